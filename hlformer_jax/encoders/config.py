@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hlformer_jax.errors import UserError, suggestion
+from hlformer_jax.errors import UserError
+from hlformer_jax.text import suggestion
 
 
 class EncoderError(UserError, ValueError):

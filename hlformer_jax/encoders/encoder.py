@@ -311,14 +311,14 @@ def save(encoder: Encoder, folder: str | Path) -> None:
     folder = Path(folder)
     settings, preparation = encoder.tokenizer.settings, images.write(encoder.preparation)
     for name in (weights.SINGLE, tokenizer.FILE, tokenizer.SETTINGS, PREPROCESSORS[0], CONFIG):
-        files.check_output(folder / name, "own")
+        files.check_output(folder / name, files.Replace.OWN)
     (folder / CONFIG).unlink(missing_ok=True)
     content = weights.to_bytes(encoder.params, encoder.config)
-    files.write_bytes(folder / weights.SINGLE, content, "own")
-    files.write_bytes(folder / tokenizer.FILE, encoder.tokenizer.content, "own")
-    files.write_json(folder / tokenizer.SETTINGS, settings, "own")
-    files.write_json(folder / PREPROCESSORS[0], preparation, "own")
-    files.write_json(folder / CONFIG, configs.write(encoder.config), "own")
+    files.write_bytes(folder / weights.SINGLE, content, files.Replace.OWN)
+    files.write_bytes(folder / tokenizer.FILE, encoder.tokenizer.content, files.Replace.OWN)
+    files.write_json(folder / tokenizer.SETTINGS, settings, files.Replace.OWN)
+    files.write_json(folder / PREPROCESSORS[0], preparation, files.Replace.OWN)
+    files.write_json(folder / CONFIG, configs.write(encoder.config), files.Replace.OWN)
 
 
 def _preparation(folder: Path, family: str) -> images.Preprocessing:

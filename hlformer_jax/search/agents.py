@@ -22,10 +22,12 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
-from hlformer_jax.errors import SearchError, UserError, legible, optional, suggestion
+from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search import exports, storage
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.page import answers
+from hlformer_jax.text import legible, suggestion
 
 SHOWN = 768
 """Pixels of a frame's width."""

@@ -16,14 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
-from hlformer_jax.errors import (
-    DamagedError,
-    SearchError,
-    UserError,
-    command_line,
-    optional,
-    printable,
-)
+from hlformer_jax.cli import command_line
+from hlformer_jax.errors import DamagedError, SearchError, UserError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search import (
     evaluation,
     exports,
@@ -76,6 +71,7 @@ from hlformer_jax.search.options import (
 )
 from hlformer_jax.search.queries import clock, instant, seconds
 from hlformer_jax.search.storage import EncoderFacts
+from hlformer_jax.text import printable
 
 __all__ = ["COMMANDS"]  # complete once this module is imported
 

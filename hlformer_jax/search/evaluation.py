@@ -61,16 +61,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from hlformer_jax import command, files
+from hlformer_jax import cli, files
 from hlformer_jax.data import extracted, source
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.errors import DamagedError, SearchError, suggestion
+from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.retrieval.localisation import segments
 from hlformer_jax.search import rankers
 from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.rankers import Untrained
 from hlformer_jax.search.storage import Level, Stamp, VideoArrays
+from hlformer_jax.text import suggestion
 
 SPLITS = ("train", "val", "test")
 
@@ -401,7 +402,7 @@ def print_report(figures: Mapping[str, Any]) -> None:
     if levels:
         absent = next(iter(levels.values()))["absent"]
         head = ["level for", "score", "false alarms", "kept", *absent]
-        command.print_table(head, lines, f"good matches, {shown}; percent", width=200)
+        cli.print_table(head, lines, f"good matches, {shown}; percent", width=200)
     columns = "R@1", "R@5", "mIoU", "good"
     lines = [
         [kind or "captions", way, f"{own['queries']:.0f}"]
@@ -410,7 +411,7 @@ def print_report(figures: Mapping[str, Any]) -> None:
         for way, own in of.items()
     ]
     head = ["kind", "by", "queries", *columns]
-    command.print_table(head, lines, f"by kind, {shown}; percent", ["by"], 200)
+    cli.print_table(head, lines, f"by kind, {shown}; percent", ["by"], 200)
 
 
 def told_apart(names: Sequence[str]) -> list[str]:

@@ -27,10 +27,12 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, legible, optional
+from hlformer_jax.errors import SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search import queries
 from hlformer_jax.search.library import Hit
+from hlformer_jax.text import legible
 
 _NTSC = [Fraction(count * 1000, 1001) for count in (24, 30, 48, 60, 120)]
 _RATES = sorted([*_NTSC, *map(Fraction, (24, 25, 30, 48, 50, 60, 100, 120))])
@@ -145,7 +147,7 @@ def write(
     title: str,
     hits: Sequence[Hit],
     probe: Callable[[Path], Any],
-    replace: files.Replace = "none",
+    replace: files.Replace = files.Replace.NOTHING,
 ) -> int:
     """Writes all moments of hits; returns how many. `probe` is that of `hlformer_jax.video`.
 

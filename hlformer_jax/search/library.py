@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float
 
+from hlformer_jax.cli import command_line
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.errors import DamagedError, SearchError, command_line, legible
+from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search import queries, rankers, said, storage, store, transcripts
 from hlformer_jax.search.index import WAIT_SECONDS, Entry, Index, absent, reload_encoder
@@ -30,6 +31,7 @@ from hlformer_jax.search.said import RRF, Passage, Said
 from hlformer_jax.search.storage import Record
 from hlformer_jax.search.store import Store, Stored, Uploaded
 from hlformer_jax.search.transcripts import Copies
+from hlformer_jax.text import legible
 
 T = TypeVar("T")
 

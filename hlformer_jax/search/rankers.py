@@ -34,10 +34,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hlformer_jax.errors import SearchError, suggestion
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search import packed
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import Record, VideoArrays
+from hlformer_jax.text import suggestion
 
 
 @runtime_checkable

@@ -16,12 +16,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hlformer_jax.errors import SearchError, UserError, optional, printable
+from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search import storage
 from hlformer_jax.search.decoding import Video
 from hlformer_jax.search.extract import index_folder, real_video
 from hlformer_jax.search.index import Index, LockedError, absent
 from hlformer_jax.search.storage import Record, Stamp
+from hlformer_jax.text import printable
 
 SETTLE = 5.0
 """Seconds for which a file must not have changed."""

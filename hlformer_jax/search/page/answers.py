@@ -21,12 +21,13 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from hlformer_jax.errors import SearchError, UserError, legible, without_passwords
+from hlformer_jax.errors import SearchError, UserError
 from hlformer_jax.search import library as archive
 from hlformer_jax.search import queries
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.storage import Stamp, split_name
+from hlformer_jax.text import legible, without_passwords
 
 _QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
 _PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")

@@ -30,12 +30,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from hlformer_jax import __version__, video
-from hlformer_jax.errors import SearchError, UserError, legible
+from hlformer_jax.errors import SearchError, UserError
 from hlformer_jax.search import queries
 from hlformer_jax.search.index import tag_key
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.page import answers, guard, jobs
 from hlformer_jax.search.page.guard import Answer, ParameterError
+from hlformer_jax.text import legible
 
 STATIC = {
     "/": ("index.html", "text/html; charset=utf-8"),
