@@ -38,11 +38,12 @@ from hlformer_jax.models import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
-from hlformer_jax.search import said, storage
-from hlformer_jax.search.index import Index, load_encoder
-from hlformer_jax.search.library import Library
-from hlformer_jax.search.rankers import ROWS
-from hlformer_jax.search.storage import Stamp, VideoArrays
+from hlformer_jax.search.index import storage
+from hlformer_jax.search.index.database import Index, load_encoder
+from hlformer_jax.search.index.storage import Stamp, VideoArrays
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.signals.rankers import ROWS
+from hlformer_jax.search.signals.transcript import said
 from hlformer_jax.typing import Array
 
 VALIDATION = 4_917, 17_505

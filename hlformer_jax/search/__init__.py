@@ -42,9 +42,9 @@ from typing import Any
 
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.retrieval.localisation import Moment
-from hlformer_jax.search.index import Entry, Index
-from hlformer_jax.search.library import Hit, Library
-from hlformer_jax.search.store import Store
+from hlformer_jax.search.index.database import Entry, Index
+from hlformer_jax.search.query.library import Hit, Library
+from hlformer_jax.search.signals.store import Store
 
 __all__ = [
     "DamagedError", "Entry", "Hit", "Index", "Library", "Moment", "SearchError", "Store", "open",
@@ -69,7 +69,7 @@ def open(
       encoder: an encoder, or where to load it from; None: from where it was when the videos were
         indexed.
       store: address of a PostgreSQL database, or a `Store`, that ranks; `Library.upload` brings it
-        up to date with the index (see `hlformer_jax.search.store`).
+        up to date with the index (see `hlformer_jax.search.signals.store`).
 
     Returns:
       The library.

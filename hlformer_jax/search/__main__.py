@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from hlformer_jax.command import fail
 from hlformer_jax.errors import UserError, is_memory_error, without_passwords
-from hlformer_jax.search.commands import COMMANDS
+from hlformer_jax.search.cli.commands import COMMANDS
 
 STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY, "stderr": os.O_WRONLY}
 """The standard streams by their descriptors' numbers."""

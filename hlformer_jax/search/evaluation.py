@@ -66,11 +66,11 @@ from hlformer_jax.data import extracted, source
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import DamagedError, SearchError, suggestion
 from hlformer_jax.retrieval.localisation import segments
-from hlformer_jax.search import rankers
-from hlformer_jax.search.index import Entry, Index
-from hlformer_jax.search.library import Library
-from hlformer_jax.search.rankers import Untrained
-from hlformer_jax.search.storage import Level, Stamp, VideoArrays
+from hlformer_jax.search.index.database import Entry, Index
+from hlformer_jax.search.index.storage import Level, Stamp, VideoArrays
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.signals import rankers
+from hlformer_jax.search.signals.rankers import Untrained
 
 SPLITS = ("train", "val", "test")
 

@@ -15,8 +15,8 @@ from hlformer_jax.benchmark.query import INTERVAL, SCENE, SECONDS, Archive
 from hlformer_jax.config import of_model
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus
-from hlformer_jax.search.library import Library
-from hlformer_jax.search.rankers import ROWS
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.signals.rankers import ROWS
 
 
 def test_operations_of_a_compiled_search_are_those_counted_by_hand():
