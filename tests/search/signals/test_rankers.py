@@ -13,9 +13,9 @@ from scipy.signal import find_peaks
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.retrieval import localisation, ranking
 from hlformer_jax.retrieval.localisation import segments
-from hlformer_jax.search import evaluation
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.evaluation import REGIMES, Regime
+from hlformer_jax.search.evaluate import simulated
+from hlformer_jax.search.evaluate.simulated import REGIMES, Regime
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.signals import rankers
@@ -242,26 +242,26 @@ def test_a_very_long_video_is_ranked_in_parts_that_do_not_see_each_other(monkeyp
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(evaluation, "FRAMES", 90)
+    monkeypatch.setattr(simulated, "FRAMES", 90)
 
 
 @pytest.mark.usefixtures("short")
 def test_a_sentence_without_doubt_is_nearest_to_its_scene_and_frames_have_unit_length():
-    drawn = evaluation._Drawn(Regime(3, 5, noise=0.1, topic=0.5, doubt=0.0), 6, seed=0)
+    drawn = simulated._Drawn(Regime(3, 5, noise=0.1, topic=0.5, doubt=0.0), 6, seed=0)
     frames = np.stack(drawn.videos)
     np.testing.assert_allclose(np.linalg.norm(frames, axis=-1), 1, atol=1e-6)
     cosines = np.einsum("vfd,qd->qvf", frames, drawn.queries).max(-1)
     assert cosines.argmax(-1).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    same = evaluation._Drawn(Regime(3, 5, noise=0.1, topic=0.5, doubt=0.0), 6, seed=0)
+    same = simulated._Drawn(Regime(3, 5, noise=0.1, topic=0.5, doubt=0.0), 6, seed=0)
     np.testing.assert_array_equal(same.queries, drawn.queries)
 
 
 @pytest.mark.usefixtures("short")
 def test_recalls_of_the_best_frame_are_those_of_a_plain_product():
     regime = REGIMES["short scenes"]
-    table = evaluation.recalls(regime, 8, seed=1)
+    table = simulated.recalls(regime, 8, seed=1)
     assert list(table) == list(rankers.ROWS)
-    drawn = evaluation._Drawn(regime, 8, seed=1)
+    drawn = simulated._Drawn(regime, 8, seed=1)
     frames = np.stack(drawn.videos).astype(np.float16).astype(np.float64)
     scores = np.einsum("vfd,qd->qvf", frames, drawn.queries).max(-1)
     ranks = 1 + (scores > np.take_along_axis(scores, np.arange(16)[:, None] // 2, 1)).sum(-1)
@@ -271,10 +271,10 @@ def test_recalls_of_the_best_frame_are_those_of_a_plain_product():
 @pytest.mark.usefixtures("short")
 def test_what_archives_have_and_lack_is_told_apart_where_sentences_leave_no_doubt():
     clear = Regime(5, 15, noise=0.1, topic=0.0, doubt=0.1)
-    for name, own in evaluation.recalls(clear, 8, seed=0).items():
+    for name, own in simulated.recalls(clear, 8, seed=0).items():
         least = 60 if name == "segments" else 95
         assert own["AUC"] > least and own["AUC above median"] > least, name
-    blind = evaluation.recalls(clear._replace(doubt=1e6), 8, seed=0)
+    blind = simulated.recalls(clear._replace(doubt=1e6), 8, seed=0)
     assert all(20 < own["AUC"] < 80 for own in blind.values())
 
 
