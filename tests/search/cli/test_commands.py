@@ -17,9 +17,8 @@ import pytest
 from hlformer_jax import files
 from hlformer_jax.data.extracted import ExtractedReader
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import evaluation, exports
+from hlformer_jax.search import evaluation, exports, times
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.cli import commands
 from hlformer_jax.search.cli.commands import COMMANDS
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import DEFAULT_ENCODER, Index
@@ -244,13 +243,13 @@ def test_as_a_person_starts_it_with_names_that_are_no_text(films, tmp_path):
 
 
 def test_times_are_written_and_read():
-    assert [commands.clock(t) for t in (0, 59.9, 60, 3599, 3600, -1)] == [
+    assert [times.format_clock(t) for t in (0, 59.9, 60, 3599, 3600, -1)] == [
         "0:00", "0:59", "1:00", "59:59", "1:00:00", "0:00",
     ]  # fmt: skip
-    assert [commands.seconds(t) for t in ("5", "1:02.5", "1:00:03")] == [5, 62.5, 3603]
+    assert [times.parse_seconds(t) for t in ("5", "1:02.5", "1:00:03")] == [5, 62.5, 3603]
     for wrong in ("", "-1", "1:", ":3", "1:2:3:4", "nan", "1e3"):
         with pytest.raises(SearchError, match="no time"):
-            commands.seconds(wrong)
+            times.parse_seconds(wrong)
 
 
 def test_index_makes_an_index_and_says_what_it_did(search, films, calls):
