@@ -9,8 +9,8 @@
 # `COMMAND --help` says what it takes. (A folder of such a name is written ./query.)
 #
 # --index=DIR holds the index; FOLDER/.hlformer-search without it, and of the demo runs/search-demo.
-# --port, --host, --allow-host, --token-file, --no-token, --manage, --no-manage, --ranker and --normalise go to the
-# page, --encoder, --fps, --checkpoint, --workers, --timeout and --retry to the indexing: `index --help`
+# --port, --host, --allow-host, --token-file, --no-token, --manage, --no-manage, --ranker and --normalise go
+# to the page, --encoder, --fps, --checkpoint, --workers, --timeout and --retry to the indexing: `index --help`
 # and `serve --help` say what they mean.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
