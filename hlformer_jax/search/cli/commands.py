@@ -12,6 +12,6 @@ COMMANDS: dict[str, Command] = {
     for command in (
         index.index, index.add, index.watch, query.query, serve.serve, serve.mcp, upkeep.status,
         upkeep.remove, upkeep.tag, index.transcribe, upkeep.prune, upkeep.verify, query.cut,
-        evaluate.evaluate, evaluate.simulate, evaluate.features, upkeep.upload, demo.demo,
+        evaluate.evaluate, evaluate.features, upkeep.upload, demo.demo,
     )
 }  # fmt: skip

@@ -35,8 +35,9 @@ def open_index(directory: Path) -> Index:
 def open_library(options: Options) -> Library:
     """The library of --index and the options of `RANKER`."""
     return Library(
-        options.index, options.checkpoint, options.ranker, options.encoder, options.store
-    )
+        options.index, options.checkpoint, options.ranker, options.encoder, options.store,
+        options.normalise,
+    )  # fmt: skip
 
 
 def progress_bar(unit: str, total: int | None = None) -> Any:

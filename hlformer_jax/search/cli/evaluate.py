@@ -1,4 +1,4 @@
-"""Commands on captions: evaluate, simulate, features."""
+"""Commands on captions: evaluate, features."""
 
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError, command_line, optional
@@ -10,6 +10,7 @@ from hlformer_jax.search.cli.options import (
     FPS,
     INDEX,
     NEW_ENCODER,
+    NORMALISE,
     OVERWRITE,
     OWN_INDEX,
     WORK,
@@ -19,7 +20,7 @@ from hlformer_jax.search.cli.options import (
     option,
     path,
 )
-from hlformer_jax.search.evaluate import captions, metrics, simulated, threshold
+from hlformer_jax.search.evaluate import captions, metrics, threshold
 from hlformer_jax.search.evaluate.features import tokens, write_features
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.query.library import Library
@@ -36,7 +37,7 @@ DEFAULT_TEXT_ENCODER = "FacebookAI/roberta-large"
     option("--split", "only captions of that split", choices=captions.SPLITS),
     path("--checkpoint", "a trained model as well; repeatable", action="append", default=[],
          metavar="RUN"),
-    ENCODER,
+    ENCODER, NORMALISE,
     option("--calibrate", "keep the level of a good match that calls so many percent of absent"
            " things good; 0: forget it", type=float, metavar="PERCENT"),
     path("--json", "also write the figures there", metavar="FILE"),
@@ -55,7 +56,10 @@ def evaluate(options: Options) -> None:
     listed = captions.read(options.captions, options.split)
     # Loaded once: all rankers ask the same encoder.
     encoder = Library(options.index, encoder=options.encoder).encoder
-    libraries = [Library(options.index, ranker=name, encoder=encoder) for name in rankers.ROWS]
+    libraries = [
+        Library(options.index, ranker=name, encoder=encoder, normalise=options.normalise)
+        for name in rankers.RANKERS
+    ]
     libraries += [Library(options.index, run, encoder=encoder) for run in options.checkpoint]
     total = len(listed) + sum(one.single for one in listed) * len(libraries)
     known = any(one.single and one.video for one in listed)
@@ -76,30 +80,6 @@ def evaluate(options: Options) -> None:
             metrics.print_report(figures)
             if options.json:
                 files.write_json(options.json, figures, replace)
-
-
-@command(
-    option("--videos", "of each archive; default 200", type=int, default=200),
-    option("--seed", "of what is drawn; default 0", type=int, default=0),
-    path("--json", "also write the figures there", metavar="FILE"),
-    OVERWRITE,
-)  # fmt: skip
-def simulate(options: Options) -> None:
-    """Report recalls of each ranker on simulated archives of four kinds."""
-    from hlformer_jax.retrieval import ranking
-
-    if options.videos < 2:
-        raise SearchError(f"--videos={options.videos}: give 2 or more")
-    replace = files.replacing(options.overwrite)
-    if options.json:
-        console.check_place(options.json, "--json")
-        files.check_output(options.json, replace)
-    tables = {}
-    for name, regime in simulated.REGIMES.items():
-        tables[name] = simulated.recalls(regime, options.videos, options.seed)
-        ranking.print_table(f"{name}: {options.videos} videos; percent", tables[name])
-    if options.json:
-        files.write_json(options.json, tables, replace)
 
 
 @command(

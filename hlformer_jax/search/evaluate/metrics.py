@@ -161,7 +161,8 @@ def print_report(figures: Mapping[str, Any]) -> None:
     """Prints the tables of a report."""
     from hlformer_jax.retrieval import ranking
 
-    table, shown = figures["rankers"], rankers.DEFAULT
+    table = figures["rankers"]
+    shown = next((name for name in table if name in rankers.LABELS), rankers.DEFAULT)
     if table:
         title = f"{figures['captions']} captions, {figures['videos']} videos; percent"
         ranking.print_table(title, dict(zip(told_apart(list(table)), table.values(), strict=True)))
@@ -190,6 +191,6 @@ def print_report(figures: Mapping[str, Any]) -> None:
 
 def told_apart(names: Sequence[str]) -> list[str]:
     """Names of rankers for a table; runs by what tells them apart, below the folder they share."""
-    runs = [os.path.abspath(name) for name in names if name not in rankers.ROWS]
+    runs = [os.path.abspath(name) for name in names if name not in rankers.LABELS]
     shared = os.path.commonpath([os.path.dirname(run) for run in runs]) if runs else ""
-    return [name if name in rankers.ROWS else os.path.relpath(name, shared) for name in names]
+    return [name if name in rankers.LABELS else os.path.relpath(name, shared) for name in names]

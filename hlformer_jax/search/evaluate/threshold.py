@@ -94,7 +94,7 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
       SearchError: when the captions are too few for that rate, or another process writes.
     """
     frames, known = sum(one.frames for one in index.records().values()), {}
-    for name in [name for name in rankers.ROWS if name in separations] if percent else ():
+    for name in [name for name in rankers.LABELS if name in separations] if percent else ():
         absent = separations[name].absent
         if not np.isfinite(absent).all():
             raise SearchError("a caption is right for every video: what is absent is not known")
@@ -108,4 +108,4 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
     if percent and not known:
         raise SearchError("no caption is one sentence on what is seen in a video")
     with index.writing():
-        index.manifest.levels = known
+        index.manifest.levels = index.manifest.levels | known if percent else {}

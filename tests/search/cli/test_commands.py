@@ -352,7 +352,6 @@ def test_prune_keeps_what_cannot_be_looked_at(ask, films, index, monkeypatch):
         ["cut", "a.film", "--start=1", "--end=2", "--out={}/a.mp4"],
         ["evaluate", "--captions=c", "--json={}/manifest.json", "--overwrite"],
         ["evaluate", "--captions=c", "--json={films}/a.film", "--overwrite"],
-        ["simulate", "--json={}/manifest.json", "--overwrite"],
         ["features", "{films}", "--captions=c", "--out={}/videos"],
         ["features", "{films}", "--text-only", "--out={}/new"],
         ["demo", "--out={}/packed"],
@@ -728,7 +727,7 @@ def test_evaluate_reports_recalls_of_videos_and_moments(ask, tmp_path):
     assert done.status == 0
     assert all(name in done.out for name in ("segments", "best_frame", "IoU 0.7"))
     figures = json.loads(out.read_text())["rankers"]
-    assert set(figures) == set(rankers.ROWS)
+    assert set(figures) == set(rankers.RANKERS)
     expected = {"R@1": 100, "R@5": 100, "IoU 0.3": 100, "IoU 0.7": 100, "SumR": 400}
     assert expected.items() <= figures["best_frame"].items()
     captions.write_text('{"video": "nowhere.film", "sentence": "red"}')
@@ -751,7 +750,7 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
     before = ask("query", "green").errors
     assert ask("evaluate", given, "--calibrate=50").status == 0
     levels = Index.open(index).manifest.levels
-    assert set(levels) == set(rankers.ROWS)
+    assert set(levels) == set(rankers.RANKERS)
     assert (levels["best_frame"].false_alarms, levels["best_frame"].captions) == (50, 3)
     # By hand: above the second largest of what the three find in other videos, over the medians.
     encoder, frames = archive.Encoder(), {}
