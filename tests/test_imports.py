@@ -28,9 +28,10 @@ MAY_IMPORT = {
         "lazy", "typing", "errors", "command", "config", "ops", "parallel", "files", "data",
         "models",
     },
+    "encoders": {"lazy", "typing", "errors", "files"},
     "training": {
         "typing", "errors", "files", "config", "ops", "losses", "parallel", "data", "models",
-        "retrieval",
+        "retrieval", "encoders",
     },
     "torch_checkpoint": {"errors", "config", "training"},
     "figures": {
@@ -41,7 +42,6 @@ MAY_IMPORT = {
         "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
         "training", "figures",
     },
-    "encoders": {"typing", "errors", "files"},
     "video": {"typing", "errors", "files"},
     "search": {
         "typing", "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
@@ -62,16 +62,18 @@ MAY_IMPORT = {
 SEARCH_MAY_IMPORT = {
     "times": set(),
     "index": set(),
+    "encoder": {"index"},
     "signals": {"times", "index"},
-    "query": {"times", "index", "signals"},
+    "query": {"times", "index", "encoder", "signals"},
     "ingest": {"index", "signals"},
     "exports": {"times", "query"},
     "evaluation": {"index", "signals", "query"},
-    "demo": {"times", "index", "ingest"},
+    "demo": {"times", "index", "encoder", "ingest"},
     "serve": {"times", "index", "signals", "query", "ingest", "exports"},
     "cli": {
         "times",
         "index",
+        "encoder",
         "signals",
         "query",
         "ingest",

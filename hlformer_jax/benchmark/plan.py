@@ -576,12 +576,12 @@ def _extract(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     encoders = optional("hlformer_jax.encoders.encoder", "search")
     train = optional("hlformer_jax.encoders.train", "search")
     pixels, size = encoder_size(options.encoder)
-    parts, _, preparation = train._parts(pixels, ["a person opens the fridge"], size, "plan")
-    params = train._initial(parts, np.random.default_rng(0))["vision"]
+    parts, _, image_processor = train.build_parts(pixels, ["a person opens a door"], size, "plan")
+    params = train.initial_params(parts, np.random.default_rng(0))["vision"]
     kind = jnp.dtype(config.dtype)
     kernel = lambda x: jax.ShapeDtypeStruct(x.shape, kind if x.ndim > 1 else x.dtype)
     images = jax.ShapeDtypeStruct((encoders.MAX_IMAGES_AT_ONCE, pixels, pixels, 3), np.uint8)
-    program = lambda params, images: encoders._images(params, parts, preparation, images)
+    program = lambda params, images: encoders.encode_images(params, parts, image_processor, images)
     return _lower(mesh, program, jax.tree.map(kernel, params), images)
 
 

@@ -33,8 +33,9 @@ from PIL import Image, ImageDraw
 
 from hlformer_jax import command, files
 from hlformer_jax.errors import UserError
+from hlformer_jax.search.encoder import load_encoder
 from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index, load_encoder
+from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.ingest.extract import index_folder
 
 # Scenes: pure data, made from a seed

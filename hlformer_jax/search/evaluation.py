@@ -64,6 +64,7 @@ from jaxtyping import Float
 from hlformer_jax import command, files
 from hlformer_jax.data import extracted, source
 from hlformer_jax.data.transforms import unit
+from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import DamagedError, SearchError, suggestion
 from hlformer_jax.retrieval.localisation import segments
 from hlformer_jax.search.index.database import Entry, Index
@@ -428,7 +429,7 @@ _SENTENCES_AT_ONCE = 256
 
 def write_features(
     index: Index,
-    encoder: Any,
+    encoder: TokenEncoder,
     captions: Sequence[Caption],
     out: Path,
     seed: int = 0,
@@ -515,13 +516,15 @@ def divide(
 
 
 def tokens(
-    encoder: Any, sentences: dict[str, str], progress: Callable[[int], object] = lambda count: None
+    encoder: TokenEncoder,
+    sentences: dict[str, str],
+    progress: Callable[[int], object] = lambda count: None,
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The features of the tokens of sentences, with their names; tells how many are done."""
     names = list(sentences)
     for start in range(0, len(names), _SENTENCES_AT_ONCE):
         some = names[start : start + _SENTENCES_AT_ONCE]
-        yield from zip(some, encoder.tokens([sentences[name] for name in some]), strict=True)
+        yield from zip(some, encoder.encode_tokens([sentences[name] for name in some]), strict=True)
         progress(len(some))
 
 
@@ -555,7 +558,7 @@ class _Drawn:
     """An archive and its sentences; stands for an encoder whose sentences are their numbers."""
 
     name = preprocessing = "simulated"
-    fingerprint, width = "0" * 64, WIDTH
+    fingerprint, width, image_size = "0" * 64, WIDTH, 1
 
     def __init__(self, regime: Regime, videos: int, seed: int) -> None:
         self._regime, self._random = regime, np.random.default_rng(seed)
@@ -567,7 +570,19 @@ class _Drawn:
             queries += asked
         self.queries = np.stack(queries)
 
-    def sentences(self, texts: list[str]) -> Float[np.ndarray, "Q d"]:
+    def preprocess(self, image: np.ndarray) -> np.ndarray:
+        """Return a pixel; nothing is decoded here."""
+        return image[:1, :1]
+
+    def encode_images(self, pixels: np.ndarray) -> Float[np.ndarray, "V d"]:
+        """Return zeros; nothing is decoded here."""
+        return np.zeros((len(pixels), WIDTH), np.float32)
+
+    def probability(self, cosines: Any) -> Any:
+        """Return None: cosines only rank."""
+        return None
+
+    def encode_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
         """Those of no video, for NNN's bank."""
         return np.stack([self._sentence(self._normal(), self._normal()) for _ in texts])
 
@@ -605,7 +620,7 @@ def recalls(regime: Regime, videos: int, seed: int) -> dict[str, dict[str, float
     own, table = np.arange(videos, dtype=np.int32).repeat(SENTENCES), {}
     apart = copy.copy(drawn)
     apart._random = np.random.default_rng((seed, 1))
-    absent = apart.sentences([""] * len(own)).astype(np.float32)
+    absent = apart.encode_texts([""] * len(own)).astype(np.float32)
     with tempfile.TemporaryDirectory(prefix="regime-") as folder:
         index = Index.create(Path(folder, "index"), Path(folder), drawn)
         contents = [hashlib.sha256(b"%d" % video).hexdigest() for video in range(videos)]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import (
     DamagedError,
     SearchError,
@@ -45,14 +46,12 @@ from hlformer_jax.search.cli.options import (
     path,
     repeated,
 )
+from hlformer_jax.search.encoder import DEFAULT_ENCODER, load_encoder, reload_encoder
 from hlformer_jax.search.index import packed, storage
 from hlformer_jax.search.index.database import (
-    DEFAULT_ENCODER,
     WAIT_SECONDS,
     Index,
     check_rate,
-    load_encoder,
-    reload_encoder,
 )
 from hlformer_jax.search.index.storage import EncoderFacts
 from hlformer_jax.search.ingest import watch as watch_folders
@@ -240,7 +239,7 @@ def _check_work(options: Options) -> None:
 
 def _extract(
     index: Index,
-    encoder: Any,
+    encoder: Encoder,
     options: Options,
     only: Iterable[Path] | None = None,
     further: Iterable[Path] = (),
@@ -769,7 +768,7 @@ def _text_features(options: Options) -> None:
     _check_place(out, "--out")
     files.check_output(out, replace)
     sentences = annotations.read_sentences(lists)
-    load = optional("hlformer_jax.encoders", "search").load_text
+    load = optional("hlformer_jax.encoders.hub", "search").load_text
     encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, report=_report)
     with _bar("caption", len(sentences)) as bar:
         features = evaluation.tokens(encoder, sentences, bar.update)

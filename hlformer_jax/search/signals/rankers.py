@@ -29,11 +29,12 @@ found more videos, and random cuts did as well as these: docs/search.md.
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import SearchError, suggestion
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import Index
@@ -48,7 +49,7 @@ class Ranker(Protocol):
     def calibrated(self) -> bool:
         """Whether scores are cosines of the encoder, which its probabilities are made of."""
 
-    def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
+    def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """The query of a sentence."""
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
@@ -198,11 +199,15 @@ SAMPLE = 4096
 """Rows of an archive that tell how its products with a query are distributed."""
 
 
-def bank(index: Index, encoder: Any) -> Float[np.ndarray, "Q d"]:
+def bank(index: Index, encoder: Encoder | None) -> Float[np.ndarray, "Q d"]:
     """The vectors of `BANK`, which are kept in the index."""
     key = hashlib.sha256("\n".join([index.manifest.key, *BANK]).encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"bank-{key}.npy"
-    make = lambda: np.asarray(encoder.sentences(list(BANK)), np.float32)
+
+    def make() -> np.ndarray:
+        assert encoder is not None
+        return np.asarray(encoder.encode_texts(list(BANK)), np.float32)
+
     return packed.made(path, (len(BANK), index.manifest.encoder.width), make)
 
 
@@ -223,7 +228,11 @@ class Untrained:
     """A ranker of `ROWS` over the contents of an index."""
 
     def __init__(
-        self, name: str, index: Index, records: Sequence[Record] | None, encoder: Any = None
+        self,
+        name: str,
+        index: Index,
+        records: Sequence[Record] | None,
+        encoder: Encoder | None = None,
     ) -> None:
         """Maps the rows of all contents; None: a store ranks them, and `scores` is not asked.
 
@@ -262,9 +271,9 @@ class Untrained:
         nearest: np.ndarray = ALPHA * np.sort(scores, axis=-1)[:, -NEAREST:].mean(-1)
         return nearest.astype(np.float32)
 
-    def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
+    def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """The unit vector of a sentence; see `Ranker`."""
-        vector: np.ndarray = np.asarray(encoder.sentences([sentence])[0], np.float32)
+        vector: np.ndarray = np.asarray(encoder.encode_texts([sentence])[0], np.float32)
         return vector
 
     def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
