@@ -34,6 +34,7 @@ from hlformer_jax.search.cli.options import (
     INDEX,
     JSON,
     NEW_ENCODER,
+    NORMALISE,
     OVERWRITE,
     OWN_INDEX,
     RANKER,
@@ -646,7 +647,7 @@ def _check_place(out: Path, flag: str, index: Index | None = None) -> None:
     option("--split", "only captions of that split", choices=evaluation.SPLITS),
     path("--checkpoint", "a trained model as well; repeatable", action="append", default=[],
          metavar="RUN"),
-    ENCODER,
+    ENCODER, NORMALISE,
     option("--calibrate", "keep the level of a good match that calls so many percent of absent"
            " things good; 0: forget it", type=float, metavar="PERCENT"),
     path("--json", "also write the figures there", metavar="FILE"),
@@ -665,7 +666,10 @@ def evaluate(options: Options) -> None:
     asked = evaluation.read(options.captions, options.split)
     # Loaded once: all rankers ask the same encoder.
     encoder = Library(options.index, encoder=options.encoder).encoder
-    libraries = [Library(options.index, ranker=name, encoder=encoder) for name in rankers.ROWS]
+    libraries = [
+        Library(options.index, ranker=name, encoder=encoder, normalise=options.normalise)
+        for name in rankers.RANKERS
+    ]
     libraries += [Library(options.index, run, encoder=encoder) for run in options.checkpoint]
     total = len(asked) + sum(one.single for one in asked) * len(libraries)
     known = any(one.single and one.video for one in asked)
@@ -684,30 +688,6 @@ def evaluate(options: Options) -> None:
             evaluation.print_report(figures)
             if options.json:
                 files.write_json(options.json, figures, replace)
-
-
-@command(
-    option("--videos", "of each archive; default 200", type=int, default=200),
-    option("--seed", "of what is drawn; default 0", type=int, default=0),
-    path("--json", "also write the figures there", metavar="FILE"),
-    OVERWRITE,
-)  # fmt: skip
-def simulate(options: Options) -> None:
-    """Report recalls of each ranker on simulated archives of four kinds."""
-    from hlformer_jax.retrieval import ranking
-
-    if options.videos < 2:
-        raise SearchError(f"--videos={options.videos}: give 2 or more")
-    replace = files.replacing(options.overwrite)
-    if options.json:
-        _check_place(options.json, "--json")
-        files.check_output(options.json, replace)
-    tables = {}
-    for name, regime in evaluation.REGIMES.items():
-        tables[name] = evaluation.recalls(regime, options.videos, options.seed)
-        ranking.print_table(f"{name}: {options.videos} videos; percent", tables[name])
-    if options.json:
-        files.write_json(options.json, tables, replace)
 
 
 @command(
@@ -827,8 +807,9 @@ def _opened(directory: Path) -> Index:
 def _library(options: Options) -> Library:
     """The library of --index and the options of `RANKER`."""
     return Library(
-        options.index, options.checkpoint, options.ranker, options.encoder, options.store
-    )
+        options.index, options.checkpoint, options.ranker, options.encoder, options.store,
+        options.normalise,
+    )  # fmt: skip
 
 
 def _bar(unit: str, total: int | None = None) -> Any:

@@ -59,9 +59,20 @@ FPS = option("--fps", "frames a second; default 1", type=float)
 CHECKPOINT = path("--checkpoint", "a trained model: the directory of its run", metavar="RUN")
 OVERWRITE = flag("--overwrite", "replace what is there")
 JSON = flag("--json", "print JSON")
+NORMALISE = flag("--normalise", "subtract from each video's score its usual score for other texts")
+FIELD_FLAGS = {
+    "ranker": "--ranker",
+    "checkpoint": "--checkpoint",
+    "normalise": "--normalise",
+    "store": "--store",
+    "encoder": "--encoder",
+}
+"""The flag of each field that an error of the library may name."""
+
 RANKER = (
-    option("--ranker", f"without training: {', '.join(rankers.ROWS)}; default the first",
-           metavar="NAME"),
+    option("--ranker", f"ranker without training: {', '.join(rankers.RANKERS)}"
+           f" (default: {rankers.DEFAULT})", metavar="NAME"),
+    NORMALISE,
     CHECKPOINT,
     ENCODER,
     option("--store",

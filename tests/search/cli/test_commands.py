@@ -17,9 +17,8 @@ import pytest
 from hlformer_jax import files
 from hlformer_jax.data.extracted import ExtractedReader
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import evaluation, exports
+from hlformer_jax.search import evaluation, exports, times
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.cli import commands
 from hlformer_jax.search.cli.commands import COMMANDS
 from hlformer_jax.search.encoder import DEFAULT_ENCODER
 from hlformer_jax.search.index import storage
@@ -245,13 +244,13 @@ def test_as_a_person_starts_it_with_names_that_are_no_text(films, tmp_path):
 
 
 def test_times_are_written_and_read():
-    assert [commands.clock(t) for t in (0, 59.9, 60, 3599, 3600, -1)] == [
+    assert [times.format_clock(t) for t in (0, 59.9, 60, 3599, 3600, -1)] == [
         "0:00", "0:59", "1:00", "59:59", "1:00:00", "0:00",
     ]  # fmt: skip
-    assert [commands.seconds(t) for t in ("5", "1:02.5", "1:00:03")] == [5, 62.5, 3603]
+    assert [times.parse_seconds(t) for t in ("5", "1:02.5", "1:00:03")] == [5, 62.5, 3603]
     for wrong in ("", "-1", "1:", ":3", "1:2:3:4", "nan", "1e3"):
         with pytest.raises(SearchError, match="no time"):
-            commands.seconds(wrong)
+            times.parse_seconds(wrong)
 
 
 def test_index_makes_an_index_and_says_what_it_did(search, films, calls):
@@ -353,7 +352,6 @@ def test_prune_keeps_what_cannot_be_looked_at(ask, films, index, monkeypatch):
         ["cut", "a.film", "--start=1", "--end=2", "--out={}/a.mp4"],
         ["evaluate", "--captions=c", "--json={}/manifest.json", "--overwrite"],
         ["evaluate", "--captions=c", "--json={films}/a.film", "--overwrite"],
-        ["simulate", "--json={}/manifest.json", "--overwrite"],
         ["features", "{films}", "--captions=c", "--out={}/videos"],
         ["features", "{films}", "--text-only", "--out={}/new"],
         ["demo", "--out={}/packed"],
@@ -729,7 +727,7 @@ def test_evaluate_reports_recalls_of_videos_and_moments(ask, tmp_path):
     assert done.status == 0
     assert all(name in done.out for name in ("segments", "best_frame", "IoU 0.7"))
     figures = json.loads(out.read_text())["rankers"]
-    assert set(figures) == set(rankers.ROWS)
+    assert set(figures) == set(rankers.RANKERS)
     expected = {"R@1": 100, "R@5": 100, "IoU 0.3": 100, "IoU 0.7": 100, "SumR": 400}
     assert expected.items() <= figures["best_frame"].items()
     captions.write_text('{"video": "nowhere.film", "sentence": "red"}')
@@ -752,7 +750,7 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
     before = ask("query", "green").errors
     assert ask("evaluate", given, "--calibrate=50").status == 0
     levels = Index.open(index).manifest.levels
-    assert set(levels) == set(rankers.ROWS)
+    assert set(levels) == set(rankers.RANKERS)
     assert (levels["best_frame"].false_alarms, levels["best_frame"].captions) == (50, 3)
     # By hand: above the second largest of what the three find in other videos, over the medians.
     encoder, frames = archive.Encoder(), {}
