@@ -278,7 +278,7 @@ def to_bytes(params: Params, leaves: Leaves) -> bytes:
         array = np.asarray(value, np.float32)
         layers = array if leaf.is_stacked else array[None]
         for name, tensor in zip(leaf.names, layers, strict=True):
-            tensors[name] = np.ascontiguousarray(leaf.write(tensor).reshape(leaf.shape))
+            tensors[name] = np.ascontiguousarray(leaf.write(np.asarray(tensor)).reshape(leaf.shape))
     return safetensors.numpy.save(tensors, metadata={"format": "pt"})
 
 

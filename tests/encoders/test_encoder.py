@@ -161,7 +161,7 @@ def test_a_saved_encoder_is_read_back_the_same(loaded, tmp_path, pictures, sente
 
 def test_only_a_siglip_in_float32_is_saved(loaded, tmp_path):
     for encoder in (loaded("old_clip"), loaded("siglip", "bfloat16")):
-        with pytest.raises(EncoderError, match="float32"):
+        with pytest.raises(EncoderError, match="saved"):
             encoders.save(encoder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -143,7 +143,7 @@ def test_an_image_of_the_right_size_stays():
 
 
 def test_an_image_smaller_than_the_crop_is_framed_in_black():
-    clip = images.read({"size": 20, "crop_size": 23}, "clip", "f")
+    clip = preprocessing({"size": 20, "crop_size": 23}, "clip")
     found = clip.apply(np.full((20, 20, 3), 9, np.uint8))
     # transformers puts the odd row above and the odd column to the left
     assert found.shape == (23, 23, 3) and found.sum() == 20 * 20 * 3 * 9
@@ -190,20 +190,20 @@ def test_the_text_of_a_preparation():
     assert str(preprocessing({}, "clip")) == (
         "resize 224 crop 224 bicubic, mean 0.4815,0.4578,0.4082, std 0.2686,0.2613,0.2758 v1"
     )
-    assert str(images.read({"resample": 2}, "siglip", "f")) == (
+    assert str(preprocessing({"resample": 2}, "siglip")) == (
         "resize 224 bilinear, mean 0.5, std 0.5 v1"
     )
 
 
 def test_without_rescaling_or_normalising():
-    found = images.read({"do_rescale": False, "do_normalize": False}, "siglip", "f")
+    found = preprocessing({"do_rescale": False, "do_normalize": False}, "siglip")
     assert (found.factor, found.mean, found.std) == (1.0, (0.0,) * 3, (1.0,) * 3)
     assert found.scale == (1.0,) * 3 and found.shift == (0.0,) * 3
 
 
 def test_written_and_read_again():
-    found = images.read({"size": 40, "image_mean": [0.1, 0.2, 0.3]}, "siglip", "f")
-    assert images.read(images.write(found, "SiglipImageProcessor"), "siglip", "f") == found
+    found = preprocessing({"size": 40, "image_mean": [0.1, 0.2, 0.3]}, "siglip")
+    assert preprocessing(images.write(found, "SiglipImageProcessor"), "siglip") == found
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_a_scale_may_be_a_vector_of_one_or_none(copy, loaded):
             {"text_model.head.bias": np.zeros(23, np.float32)},
             r"text_model.head.bias has the shape \(23,\), but config.json says \(24,\)",
         ),
-        ({"text_model.head.bias": np.zeros(24, np.int8)}, "is I8, none of"),
+        ({"text_model.head.bias": np.zeros(24, np.int8)}, "is I8, not one of"),
         (
             {"text_model.head.bias": None, "text_model.head.bais": np.zeros(24, np.float32)},
             "it holds text_model.head.bais instead",

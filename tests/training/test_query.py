@@ -105,7 +105,9 @@ def test_what_cannot_be_asked_is_one_line(archive, retrieval, data_dir, tmp_path
         loaded_run.answer(synthetic, retrieval.path, ["a sentence"])
 
     told = []
-    encoder = types.SimpleNamespace(token_width=8, name="mine", fingerprint="f" * 64)
+    encoder = types.SimpleNamespace(
+        token_width=8, name="mine", fingerprint="f" * 64, encode_tokens=len
+    )
     config = runs.retrieval(data_dir)
     config.data.update(manual_dir=str(tmp_path), collection="tvr", feature="i3d")
     with pytest.raises(QueryError, match="--encoder is missing"):

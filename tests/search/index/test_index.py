@@ -195,7 +195,7 @@ def test_the_first_place_that_is_there_is_taken_unless_another_is_named(loaded, 
     ):
         reload_encoder(known, given)
         assert loaded.pop() == expected and not loaded
-    with pytest.raises(SearchError, match=f"{gone} .*--encoder="):
+    with pytest.raises(SearchError, match=f"{gone}.*--encoder="):
         reload_encoder(facts(gone))
 
 
