@@ -13,7 +13,7 @@ From the bottom up:
     encoders, video           sentences and images → vectors; frames of videos
     search                    your own videos: an index, rankers, a page
     figures                   attention and spaces of trained models; curves of runs and sweeps
-    main, sweep, benchmark, torch_checkpoint    further commands
+    main, sweep, torch_checkpoint    further commands
 
 As a library, where a namespace is loaded at its first use:
 
