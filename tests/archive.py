@@ -15,7 +15,7 @@ import numpy as np
 
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest.decoding import Video
 from hlformer_jax.search.ingest.extract import index_folder
 from hlformer_jax.search.signals.transcript.transcripts import Reader

@@ -38,9 +38,8 @@ from hlformer_jax.models import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index, load_encoder
-from hlformer_jax.search.index.storage import Stamp, VideoArrays
+from hlformer_jax.search.index import Index, Stamp, VideoArrays, Writer, sealed
+from hlformer_jax.search.index.encoder import load_encoder
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.rankers import ROWS
 from hlformer_jax.search.signals.transcript import said
@@ -129,6 +128,10 @@ def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
     return measure.floor(flops, moved, dtype)
 
 
+VIDEOS_AT_ONCE = 100
+"""Videos that are written in one transaction."""
+
+
 class Archive:
     """Simulated vectors, of width d, of so many hours of video: two videos at least.
 
@@ -152,9 +155,11 @@ class Archive:
         """A new index of the archive, which names an encoder and where it can be loaded from."""
         root = directory.with_name(f"{directory.name}-videos")
         index = Index.create(directory, root, encoder, places=places)
-        with index.writing():
-            for video in range(self.videos):
-                self.put(index, video)
+        with index.running():
+            for first in range(0, self.videos, VIDEOS_AT_ONCE):
+                with index.writing() as writer:
+                    for video in range(first, min(first + VIDEOS_AT_ONCE, self.videos)):
+                        self.put(index, writer, video)
             said.embed(index, self, lambda line: None)
         return index
 
@@ -163,8 +168,8 @@ class Archive:
         random = np.random.default_rng(zlib.crc32("".join(texts).encode()))
         return unit(random.standard_normal((len(texts), self.width)))
 
-    def put(self, index: Index, video: int) -> None:
-        """Writes a video into an index held for writing; rows follow the videos' numbers."""
+    def put(self, index: Index, writer: Writer, video: int) -> None:
+        """Write a video into an index; rows follow the videos' numbers."""
         vectors, times = self.vectors(video), np.arange(SECONDS, dtype=np.float64)
         edges = np.append(times[::INTERVAL], float(SECONDS))
         spans = np.stack([edges[:-1], edges[1:]], axis=-1)
@@ -175,14 +180,14 @@ class Archive:
         name = f"{video // 100:03}/{video:06}.mp4"
         (index.root / name).parent.mkdir(parents=True, exist_ok=True)
         (index.root / name).touch()  # a search leaves out what is not there
-        index.keep(content, arrays, {name: Stamp(0, 1, 1)})
+        writer.keep(content, arrays, {name: Stamp(0, 1, 1)})
         ranks = np.random.default_rng((video, 2)).zipf(1.2, (SECONDS // CUE, 8)) % WORDS
         texts = [" ".join(f"word{rank}" for rank in cue) for cue in ranks]
         cues = [(CUE * i, CUE * (i + 1) - 1, text) for i, text in enumerate(texts)]
         written = {"content": content, "sources": [], "inside": cues, "cues": cues}
-        files.write_bytes(index.text(content), storage.seal(written))
+        files.write_bytes(index.text(content), sealed.seal(written))
         if video % 2:
-            index.tag([name], ["kept"])
+            writer.tag([name], ["kept"])
 
 
 def prepared_encoder(given: str, folder: Path) -> tuple[Any, tuple[str, ...]]:
@@ -272,8 +277,9 @@ def _queries(
         numbers = rows / INTERVAL if name == "segments" else rows
         floor = measure.floor(2 * numbers * archive.width, numbers * archive.width)
         yield Row(f"{size}query, {name}", whole, floor, facts)
-    with index.writing():
-        archive.put(index, archive.videos)
+    with index.running():
+        with index.writing() as writer:
+            archive.put(index, writer, archive.videos)
         said.embed(index, archive, lambda line: None)
     yield Row(f"{size}packed again for a new video", summary([clock(pack)]))
 

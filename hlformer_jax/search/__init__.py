@@ -42,7 +42,7 @@ from typing import Any
 
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.retrieval.localisation import Moment
-from hlformer_jax.search.index.database import Entry, Index
+from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.query.library import Hit, Library
 from hlformer_jax.search.signals.store import Store
 
@@ -58,7 +58,7 @@ def open(
     encoder: Any = None,
     store: str | Store | None = None,
 ) -> Library:
-    """Opens an index to search in it; reads its manifest alone.
+    """Opens an index to search in it; nothing of it is loaded yet.
 
     Args:
       directory: the directory of the index.
@@ -75,6 +75,6 @@ def open(
       The library.
 
     Raises:
-      SearchError: when there is no index, its manifest is damaged, or the ranker is unknown.
+      SearchError: when there is no index, its database is damaged, or the ranker is unknown.
     """
     return Library(directory, checkpoint, ranker, encoder, store)

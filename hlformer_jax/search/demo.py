@@ -33,8 +33,8 @@ from PIL import Image, ImageDraw
 
 from hlformer_jax import command, files
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index, load_encoder
+from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.index.encoder import load_encoder
 from hlformer_jax.search.ingest.extract import index_folder
 
 # Scenes: pure data, made from a seed
@@ -645,7 +645,7 @@ def _index(out: Path, report: Callable[[str], None], encoder_folder: Path) -> No
     """Brings the index of DIR/videos, DIR/index, up to date."""
     encoder, places = load_encoder(encoder_folder)
     directory = out / "index"
-    if (directory / storage.MANIFEST).exists():
+    if database.is_begun(directory):
         index = Index.open(directory)
     else:
         index = Index.create(directory, out / "videos", encoder, places=places)

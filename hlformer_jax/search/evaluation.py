@@ -66,8 +66,7 @@ from hlformer_jax.data import extracted, source
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import DamagedError, SearchError, suggestion
 from hlformer_jax.retrieval.localisation import segments
-from hlformer_jax.search.index.database import Entry, Index
-from hlformer_jax.search.index.storage import Level, Stamp, VideoArrays
+from hlformer_jax.search.index import Entry, Index, Stamp, Threshold, VideoArrays
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.rankers import Untrained
@@ -375,11 +374,11 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
                 f"{len(absent)} captions do not tell what {percent:g} % are: give"
                 f" {math.ceil(100 / percent) - 1} on what is seen, or a larger rate"
             )
-        known[name] = Level(above, percent, len(absent), frames)
+        known[name] = Threshold(above, percent, len(absent), frames)
     if percent and not known:
         raise SearchError("no caption is one sentence on what is seen in a video")
-    with index.writing():
-        index.manifest.levels = known
+    with index.writing() as writer:
+        writer.set_thresholds(known)
 
 
 def print_report(figures: Mapping[str, Any]) -> None:
@@ -444,7 +443,7 @@ def write_features(
       SearchError: when no video of the captions is indexed, or a split would be empty.
       OSError: when the folder cannot be written.
     """
-    contents = {name: one.content for name, one in index.manifest.videos.items() if one.indexed}
+    contents = {name: one.content for name, one in index.videos.items() if one.indexed}
     captions = [caption for caption in captions if caption.single and caption.video]
     asked = {caption.video for caption in captions}
     if missing := sorted(asked - contents.keys()):
@@ -466,9 +465,9 @@ def write_features(
     for texts in parents.values():
         sentences |= texts
     videos = sorted({caption.video for caption in kept})
-    facts = index.manifest.encoder
+    facts = index.encoder
     slug = re.sub(r"[^0-9A-Za-z._-]+", "-", facts.name).strip(".-") or "encoder"
-    about = {**dataclasses.asdict(facts), "fps": index.manifest.fps}
+    about = {**dataclasses.asdict(facts), "fps": index.fps}
     vectors = ((video, index.read(contents[video]).vectors) for video in videos)
     words = tokens(encoder, sentences)
     name = f"{slug}-{facts.fingerprint[:12]}"
@@ -609,12 +608,12 @@ def recalls(regime: Regime, videos: int, seed: int) -> dict[str, dict[str, float
     with tempfile.TemporaryDirectory(prefix="regime-") as folder:
         index = Index.create(Path(folder, "index"), Path(folder), drawn)
         contents = [hashlib.sha256(b"%d" % video).hexdigest() for video in range(videos)]
-        with index.writing():
+        with index.writing() as writer:
             for content, vectors in zip(contents, drawn.videos, strict=True):
                 kept = vectors.astype(np.float16)
                 arrays = VideoArrays(times, kept, *segments(kept, times), np.asarray(float(FRAMES)))
-                index.keep(content, arrays, {content: Stamp(0, 1, 1)})
-        records = [index.manifest.videos[content] for content in contents]
+                writer.keep(content, arrays, {content: Stamp(0, 1, 1)})
+        records = [index.videos[content] for content in contents]
         for name in rankers.ROWS:
             ranker = Untrained(name, index, records, drawn)
             asked = drawn.queries, absent

@@ -112,7 +112,7 @@ def test_a_query_is_answered_by_its_scene(tmp_path):
             hit = library.query(str(video), 1)[0]
             assert hit.video == f"000/{video:06}.mp4"
             assert hit.duration == len(hit.times) == SECONDS
-    assert sum(one.intervals for one in index.manifest.videos.values()) == 3600 / INTERVAL
+    assert sum(one.intervals for one in index.videos.values()) == 3600 / INTERVAL
 
 
 @pytest.mark.slow  # it makes libraries of several sizes

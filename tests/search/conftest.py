@@ -30,7 +30,7 @@ def index(tmp_path, films):
 @pytest.fixture
 def records(index):
     """The records of the index in the order of their videos."""
-    return [one for _, one in sorted(index.manifest.videos.items())]
+    return [one for _, one in sorted(index.videos.items())]
 
 
 @pytest.fixture

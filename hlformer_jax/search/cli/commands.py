@@ -45,16 +45,13 @@ from hlformer_jax.search.cli.options import (
     path,
     repeated,
 )
-from hlformer_jax.search.index import packed, storage
-from hlformer_jax.search.index.database import (
+from hlformer_jax.search.index import EncoderFacts, Index, database, packed, split_name
+from hlformer_jax.search.index.encoder import (
     DEFAULT_ENCODER,
-    WAIT_SECONDS,
-    Index,
     check_rate,
     load_encoder,
     reload_encoder,
 )
-from hlformer_jax.search.index.storage import EncoderFacts
 from hlformer_jax.search.ingest import watch as watch_folders
 from hlformer_jax.search.ingest.decoding import update_transcripts
 from hlformer_jax.search.ingest.extract import (
@@ -98,11 +95,11 @@ def index(options: Options) -> None:
         directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint
     )
     if options.checkpoint is not None:
-        _check_model(options.checkpoint, index.manifest.encoder)
-        with index.writing():
-            index.manifest.checkpoint = str(options.checkpoint.resolve())
+        _check_model(options.checkpoint, index.encoder)
+        with index.writing() as writer:
+            writer.set_checkpoint(options.checkpoint.resolve())
     _extract(index, encoder, options)
-    if any(one.indexed for one in index.manifest.videos.values()):
+    if index.contents():
         Library(directory, encoder=encoder).ranked()  # so that the first question need not wait
 
 
@@ -115,7 +112,7 @@ def add(options: Options) -> None:
     index = _opened(options.index)
     _check_work(options)
     chosen, further = to_add(index, options.paths, _report)
-    encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    encoder = reload_encoder(index.encoder, options.encoder)
     _extract(index, encoder, options, chosen, further)
 
 
@@ -132,7 +129,7 @@ def watch(options: Options) -> None:
         raise SearchError(f"--settle={options.settle:g}: give seconds above 0")
     optional("watchfiles", "search")
     index = _opened(options.index)
-    encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
     for root in index.roots.values():
         _say(f"watching {root} (Ctrl-C ends it)")
@@ -162,10 +159,10 @@ def _prepared(
     try:
         index = Index.open(directory)
     except DamagedError:  # of which nothing is left
-        storage.check_place(directory)
+        database.check_place(directory)
     except SearchError:
-        storage.check_place(directory)
-        if any((directory / name).exists() for name in (storage.MANIFEST, storage.MARK)):
+        database.check_place(directory)
+        if database.is_begun(directory):
             raise
     if index is None:
         inside = directory.resolve()
@@ -179,13 +176,13 @@ def _prepared(
         return Index.create(directory, folder, encoder, rate, places), encoder
     for note in index.notes:
         _report(note)
-    if fps is not None and fps != index.manifest.fps:
+    if fps is not None and fps != index.fps:
         raise SearchError(
-            f"{directory} has {index.manifest.fps:g} frames a second and --fps={fps:g} asks for"
+            f"{directory} has {index.fps:g} frames a second and --fps={fps:g} asks for"
             " others: leave --fps out, or make a new index by --index"
         )
     root, known = folder.resolve(), index.roots
-    moved = "" if root in known.values() or not index.manifest.root else None
+    moved = "" if root in known.values() else None
     if moved is None and move_root:
         away = [name for name in known if index.is_missing(name)]
         if len(away) != 1:
@@ -206,14 +203,11 @@ def _prepared(
             f" where it is now {root}, or, for a further folder,"
             f" {command_line('search', 'add', root, f'--index={directory}')}"
         )
-    encoder = reload_encoder(index.manifest.encoder, given)
+    encoder = reload_encoder(index.encoder, given)
     index.check_encoder(encoder)
     if root not in known.values():
-        with index.writing():
-            if moved:
-                index.manifest.roots[moved] = str(root)
-            else:
-                index.manifest.root = str(root)
+        with index.writing() as writer:
+            writer.move_root(moved, root)
     return index, encoder
 
 
@@ -254,7 +248,7 @@ def _extract(
         given = options.encoder
         if given is not None and os.path.isdir(given):
             given = os.path.abspath(given)
-        load = functools.partial(reload_encoder, index.manifest.encoder, given)
+        load = functools.partial(reload_encoder, index.encoder, given)
         source = cluster.source(options.ray, index, load, options.workers)
     with _bar("video") as bar:
 
@@ -412,7 +406,7 @@ def status(options: Options) -> None:
         lists["transcripts"] = damaged
         print(json.dumps(files.jsonable(of | lists), indent=2))
         return
-    level = index.manifest.levels.get(rankers.DEFAULT)
+    level = index.thresholds.get(rankers.DEFAULT)
     length = (
         f"{format_clock(of['seconds'])} long, {of['frames']} frames, {of['bytes'] / 1e6:.1f} MB"
     )
@@ -452,7 +446,7 @@ def remove(options: Options) -> None:
     """Take videos out of an index, until they are added again; the files stay."""
     index = _opened(options.index)
     count = index.remove(options.videos)
-    print(f"removed {count} of {count + len(index.manifest.videos)} videos")
+    print(f"removed {count} of {count + len(index.videos)} videos")
 
 
 @command(
@@ -468,8 +462,8 @@ def tag(options: Options) -> None:
     if options.add or options.drop:
         if not options.videos:
             raise SearchError("which videos? Give their paths or ids")
-        with index.writing(wait=WAIT_SECONDS):
-            index.tag({index.name_of(one) for one in options.videos}, options.add, options.drop)
+        with index.writing() as writer:
+            writer.tag({index.name_of(one) for one in options.videos}, options.add, options.drop)
     names = {index.name_of(one) for one in options.videos}
     for entry in index.entries():
         if entry.video in names or entry.tags and not names:
@@ -495,9 +489,9 @@ def transcribe(options: Options) -> None:
     recognisers = recognition.load_all(
         options.writing, options.speech, options.language, options.audio, _report
     )
-    encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
-    with index.writing():
+    with index.running():
         update_transcripts(index, real_video(), _report, workers=default_workers())
         for recogniser in recognisers:
             with _bar("video") as bar:
@@ -517,7 +511,7 @@ def prune(options: Options) -> None:
         raise SearchError(f"{index.root} is not there: is its disk mounted? Nothing is dropped")
     for root in away.values():
         _report(f"{root} is not there: is its disk mounted? Nothing of it is dropped")
-    offline = [one for one in index.offline() if storage.split_name(one)[0] not in away]
+    offline = [one for one in index.offline() if split_name(one)[0] not in away]
     names = [one for one in offline if files.is_gone(index.path(one), follow=True)]
     if kept := len(offline) - len(names):
         first = next(one for one in offline if one not in names)
@@ -527,10 +521,10 @@ def prune(options: Options) -> None:
     if not options.yes:
         print(f"{len(names)} videos are offline" + ("; --yes drops them" if names else ""))
         return
-    with index.writing(wait=WAIT_SECONDS):
+    with index.writing() as writer:
         gone = set(index.offline()) & set(names)
-        index.forget(gone)
-    print(f"dropped {len(gone)} videos, {len(index.manifest.videos)} are left")
+        writer.forget(gone)
+    print(f"dropped {len(gone)} videos, {len(index.videos)} are left")
 
 
 @command(INDEX)
@@ -538,13 +532,14 @@ def verify(options: Options) -> None:
     """Read an index through, and name what is damaged."""
     index = Index.open(options.index)
     wrong = index.verify() | packed.damaged(index.directory)
-    wrong |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
     texts = said.damaged(index)
     for line in (*wrong.values(), *(damage.line for damage in texts.values())):
         print(printable(line))
     contents = index.contents()
     paths = (index.text, index.text_copy, index.text_vectors)
-    total = len(contents) + sum(os.path.lexists(path(one)) for one in contents for path in paths)
+    total = (
+        len(contents) + 2 + sum(os.path.lexists(path(one)) for one in contents for path in paths)
+    )
     with contextlib.suppress(OSError):  # which `packed.damaged` has told
         total += len(packed.own_files(index.directory))
     if wrong or texts:
@@ -628,12 +623,12 @@ def cut(options: Options) -> None:
 def _check_place(out: Path, flag: str, index: Index | None = None) -> None:
     """Refuse an output that lies in the directory of an index, or is a video of `index`."""
     real = Path(os.path.realpath(out))
-    inside = storage.index_around(out)
+    inside = database.index_around(out)
     if inside is None and index is not None and real.is_relative_to(index.directory.resolve()):
         inside = index.directory
     if inside is not None:
         raise SearchError(f"{flag}={out} lies in the index {inside}: choose another place")
-    if index is not None and index.name_below(real) in index.manifest.videos:
+    if index is not None and index.name_below(real) in index.videos:
         raise SearchError(f"{flag}={out} is a video of the index: choose another name")
 
 

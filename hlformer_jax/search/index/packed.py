@@ -35,9 +35,10 @@ from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, optional
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import PACKED, VideoArrays
+from hlformer_jax.search.index import sealed
+from hlformer_jax.search.index.index import Index
+from hlformer_jax.search.index.records import VideoArrays
+from hlformer_jax.search.index.storage import PACKED
 
 ROWS_AT_ONCE = 1024
 """Rows that are converted to float32 and multiplied together: they stay in a core's cache."""
@@ -65,7 +66,7 @@ def rows(
     Raises:
       DamagedError: when files of contents are missing, damaged, or of other counts; names them all.
     """
-    shape, key = (sum(counts), index.manifest.encoder.width), index.manifest.key
+    shape, key = (sum(counts), index.encoder.width), index.key
     known = "\0".join([key, *contents, *map(str, counts)])
     digest = hashlib.sha256(known.encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"{name}-{digest}.npy"
@@ -85,7 +86,7 @@ def rows(
                     wrong |= error.contents
                     continue
             if own.shape != (count, shape[1]):
-                wrong[content] = f"{index.file(content)} is not what the manifest says: index again"
+                wrong[content] = f"{index.file(content)} is not what the index says: index again"
             elif not wrong:
                 matrix[start : start + count] = own
                 start += count
@@ -96,7 +97,7 @@ def rows(
     with contextlib.suppress(OSError):
         if shape[0] >= LARGE:
             listing = {"key": key, "contents": list(contents), "counts": list(counts)}
-            files.write_bytes(path.with_suffix(".json"), storage.seal(listing))
+            files.write_bytes(path.with_suffix(".json"), sealed.seal(listing))
         for other in own_files(index.directory, f"{name}-"):
             if not other.name.startswith(path.stem):
                 other.unlink(missing_ok=True)
@@ -107,13 +108,13 @@ def _before(index: Index, name: str, dtype: str) -> dict[str, np.ndarray]:
     """Rows by content of the matrix of the index as it was; none where there is none."""
     for listing in (index.directory / "packed").glob(f"{name}-*.json"):
         try:
-            known = storage.unseal(files.read_bytes(listing))
+            known = sealed.unseal(files.read_bytes(listing))
             contents, bounds = known["contents"], np.cumsum([0, *known["counts"]])
-            if known["key"] != index.manifest.key:
+            if known["key"] != index.key:
                 continue
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        shape = int(bounds[-1]), index.manifest.encoder.width
+        shape = int(bounds[-1]), index.encoder.width
         if (matrix := mapped(listing.with_suffix(".npy"), shape, dtype)) is not None:
             parts = zip(contents, bounds[:-1], bounds[1:], strict=True)
             return {content: matrix[start:end] for content, start, end in parts}

@@ -9,6 +9,7 @@ complete when a run ended is not done again.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import pickle
@@ -19,8 +20,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from hlformer_jax.errors import SearchError, optional, without_passwords
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import Manifest
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.index import check_encoder
 from hlformer_jax.search.ingest import decoding
 from hlformer_jax.search.ingest.decoding import Event, Failed, Frames, Job, Opened, Source
 
@@ -55,9 +56,7 @@ def source(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     optional("ray.data", "ray")
     ray = optional("ray", "ray")
-    known = index.manifest
-    # Without the records, which grow with the archive.
-    bare = Index(index.directory, Manifest(known.root, known.encoder, known.fps))
+    check = functools.partial(check_encoder, index.directory, index.encoder)
 
     def events(paths: Sequence[Path], job: Job) -> Generator[Event, None, None]:
         with _connected(ray, address):
@@ -68,7 +67,7 @@ def source(
             asked = [{"path": os.fsencode(path), "size": _size(path)} for path in paths]
             items = ray.data.from_items(asked, override_num_blocks=-(-len(paths) // at_once))
             results = items.map_batches(
-                _Extractor, fn_constructor_args=(load, bare.check_encoder, job, own),
+                _Extractor, fn_constructor_args=(load, check, job, own),
                 batch_format="pyarrow", batch_size=None,  # a block
                 compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors),
                 num_cpus=share.cpus, num_gpus=share.gpus,

@@ -10,16 +10,13 @@ at any moment costs what `extract` says.
 """
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hlformer_jax.errors import SearchError, UserError, optional, printable
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index, LockedError, absent
-from hlformer_jax.search.index.storage import Record, Stamp
+from hlformer_jax.search.index import Index, LockedError, Record, Stamp, absent, split_name
 from hlformer_jax.search.ingest.decoding import Video
 from hlformer_jax.search.ingest.extract import index_folder, real_video
 
@@ -50,17 +47,13 @@ def watched(
     watchfiles = optional("watchfiles", "search")
     own = directory.resolve()
     outside = lambda change, path: own not in Path(path).parents
-    read = functools.lru_cache(1)(lambda stamp: Index.open(directory))
     polls = False
+    index = Index.open(directory)
 
     def now() -> dict[str, Path]:
-        try:
-            stamp = Stamp.of((directory / storage.MANIFEST).stat())
-        except FileNotFoundError:
-            raise SearchError(
-                f"{directory} is no index any more: it was deleted or moved"
-            ) from None
-        return _there(read(stamp))
+        if not directory.is_dir():
+            raise SearchError(f"{directory} is no index any more: it was deleted or moved")
+        return _there(index)
 
     while True:
         there = now()
@@ -118,7 +111,7 @@ def follow(
 
     Raises:
       SearchError: when the encoder is another one, or the disk is full.
-      DamagedError: when the manifest is damaged.
+      DamagedError: when the database is damaged.
     """
     video = video or real_video()
     suffixes = frozenset(video.texts.suffixes if video.texts else ())
@@ -147,7 +140,7 @@ def follow(
             if stamp.changed_ns / 1e9 <= old or now - since >= settle
         }
         if ready or texts or not begun:
-            before = dict(index.manifest.videos)
+            before = index.videos
             paths = [index.path(name) for name in ready]
             try:
                 index_folder(
@@ -158,7 +151,7 @@ def follow(
                     say(f"{error}; this goes on then")
                 due, waiting = now + settle, True
                 continue
-            for line in _news(before, index.manifest.videos):
+            for line in _news(before, index.videos):
                 say(line)
             for path in sorted(texts):
                 say(f"subtitles {printable(path)}")
@@ -179,8 +172,8 @@ def follow(
                 say(f"{len(gone)} videos are offline (kept until prune)") if gone else None
             for name in sorted(missing - gone):
                 say(f"gone {printable(name)} (kept until prune)")
-            back = {name for name in gone - missing if storage.split_name(name)[0] not in away}
-            for name in sorted(back & index.manifest.videos.keys()):
+            back = {name for name in gone - missing if split_name(name)[0] not in away}
+            for name in sorted(back & index.videos.keys()):
                 say(f"back {printable(name)}")
             gone = (gone | missing) - back
 
@@ -191,17 +184,17 @@ def _there(index: Index) -> dict[str, Path]:
 
 def _differing(index: Index, video: Video, tried: Mapping[str, Stamp]) -> dict[str, Stamp]:
     """The stamps of files that are not as their records say, but for those that were tried."""
-    known, inside = index.manifest, index.directory.resolve()
+    inside, excluded, videos = index.directory.resolve(), index.excluded, index.videos
     found = {}
     for root in _there(index).values():
         with contextlib.suppress(UserError, OSError):  # it went away meanwhile
             for path in video.find(root, lambda line: None, lambda: None):
                 name = index.name_below(path)
-                if name is None or name in known.excluded or inside in path.parents:
+                if name is None or name in excluded or inside in path.parents:
                     continue
                 with contextlib.suppress(OSError):
                     stamp = Stamp.of(path.stat())
-                    record = known.videos.get(name)
+                    record = videos.get(name)
                     if stamp != tried.get(name) and (record is None or record.stamp != stamp):
                         found[name] = stamp
     return found
@@ -209,10 +202,8 @@ def _differing(index: Index, video: Video, tried: Mapping[str, Stamp]) -> dict[s
 
 def _missing(index: Index, away: Collection[str]) -> set[str]:
     """Videos that are not at their paths, in folders that are there."""
-    videos = index.manifest.videos.items()
-    names = [
-        name for name, one in videos if one.indexed and storage.split_name(name)[0] not in away
-    ]
+    videos = index.videos.items()
+    names = [name for name, one in videos if one.indexed and split_name(name)[0] not in away]
     return absent({name: index.path(name) for name in names})
 
 

@@ -1,8 +1,8 @@
 """An archive that is searched: an index, an encoder and a ranker.
 
-Opening reads the manifest. The encoder and the rows are loaded at the first question, and the
-vectors of a video when it is among the hits. A library that stays open sees what another process
-indexes, at its next question.
+Opening loads nothing but the settings of the index. The encoder and the rows are loaded at the
+first question, and the vectors of a video when it is among the hits. A library that stays open sees
+what another process indexes, at its next question.
 """
 
 import dataclasses
@@ -23,9 +23,8 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import DamagedError, SearchError, command_line, legible
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search import times
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import WAIT_SECONDS, Entry, Index, absent, reload_encoder
-from hlformer_jax.search.index.storage import Record
+from hlformer_jax.search.index import Entry, Index, Record, Threshold, absent, split_name
+from hlformer_jax.search.index.encoder import reload_encoder
 from hlformer_jax.search.query import queries
 from hlformer_jax.search.query.queries import Composed, Single
 from hlformer_jax.search.signals import rankers, store
@@ -135,7 +134,7 @@ class Hits(list[Hit]):
         self,
         hits: Iterable[Hit] = (),
         warnings: Sequence[str] = (),
-        level: storage.Level | None = None,
+        level: Threshold | None = None,
     ) -> None:
         super().__init__(hits)
         self.warnings, self.level = list(warnings), level
@@ -145,7 +144,7 @@ class Hits(list[Hit]):
 class _Snapshot:
     """The videos of an index at a time, and their ranker."""
 
-    stamp: tuple[int, int, int]  # of the manifest's file
+    state: tuple[int, int]  # of the index (`Index.state`)
     source: Index
     entries: list[Entry]  # the indexed videos
     contents: list[Record]  # a record of each content
@@ -270,7 +269,7 @@ class _Asked(NamedTuple):
     query: Single | Composed
     readable: bool  # whether its scores become probabilities, where the encoder has them
     level: float | None = None  # from which on a video may show it
-    calibrated: storage.Level | None = None  # what that is made of; None where it is chosen
+    calibrated: Threshold | None = None  # what that is made of; None where it is chosen
 
 
 class Library:
@@ -284,11 +283,11 @@ class Library:
         encoder: Any = None,
         store: str | Store | None = None,
     ) -> None:
-        """Reads the manifest; see `hlformer_jax.search.open`."""
+        """Opens the index; see `hlformer_jax.search.open`."""
         self._directory = Path(directory)
         self._index = Index.open(self._directory)
         if checkpoint is None and ranker is None:
-            checkpoint = self._index.manifest.checkpoint or None
+            checkpoint = self._index.checkpoint or None
         elif checkpoint is not None and ranker is not None:
             raise SearchError("--checkpoint and --ranker are two rankers: give one of them")
         name = ranker or rankers.DEFAULT
@@ -299,9 +298,8 @@ class Library:
         self._store = Store(store) if isinstance(store, str) else store
         self._encoder: Any = None
         self._snapshot: _Snapshot | None = None
-        self._listing: tuple[tuple[int, int, int], dict[str, Entry]] = ((0, 0, 0), {})
+        self._listing: tuple[tuple[int, int] | None, dict[str, Entry]] = (None, {})
         self._lock, self._listing_lock = threading.Lock(), threading.Lock()
-        self._tagging = threading.Lock()
 
     @classmethod
     def open(cls, directory: str | Path, **options: Any) -> "Library":
@@ -316,7 +314,7 @@ class Library:
     @property
     def encoder_name(self) -> str:
         """The name of the encoder of the index."""
-        return self._index.manifest.encoder.name
+        return self._index.encoder.name
 
     @property
     def ranker_name(self) -> str:
@@ -359,16 +357,11 @@ class Library:
         Raises:
           SearchError: when there is no such video, a text is no tag, or another process writes.
         """
-        # One after the other: threads of this process would find the lock of the index held.
-        with self._tagging:
-            return self._tag(id, add, drop)
-
-    def _tag(self, id: str, add: Sequence[str], drop: Sequence[str]) -> tuple[str, ...]:
         index = Index.open(self._directory)
-        with index.writing(wait=WAIT_SECONDS):
+        with index.writing() as writer:
             name = index.name_of(id)
-            index.tag([name], add, drop)
-            return tuple(index.manifest.tags.get(index.manifest.videos[name].content, ()))
+            writer.tag([name], add, drop)
+            return index.tags_of(name)
 
     def status(self) -> dict[str, Any]:
         """What the index holds (see `Index.summary`), and the name of the ranker."""
@@ -379,7 +372,7 @@ class Library:
 
         Raises:
           SearchError: when there is no store, it does not answer, or its schema is another's.
-          DamagedError: when the manifest is damaged.
+          DamagedError: when the database is damaged.
         """
         if self._store is None:
             raise SearchError("there is no store to upload to: name one by --store=URL")
@@ -486,7 +479,7 @@ class Library:
             folder or tag without videos, an encoder that is not the one of the index, a file that
             is no image, a video that is not in the index, or a query that the ranker or the store
             cannot answer.
-          DamagedError: when the manifest is damaged, or all vectors are.
+          DamagedError: when the database is damaged, or all vectors are.
         """
         sentences, then, without = map(_texts, (sentence, then, without))
         pictures = (image is not None) + (like is not None)
@@ -592,7 +585,7 @@ class Library:
                 if not error.contents.keys() - now.damaged.keys():
                     raise
                 # What was removed from the index since it was opened is no damage.
-                if now.stamp != _stamp(self._directory):
+                if now.state != self._index.state:
                     return self.query(
                         sentence, k, *chosen, moments, image=image, like=like, then=then,
                         within=within, without=without, min_score=min_score, offset=offset,
@@ -627,7 +620,7 @@ class Library:
         # Few frames do not tell how an archive's cosines are distributed.
         known = ranker.count >= queries.FEW or not of_picture and learned(0.0) is not None
         known = known and not ranker.normalised  # a difference of cosines has no level
-        calibrated = None if of_picture else now.source.manifest.levels.get(self._name)
+        calibrated = None if of_picture else now.source.thresholds.get(self._name)
         levels = [
             queries.level(ranker, one, (lambda cosines: None) if i == 0 and of_picture else learned)
             for i, one in enumerate(vectors)
@@ -696,8 +689,8 @@ class Library:
         lines = list(now.source.notes)
         away = [now.entries[place].video for place in sorted(now.away) if passing[place]]
         for name, root in now.source.roots.items():
-            if any(storage.split_name(one)[0] == name for one in away) and not root.is_dir():
-                away = [one for one in away if storage.split_name(one)[0] != name]
+            if any(split_name(one)[0] == name for one in away) and not root.is_dir():
+                away = [one for one in away if split_name(one)[0] != name]
                 lines.append(
                     f"{root} is not there, and its videos are left out: is its disk mounted?"
                     " (index NEW --move-root, where it has another path now)"
@@ -707,7 +700,7 @@ class Library:
                 f"{len(away)} of {len(now.entries)} videos are offline and left out"
                 f" ({away[0]!r}{' and others' if len(away) > 1 else ''}): is a disk unplugged?"
             )
-        level = now.source.manifest.levels.get(self._name)
+        level = now.source.thresholds.get(self._name)
         frames = sum(one.frames for one in now.contents)
         if level is not None and frames > 2 * level.frames:
             lines.append(
@@ -737,27 +730,26 @@ class Library:
         )  # fmt: skip
 
     def _listed(self) -> dict[str, Entry]:
-        """All entries by their ids, read again when the manifest has changed."""
+        """All entries by their ids, read again when the index has changed."""
         with self._listing_lock:  # not the other: loading an encoder takes long
-            stamp = _stamp(self._directory)
-            if stamp != self._listing[0]:
-                entries = Index.open(self._directory).entries()
-                self._listing = stamp, {entry.id: entry for entry in entries}
+            state = self._index.state
+            if state != self._listing[0]:
+                entries = self._index.entries()
+                self._listing = state, {entry.id: entry for entry in entries}
             return self._listing[1]
 
     def _ready(self) -> tuple[_Snapshot, Any]:
         """The videos as the index has them now, and the encoder."""
         with self._lock:
             encoder = self._loaded()
-            stamp = _stamp(self._directory)
-            if self._snapshot is None or self._snapshot.stamp != stamp:
+            state = self._index.state
+            if self._snapshot is None or self._snapshot.state != state:
                 index = self._index = Index.open(self._directory)
-                self._snapshot = _without_damaged(lambda wrong: self._whole(stamp, index, wrong))
+                state = index.state
+                self._snapshot = _without_damaged(lambda wrong: self._whole(state, index, wrong))
             return self._snapshot, encoder
 
-    def _whole(
-        self, stamp: tuple[int, int, int], index: Index, damaged: dict[str, str]
-    ) -> _Snapshot:
+    def _whole(self, state: tuple[int, int], index: Index, damaged: dict[str, str]) -> _Snapshot:
         """The videos of an index but for those whose vectors are known to be damaged."""
         entries = [entry for entry in index.entries() if entry.state != "failed"]
         entries = [entry for entry in entries if entry.content not in damaged]
@@ -777,7 +769,7 @@ class Library:
         else:
             ranker = Stored(self._store, self._ranker(index, None), index, list(order))
         return _Snapshot(
-            stamp, index, entries, known, own, ranker, Said(index, self._encoder), damaged, away
+            state, index, entries, known, own, ranker, Said(index, self._encoder), damaged, away
         )
 
     def _ranker(self, index: Index, records: Sequence[Record] | None) -> RowRanker:
@@ -792,7 +784,7 @@ class Library:
             return self._encoder
         encoder = self._given
         if encoder is None or isinstance(encoder, str | Path):
-            encoder = reload_encoder(self._index.manifest.encoder, encoder)
+            encoder = reload_encoder(self._index.encoder, encoder)
         self._index.check_encoder(encoder)
         self._encoder = encoder
         return encoder
@@ -820,14 +812,6 @@ def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
     if not all(one.strip() for one in given):
         raise SearchError("the sentence is empty: say what is to be found")
     return tuple(unicodedata.normalize("NFC", legible(one)) for one in given)
-
-
-def _stamp(directory: Path) -> tuple[int, int, int]:
-    try:
-        status = (directory / storage.MANIFEST).stat()
-    except OSError:
-        return 0, 0, 0
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _readable(encoder: Any, cosines: Any) -> Any:

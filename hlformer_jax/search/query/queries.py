@@ -50,8 +50,8 @@ from jaxtyping import Bool, Float, Int
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError, legible, suggestion
 from hlformer_jax.retrieval.localisation import Moment, moments
-from hlformer_jax.search.index.database import Entry, tag_key
-from hlformer_jax.search.index.storage import VideoArrays
+from hlformer_jax.search.index import Entry, tag_key
+from hlformer_jax.search.index.records import VideoArrays
 from hlformer_jax.search.signals.rankers import Ranker, Untrained
 from hlformer_jax.search.times import When, date_span
 

@@ -23,8 +23,8 @@ from starlette.types import Receive, Scope, Send
 
 from hlformer_jax.errors import SearchError, UserError, legible, without_passwords
 from hlformer_jax.search import times
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import Stamp, split_name
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import Stamp, split_name
 from hlformer_jax.search.query import library as archive
 from hlformer_jax.search.query.library import Library
 
@@ -110,7 +110,7 @@ def status(library: Library, manage: bool) -> dict[str, Any]:
 def roots(index: Index) -> dict[str, Any]:
     """The folders of an index, with their paths; only for those who may change it."""
     counts = {name: {"videos": 0, "failed": 0} for name in index.roots}
-    for video, record in index.manifest.videos.items():
+    for video, record in index.videos.items():
         if own := counts.get(split_name(video)[0]):
             own["videos" if record.indexed else "failed"] += 1
     return {

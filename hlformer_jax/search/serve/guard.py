@@ -195,7 +195,7 @@ def install(server: FastAPI, library: answers.Library) -> None:
         first = error.errors()[0]
         return _refuse(400, f"{first['loc'][-1]}: {first['msg']}")
 
-    def failed(_: Any, error: Any) -> JSONResponse:  # in a thread: it may read the manifest
+    def failed(_: Any, error: Any) -> JSONResponse:  # in a thread: it may read the index
         summary = {}
         with suppress(Exception):
             summary = dict(library.status())

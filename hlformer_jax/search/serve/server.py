@@ -32,7 +32,7 @@ from starlette.requests import ClientDisconnect
 from hlformer_jax import __version__, video
 from hlformer_jax.errors import SearchError, UserError, legible
 from hlformer_jax.search import times
-from hlformer_jax.search.index.database import tag_key
+from hlformer_jax.search.index import tag_key
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import answers, guard, jobs
 from hlformer_jax.search.serve.guard import Answer, ParameterError

@@ -35,9 +35,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.errors import SearchError, suggestion
-from hlformer_jax.search.index import packed
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import Record, VideoArrays
+from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.index.records import Record, VideoArrays
 
 
 @runtime_checkable
@@ -200,10 +199,10 @@ SAMPLE = 4096
 
 def bank(index: Index, encoder: Any) -> Float[np.ndarray, "Q d"]:
     """The vectors of `BANK`, which are kept in the index."""
-    key = hashlib.sha256("\n".join([index.manifest.key, *BANK]).encode()).hexdigest()[:32]
+    key = hashlib.sha256("\n".join([index.key, *BANK]).encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"bank-{key}.npy"
     make = lambda: np.asarray(encoder.sentences(list(BANK)), np.float32)
-    return packed.made(path, (len(BANK), index.manifest.encoder.width), make)
+    return packed.made(path, (len(BANK), index.encoder.width), make)
 
 
 def sampled(matrix: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "n d"]:
@@ -235,7 +234,7 @@ class Untrained:
         """
         check(name)
         own = self._rows = ROWS[name]
-        self.identity, self.width = name, index.manifest.encoder.width
+        self.identity, self.width = name, index.encoder.width
         self.calibrated, self.top, self.dtype = own.calibrated, own.top, own.dtype
         self.normalised = own.normalised
         self.branches = {name: 1.0} if own.windows == (1,) and not own.normalised else None

@@ -25,8 +25,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.errors import SearchError, command_line, optional, without_passwords
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import VideoArrays
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import VideoArrays
 from hlformer_jax.search.signals.rankers import RowRanker
 
 SCHEMA = "hlformer"
@@ -282,10 +282,9 @@ class Upload:
 
 def _facts(index: Index, ranker: RowRanker) -> dict[str, str]:
     """What a schema keeps of its making."""
-    known = index.manifest
     return {
-        "key": known.key, "encoder": known.encoder.name, "fps": str(known.fps),
-        "folder": str(known.root), "ranker": ranker.identity,
+        "key": index.key, "encoder": index.encoder.name, "fps": str(index.fps),
+        "folder": str(index.root), "ranker": ranker.identity,
     }  # fmt: skip
 
 

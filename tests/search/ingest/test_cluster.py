@@ -1,6 +1,5 @@
 """Extraction on Ray: the files of a run without it, failures, resuming, what is refused."""
 
-import json
 import os
 import signal
 import socket
@@ -15,7 +14,7 @@ import processes
 import pytest
 
 from hlformer_jax.errors import MissingExtra, SearchError
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import cluster
 from hlformer_jax.search.ingest.decoding import Failed, Job
 
@@ -56,8 +55,8 @@ def source(index, **options):
 
 
 def records(index):
-    """The manifest."""
-    return json.loads((index.directory / "manifest.json").read_text())
+    """Return the record of every video."""
+    return Index.open(index.directory).videos
 
 
 @pytest.mark.parametrize("address", ["ray://me:cret@127.0.0.1:1", "ray://me:s cret@", "me:cret@h"])

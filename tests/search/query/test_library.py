@@ -213,7 +213,7 @@ def test_damaged_vectors_are_left_out_with_a_line(index, ranker, asked):
     if asked:  # rows are packed: the damage shows when the moments are looked for
         library.query("red")
         library = open_()
-    damaged = index.file(index.manifest.videos["b.film"].content)
+    damaged = index.file(index.videos["b.film"].content)
     damaged.write_bytes(b"")
     if ranker == "best_frame":  # threads read what queries of several parts need
         hits = open_().query("black", then="green", k=9)

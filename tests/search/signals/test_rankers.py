@@ -16,8 +16,7 @@ from hlformer_jax.retrieval.localisation import segments
 from hlformer_jax.search import evaluation
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.evaluation import REGIMES, Regime
-from hlformer_jax.search.index import packed
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.signals import rankers
 
 

@@ -16,7 +16,7 @@ from videos import Track
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli import commands
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest.decoding import update_transcripts
 from hlformer_jax.search.ingest.extract import index_folder, real_video
 from hlformer_jax.search.query.library import Library
@@ -415,7 +415,7 @@ def test_partial_result_of_something_else_is_discarded(index, model, change):
 
 def test_progress_tells_the_seconds_of_the_video(index, model):
     positions = []
-    with index.writing():
+    with index.running():
         update_transcripts(index, real_video(), print, workers=0)
         recognition.recognise(index, recogniser(model), print, positions.append)
     loud = [one for one in positions if one.path and one.path.name == "loud.mkv"]

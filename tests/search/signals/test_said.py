@@ -12,8 +12,7 @@ import pytest
 from hlformer_jax import files
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search.index import packed
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.query import library
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import said
@@ -116,9 +115,8 @@ def test_texts_follow_their_files(index, films):
     assert found("captain") == ["moved.film"] and found("something else") == []
     assert [line for line in told if "b.en.srt is broken" in line]
     (films / "b.film").unlink()
-    with index.writing():
-        index.drop("b.film")
-        index.discard_unused()
+    with index.writing() as writer:
+        writer.forget(["b.film"])
     assert len(list((index.directory / "texts").glob("*.json"))) == 2
     assert len(list((index.directory / "texts").glob("*.vectors"))) == 2
 
@@ -219,7 +217,7 @@ def test_vectors_are_never_those_of_other_texts(spoken, films, monkeypatch):
 
     write_bytes = files.write_bytes
     again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
-    encoder, path = Words(), spoken.text_vectors(spoken.manifest.videos["b.film"].content)
+    encoder, path = Words(), spoken.text_vectors(spoken.videos["b.film"].content)
     before = archive.opened(spoken, encoder=encoder).subtitles
     write(films, {"b.film": [(10 * i, 10 * i + 2, f"w{i} other w{i + 1}") for i in range(15)]})
     with monkeypatch.context() as patch, pytest.raises(SearchError, match="is full"):
@@ -245,10 +243,10 @@ def test_what_is_whole_is_kept_when_vectors_are_interrupted(spoken, monkeypatch)
     for content in spoken.contents():
         spoken.text_vectors(content).unlink()
     encoder = Words()
-    with pytest.raises(KeyboardInterrupt), spoken.writing():
+    with pytest.raises(KeyboardInterrupt), spoken.running():
         said.embed(spoken, encoder, print, stopped)
     assert len(encoder.asked) == 20 and said.damaged(spoken) == {}
-    with spoken.writing():
+    with spoken.running():
         said.embed(spoken, encoder, print)
     assert len(encoder.asked) == 50 and len(set(encoder.asked)) == 45  # a third was half done
 

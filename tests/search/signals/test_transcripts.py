@@ -10,7 +10,7 @@ import pytest
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli import commands
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals.transcript import said, transcripts
 
 SPOKEN = {"by": "a model", "cues": [(4.0, 6.0, "recognised ahoy")]}
@@ -28,7 +28,7 @@ def index(tmp_path, films):
     (films / "b.srt").write_text('[[0, 1, "beside b"]]')
     index = archive.create(tmp_path / "index", films)
     archive.fill(index, video=archive.TOLD)
-    with index.writing():
+    with index.running():
         transcript = transcripts.load(index, content(index))
         transcript.recognised["speech"] = dict(SPOKEN)
         transcripts.save(index, content(index), transcript)
@@ -37,7 +37,7 @@ def index(tmp_path, films):
 
 
 def content(index, video="a.film"):
-    return index.manifest.videos[video].content
+    return index.videos[video].content
 
 
 def fill(index):
@@ -151,7 +151,7 @@ def test_what_an_older_version_recognised_is_kept_aside(index):
 
 
 def test_a_transcript_of_an_older_version_is_brought_up_to_date(index):
-    from hlformer_jax.search.index import storage
+    from hlformer_jax.search.index import sealed
 
     for path in both(index):
         path.unlink()
@@ -162,7 +162,7 @@ def test_a_transcript_of_an_older_version_is_brought_up_to_date(index):
         "cues": [(0, 1, "of old subtitles")],
         "recognised": {"writing": SPOKEN},
     }
-    index.text(content(index)).write_bytes(storage.seal(older))
+    index.text(content(index)).write_bytes(sealed.seal(older))
     assert found(index)[0] == found(index, "old subtitles")[0] == ["a.film"]
     fill(index)
     assert found(index)[0] == ["a.film"] and found(index, "old subtitles")[0] == []
@@ -184,7 +184,7 @@ def test_an_io_error_leaves_the_files_as_they_are(index, capsys):
         saying, warnings = found(index)
         assert saying == [] and [line for line in warnings if os.strerror(errno.EIO) in line]
         with pytest.raises(DamagedError, match=os.strerror(errno.EIO)):
-            archive.opened(index).transcript(index.manifest.videos["a.film"].id)
+            archive.opened(index).transcript(index.videos["a.film"].id)
     assert found(index)[0] == ["a.film"] and found(index)[1] == []
     fill(index)
     assert found(index)[0] == [] and found(index, "new words")[0] == ["a.film"]  # speech gives way
@@ -255,6 +255,6 @@ def test_a_damaged_list_of_problems_is_made_anew(index, capsys):
 
 def test_no_copy_stays_when_a_video_is_dropped(index):
     paths = both(index)
-    with index.writing():
-        index.forget({"a.film"})
+    with index.writing() as writer:
+        writer.forget({"a.film"})
     assert not any(path.exists() for path in paths)

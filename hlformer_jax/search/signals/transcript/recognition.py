@@ -20,8 +20,7 @@ from jaxtyping import Float32
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError, UserError, optional, printable
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, sealed
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Cue
 from hlformer_jax.search.times import format_clock
@@ -570,7 +569,7 @@ class Checkpoint:
     def read(self) -> dict[str, Any] | None:
         """Return the kept state; None if there is none that counts."""
         try:
-            saved = storage.unseal(files.read_bytes(self._path))
+            saved = sealed.unseal(files.read_bytes(self._path))
             state: dict[str, Any] = saved["state"]
             fields = _new_track()
             is_valid = saved["by"] == self._by and all(
@@ -583,7 +582,7 @@ class Checkpoint:
 
     def write(self, state: dict[str, Any]) -> None:
         """Keep a state, whole or not at all."""
-        files.write_bytes(self._path, storage.seal({"by": self._by, "state": state}))
+        files.write_bytes(self._path, sealed.seal({"by": self._by, "state": state}))
 
     def discard(self) -> None:
         """Remove the kept state."""

@@ -44,8 +44,7 @@ from jaxtyping import Float
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError
-from hlformer_jax.search.index import packed
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Copies, Damage, Transcript
@@ -122,7 +121,7 @@ def _alone(transcript: Transcript | None) -> list[str]:
 
 def _sealed(index: Index, texts: Sequence[str], raw: bytes) -> bytes:
     """Vectors and the digest of them, their texts and the encoder."""
-    made_of = "\0".join([index.manifest.key, *texts]).encode()
+    made_of = "\0".join([index.key, *texts]).encode()
     return raw + hashlib.sha256(made_of + raw).hexdigest().encode()
 
 
@@ -220,7 +219,7 @@ class Said:
         if not listing:
             return
         path = self._path(index, listing)
-        rows, width = path.with_suffix(".npy"), index.manifest.encoder.width
+        rows, width = path.with_suffix(".npy"), index.encoder.width
         self._db, matrix = self._database(), None
         if self._loaded(path):
             count = self._one("SELECT count(*) FROM vectors")

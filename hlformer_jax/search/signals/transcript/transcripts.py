@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, printable
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, sealed, split_name
 from hlformer_jax.search.signals.transcript import sidecars
 
 READER_VERSION = 2
@@ -216,7 +215,7 @@ def save(index: Index, content: str, transcript: Transcript) -> None:
         "files": [vars(file) for file in transcript.files],
         "recognised": transcript.recognised,
     }
-    raw = storage.seal(as_json)
+    raw = sealed.seal(as_json)
     files.write_bytes(index.text(content), raw)
     if transcript.recognised:
         files.write_bytes(index.text_copy(content), raw)
@@ -231,9 +230,9 @@ def _look(path: Path, parse: bool = True) -> _Stored:
         return _Stored(path, None, f"cannot be read ({error.strerror or error})")
     try:
         if not parse:
-            storage.check_seal(raw)
+            sealed.check_seal(raw)
             return _Stored(path, raw)
-        return _Stored(path, raw, "", _parsed(storage.unseal(raw)))
+        return _Stored(path, raw, "", _parsed(sealed.unseal(raw)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:80]
         return _Stored(path, raw, f"is damaged ({reason})")
@@ -321,9 +320,7 @@ def _move_aside(index: Index, content: str, path: Path) -> Path:
 
 
 def _remedy(index: Index, content: str, aside: Path) -> str:
-    names = sorted(
-        name for name, record in index.manifest.videos.items() if record.content == content
-    )
+    names = sorted(name for name, record in index.videos.items() if record.content == content)
     video = names[0] if names else "its video"
     return (
         f"it is kept as {aside.name}; what was recognised in {video} must be recognised again by"
@@ -417,7 +414,7 @@ def _problems_path(index: Index) -> Path:
 
 def _read_problems(path: Path) -> list[Problem]:
     try:
-        listed = storage.unseal(files.read_bytes(path))["problems"]
+        listed = sealed.unseal(files.read_bytes(path))["problems"]
         return [Problem(*map(str, fields)) for fields in listed]
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -430,7 +427,7 @@ def _read_problems(path: Path) -> list[Problem]:
 def _write_problems(index: Index, found: Sequence[Problem]) -> None:
     path = _problems_path(index)
     if found:
-        files.write_bytes(path, storage.seal({"problems": [list(problem) for problem in found]}))
+        files.write_bytes(path, sealed.seal({"problems": [list(problem) for problem in found]}))
     else:
         files.discard(path)
 
@@ -441,7 +438,7 @@ def _write_problems(index: Index, found: Sequence[Problem]) -> None:
 def videos(index: Index) -> dict[str, list[Path]]:
     """Return the files of each indexed content that are there, by content."""
     paths: dict[str, list[Path]] = {}
-    for name, record in sorted(index.manifest.videos.items()):
+    for name, record in sorted(index.videos.items()):
         if record.indexed and _is_file(path := index.path(name)):
             paths.setdefault(record.content, []).append(path)
     return paths
@@ -511,7 +508,7 @@ class _Update:
         self._beside: dict[Path, list[_Beside]] = {}  # by video
         self._unlisted: set[Path] = set()  # folders of videos with a listing that failed
         self._real: dict[Path, Path] = {}  # folders without links
-        self._names = {self.index.path(name): name for name in self.index.manifest.videos}
+        self._names = {self.index.path(name): name for name in self.index.videos}
 
     def perform(self) -> None:
         videos_by_content = videos(self.index)
@@ -537,7 +534,7 @@ class _Update:
         folders: dict[Path, set[str]] = {
             path.parent: set() for paths in videos_by_content.values() for path in paths
         }
-        for name in self.index.manifest.videos:
+        for name in self.index.videos:
             path = self.index.path(name)
             if path.parent in folders:
                 folders[path.parent].add(path.name)
@@ -672,7 +669,7 @@ class _Update:
         folders = set()
         for name in self.index.paths(content):
             path = self.index.path(name)
-            if storage.split_name(name)[0] in self._away:
+            if split_name(name)[0] in self._away:
                 folders.add(path.parent)
                 continue
             try:
@@ -719,9 +716,7 @@ class _Update:
             before = problems(self.index)
         except DamagedError as error:
             self.report(printable(f"{error}: it is made anew"))
-        unreachable = [
-            problem for problem in before if storage.split_name(problem.file)[0] in self._away
-        ]
+        unreachable = [problem for problem in before if split_name(problem.file)[0] in self._away]
         listed = sorted({*self._problems, *unreachable})
         known = set(before)
         new = [

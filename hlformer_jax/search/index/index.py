@@ -1,0 +1,493 @@
+"""An index of videos: a directory, and what is read from it; `writer` has the changes.
+
+    DIR/index.db            the record of every path and content (`database`)
+    DIR/videos/DIGEST.npz   the embeddings of one content, named by its hash
+    DIR/texts/              transcripts, and embeddings of their passages (`said`)
+    DIR/packed/             matrices that searches map into memory (`packed`); made anew at need
+
+Without its mark nothing in a directory is touched, and nothing but files of these full names, and
+drafts of them, is ever written or deleted.
+
+Paths of equal content have a record each and share the embeddings. The id of a record is the
+beginning of its content hash; a second path of the same content has an id made of both. An id stays
+while its path or its content does. A video whose file cannot be reached is offline: its record and
+its embeddings stay until `prune`.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hlformer_jax import files
+from hlformer_jax.errors import DamagedError, SearchError, suggestion
+from hlformer_jax.search.index import storage
+from hlformer_jax.search.index.database import WAIT_SECONDS, Database
+from hlformer_jax.search.index.encoder import check_rate
+from hlformer_jax.search.index.records import (
+    EncoderFacts,
+    Entry,
+    Record,
+    Threshold,
+    VideoArrays,
+    join_name,
+    split_name,
+)
+from hlformer_jax.search.index.storage import VectorFile
+from hlformer_jax.search.index.writer import Writer
+
+_RECORDS = """
+SELECT root, path, id, content, size, modified_ns, changed_ns, state,
+    CASE state WHEN 'indexed' THEN warning ELSE reason END, ifnull(duration, 0.0),
+    ifnull(frames, 0), ifnull(intervals, 0), ifnull(digest, ''), ifnull(bytes, 0),
+    ifnull(recorded, 0.0)
+FROM paths LEFT JOIN contents ON hash = embedded
+"""
+
+
+class Index:
+    """An index: what its database says now, and its embeddings."""
+
+    def __init__(self, directory: Path, database: Database) -> None:
+        """Take the directory of an index and its database; see `open` and `create`."""
+        self.directory = directory
+        self._database = database
+        self._runs = 0
+        self._videos: tuple[Any, dict[str, Record]] = (None, {})
+        facts = json.loads(database.setting("encoder"))
+        self.encoder = EncoderFacts(**facts | {"places": tuple(facts["places"])})
+        self.fps = float(database.setting("fps"))
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        root: Path,
+        encoder: Any,
+        fps: float = 1.0,
+        places: tuple[str, ...] = (),
+    ) -> "Index":
+        """Make an index without videos.
+
+        Args:
+          directory: a new or empty directory, or an index whose database is lost.
+          root: the folder of the videos.
+          encoder: the encoder (`hlformer_jax.encoders`).
+          fps: frames a second.
+          places: where the encoder can be loaded from.
+
+        Raises:
+          SearchError: when the directory holds something else, or the rate is no positive number.
+          OSError: when it cannot be written.
+        """
+        check_rate(fps)
+        directory = Path(directory)
+        facts = vars(EncoderFacts.of(encoder, places))
+        settings = {"encoder": json.dumps(facts), "fps": float(fps), "checkpoint": b""}
+        return cls(directory, Database.create(directory, settings, root.resolve()))
+
+    @classmethod
+    def open(cls, directory: Path) -> "Index":
+        """Open an index.
+
+        A damaged database is replaced by its copy; `notes` says so.
+
+        Raises:
+          SearchError: when there is none, or it is of another format.
+          DamagedError: when the database is damaged or lost, and so is its copy.
+        """
+        directory = Path(directory)
+        return cls(directory, Database(directory))
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines about damage, and what stands in for what is damaged."""
+        return [self._database.note] if self._database.note else []
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """A value that differs after every change of the index, by any process."""
+        return self._database.state
+
+    # Roots
+
+    @property
+    def root(self) -> Path:
+        """The first folder of the videos."""
+        return self.roots[""]
+
+    @property
+    def roots(self) -> dict[str, Path]:
+        """All folders of videos by their names; that of the first is empty."""
+        rows = self._database.select("SELECT name, path FROM roots ORDER BY name")
+        return {os.fsdecode(name): Path(os.fsdecode(path)) for name, path in rows}
+
+    def path(self, name: str) -> Path:
+        """Return the path of a video; one that does not exist if its root was removed."""
+        root, below = split_name(name)
+        return self.roots.get(root, self.directory / "unknown folder" / root) / below
+
+    def name_below(self, path: Path) -> str | None:
+        """Return the name of a file by its absolute path; None outside of all roots."""
+        for root, folder in self.roots.items():
+            if path.is_relative_to(folder):
+                return join_name(root, path.relative_to(folder).as_posix())
+        return None
+
+    def is_there(self, root: str) -> bool:
+        """Return whether a root is available; an unmounted disk leaves none, or an empty one."""
+        place = self.roots.get(root, Path())
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            return place != Path() and next(entries, None) is not None
+        return False
+
+    def is_missing(self, root: str) -> bool:
+        """Return whether a root is gone or empty; False if it cannot be read."""
+        place = self.roots.get(root, Path())
+        try:
+            with os.scandir(place) as entries:
+                return next(entries, None) is None
+        except OSError:
+            return files.is_gone(place, follow=True)
+
+    def check_root(self, folder: Path, instead_of: str | None = None) -> None:
+        """Refuse a folder that holds a root or lies in one: no video is indexed twice."""
+        for name, root in self.roots.items():
+            if name != instead_of and (root.is_relative_to(folder) or folder.is_relative_to(root)):
+                raise SearchError(
+                    f"{folder} and {root}, a folder of this index, hold the same files: name a"
+                    " folder beside it"
+                )
+
+    # Settings
+
+    @property
+    def key(self) -> str:
+        """A digest of everything that determines embeddings: encoder, rate and dtype."""
+        return self.encoder.key(self.fps)
+
+    @property
+    def period(self) -> float:
+        """Seconds between two frames."""
+        return 1 / self.fps
+
+    @property
+    def checkpoint(self) -> str:
+        """The directory of the trained model that ranks by default; "" for none."""
+        return os.fsdecode(self._database.setting("checkpoint"))
+
+    @property
+    def thresholds(self) -> dict[str, Threshold]:
+        """The calibrated match thresholds, by ranker."""
+        rows = self._database.select("SELECT * FROM thresholds ORDER BY ranker")
+        return {ranker: Threshold(*fields) for ranker, *fields in rows}
+
+    def check_encoder(self, encoder: Any) -> None:
+        """Refuse an encoder that is not the one of the index."""
+        check_encoder(self.directory, self.encoder, encoder)
+
+    # Videos
+
+    @property
+    def videos(self) -> dict[str, Record]:
+        """The record of every path, by the names of the videos; kept until the index changes."""
+        with self._database.reading() as state:
+            if state is None or state != self._videos[0]:
+                rows = self._database.select(f"{_RECORDS} ORDER BY root, path")
+                self._videos = state, dict(map(_record, rows))
+            return dict(self._videos[1])
+
+    def record(self, name: str) -> Record | None:
+        """Return the record of a path, by the name of the video."""
+        root, below = split_name(name)
+        key = os.fsencode(root), os.fsencode(below)
+        rows = self._database.select(f"{_RECORDS} WHERE root = ? AND path = ?", key)
+        return _record(rows[0])[1] if rows else None
+
+    def names(self, root: str) -> list[str]:
+        """Return the names of all videos of a root."""
+        rows = self._database.select(
+            "SELECT root, path FROM paths WHERE root = ?", [os.fsencode(root)]
+        )
+        return [_name(row) for row in rows]
+
+    def paths(self, content: str) -> set[str]:
+        """Return the names of the videos of a content."""
+        if not content:
+            return set()
+        rows = self._database.select("SELECT root, path FROM paths WHERE content = ?", [content])
+        return set(map(_name, rows))
+
+    @property
+    def excluded(self) -> dict[str, str]:
+        """The content hashes of the paths that were removed, by name; "" where it is not known."""
+        rows = self._database.select("SELECT root, path, content FROM exclusions")
+        return {_name(row[:2]): row[2] for row in rows}
+
+    def excluded_paths(self, content: str) -> list[str]:
+        """Return the names under which a content was removed."""
+        rows = self._database.select(
+            "SELECT root, path FROM exclusions WHERE content = ? AND content != ''", [content]
+        )
+        return list(map(_name, rows))
+
+    @property
+    def tags(self) -> dict[str, list[str]]:
+        """The tags of each content that has some, sorted."""
+        tags: dict[str, list[str]] = {}
+        for content, tag in self._database.select("SELECT content, tag FROM tags"):
+            tags.setdefault(content, []).append(tag)
+        return {content: sorted(own) for content, own in tags.items()}
+
+    def tags_of(self, name: str) -> tuple[str, ...]:
+        """Return the tags of a video, sorted."""
+        record = self.record(name)
+        rows = self._database.select(
+            "SELECT tag FROM tags WHERE content = ?", [record.content if record else ""]
+        )
+        return tuple(sorted(tag for [tag] in rows))
+
+    def entries(self) -> list[Entry]:
+        """Return all videos, in the order of their paths; looks which of them can be reached."""
+        videos, roots, tags = self.videos, self.roots, self.tags
+        paths = {}
+        for name in sorted(videos):
+            root, below = split_name(name)
+            paths[name] = roots[root] / below
+        entries, away = [], absent(paths)
+        for name, path in paths.items():
+            record = videos[name]
+            entries.append(Entry(
+                record.id, name, name.rpartition("/")[0].rstrip("/"), path, record.size,
+                record.modified_ns / 1e9, record.duration, record.frames,
+                "offline" if name in away and record.indexed else record.state, record.reason,
+                record.recorded, tuple(tags.get(record.content, ())), record.content,
+            ))  # fmt: skip
+        return entries
+
+    def name_of(self, video: str) -> str:
+        """Return the name of a video that is given by its name, absolute path or id."""
+        for name in (video, self.name_below(Path(os.path.abspath(video))) or ""):
+            if name and self.record(name) is not None:
+                return name
+        if rows := self._database.select("SELECT root, path FROM paths WHERE id = ?", [video]):
+            return _name(rows[0])
+        known = self.videos
+        raise SearchError(f"{self.directory} holds no video {video!r}{suggestion(video, known)}")
+
+    def offline(self) -> list[str]:
+        """Return the names of videos that have embeddings and cannot be reached, sorted."""
+        return [entry.video for entry in self.entries() if entry.state == "offline"]
+
+    def summary(self) -> dict[str, Any]:
+        """Return counts, seconds and bytes of the index, and what made it."""
+        records = self.videos.values()
+        indexed = [record for record in records if record.indexed]
+        roots = {name: str(path) for name, path in self.roots.items()}
+        return {
+            "index": str(self.directory),
+            "folder": roots.pop(""),
+            "folders": roots,
+            "encoder": self.encoder.name,
+            "fps": self.fps,
+            "checkpoint": self.checkpoint,
+            "videos": len(indexed),
+            "offline": len(self.offline()),
+            "failed": len(records) - len(indexed),
+            "removed": len(self.excluded),
+            "frames": sum(record.frames for record in indexed),
+            "seconds": sum(record.duration for record in indexed),
+            "bytes": sum(record.bytes for record in self.records().values()),
+        }
+
+    def records(self) -> dict[str, Record]:
+        """Return a record of each content that is indexed, in the order of the contents."""
+        indexed = (record for record in self.videos.values() if record.indexed)
+        return dict(sorted({record.content: record for record in indexed}.items()))
+
+    def contents(self) -> list[str]:
+        """Return the contents that are indexed, sorted."""
+        rows = self._database.select("SELECT DISTINCT embedded FROM paths WHERE state = 'indexed'")
+        return sorted(content for [content] in rows)
+
+    # Files
+
+    def file(self, content: str) -> Path:
+        """Return the place of the embeddings of a content."""
+        return self.directory / "videos" / f"{content}.npz"
+
+    def text(self, content: str) -> Path:
+        """Return the place of the transcript of a content (`transcripts`)."""
+        return self.directory / "texts" / f"{content}.json"
+
+    def text_vectors(self, content: str) -> Path:
+        """Return the place of the embeddings of the passages of a content."""
+        return self.text(content).with_suffix(".vectors")
+
+    def partial_text(self, content: str) -> Path:
+        """Return where the part of a content lies that was recognised so far (`recognition`)."""
+        return self.text(content).with_suffix(".partial")
+
+    def text_copy(self, content: str) -> Path:
+        """Return the place of the copy of a transcript in which something was recognised."""
+        return self.text(content).with_suffix(".copy.json")
+
+    def load(self, content: str) -> VectorFile:
+        """Return the file of a content's embeddings.
+
+        Raises:
+          DamagedError: when it is missing, damaged, or of another encoder.
+        """
+        path = self.file(content)
+        try:
+            whole = storage.read_vectors(path)
+            if whole.facts != {"content": content, "key": self.key}:
+                raise DamagedError(f"{path} is not of this index")
+            return whole
+        except DamagedError as error:
+            line = f"{error}: index the folder again to make it anew"
+            raise type(error).of({content: line}) from None
+
+    def read(self, content: str) -> VideoArrays:
+        """Return the embeddings of a content; raises as `load`."""
+        return self.load(content).arrays
+
+    def check(self, contents: Iterable[str]) -> None:
+        """Read the embeddings of contents; the DamagedError names all that are damaged."""
+        wrong: dict[str, str] = {}
+        for content in contents:
+            try:
+                self.load(content)
+            except DamagedError as error:
+                wrong |= error.contents
+        if wrong:
+            raise DamagedError.of(wrong)
+
+    def verify(self) -> dict[str, str]:
+        """Read the database and all embeddings; return lines on what is damaged, by file."""
+        wrong = self._database.damaged()
+        for content, record in self.records().items():
+            try:
+                if not matches(record, self.load(content).about):
+                    line = f"{self.file(content)} is not what the index says: index again"
+                    wrong[self.file(content).name] = line
+            except DamagedError as error:
+                wrong[self.file(content).name] = str(error)
+        return wrong
+
+    # Changes
+
+    @contextlib.contextmanager
+    def writing(self, wait: float = WAIT_SECONDS) -> Iterator[Writer]:
+        """Make a change that is complete, or not made where the block raises an error.
+
+        Args:
+          wait: seconds to wait for the change of another process.
+
+        Raises:
+          LockedError: when another process still writes then.
+          SearchError: when the disk is full, or read-only.
+          UnreadableError: when the index cannot be read now.
+        """
+        with self._database.transaction(wait) as connection:
+            writer = Writer(self, connection)
+            yield writer
+        for content in writer.unused:
+            self._discard_files(content)
+        if not self._runs:
+            self._database.finish()
+
+    @contextlib.contextmanager
+    def running(self, wait: float = 0.0) -> Iterator[None]:
+        """Keep out other processes that index; changes of others go on between ours.
+
+        Args:
+          wait: seconds to wait for another process that indexes.
+
+        Raises:
+          LockedError: when another process still indexes then.
+        """
+        with self._database.running(wait):
+            self._clear_drafts()
+            self._runs += 1
+            try:
+                yield
+            finally:
+                self._runs -= 1
+
+    def remove(self, videos: Collection[str]) -> int:
+        """Take videos out until they are added again, and further roots; see `Writer.remove`."""
+        with self.writing() as writer:
+            return writer.remove(videos)
+
+    def _discard_files(self, content: str) -> None:
+        """Delete the files of a content."""
+        files.discard(self.file(content))
+        files.discard(self.text(content))
+        files.discard(self.text_copy(content))
+        files.discard(self.text_vectors(content))
+        files.discard(self.partial_text(content))
+
+    def _clear_drafts(self) -> None:
+        """Delete the drafts that killed writers left; there is no other writer now."""
+        for folder, own in storage.OWN.items():
+            with contextlib.suppress(OSError):
+                for name in os.listdir(self.directory / folder):
+                    of = files.drafted(name)
+                    path = self.directory / folder / name
+                    if of is not None and own.fullmatch(of) and path.is_file():
+                        path.unlink(missing_ok=True)
+
+
+def check_encoder(directory: Path, facts: EncoderFacts, encoder: Any) -> None:
+    """Refuse an encoder that is not the one of an index.
+
+    Args:
+      directory: the directory of the index, for the error.
+      facts: those of the index's encoder.
+      encoder: the encoder that is checked.
+    """
+    given = EncoderFacts.of(encoder)
+    for field in ("fingerprint", "preprocessing", "width"):
+        if getattr(facts, field) != getattr(given, field):
+            raise SearchError(
+                f"{directory} was made by the encoder {facts.name!r}, and {given.name!r}"
+                f" has another {field}: give --encoder={facts.name}, or a new --index"
+            )
+
+
+def _name(row: Any) -> str:
+    root, path = map(os.fsdecode, row)
+    return join_name(root, path)
+
+
+def _record(row: Any) -> tuple[str, Record]:
+    return _name(row[:2]), Record(*row[2:])
+
+
+def matches(record: Record, about: Mapping[str, Any]) -> bool:
+    """Whether a record says of a file of vectors what the file is."""
+    return about.items() <= vars(record).items()
+
+
+def absent(paths: Mapping[str, Path]) -> set[str]:
+    """Which videos are not at their paths: deleted, moved, or on a disk that is away.
+
+    Each folder is listed once, which takes less than a look at every file.
+    """
+    there: dict[str, set[str]] = {}
+    missing = set()
+    for name, path in paths.items():
+        folder, _, own = name.rpartition("/")
+        if folder not in there:
+            there[folder] = set()
+            with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):  # a link in a circle
+                        if entry.is_file():
+                            there[folder].add(entry.name)
+        if own not in there[folder]:
+            missing.add(name)
+    return missing
