@@ -24,6 +24,7 @@ from PIL import Image
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
 from hlformer_jax.search import times
+from hlformer_jax.search.query.library import Hits, Passage
 from hlformer_jax.search.serve import guard, server
 from hlformer_jax.search.signals.transcript.transcripts import Problem
 
@@ -185,10 +186,10 @@ class Library(search.Library):
                     continue
             hits.append(self.hit(entry, words, moments))
         if "captain" in sentence.lower():
-            said = search.library.Passage(4.0, 6.0, "the captain's ship", 1.0)
+            said = Passage(4.0, 6.0, "the captain's ship", 1.0)
             hits[0] = hits[0]._replace(said=(said,))
         hits = sorted(hits, key=lambda hit: -hit.score)
-        return search.library.Hits([] if sentence == "nothing" else hits[offset : offset + k])
+        return Hits([] if sentence == "nothing" else hits[offset : offset + k])
 
     def hit(self, entry, sentence, count):
         colours = self.colours[entry.video]

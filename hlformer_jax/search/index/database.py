@@ -65,7 +65,7 @@ CREATE TABLE roots (name BLOB PRIMARY KEY, path BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE contents (
     hash TEXT PRIMARY KEY CHECK (length(hash) = 64),
     duration REAL NOT NULL, recorded REAL NOT NULL, warning TEXT NOT NULL,
-    frames INTEGER NOT NULL CHECK (frames > 0), intervals INTEGER NOT NULL CHECK (intervals > 0),
+    frames INTEGER NOT NULL CHECK (frames > 0),
     digest TEXT NOT NULL, bytes INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE paths (

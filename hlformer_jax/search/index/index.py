@@ -41,7 +41,7 @@ from hlformer_jax.search.index.writer import Writer
 _RECORDS = """
 SELECT root, path, id, content, size, modified_ns, changed_ns, state,
     CASE state WHEN 'indexed' THEN warning ELSE reason END, ifnull(duration, 0.0),
-    ifnull(frames, 0), ifnull(intervals, 0), ifnull(digest, ''), ifnull(bytes, 0),
+    ifnull(frames, 0), ifnull(digest, ''), ifnull(bytes, 0),
     ifnull(recorded, 0.0)
 FROM paths LEFT JOIN contents ON hash = embedded
 """

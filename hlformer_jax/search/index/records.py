@@ -68,9 +68,7 @@ class VideoArrays(NamedTuple):
 
     times: Float[np.ndarray, " F"]  # of the frames, float64, rising
     vectors: Float[np.ndarray, "F d"]  # unit vectors of the frames, float16
-    spans: Float[np.ndarray, "I 2"]  # start and end of every interval, float64 (`segments`)
-    segments: Float[np.ndarray, "I d"]  # vectors of the intervals, float32
-    duration: Float[np.ndarray, ""]
+    duration: float  # of the video, in seconds
     warning: str = ""  # what of the video could not be used, in one line
     recorded: float = 0.0  # when, seconds since the epoch; 0 where the file does not say
 
@@ -113,7 +111,6 @@ class Record:
     reason: str = ""  # why it failed, or a warning about what of it could not be used
     duration: float = 0.0  # seconds
     frames: int = 0
-    intervals: int = 0  # of the ranker `segments`
     digest: str = ""  # of the file of its embeddings
     bytes: int = 0  # of that file
     recorded: float = 0.0  # when, seconds since the epoch; 0 where the video does not say
@@ -189,7 +186,7 @@ def check_record(name: str, record: Record) -> None:
       ValueError: naming the video.
     """
     path = PurePosixPath(name)
-    counts = record.size, record.frames, record.intervals, record.bytes
+    counts = record.size, record.frames, record.bytes
     good = (
         name not in ("", ".") and "\0" not in name and not path.is_absolute()
         and ".." not in path.parts
@@ -200,8 +197,7 @@ def check_record(name: str, record: Record) -> None:
         and 0 <= record.duration < MAX_SECONDS and abs(record.recorded) < MAX_SECONDS
         and record.stamp == record.stamp.clipped()
         and (not record.indexed or (
-            record.content and CONTENT_HASH.fullmatch(record.digest)
-            and min(record.frames, record.intervals) > 0
+            record.content and CONTENT_HASH.fullmatch(record.digest) and record.frames > 0
         ))
     )  # fmt: skip
     if not good:

@@ -35,9 +35,8 @@ class VectorFile(NamedTuple):
         arrays = self.arrays
         return {
             "reason": arrays.warning,
-            "duration": float(arrays.duration),
+            "duration": arrays.duration,
             "frames": len(arrays.times),
-            "intervals": len(arrays.spans),
             "digest": self.digest,
             "bytes": self.size,
             "recorded": arrays.recorded,
@@ -88,7 +87,11 @@ def read_vectors(path: Path) -> VectorFile:
         with np.load(io.BytesIO(raw), allow_pickle=False) as file:
             arrays = VideoArrays(*(file[name] for name in VideoArrays._fields))
             facts = files.parse_json(str(file["facts"]), finite=True)
-        arrays = arrays._replace(warning=str(arrays.warning), recorded=float(arrays.recorded))
+        arrays = arrays._replace(
+            duration=float(arrays.duration),
+            warning=str(arrays.warning),
+            recorded=float(arrays.recorded),
+        )
         _check_arrays(arrays)
         if not isinstance(facts, dict):
             raise ValueError
@@ -111,19 +114,15 @@ def _read(path: Path) -> bytes:
 def _check_arrays(arrays: VideoArrays) -> None:
     """Refuses what cannot be the vectors of a video."""
     frames, width = arrays.vectors.shape
-    intervals = len(arrays.spans)
     wanted = {
         "times": (np.float64, (frames,)),
         "vectors": (np.float16, (frames, width)),
-        "spans": (np.float64, (intervals, 2)),
-        "segments": (np.float32, (intervals, width)),
-        "duration": (np.float64, ()),
     }
     for name, (dtype, shape) in wanted.items():
         one = getattr(arrays, name)
         if one.dtype != dtype or one.shape != shape or not np.isfinite(one).all():
             raise ValueError(name)
-    if not (frames and intervals):
+    if not frames:
         raise ValueError("list of frames")
     if not 0 <= arrays.duration < MAX_SECONDS:
         raise ValueError("duration")

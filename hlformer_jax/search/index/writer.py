@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FAVOURITE = "favourite"
 """The tag that the page's star gives."""
 
-_CONTENT_FIELDS = "duration", "recorded", "reason", "frames", "intervals", "digest", "bytes"
+_CONTENT_FIELDS = "duration", "recorded", "reason", "frames", "digest", "bytes"
 """Fields of a record that are kept for its content."""
 
 
@@ -178,11 +178,11 @@ class Writer:
         values = [about[name] for name in _CONTENT_FIELDS]
         values[2] = legible(values[2])
         self._execute(
-            "INSERT INTO contents (hash, duration, recorded, warning, frames, intervals, digest,"
-            " bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET"
+            "INSERT INTO contents (hash, duration, recorded, warning, frames, digest,"
+            " bytes) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET"
             " duration = excluded.duration, recorded = excluded.recorded,"
             " warning = excluded.warning, frames = excluded.frames,"
-            " intervals = excluded.intervals, digest = excluded.digest, bytes = excluded.bytes",
+            " digest = excluded.digest, bytes = excluded.bytes",
             content, *values,
         )  # fmt: skip
 

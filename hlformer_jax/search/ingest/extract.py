@@ -30,7 +30,6 @@ from hlformer_jax.errors import (
     printable,
 )
 from hlformer_jax.files import OutputError, check_replaced, digest, is_gone
-from hlformer_jax.retrieval.localisation import segments
 from hlformer_jax.search.index import Index, Record, Stamp, VideoArrays, Writer, split_name
 from hlformer_jax.search.index.index import matches
 from hlformer_jax.search.index.records import (
@@ -546,13 +545,10 @@ class _Encoded:
 
     def finish(self, period: float, done: Done) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
-        # Of the vectors as they are kept, so that they can be made again of the file alone.
-        spans, rows = segments(vectors, times, period)
         lengths = (done.end, self.duration, times[-1] + period)
         duration = next((length for length in lengths if 0 < length < MAX_SECONDS), np.nan)
-        seconds = np.asarray(duration, np.float64)
         recorded = self.recorded if abs(self.recorded) < MAX_SECONDS else 0.0
-        return VideoArrays(times, vectors, spans, rows, seconds, done.warning, recorded)
+        return VideoArrays(times, vectors, duration, done.warning, recorded)
 
 
 def _name(path: Path, index: Index) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.errors import DamagedError, SearchError, command_line, legible
+from hlformer_jax.errors import DamagedError, QueryError, SearchError, command_line, legible
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search import times
 from hlformer_jax.search.index import Entry, Index, Record, Threshold, absent, split_name
@@ -282,6 +282,7 @@ class Library:
         ranker: str | None = None,
         encoder: Any = None,
         store: str | Store | None = None,
+        normalise: bool = False,
     ) -> None:
         """Opens the index; see `hlformer_jax.search.open`."""
         self._directory = Path(directory)
@@ -289,11 +290,20 @@ class Library:
         if checkpoint is None and ranker is None:
             checkpoint = self._index.checkpoint or None
         elif checkpoint is not None and ranker is not None:
-            raise SearchError("--checkpoint and --ranker are two rankers: give one of them")
+            raise QueryError(
+                "{checkpoint} and {ranker} are two rankers: give one of them", field="ranker"
+            )
+        if normalise and checkpoint is not None:
+            raise QueryError(
+                "{normalise} applies to rankers without training: leave out {checkpoint}, or pass"
+                " {ranker}",
+                field="normalise",
+            )
         name = ranker or rankers.DEFAULT
         rankers.check(name)
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
-        self._name = name
+        self._name, self._normalise = name, normalise
+        self._label = rankers.label(name, normalise)
         self._given = encoder
         self._store = Store(store) if isinstance(store, str) else store
         self._encoder: Any = None
@@ -318,8 +328,8 @@ class Library:
 
     @property
     def ranker_name(self) -> str:
-        """The name of the ranker: one of `rankers.ROWS`, or the trained model's directory."""
-        return self._name if self._checkpoint is None else str(self._checkpoint)
+        """The label of the ranker (`rankers.label`), or the trained model's directory."""
+        return self._label if self._checkpoint is None else str(self._checkpoint)
 
     def videos(self) -> list[Entry]:
         """All videos that the index knows, failed ones too, in the order of their paths."""
@@ -494,12 +504,12 @@ class Library:
             raise SearchError(
                 f"the trained model {self._checkpoint} reads one sentence: add --ranker=best_frame"
             )
-        if pictures and rankers.ROWS[self._name].normalised:
-            raise SearchError(
-                f"{self._name} compares sentences with others: ask with a picture by"
-                " --ranker=best_frame"
+        if pictures and self._normalise:
+            raise QueryError(
+                "{normalise} compares texts with other texts: leave it out beside a picture",
+                field="normalise",
             )
-        if parts and (self._store is not None or self._name != rankers.DEFAULT):
+        if parts and (self._store is not None or self._label != rankers.DEFAULT):
             raise SearchError(
                 "several sentences, --then and --not are asked of frames: search by"
                 " --ranker=best_frame, without --store"
@@ -620,7 +630,7 @@ class Library:
         # Few frames do not tell how an archive's cosines are distributed.
         known = ranker.count >= queries.FEW or not of_picture and learned(0.0) is not None
         known = known and not ranker.normalised  # a difference of cosines has no level
-        calibrated = None if of_picture else now.source.thresholds.get(self._name)
+        calibrated = None if of_picture else now.source.thresholds.get(self._label)
         levels = [
             queries.level(ranker, one, (lambda cosines: None) if i == 0 and of_picture else learned)
             for i, one in enumerate(vectors)
@@ -700,7 +710,7 @@ class Library:
                 f"{len(away)} of {len(now.entries)} videos are offline and left out"
                 f" ({away[0]!r}{' and others' if len(away) > 1 else ''}): is a disk unplugged?"
             )
-        level = now.source.thresholds.get(self._name)
+        level = now.source.thresholds.get(self._label)
         frames = sum(one.frames for one in now.contents)
         if level is not None and frames > 2 * level.frames:
             lines.append(
@@ -774,7 +784,7 @@ class Library:
 
     def _ranker(self, index: Index, records: Sequence[Record] | None) -> RowRanker:
         if self._checkpoint is None:
-            return rankers.Untrained(self._name, index, records, self._encoder)
+            return rankers.Untrained(self._name, index, records, self._encoder, self._normalise)
         from hlformer_jax.search.signals import trained
 
         return trained.Trained(self._checkpoint, index, records)

@@ -1,29 +1,15 @@
-"""Rankers without training: what a video's score is, and its scores over time, by name.
+"""Rankers without training: the score of a video, and of its frames, by name.
 
-    best_frame        the largest cosine of the sentence and a frame; the default
-    top_3_frames      the mean of the three largest, or of all where a video has fewer
-    windows           the mean, over w = 1, 3 and 5, of the largest mean cosine of w successive
-                      frames, or of all where a video has fewer
-    segments          the largest inner product of the sentence and an interval's vector
-    best_frame_nnn, top_3_frames_nnn    the score without _nnn, minus the video's bias
+    best_frame      the largest cosine of the text and a frame; the default
+    top_3_frames    the mean of the three largest cosines, or of all in a shorter video
+    segments        the largest inner product of the text and an interval (`intervals`)
 
-All are exact: one product of the sentence with the rows of all videos. In a large archive, for the
-two that are maxima, rows of 8 bits say first which rows can matter (`packed`); the best videos and
-their scores are the same. Over time, a frame has its own cosine, minus the bias; with `segments`
-the mean of its cosine and of its interval's product, as what surrounds a moment blurs the
-interval's borders.
+All are exact: the text is multiplied with the rows of all videos. In a large archive, the rankers
+that take one maximum first look at rows of 8 bits, which say which rows can matter (`packed`).
 
-Some videos score high whatever is asked. Nearest-neighbour normalisation (NNN, Chowdhury et al.,
-EMNLP 2024) takes from a video's score the bias
-
-    b(v) = α · (the mean of the k largest s(q, v) over the sentences q of a bank), α = 0.75, k = 64
-
-The bank, `BANK`, is fixed: b is a number for each video, which is kept beside its packed rows.
-
-A trained model is a further ranker (`trained`): an object with the methods of `Ranker`.
-
-Intervals are made by `retrieval.localisation.segments`. In every measurement made here best_frame
-found more videos, and random cuts did as well as these: docs/search.md.
+Some videos score high for every query. Nearest-neighbour normalisation (`normalise`; NNN, Chowdhury
+et al., EMNLP 2024) subtracts from each video's score the bias α · (the mean of the k largest scores
+of the video for the texts of `BANK`), with α = 0.75 and k = 64.
 """
 
 import functools
@@ -34,9 +20,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hlformer_jax.errors import SearchError, suggestion
+from hlformer_jax.errors import QueryError, suggestion
 from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.index.records import Record, VideoArrays
+from hlformer_jax.search.signals import intervals
 
 
 @runtime_checkable
@@ -109,67 +96,30 @@ class RowRanker(Ranker, Protocol):
         """As `Ranker`; `vectors` gives the content's rows to a ranker that has no contents."""
 
 
-class Rows(NamedTuple):
-    """What a ranker without training multiplies the sentence with, and what it makes of that."""
+class Pooling(NamedTuple):
+    """How a ranker makes the score of a video from the products of its rows and a query."""
 
-    packed: str  # name of the files of packed rows
-    dtype: str  # of the rows on the disk
-    take: Callable[[VideoArrays], np.ndarray]  # rows of a video
-    count: Callable[[Record], int]  # number of rows of a record
-    top: int  # the score is the mean of so many largest products
-    over_time: Callable[[VideoArrays, np.ndarray], np.ndarray]  # scores of frames, of a query
-    calibrated: bool  # the score is the cosine of a frame
-    windows: tuple[int, ...] = (1,)  # or the mean of the largest means of so many successive ones
-    normalised: bool = False  # the score is that minus the video's bias
-
-    @property
-    def largest(self) -> bool:
-        """Whether the score is the largest product."""
-        return self.top == 1 and self.windows == (1,) and not self.normalised
+    top: int = 1
+    """The score is the mean of this many largest products."""
+    of_frames: bool = True
+    """The rows are frame embeddings; otherwise those of intervals (`intervals`)."""
 
     def pool(self, products: Float[np.ndarray, "R *Q"]) -> Float[np.ndarray, "*Q"]:
-        """The score of the products of one video, without its bias."""
-        if self.windows == (1,):
-            return np.asarray(np.sort(products, axis=0)[-self.top :].mean(0))
-        views = np.lib.stride_tricks.sliding_window_view
-        lengths = [min(window, len(products)) for window in self.windows]
-        best = [views(products, length, axis=0).mean(-1).max(0) for length in lengths]
-        return np.asarray(np.stack(best).mean(0))
+        """Return the score of one video, without its bias."""
+        return np.asarray(np.sort(products, axis=0)[-self.top :].mean(0))
 
 
-def _of_frames(arrays: VideoArrays, query: np.ndarray) -> np.ndarray:
-    return packed.products(arrays.vectors, query)
-
-
-def _of_frames_and_intervals(arrays: VideoArrays, query: np.ndarray) -> np.ndarray:
-    holder = np.searchsorted(arrays.spans[:, 0], arrays.times, side="right") - 1
-    held = packed.products(arrays.segments, query)[np.maximum(holder, 0)]
-    scores: np.ndarray = (held + _of_frames(arrays, query)) / np.float32(2)
-    return scores
-
-
-_FRAMES = Rows(
-    "best_frame", "float16", lambda arrays: arrays.vectors, lambda record: record.frames, 1,
-    _of_frames, calibrated=True,
-)  # fmt: skip
-
-ROWS = {
-    "best_frame": _FRAMES,
-    "top_3_frames": _FRAMES._replace(top=3, calibrated=False),
-    "windows": _FRAMES._replace(windows=(1, 3, 5), calibrated=False),
-    "segments": Rows(
-        "segments", "float32", lambda arrays: arrays.segments, lambda record: record.intervals, 1,
-        _of_frames_and_intervals, calibrated=False,
-    ),
-    "best_frame_nnn": _FRAMES._replace(calibrated=False, normalised=True),
-    "top_3_frames_nnn": _FRAMES._replace(top=3, calibrated=False, normalised=True),
-}  # fmt: skip
-"""The rankers without training."""
+RANKERS = {
+    "best_frame": Pooling(),
+    "top_3_frames": Pooling(top=3),
+    "segments": Pooling(of_frames=False),
+}
+"""The rankers without training, by name."""
 
 DEFAULT = "best_frame"
 
 ALPHA, NEAREST = 0.75, 64
-"""Of NNN: the share of the mean that is taken away, and the mean of how many scores it is."""
+"""Constants of NNN: the share of the mean that is subtracted, and the number of scores in it."""
 
 _WHO = (
     "a man", "a woman", "a child", "two people", "a crowd", "a dog", "a cat", "a horse", "a bird",
@@ -191,108 +141,143 @@ BANK = tuple(
     for i, who in enumerate(_WHO)
     for k, does in enumerate(_DOES)
 )
-"""The sentences of NNN: of everyday things, each part as often as the others."""
+"""Texts on everyday things, by which NNN normalises; each part occurs equally often."""
 
 SAMPLE = 4096
-"""Rows of an archive that tell how its products with a query are distributed."""
+"""Number of rows from which the distribution of an archive's products is estimated."""
 
 
 def bank(index: Index, encoder: Any) -> Float[np.ndarray, "Q d"]:
-    """The vectors of `BANK`, which are kept in the index."""
+    """Return the embeddings of `BANK`, which are stored in the index."""
     key = hashlib.sha256("\n".join([index.key, *BANK]).encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"bank-{key}.npy"
-    make = lambda: np.asarray(encoder.sentences(list(BANK)), np.float32)
-    return packed.made(path, (len(BANK), index.encoder.width), make)
+
+    def encode() -> np.ndarray:
+        return np.asarray(encoder.sentences(list(BANK)), np.float32)
+
+    return packed.made(path, (len(BANK), index.encoder.width), encode)
 
 
 def sampled(matrix: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "n d"]:
-    """Rows at equal distances, from all over the disk, which are read once; `SAMPLE` at most."""
+    """Return at most `SAMPLE` rows at equal distances, read once from all over the disk."""
     count = min(SAMPLE, len(matrix))
     return matrix[np.arange(count) * len(matrix) // count]
 
 
 def check(name: str) -> None:
-    """Refuses a name that no ranker without training has, naming those that there are."""
-    if name not in ROWS:
-        known = ", ".join(ROWS)
-        raise SearchError(f"--ranker={name} is unknown{suggestion(name, ROWS)}: use {known}")
+    """Raise a QueryError if no ranker without training has this name."""
+    if name not in RANKERS:
+        raise QueryError(
+            f"{{ranker}} is {{value!r}}{suggestion(name, RANKERS)}: use {', '.join(RANKERS)}",
+            field="ranker",
+            allowed=tuple(RANKERS),
+            value=name,
+        )
+
+
+def label(name: str, normalise: bool) -> str:
+    """Return the name by which a ranker is reported, and its match threshold stored."""
+    return f"{name}, normalised" if normalise else name
+
+
+LABELS = tuple(label(name, normalise) for normalise in (False, True) for name in RANKERS)
+"""The labels of all rankers without training."""
 
 
 class Untrained:
-    """A ranker of `ROWS` over the contents of an index."""
+    """A ranker without training over the contents of an index."""
 
     def __init__(
-        self, name: str, index: Index, records: Sequence[Record] | None, encoder: Any = None
+        self,
+        name: str,
+        index: Index,
+        records: Sequence[Record] | None,
+        encoder: Any = None,
+        normalise: bool = False,
     ) -> None:
-        """Maps the rows of all contents; None: a store ranks them, and `scores` is not asked.
+        """Map the rows of all contents.
 
-        The encoder is asked for the sentences of `BANK` where biases have to be computed.
+        Args:
+          name: one of `RANKERS`.
+          index: the index.
+          records: a record of each content; None if a store ranks them, so that neither `scores`
+            nor `best` is called.
+          encoder: encodes `BANK` when the biases of `normalise` have to be computed.
+          normalise: whether to subtract each video's bias from its score.
 
         Raises:
-          SearchError: for another name.
-          DamagedError: when the vectors of a content are missing or damaged.
+          QueryError: if no ranker has the name.
+          DamagedError: if embeddings of a content are missing or damaged.
         """
         check(name)
-        own = self._rows = ROWS[name]
-        self.identity, self.width = name, index.encoder.width
-        self.calibrated, self.top, self.dtype = own.calibrated, own.top, own.dtype
-        self.normalised = own.normalised
-        self.branches = {name: 1.0} if own.windows == (1,) and not own.normalised else None
+        self._pooling, self.normalised = RANKERS[name], normalise
+        self.identity, self.width = label(name, normalise), index.encoder.width
+        self.calibrated = name == DEFAULT and not normalise
+        self.top, self.of_frames = self._pooling.top, self._pooling.of_frames
+        self.dtype = "float16" if self.of_frames else "float32"
+        self.branches = None if normalise else {self.identity: 1.0}
         if records is None:
             return
-        counts = [own.count(record) for record in records]
         contents = [record.content for record in records]
+        if self.of_frames:
+            counts = [record.frames for record in records]
+            self._matrix, path = packed.rows(
+                index, "best_frame", contents, counts, "float16", lambda arrays: arrays.vectors
+            )
+        else:
+            self._matrix, counts, path = intervals.rows(index, contents)
         self._starts = np.concatenate([[0], np.cumsum(counts[:-1], dtype=np.int64)])
-        self._matrix, path = packed.rows(index, own.packed, contents, counts, own.dtype, own.take)
         self._ends, self.count = np.append(self._starts[1:], len(self._matrix)), len(self._matrix)
-        large = len(self._matrix) >= packed.LARGE and own.largest
-        self._rounded = packed.kept(path, self._matrix) if large else None
+        is_quantised = len(self._matrix) >= packed.LARGE and self.top == 1 and not normalise
+        self._rounded = packed.kept(path, self._matrix) if is_quantised else None
         self._bias = np.zeros(len(records), np.float32)
-        if self.normalised:
-            of_bank = hashlib.sha256("\n".join(BANK).encode()).hexdigest()[:8]
-            beside = path.with_suffix(f".{name.replace('_', '-')}-{of_bank}.npy")
-            make = lambda: self._biases(bank(index, encoder))[None]
-            self._bias = packed.made(beside, (1, len(records)), make)[0]
+        if normalise:
+            digest = hashlib.sha256("\n".join(BANK).encode()).hexdigest()[:8]
+            bias_path = path.with_suffix(f".{name.replace('_', '-')}-nnn-{digest}.npy")
+            self._bias = packed.made(
+                bias_path, (1, len(records)), lambda: self._biases(bank(index, encoder))[None]
+            )[0]
 
     def _biases(self, bank: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, " V"]:
-        """The bias b of every content; see the module."""
+        """Return the bias of every content; see the module."""
         parts = (self.products(content, bank).T for content in range(len(self._starts)))
-        scores = np.stack([self._rows.pool(part) for part in parts])
+        scores = np.stack([self._pooling.pool(part) for part in parts])
         nearest: np.ndarray = ALPHA * np.sort(scores, axis=-1)[:, -NEAREST:].mean(-1)
         return nearest.astype(np.float32)
 
     def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
-        """The unit vector of a sentence; see `Ranker`."""
+        """Return the embedding of a text; see `Ranker`."""
         vector: np.ndarray = np.asarray(encoder.sentences([sentence])[0], np.float32)
         return vector
 
     def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
-        """The rows, as one branch; see `RowRanker`."""
-        return {self.identity: self._rows.take(arrays)}
+        """Return the rows, as one branch; see `RowRanker`."""
+        rows = arrays.vectors if self.of_frames else intervals.of(arrays).embeddings
+        return {self.identity: rows}
 
     def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " w"]]:
-        """The query; see `RowRanker`."""
+        """Return the query; see `RowRanker`."""
         return {self.identity: query}
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
-        """The score of each content; see `Ranker`."""
+        """Return the score of each content; see `Ranker`."""
         products = packed.products(self._matrix, query)
-        if self._rows.top == 1 and self._rows.windows == (1,):
+        if self.top == 1:
             return np.maximum.reduceat(products, self._starts) - self._bias
-        best = [self._rows.pool(own) for own in np.split(products, self._starts[1:])]
-        return np.asarray(best, np.float32) - self._bias
+        parts = np.split(products, self._starts[1:])
+        return np.asarray([self._pooling.pool(part) for part in parts], np.float32) - self._bias
 
     def best(
         self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
     ) -> Float[np.ndarray, " V"]:
-        """The scores of the best contents; see `Ranker`."""
+        """Return the scores of the best contents; see `Ranker`."""
         scores = None
         if self._rounded is not None:
             scores = packed.best(self._rounded, self._matrix, self._starts, query, count, among)
         return self.scores(query) if scores is None else scores
 
     def bounds(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q V"]:
-        """What no product of a unit query and a row of a content exceeds."""
+        """Return upper bounds of the products of unit queries and the rows of each content."""
         if self._rounded is None:
             scores, error = packed.products(self._matrix, queries).T, queries.shape[-1] * 2.0**-23
             return np.maximum.reduceat(scores, self._starts, axis=1) + np.float32(error)
@@ -300,12 +285,12 @@ class Untrained:
         return np.maximum.reduceat((scores + reach).T, self._starts, axis=1)
 
     def products(self, content: int, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q R"]:
-        """Products of queries and the rows of the content of that index."""
+        """Return the products of queries and the rows of a content."""
         rows = slice(self._starts[content], self._ends[content])
         return packed.products(self._matrix[rows], queries).T
 
     def sample(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q n"]:
-        """Products of queries and rows at equal distances, `SAMPLE` at most."""
+        """Return the products of queries and at most `SAMPLE` rows at equal distances."""
         return packed.products(self._sampled, queries).T
 
     @functools.cached_property
@@ -319,6 +304,12 @@ class Untrained:
         query: Float[np.ndarray, " H"],
         vectors: Vectors | None = None,
     ) -> Float[np.ndarray, " F"]:
-        """Scores of the frames by the rule of the ranker; see `Ranker`."""
-        bias = self._bias[content] if self.normalised else np.float32(0)
-        return self._rows.over_time(arrays, query) - bias
+        """Return the scores of the frames; see `Ranker`.
+
+        A frame scores its own cosine, minus the video's bias. For `segments` it scores the mean of
+        its cosine and of its interval's product, as the surroundings of a moment blur the borders.
+        """
+        scores = packed.products(arrays.vectors, query)
+        if not self.of_frames:
+            scores = (intervals.of(arrays).over_time(arrays.times, query) + scores) / np.float32(2)
+        return scores - (self._bias[content] if self.normalised else np.float32(0))

@@ -17,10 +17,10 @@ import pytest
 from hlformer_jax import files
 from hlformer_jax.data.extracted import ExtractedReader
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import evaluation, exports
+from hlformer_jax.search import export, times
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.cli import commands
 from hlformer_jax.search.cli.commands import COMMANDS
+from hlformer_jax.search.evaluate import metrics
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.index.encoder import DEFAULT_ENCODER
 from hlformer_jax.search.ingest import extract
@@ -244,13 +244,13 @@ def test_as_a_person_starts_it_with_names_that_are_no_text(films, tmp_path):
 
 
 def test_times_are_written_and_read():
-    assert [commands.clock(t) for t in (0, 59.9, 60, 3599, 3600, -1)] == [
+    assert [times.format_clock(t) for t in (0, 59.9, 60, 3599, 3600, -1)] == [
         "0:00", "0:59", "1:00", "59:59", "1:00:00", "0:00",
     ]  # fmt: skip
-    assert [commands.seconds(t) for t in ("5", "1:02.5", "1:00:03")] == [5, 62.5, 3603]
+    assert [times.parse_seconds(t) for t in ("5", "1:02.5", "1:00:03")] == [5, 62.5, 3603]
     for wrong in ("", "-1", "1:", ":3", "1:2:3:4", "nan", "1e3"):
         with pytest.raises(SearchError, match="no time"):
-            commands.seconds(wrong)
+            times.parse_seconds(wrong)
 
 
 def test_index_makes_an_index_and_says_what_it_did(search, films, calls):
@@ -351,7 +351,6 @@ def test_prune_keeps_what_cannot_be_looked_at(ask, films, index, monkeypatch):
         ["cut", "a.film", "--start=1", "--end=2", "--out={}/a.mp4"],
         ["evaluate", "--captions=c", "--json={}/index.db", "--overwrite"],
         ["evaluate", "--captions=c", "--json={films}/a.film", "--overwrite"],
-        ["simulate", "--json={}/index.db", "--overwrite"],
         ["features", "{films}", "--captions=c", "--out={}/videos"],
         ["features", "{films}", "--text-only", "--out={}/new"],
         ["demo", "--out={}/packed"],
@@ -713,7 +712,7 @@ def test_evaluate_reports_recalls_of_videos_and_moments(ask, tmp_path):
     assert done.status == 0
     assert all(name in done.out for name in ("segments", "best_frame", "IoU 0.7"))
     figures = json.loads(out.read_text())["rankers"]
-    assert set(figures) == set(rankers.ROWS)
+    assert set(figures) == set(rankers.RANKERS)
     expected = {"R@1": 100, "R@5": 100, "IoU 0.3": 100, "IoU 0.7": 100, "SumR": 400}
     assert expected.items() <= figures["best_frame"].items()
     captions.write_text('{"video": "nowhere.film", "sentence": "red"}')
@@ -736,7 +735,7 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
     before = ask("query", "green").errors
     assert ask("evaluate", given, "--calibrate=50").status == 0
     levels = Index.open(index).thresholds
-    assert set(levels) == set(rankers.ROWS)
+    assert set(levels) == set(rankers.RANKERS)
     assert (levels["best_frame"].false_alarms, levels["best_frame"].captions) == (50, 3)
     # By hand: above the second largest of what the three find in other videos, over the medians.
     encoder, frames = archive.Encoder(), {}
@@ -781,10 +780,10 @@ def test_a_caption_that_is_right_for_every_video_has_no_auc_and_makes_no_level(a
 
 def test_runs_are_told_apart_in_a_table():
     runs = ["hlformer/0", "hlformer/1", "ms_sl"]
-    shown = evaluation.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
+    shown = metrics.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
     assert shown == ["best_frame", *runs]
-    assert evaluation.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
-    assert evaluation.told_apart(["segments"]) == ["segments"]
+    assert metrics.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
+    assert metrics.told_apart(["segments"]) == ["segments"]
 
 
 def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
@@ -849,7 +848,7 @@ def test_clips_of_two_videos_or_parts_never_have_one_name():
     long = "x" * 250
     names = ["a.mp4", "b/a.mp4", "b_a.mp4", "b%2Fa.mp4", "b/a.mkv", f"{long}.mp4", f"b/{long}.mp4"]
     parts = [(3, 5), (3.0001, 5), (1234567.1, 1234567.2), (1234567.1, 1234567.3)]
-    clips = [exports.clip_name(name, *part) for name, part in itertools.product(names, parts)]
+    clips = [export.clip_name(name, *part) for name, part in itertools.product(names, parts)]
     assert len(set(clips)) == len(clips)
     assert clips[0] == "a.mp4_3-5.mp4"
     assert all("/" not in clip and len(clip) < 240 for clip in clips)

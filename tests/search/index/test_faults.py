@@ -27,7 +27,7 @@ from hlformer_jax.search.index import (
 )
 from hlformer_jax.search.index.records import check_record
 from hlformer_jax.search.ingest import watch
-from hlformer_jax.search.serve import answers
+from hlformer_jax.search.serve.files import open_video
 
 
 class Faults:
@@ -237,7 +237,7 @@ NUMBERS = st.floats() | st.integers(-(10**30), 10**30).map(float)
     reason=CHARACTERS,
     duration=NUMBERS,
     recorded=NUMBERS,
-    counts=st.tuples(*[st.integers(-3, 2**70)] * 3),
+    counts=st.tuples(*[st.integers(-3, 2**70)] * 2),
 )
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 def test_what_is_written_of_a_record_is_read_again(
@@ -245,9 +245,9 @@ def test_what_is_written_of_a_record_is_read_again(
 ):
     directory = tmp_path_factory.mktemp("index")
     index = archive.create(directory / "index", directory)
-    frames, intervals, size = counts
+    frames, size = counts
     about = {
-        "reason": reason, "duration": duration, "frames": frames, "intervals": intervals,
+        "reason": reason, "duration": duration, "frames": frames,
         "digest": "b" * 64, "bytes": size, "recorded": recorded,
     }  # fmt: skip
     with contextlib.suppress(ValueError), index.writing() as writer:
@@ -261,18 +261,17 @@ def test_what_is_written_of_a_record_is_read_again(
 @given(
     frames=st.integers(0, 3),
     bad=st.sampled_from([np.nan, np.inf, -np.inf, 1e300, -1.0]),
-    field=st.sampled_from(["times", "vectors", "spans", "segments", "duration", "recorded"]),
+    field=st.sampled_from(["times", "vectors", "duration", "recorded"]),
 )
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 def test_what_is_written_of_vectors_is_read_again(tmp_path_factory, frames, bad, field):
     path = tmp_path_factory.mktemp("vectors") / "a.npz"
     arrays = VideoArrays(
-        np.arange(frames, dtype=float), np.ones((frames, 2), np.float16), np.zeros((frames, 2)),
-        np.zeros((frames, 2), np.float32), np.asarray(1.0),
+        np.arange(frames, dtype=float), np.ones((frames, 2), np.float16), 1.0,
     )  # fmt: skip
     with np.errstate(over="ignore"):
         wrong = np.full_like(getattr(arrays, field), bad)
-    arrays = arrays._replace(**{field: float(wrong) if field == "recorded" else wrong})
+    arrays = arrays._replace(**{field: wrong if field in ("times", "vectors") else float(wrong)})
     try:
         storage.write_vectors(path, arrays, {})
     except SearchError:
@@ -307,7 +306,7 @@ def test_a_date_after_2262_is_clipped_with_a_line(index, films, year):
     assert again.notes == [] and again.verify() == {}
     assert archive.fill(again)[0].unchanged == 3
     [entry] = [one for one in archive.opened(index).videos() if one.video == "b.film"]
-    assert answers.open_video(archive.opened(index), entry.id).entry == entry
+    assert open_video(archive.opened(index), entry.id).entry == entry
 
 
 # What was removed

@@ -27,13 +27,13 @@ def films(tmp_path):
 
 
 def test_rows_are_packed_once_and_again_after_the_index_has_changed(index, records):
-    ranker = rankers.Untrained("segments", index, records)
+    ranker = rankers.Untrained("best_frame", index, records)
     [first] = (index.directory / "packed").iterdir()
     stamp = first.stat().st_mtime_ns
-    rankers.Untrained("segments", index, records)
+    rankers.Untrained("best_frame", index, records)
     assert first.stat().st_mtime_ns == stamp
     query = ranker.encode(archive.Encoder(), "red")
-    fewer = rankers.Untrained("segments", index, records[:3])
+    fewer = rankers.Untrained("best_frame", index, records[:3])
     [second] = (index.directory / "packed").iterdir()
     assert second.name != first.name
     np.testing.assert_array_equal(fewer.scores(query), ranker.scores(query)[:3])
@@ -51,7 +51,7 @@ def test_where_nothing_can_be_packed_the_rows_are_held_in_memory(index, records)
 
 
 def test_packed_rows_of_another_form_are_made_anew(index, records):
-    ranker = rankers.Untrained("segments", index, records)
+    ranker = rankers.Untrained("best_frame", index, records)
     query = ranker.encode(archive.Encoder(), "blue")
     [path] = (index.directory / "packed").iterdir()
     expected, before, whole = ranker.scores(query), np.load(path), path.read_bytes()
@@ -68,7 +68,7 @@ def test_packed_rows_of_another_form_are_made_anew(index, records):
     ):  # fmt: skip
         path.unlink()
         path.write_bytes(content)
-        found = rankers.Untrained("segments", index, records)
+        found = rankers.Untrained("best_frame", index, records)
         np.testing.assert_array_equal(found.scores(query), expected)
         np.testing.assert_array_equal(np.load(path), before)
 
@@ -95,7 +95,7 @@ def test_a_large_matrix_takes_its_rows_from_the_one_before(index, records, large
 
 
 def test_damage_of_any_block_is_seen_and_named(index, records, monkeypatch):
-    rankers.Untrained("segments", index, records)
+    rankers.Untrained("best_frame", index, records)
     [path] = packed.own_files(index.directory)
     assert packed.damaged(index.directory) == {}
     whole = path.read_bytes()
@@ -108,12 +108,12 @@ def test_damage_of_any_block_is_seen_and_named(index, records, monkeypatch):
 
 
 def test_what_macos_has_no_call_for_is_done_without(index, records, monkeypatch):
-    expected = rankers.Untrained("segments", index, records)
+    expected = rankers.Untrained("best_frame", index, records)
     shutil.rmtree(index.directory / "packed")
     monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.delattr(os, "sched_getaffinity")
     assert default_workers() >= 1
-    found = rankers.Untrained("segments", index, records)
+    found = rankers.Untrained("best_frame", index, records)
     query = found.encode(archive.Encoder(), "red")
     np.testing.assert_array_equal(found.scores(query), expected.scores(query))
     assert packed.own_files(index.directory)

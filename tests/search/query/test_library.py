@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from hlformer_jax import search
-from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.search import times
 from hlformer_jax.search.query import queries
 
@@ -169,8 +169,9 @@ def test_questions_that_cannot_be_are_refused(library, index):
             library.query(**asked)
     with pytest.raises(SearchError, match="'x'"):
         library.entry("x")
-    with pytest.raises(SearchError, match="--ranker=best_frame"):
-        archive.opened(index, ranker="best_frame_nnn").query(like=("b.film", 0))
+    with pytest.raises(QueryError) as refused:
+        archive.opened(index, normalise=True).query(like=("b.film", 0))
+    assert refused.value.field == "normalise"
 
 
 def test_a_library_that_stays_open_sees_what_is_indexed_meanwhile(library, films, index):

@@ -1,7 +1,6 @@
-"""Rankers without training against brute force, their intervals, and simulated archives."""
+"""Rankers without training against brute force, and their intervals."""
 
 import itertools
-import json
 import math
 
 import archive
@@ -10,12 +9,9 @@ import pytest
 import pywt
 from scipy.signal import find_peaks
 
-from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.retrieval import localisation, ranking
+from hlformer_jax.errors import DamagedError, QueryError
+from hlformer_jax.retrieval import localisation
 from hlformer_jax.retrieval.localisation import segments
-from hlformer_jax.search import evaluation
-from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.evaluation import REGIMES, Regime
 from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.signals import rankers
 
@@ -26,46 +22,35 @@ def films(tmp_path):
 
 
 def pooled(products, name):
-    """The score of a video from the products of its frames, in float64."""
-    if name.startswith("best_frame"):
-        return max(products)
-    if name.startswith("top_3_frames"):
-        return np.mean(sorted(products, reverse=True)[:3])
-    windows = [min(width, len(products)) for width in (1, 3, 5)]
-    return np.mean([
-        max(np.mean(products[i : i + width]) for i in range(len(products) - width + 1))
-        for width in windows
-    ])  # fmt: skip
+    """The score of a video from the products of its rows, in float64."""
+    return np.mean(sorted(products, reverse=True)[: 3 if name == "top_3_frames" else 1])
 
 
-@pytest.mark.parametrize("name", rankers.ROWS)
-def test_scores_are_those_of_brute_force(index, records, name, monkeypatch):
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("name", rankers.RANKERS)
+def test_scores_are_those_of_brute_force(index, records, name, normalise, monkeypatch):
     monkeypatch.setattr(packed, "ROWS_AT_ONCE", 10)
     bank = [" ".join(words) for words in itertools.product(archive.COLOURS, repeat=3)][:100]
     monkeypatch.setattr(rankers, "BANK", tuple(bank))
-    ranker = rankers.Untrained(name, index, records, archive.Encoder())
-    query = ranker.encode(archive.Encoder(), "red yellow")
-    found = ranker.scores(query)
+    ranker = rankers.Untrained(name, index, records, archive.Encoder(), normalise)
+    query = ranker.encode(archive.Encoder(), "red yellow").astype(np.float64)
+    found = ranker.scores(query.astype(np.float32))
     others = archive.Encoder().sentences(bank).astype(np.float64)
     for i, record in enumerate(records):
         arrays = index.read(record.content)
-        best, over_time = -np.inf, []
-        if name != "segments":
-            over_time = [float(np.dot(v.astype(np.float64), query)) for v in arrays.vectors]
-            best = pooled(over_time, name)
-            if name.endswith("_nnn"):
-                every = [pooled(list(arrays.vectors @ other), name) for other in others]
-                bias = 0.75 * np.mean(sorted(every)[-64:])
-                best, over_time = best - bias, [score - bias for score in over_time]
-        else:
-            inner = [float(np.dot(v.astype(np.float64), query)) for v in arrays.segments]
-            best = max(inner)
-            for time, vector in zip(arrays.times, arrays.vectors, strict=True):
-                [holder] = [j for j, (a, b) in enumerate(arrays.spans) if a <= time < b]
-                own = float(np.dot(vector.astype(np.float64), query))
-                over_time.append((inner[holder] + own) / 2)
+        rows, over_time = arrays.vectors, arrays.vectors.astype(np.float64) @ query
+        if name == "segments":
+            spans, rows = segments(arrays.vectors, arrays.times)
+            for frame, time in enumerate(arrays.times):
+                [holder] = [j for j, (a, b) in enumerate(spans) if a <= time < b]
+                over_time[frame] = (rows[holder] @ query + over_time[frame]) / 2
+        best = pooled(rows.astype(np.float64) @ query, name)
+        if normalise:
+            bias = 0.75 * np.mean(sorted(pooled(rows @ other, name) for other in others)[-64:])
+            best, over_time = best - bias, over_time - bias
         np.testing.assert_allclose(found[i], best, atol=1e-6)
-        np.testing.assert_allclose(ranker.over_time(i, arrays, query), over_time, atol=1e-6)
+        scores = ranker.over_time(i, arrays, query.astype(np.float32))
+        np.testing.assert_allclose(scores, over_time, atol=1e-6)
 
 
 def test_biases_are_computed_once_for_an_archive_an_encoder_and_a_bank(index, records, monkeypatch):
@@ -76,7 +61,7 @@ def test_biases_are_computed_once_for_an_archive_an_encoder_and_a_bank(index, re
             asked.append(len(texts))
             return super().sentences(texts)
 
-    build = lambda: rankers.Untrained("best_frame_nnn", index, records, Encoder())
+    build = lambda: rankers.Untrained("best_frame", index, records, Encoder(), normalise=True)
     query = build().encode(archive.Encoder(), "red")
     assert asked == [len(rankers.BANK)] and len(set(rankers.BANK)) == 256
     first = build().scores(query)
@@ -92,13 +77,26 @@ def test_biases_are_computed_once_for_an_archive_an_encoder_and_a_bank(index, re
     assert not packed.damaged(index.directory)
 
 
+def test_intervals_are_computed_once_and_again_for_other_videos(index, records, monkeypatch):
+    first = rankers.Untrained("segments", index, records)
+    query = first.encode(archive.Encoder(), "red")
+    with monkeypatch.context() as patch:
+        patch.setattr(localisation, "segments", None)  # read from their file
+        again = rankers.Untrained("segments", index, records)
+    np.testing.assert_array_equal(again.scores(query), first.scores(query))
+    fewer = rankers.Untrained("segments", index, records[:3])
+    np.testing.assert_array_equal(fewer.scores(query), first.scores(query)[:3])
+    assert len(packed.own_files(index.directory, "segments-")) == 2  # of the last index alone
+
+
 def test_a_damaged_video_is_named_and_an_unknown_ranker_too(index, records):
     index.file(records[2].content).write_bytes(b"")
     with pytest.raises(DamagedError, match=records[2].content):
         rankers.Untrained("segments", Index.open(index.directory), records)
-    assert not list((index.directory / "packed").iterdir())
-    with pytest.raises(SearchError, match="'segments'"):
+    assert not packed.own_files(index.directory)
+    with pytest.raises(QueryError, match="'segments'") as refused:
         rankers.Untrained("segment", index, records)
+    assert refused.value.field == "ranker" and refused.value.allowed == tuple(rankers.RANKERS)
 
 
 @pytest.mark.parametrize("name", ["best_frame", "segments"])
@@ -237,51 +235,3 @@ def test_a_very_long_video_is_ranked_in_parts_that_do_not_see_each_other(monkeyp
         spans[:, 0], np.concatenate([s[:, 0] + 30 * i for i, (s, _) in enumerate(parts)])
     )
     np.testing.assert_array_equal(rows, np.concatenate([rows for _, rows in parts]))
-
-
-@pytest.fixture
-def short(monkeypatch):
-    monkeypatch.setattr(evaluation, "FRAMES", 90)
-
-
-@pytest.mark.usefixtures("short")
-def test_a_sentence_without_doubt_is_nearest_to_its_scene_and_frames_have_unit_length():
-    drawn = evaluation._Drawn(Regime(3, 5, noise=0.1, topic=0.5, doubt=0.0), 6, seed=0)
-    frames = np.stack(drawn.videos)
-    np.testing.assert_allclose(np.linalg.norm(frames, axis=-1), 1, atol=1e-6)
-    cosines = np.einsum("vfd,qd->qvf", frames, drawn.queries).max(-1)
-    assert cosines.argmax(-1).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    same = evaluation._Drawn(Regime(3, 5, noise=0.1, topic=0.5, doubt=0.0), 6, seed=0)
-    np.testing.assert_array_equal(same.queries, drawn.queries)
-
-
-@pytest.mark.usefixtures("short")
-def test_recalls_of_the_best_frame_are_those_of_a_plain_product():
-    regime = REGIMES["short scenes"]
-    table = evaluation.recalls(regime, 8, seed=1)
-    assert list(table) == list(rankers.ROWS)
-    drawn = evaluation._Drawn(regime, 8, seed=1)
-    frames = np.stack(drawn.videos).astype(np.float16).astype(np.float64)
-    scores = np.einsum("vfd,qd->qvf", frames, drawn.queries).max(-1)
-    ranks = 1 + (scores > np.take_along_axis(scores, np.arange(16)[:, None] // 2, 1)).sum(-1)
-    assert ranking.metrics(ranks).items() <= table["best_frame"].items()
-
-
-@pytest.mark.usefixtures("short")
-def test_what_archives_have_and_lack_is_told_apart_where_sentences_leave_no_doubt():
-    clear = Regime(5, 15, noise=0.1, topic=0.0, doubt=0.1)
-    for name, own in evaluation.recalls(clear, 8, seed=0).items():
-        least = 60 if name == "segments" else 95
-        assert own["AUC"] > least and own["AUC above median"] > least, name
-    blind = evaluation.recalls(clear._replace(doubt=1e6), 8, seed=0)
-    assert all(20 < own["AUC"] < 80 for own in blind.values())
-
-
-@pytest.mark.usefixtures("short")
-def test_the_command_writes_all_regimes_and_refuses_what_is_there(tmp_path, capsys):
-    out = tmp_path / "figures.json"
-    assert main(["simulate", "--videos=3", f"--json={out}"]) == 0
-    written = json.loads(out.read_text())
-    assert set(written) == set(REGIMES) and "short scenes" in capsys.readouterr().out
-    assert main(["simulate", "--videos=3", f"--json={out}"]) == 1
-    assert main(["simulate", "--videos=1"]) == 1

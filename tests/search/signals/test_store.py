@@ -187,10 +187,9 @@ class TestServer:
             np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
             agree([found[2]], [expected[2]])
 
-    @pytest.mark.parametrize("ranker", ["windows", "best_frame_nnn"])
-    def test_a_score_that_is_no_sum_of_maxima_is_refused(self, index, ranker, address):
+    def test_a_normalised_score_is_refused(self, index, address):
         with pytest.raises(SearchError, match="no sum of maxima"):
-            opened(index, address, ranker=ranker).upload()
+            opened(index, address, normalise=True).upload()
 
     def test_filters_are_those_without_a_store(self, index, address):
         library, plain = opened(index, address), opened(index, None)

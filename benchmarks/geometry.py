@@ -1,0 +1,411 @@
+"""Functions of hyperbolic space beside those of hyperbolix and geoopt, where they are installed.
+
+Each function is timed in both models, with and without its gradient, in turn with its peers. Errors
+of values and gradients are against 60 digits (mpmath), in float32 and float64, for points 1e-12 to
+12 from the origin whose partners lie in another direction, near, next to them, or opposite.
+Gradients are in the coordinates of the ball, or in the space components of the hyperboloid. An
+error is that of the whole vector, relative to its length. Values that are not finite are counted,
+at coincident points too, and are in no error.
+"""
+
+import functools
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from benchmarks.measure import Options, Row, clock, floor, summary
+from hlformer_jax.errors import optional
+from hlformer_jax.ops import lorentz, poincare
+
+PAIRS, DIMENSION = 10_000, 128
+SETS = (256, 32, 64)
+"""Sets of points of a centroid: how many, of how many points, of how many dimensions."""
+POINTS, POINT_DIMENSION = 4096, 64
+"""Number and dimension of the points of `pairwise_distance`."""
+
+RADII = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 3.0, 6.0, 12.0)
+KINDS = ("generic", "near", "nearest", "opposite", "same")
+DIGITS = 60
+MODELS = ("lorentz", "poincare")
+FUNCTIONS = ("exp_map", "log_map", "distance", "transport", "centroid", "pairwise_distance")
+
+
+class Library(NamedTuple):
+    """A library's functions by model and name, of arrays of its own."""
+
+    functions: Mapping[tuple[str, str], Callable[..., Any]]
+    numpy: ModuleType  # jax.numpy, or torch
+    array: Callable[[np.ndarray], Any]
+    compile: Callable[[Callable[..., Any]], Callable[..., Any]]
+    gradient: Callable[[Callable[..., Any]], Callable[..., Any]]
+    """Of a function whose value is a number: its gradient in the first two arguments, compiled."""
+
+
+def geometry(config: ConfigDict, options: Options) -> Iterator[Row]:
+    """A row for each function in each model, at the sizes above."""
+    del config  # it has no sizes of these
+    optional("mpmath", "test")
+    libraries = {"ours": ours(), **peers("float32")}
+    wrong = errors()
+    for model in MODELS:
+        for name in FUNCTIONS:
+            what, inputs = _inputs(model, name)
+            rows = _times(model, name, inputs, libraries, options.repeats)
+            seconds, facts = rows["ours"], wrong[model, name, "ours"]
+            slopes = seconds[1]
+            if len(slopes):
+                facts |= {"with gradients, ms": float(np.median(slopes)) * 1e3}
+            for peer in [peer for peer in rows if peer != "ours"]:
+                for kind, ours_, theirs in zip(
+                    ("", "gradients "), seconds, rows[peer], strict=True
+                ):
+                    if len(theirs):
+                        ratio = float(np.median(theirs / ours_))
+                        facts[f"{peer}: {kind}times as long"] = ratio
+                facts |= {f"{peer}: {k}": v for k, v in wrong[model, name, peer].items()}
+            moved = 4.0 * sum(x.size for x in inputs) + 4.0 * inputs[0].size
+            flops = 0.0
+            if name == "pairwise_distance":
+                flops, moved = 2.0 * POINTS**2 * POINT_DIMENSION, 4.0 * POINTS**2
+            timing = summary(seconds[0].tolist())
+            yield Row(f"{model}.{name}, {what}", timing, floor(flops, moved), facts)
+
+
+def ours() -> Library:
+    """This package, whose functions take the dtype of their arguments."""
+    functions: dict[tuple[str, str], Callable[..., Any]] = {}
+    for model, module in (("lorentz", lorentz), ("poincare", poincare)):
+        for name in ("exp_map", "log_map", "distance", "pairwise_distance"):
+            functions[model, name] = getattr(module, name)
+        functions[model, "transport"] = module.parallel_transport
+    functions["lorentz", "centroid"] = lambda x: lorentz.centroid(x)[..., 0, :]
+    functions["poincare", "centroid"] = lambda x: poincare.gyromidpoint(x)[..., 0, :]
+    return _of_jax(functions)
+
+
+def peers(dtype: str) -> dict[str, Library]:
+    """The libraries that are installed, set to a dtype."""
+    results = {}
+    for name, make in (("hyperbolix", _hyperbolix), ("geoopt", _geoopt)):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                results[name] = make(dtype)
+        except ImportError:
+            continue
+    return results
+
+
+def _of_jax(functions: Mapping[tuple[str, str], Callable[..., Any]]) -> Library:
+    return Library(functions, jnp, jnp.asarray, jax.jit, lambda f: jax.jit(jax.grad(f, (0, 1))))
+
+
+def _hyperbolix(dtype: str) -> Library:
+    """Its functions are of single points. All distances are taken row by row, to fit in memory."""
+    manifolds = importlib.import_module("hyperbolix.manifolds")
+    core = importlib.import_module("hyperbolix.nn_layers.hyperboloid_core")
+    ball = importlib.import_module("hyperbolix.nn_layers.poincare_batchnorm")
+    functions: dict[tuple[str, str], Callable[..., Any]] = {}
+    for model, kind in (("lorentz", "Hyperboloid"), ("poincare", "Poincare")):
+        space = getattr(manifolds, kind)(dtype=jnp.dtype(dtype))
+        one: dict[str, Callable[..., Any]] = {
+            "exp_map": lambda x, v, space=space: space.expmap(v, x, 1.0),
+            "log_map": lambda x, y, space=space: space.logmap(y, x, 1.0),
+            "distance": lambda x, y, space=space: space.dist(x, y, 1.0),
+            "transport": lambda x, y, v, space=space: space.ptransp(v, x, y, 1.0),
+        }
+        functions |= {(model, name): jax.vmap(f) for name, f in one.items()}
+        row = jax.vmap(one["distance"], (None, 0))
+        functions[model, "pairwise_distance"] = lambda x, y, row=row: jax.lax.map(
+            lambda point: row(point, y), x
+        )
+    equal = lambda x: jnp.full((*x.shape[:-2], 1, x.shape[-2]), 1 / x.shape[-2], x.dtype)
+    functions["lorentz", "centroid"] = lambda x: core.lorentz_midpoint(x, equal(x), 1.0)[..., 0, :]
+    space = manifolds.Poincare(dtype=jnp.dtype(dtype))
+    functions["poincare", "centroid"] = jax.vmap(lambda x: ball.poincare_midpoint(x, space, 1.0))
+    return _of_jax(functions)
+
+
+def _geoopt(dtype: str) -> Library:
+    """It has no centroid in the Lorentz model. All distances are taken in blocks of rows."""
+    torch, geoopt = map(importlib.import_module, ("torch", "geoopt"))
+    functions: dict[tuple[str, str], Callable[..., Any]] = {}
+    for model, kind in (("lorentz", geoopt.Lorentz), ("poincare", geoopt.PoincareBall)):
+        space = kind().to(getattr(torch, dtype))
+        functions |= {
+            (model, "exp_map"): space.expmap,
+            (model, "log_map"): space.logmap,
+            (model, "distance"): space.dist,
+            (model, "transport"): space.transp,
+            (model, "pairwise_distance"): lambda x, y, space=space: torch.cat(
+                [space.dist(block[:, None], y[None]) for block in x.split(128)]
+            ),
+        }
+    functions["poincare", "centroid"] = lambda x: space.weighted_midpoint(x, reducedim=[-2])
+
+    def no_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            with torch.no_grad():
+                return function(*args)
+
+        return run
+
+    def gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            first = [x.detach().requires_grad_() for x in args[:2]]
+            value = function(*first, *args[2:])
+            return torch.autograd.grad(value, first, allow_unused=True, materialize_grads=True)
+
+        return run
+
+    return Library(functions, torch, torch.from_numpy, no_gradient, gradient)
+
+
+def _times(
+    model: str,
+    name: str,
+    inputs: Sequence[np.ndarray],
+    libraries: Mapping[str, Library],
+    repeats: int,
+) -> dict[str, tuple[np.ndarray, ...]]:
+    """Seconds of the function, and of its gradient, by library, all in turn.
+
+    The gradient of all distances is left out: a peer would keep several arrays of 4 GiB for it.
+    """
+    results: dict[str, tuple[np.ndarray, ...]] = {}
+    libraries = {k: v for k, v in libraries.items() if (model, name) in v.functions}
+    for with_gradient in (False, True):
+        clocks = np.zeros((0, len(libraries)))
+        if not (with_gradient and name == "pairwise_distance"):
+            runs = [_run(x, model, name, inputs, with_gradient) for x in libraries.values()]
+            for run in runs:
+                clock(run)  # compiles
+            count = 3 if name == "pairwise_distance" else max(repeats, 3)
+            clocks = np.array([[clock(run) for run in runs] for _ in range(count)])
+        for library, seconds in zip(libraries, clocks.T, strict=True):
+            results[library] = (*results.get(library, ()), seconds)
+    return results
+
+
+def _run(
+    library: Library, model: str, name: str, inputs: Sequence[np.ndarray], with_gradient: bool
+) -> Callable[[], Any]:
+    function, args = library.functions[model, name], [library.array(x) for x in inputs]
+    if not with_gradient:
+        return functools.partial(library.compile(function), *args)
+    if name == "centroid":  # of one argument
+        args.append(library.array(np.zeros(1, np.float32)))
+
+    def total(*args: Any) -> Any:
+        return (function(*args[: len(inputs)]) ** 2).sum()
+
+    return functools.partial(library.gradient(total), *args)
+
+
+def _inputs(model: str, name: str) -> tuple[str, list[np.ndarray]]:
+    """What a function is timed with, points at a distance of about 1 from the origin."""
+    shape: tuple[int, ...] = (PAIRS, DIMENSION)
+    if name == "centroid":
+        shape = SETS
+    if name == "pairwise_distance":
+        shape = (POINTS, POINT_DIMENSION)
+    module = lorentz if model == "lorentz" else poincare
+    draw = lambda seed: (
+        jax.random.normal(jax.random.key(seed), shape) / np.float32(shape[-1] ** 0.5)
+    )
+    x, y = (module.exp_map0(draw(seed)) for seed in (0, 1))
+    v = module.transport0(x, draw(2))
+    inputs = {"exp_map": (x, v), "transport": (x, y, v), "centroid": (x,)}.get(name, (x, y))
+    return f"[{', '.join(map(str, shape))}]", [np.asarray(value) for value in inputs]
+
+
+def _cases() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Space components of points and partners, and tangent vectors in the frame at the first."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for radius in RADII:
+        for kind in KINDS:
+            e, other = rng.normal(size=(2, 4))
+            e /= np.linalg.norm(e)
+            other -= e * (other @ e)
+            other /= np.linalg.norm(other)
+            size = np.sinh(radius)
+            x = size * e
+            y = {
+                "generic": np.sinh(0.7 * radius) * (0.6 * e + 0.8 * other),
+                "near": size * ((1 + 1e-3) * e + 1e-3 * other),
+                "nearest": size * ((1 + 1e-6) * e + 1e-6 * other),
+                "opposite": -x,
+                "same": x,
+            }[kind]
+            away = -e if kind == "opposite" else 0.6 * e + 0.8 * other
+            share = {"near": 1e-3, "nearest": 1e-6}.get(kind, 0.5)
+            rows.append((x, y, share * min(radius, 1.0) * away))
+    x, y, u = (np.stack(column) for column in zip(*rows, strict=True))
+    return x, y, u
+
+
+def errors() -> dict[tuple[str, str, str], dict[str, float]]:
+    """The largest errors of each function in each model, by library, and what is not finite."""
+    results: dict[tuple[str, str, str], dict[str, float]] = {}
+    x64 = jax.config.read("jax_enable_x64")
+    try:
+        for dtype in ("float32", "float64"):
+            jax.config.update("jax_enable_x64", dtype == "float64")
+            libraries = {"ours": ours(), **peers(dtype)}
+            for model in MODELS:
+                for name in FUNCTIONS:
+                    for library, facts in _errors_of(model, name, dtype, libraries):
+                        facts = {f"{fact}, {dtype}": value for fact, value in facts.items()}
+                        results.setdefault((model, name, library), {}).update(facts)
+    finally:
+        jax.config.update("jax_enable_x64", x64)
+    return results
+
+
+def _errors_of(
+    model: str, name: str, dtype: str, libraries: Mapping[str, Library]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    a, b, u = _cases()
+    if name != "exp_map":  # linear in it
+        u = u / np.linalg.norm(u, axis=-1, keepdims=True) / 2
+    tau = np.sqrt(1 + np.sum(a * a, -1, keepdims=True))
+    if model == "lorentz":
+        v = u + np.sum(a * u, -1, keepdims=True) / (1 + tau) * a
+    else:
+        a, b = (s / (1 + np.sqrt(1 + np.sum(s * s, -1, keepdims=True))) for s in (a, b))
+        v = (1 - np.sum(a * a, -1, keepdims=True)) * u / 2
+    charts = [value.astype(dtype) for value in (a, b, v)]
+    weights = np.random.default_rng(1).normal(size=a.shape).astype(dtype)
+    wanted = _wanted(model, name, charts, weights)
+    for library, parts in libraries.items():
+        if (model, name) not in parts.functions:
+            continue
+        function = functools.partial(_in_charts, parts.numpy, model, name, parts.functions)
+
+        def total(*args: Any, f: Callable[..., Any] = function) -> Any:
+            value, weight = f(*args[:3]), args[3]
+            return (value * (weight if value.ndim > 1 else 1)).sum()
+
+        args = [parts.array(value) for value in (*charts, weights)]
+        value = np.asarray(parts.compile(function)(*args[:3]), np.float64).reshape(len(a), -1)
+        slopes = [np.asarray(x, np.float64) for x in parts.gradient(total)(*args)]
+        slope = np.concatenate(slopes, -1)
+        differ = np.arange(len(a)) % len(KINDS) != KINDS.index("same")
+        far = ~np.isfinite(value).all(-1), ~np.isfinite(slope).all(-1)
+        yield (
+            library,
+            {
+                "error": _largest(value, wanted[0], differ & ~far[0]),
+                "gradient's error": _largest(slope, wanted[1], differ & ~far[1]),
+                "not finite": float(np.sum(far[0]) + np.sum(far[1])),
+            },
+        )
+
+
+def _largest(got: np.ndarray, want: Sequence[list], counted: np.ndarray) -> float:
+    mp = importlib.import_module("mpmath")
+    largest = 0.0
+    for row in np.flatnonzero(counted).tolist():
+        gap = mp.norm([mp.mpf(x) - y for x, y in zip(got[row].tolist(), want[row], strict=True)])
+        largest = max(largest, float(gap / mp.norm(want[row])))
+    return largest
+
+
+def _in_charts(
+    xp: ModuleType, model: str, name: str, functions: Mapping, a: Any, b: Any, v: Any
+) -> Any:
+    """A library's function of coordinates of the ball or of space components, which it returns."""
+    x, y = a, b
+    if model == "lorentz":
+        time = xp.sqrt(1 + (a * a).sum(-1))[..., None]
+        x = xp.concatenate([time, a], -1)
+        y = xp.concatenate([xp.sqrt(1 + (b * b).sum(-1))[..., None], b], -1)
+        v = xp.concatenate([(a * v).sum(-1)[..., None] / time, v], -1)
+    function = functions[model, name]
+    if name == "pairwise_distance":
+        return xp.diagonal(function(x, y), 0)
+    if name == "distance":
+        return function(x, y)
+    if name == "centroid":
+        value = function(xp.stack([x, y, y], -2))
+    else:
+        value = {
+            "exp_map": lambda: function(x, v),
+            "log_map": lambda: function(x, y),
+            "transport": lambda: function(x, y, v),
+        }[name]()
+    return value[..., 1:] if model == "lorentz" else value
+
+
+def _wanted(
+    model: str, name: str, charts: Sequence[np.ndarray], weights: np.ndarray
+) -> tuple[list[list], list[list]]:
+    """Values and gradients in mpmath: textbook formulas, and differences of steps of 1e-45 of each.
+
+    The formulas cancel a hundred digits that are there.
+    """
+    mp = importlib.import_module("mpmath")
+    values, slopes = [], []
+    with mp.workdps(DIGITS + 120):
+        for *rows, weight in zip(*charts, weights, strict=True):
+            a, b, v, k = ([mp.mpf(float(x)) for x in row] for row in (*rows, weight))
+            value = _reference(mp, model, name, a, b, v)
+            values.append(value)
+            k = k if len(value) > 1 else [mp.mpf(1)]
+            gradient = []
+            for which in (0, 1):
+                step = mp.norm((a, b)[which]) * mp.mpf(10) ** -45
+                for i in range(len(a)):
+                    ends = []
+                    for sign in (1, -1):
+                        moved = (list(a), list(b))
+                        moved[which][i] += sign * step
+                        end = _reference(mp, model, name, moved[0], moved[1], v)
+                        ends.append(_dot(mp, k, end))
+                    gradient.append((ends[0] - ends[1]) / (2 * step))
+            slopes.append(gradient)
+    return values, slopes
+
+
+def _dot(mp: ModuleType, x: Sequence, y: Sequence) -> Any:
+    return mp.fsum(p * q for p, q in zip(x, y, strict=True))
+
+
+def _reference(mp: ModuleType, model: str, name: str, a: list, b: list, v: list) -> list:
+    """A function of c = 1 by its formula on the hyperboloid; the ball goes there and back."""
+    if model == "poincare":
+        grow = [2 / (1 - _dot(mp, p, p)) for p in (a, b)]
+        v = [grow[0] * w + grow[0] ** 2 * _dot(mp, a, v) * p for p, w in zip(a, v, strict=True)]
+        a, b = ([scale * p for p in point] for scale, point in zip(grow, (a, b), strict=True))
+    tau = lambda s: mp.sqrt(1 + _dot(mp, s, s))
+    mix = lambda p, s, q, t: [p * x + q * y for x, y in zip(s, t, strict=True)]
+    product = tau(a) * tau(b) - _dot(mp, a, b)
+    at, vector = a, False
+    if name in ("distance", "pairwise_distance"):
+        return [mp.acosh(product)]
+    if name == "exp_map":
+        size = mp.sqrt(_dot(mp, v, v) - (_dot(mp, a, v) / tau(a)) ** 2)
+        s = mix(mp.cosh(size), a, mp.sinh(size) / size, v)
+    elif name == "log_map":
+        factor = 1 if product == 1 else mp.acosh(product) / mp.sqrt(product**2 - 1)
+        s, vector = mix(factor, b, -factor * product, a), True
+    elif name == "transport":
+        along = (_dot(mp, b, v) - tau(b) * _dot(mp, a, v) / tau(a)) / (1 + product)
+        s, at, vector = mix(1, v, along, mix(1, a, 1, b)), b, True
+    else:
+        total, time = mix(1, a, 2, b), tau(a) + 2 * tau(b)
+        s = [x / mp.sqrt(time**2 - _dot(mp, total, total)) for x in total]
+    if model == "lorentz":
+        return s
+    below = 1 + tau(at if vector else s)
+    if not vector:
+        return [x / below for x in s]
+    return mix(1 / below, s, -_dot(mp, at, s) / tau(at) / below**2, at)
