@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError, command_line, optional
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.options import (
@@ -22,12 +23,10 @@ from hlformer_jax.search.cli.options import (
     option,
     path,
 )
+from hlformer_jax.search.encoder import DEFAULT_ENCODER, load_encoder, reload_encoder
 from hlformer_jax.search.index import Index, database
-from hlformer_jax.search.index.encoder import (
-    DEFAULT_ENCODER,
+from hlformer_jax.search.index.index import (
     check_rate,
-    load_encoder,
-    reload_encoder,
 )
 from hlformer_jax.search.index.records import EncoderFacts
 from hlformer_jax.search.ingest import watch as watch_folders
@@ -204,7 +203,7 @@ def _check_work(options: Options) -> None:
 
 def extract_videos(
     index: Index,
-    encoder: Any,
+    encoder: Encoder,
     options: Options,
     only: Iterable[Path] | None = None,
     further: Iterable[Path] = (),

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError, suggestion
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import WAIT_SECONDS, Database
-from hlformer_jax.search.index.encoder import check_rate
 from hlformer_jax.search.index.records import (
     EncoderFacts,
     Entry,
@@ -65,7 +65,7 @@ class Index:
         cls,
         directory: Path,
         root: Path,
-        encoder: Any,
+        encoder: Encoder,
         fps: float = 1.0,
         places: tuple[str, ...] = (),
     ) -> "Index":
@@ -184,7 +184,7 @@ class Index:
         rows = self._database.select("SELECT * FROM thresholds ORDER BY ranker")
         return {ranker: Threshold(*fields) for ranker, *fields in rows}
 
-    def check_encoder(self, encoder: Any) -> None:
+    def check_encoder(self, encoder: Encoder) -> None:
         """Refuse an encoder that is not the one of the index."""
         check_encoder(self.directory, self.encoder, encoder)
 
@@ -441,7 +441,13 @@ class Index:
                         path.unlink(missing_ok=True)
 
 
-def check_encoder(directory: Path, facts: EncoderFacts, encoder: Any) -> None:
+def check_rate(fps: float) -> None:
+    """Refuses what is no positive number of frames a second, or a very large one."""
+    if not 0 < fps <= 1000:
+        raise SearchError(f"--fps={fps}: give a number of frames a second above 0, such as 1")
+
+
+def check_encoder(directory: Path, facts: EncoderFacts, encoder: Encoder) -> None:
     """Refuse an encoder that is not the one of an index.
 
     Args:

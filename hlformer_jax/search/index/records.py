@@ -8,11 +8,12 @@ import hashlib
 import os
 import re
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import SearchError
 
 MAX_TIME_NS = 2**63 - 1
@@ -84,7 +85,7 @@ class EncoderFacts:
     places: tuple[str, ...] = ()  # hub id or folders; the first that exists is loaded
 
     @classmethod
-    def of(cls, encoder: Any, places: tuple[str, ...] = ()) -> "EncoderFacts":
+    def of(cls, encoder: Encoder, places: tuple[str, ...] = ()) -> "EncoderFacts":
         """Return the facts of an encoder of `hlformer_jax.encoders`."""
         facts = encoder.name, encoder.fingerprint, encoder.preprocessing, int(encoder.width)
         return cls(*facts, places)

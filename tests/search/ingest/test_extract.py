@@ -282,7 +282,7 @@ def test_an_index_whose_makers_were_killed_is_that_of_one_that_was_not(
     assert archive.arrays(index) == archive.arrays(whole)
     assert index.verify() == {}
     strip = lambda index: {
-        name: (one.id, one.content, one.size, one.frames, one.intervals, one.state)
+        name: (one.id, one.content, one.size, one.frames, one.state)
         for name, one in index.videos.items()
     }
     assert strip(index) == strip(whole)
@@ -387,10 +387,10 @@ def test_speed_is_in_multiples_of_real_time_and_finite_at_the_start():
     assert progress._replace(seconds=0.0, elapsed=0.0).speed == Report().speed == 0
 
 
-class Raw:
+class Raw(archive.Encoder):
     """An encoder whose vectors have lengths of their own, the second frame's being none."""
 
-    def images(self, pixels):
+    def encode_images(self, pixels):
         return np.asarray([[3.0, 4.0], [0.0, 0.0]], np.float32)
 
 
