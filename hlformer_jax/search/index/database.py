@@ -342,8 +342,7 @@ class Database:
             raise UnreadableError(
                 f"{self.directory / DATABASE} cannot be read: nothing is changed, try again"
             )
-        if not self.directory.is_dir():
-            raise SearchError(f"{self.directory} is no index any more: it was deleted or moved")
+        check_exists(self.directory)
         with contextlib.ExitStack() as stack, self._lock:
             if not is_locked:
                 _lock_directory(stack, self.directory, 0.0)
@@ -380,6 +379,16 @@ def is_marked(directory: Path) -> bool:
         return files.read_bytes(directory / MARK).startswith(_MARKED)
     except OSError:
         return False
+
+
+def check_exists(directory: Path) -> None:
+    """Refuse the directory of an index that was there before.
+
+    Raises:
+      SearchError: when it was deleted or moved.
+    """
+    if not directory.is_dir():
+        raise SearchError(f"{directory} is no index any more: it was deleted or moved")
 
 
 def is_begun(directory: Path) -> bool:

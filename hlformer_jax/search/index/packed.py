@@ -37,7 +37,8 @@ from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, optional
 from hlformer_jax.search.index import sealed
 from hlformer_jax.search.index.index import Index
-from hlformer_jax.search.index.records import PACKED, VideoArrays
+from hlformer_jax.search.index.records import VideoArrays
+from hlformer_jax.search.index.storage import PACKED
 
 ROWS_AT_ONCE = 1024
 """Rows that are converted to float32 and multiplied together: they stay in a core's cache."""

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import SearchError, UserError, optional, printable
+from hlformer_jax.errors import UserError, optional, printable
 from hlformer_jax.search.index import Index, LockedError, Record, Stamp, absent, split_name
+from hlformer_jax.search.index.database import check_exists
 from hlformer_jax.search.ingest.decoding import Video
 from hlformer_jax.search.ingest.extract import index_folder, real_video
 
@@ -49,11 +50,11 @@ def watched(
     own = directory.resolve()
     outside = lambda change, path: own not in Path(path).parents
     polls = False
+    check_exists(directory)
     index = Index.open(directory)
 
     def now() -> dict[str, Path]:
-        if not directory.is_dir():
-            raise SearchError(f"{directory} is no index any more: it was deleted or moved")
+        check_exists(directory)
         return _there(index)
 
     while True:
