@@ -877,7 +877,7 @@ def write_words(
     path: Path,
     encoder: tuple[str, str],
     features: Iterable[tuple[str, Float[np.ndarray, "T E"]]],
-    replace: files.Replace = "none",
+    replace: files.Replace = files.Replace.NOTHING,
 ) -> None:
     """Writes word features as `ReleasedReader` reads them, float32, whole or not at all.
 
@@ -887,7 +887,7 @@ def write_words(
       features: those of each caption, with its id; written as they come.
       replace: what may be replaced.
     """
-    with files.whole(path, replace) as draft, h5py.File(draft, "w") as file:
+    with files.atomic_write(path, replace) as draft, h5py.File(draft, "w") as file:
         file.attrs.update(zip(_ENCODER, encoder, strict=True))
         for name, rows in features:
             file[name] = rows.astype(np.float32)

@@ -29,12 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
-from hlformer_jax.errors import (
-    DamagedError,
-    SearchError,
-    UnreadableError,
-    command_line,
-)
+from hlformer_jax.cli import command_line
+from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index.sealed import seal, unseal
 
 MARK, DATABASE, COPY, SUMS = ".hlformer-index", "index.db", "index.db.bak", "index.sums"
@@ -408,7 +404,7 @@ def _is_begun(directory: Path, name: str) -> bool:
     """Return whether a file is what a writer leaves that was killed before it marked the place."""
     if name == LOCK:
         return (directory / name).is_file() and not (directory / name).stat().st_size
-    return files.drafted(name) == MARK
+    return files.draft_target(name) == MARK
 
 
 def _check_directory(directory: Path) -> None:
@@ -537,7 +533,7 @@ def _discard_drafts(directory: Path, name: str) -> None:
     """Delete the drafts of a file that killed writers left; there is no other writer now."""
     with contextlib.suppress(OSError):
         for draft in os.listdir(directory):
-            if files.drafted(draft) == name and (directory / draft).is_file():
+            if files.draft_target(draft) == name and (directory / draft).is_file():
                 (directory / draft).unlink(missing_ok=True)
 
 

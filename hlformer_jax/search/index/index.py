@@ -23,7 +23,7 @@ from typing import Any
 
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, SearchError, suggestion
+from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import WAIT_SECONDS, Database
 from hlformer_jax.search.index.records import (
@@ -37,6 +37,7 @@ from hlformer_jax.search.index.records import (
 )
 from hlformer_jax.search.index.storage import VectorFile
 from hlformer_jax.search.index.writer import Writer
+from hlformer_jax.text import suggestion
 
 _RECORDS = """
 SELECT root, path, id, content, size, modified_ns, changed_ns, state,
@@ -435,7 +436,7 @@ class Index:
         for folder, own in storage.OWN.items():
             with contextlib.suppress(OSError):
                 for name in os.listdir(self.directory / folder):
-                    of = files.drafted(name)
+                    of = files.draft_target(name)
                     path = self.directory / folder / name
                     if of is not None and own.fullmatch(of) and path.is_file():
                         path.unlink(missing_ok=True)

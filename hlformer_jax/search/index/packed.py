@@ -34,7 +34,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, optional
+from hlformer_jax.errors import DamagedError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import sealed
 from hlformer_jax.search.index.index import Index
 from hlformer_jax.search.index.records import VideoArrays

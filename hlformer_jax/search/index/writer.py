@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, legible
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index.records import (
     CONTENT_HASH,
     FAILED,
@@ -24,6 +24,7 @@ from hlformer_jax.search.index.records import (
     split_name,
 )
 from hlformer_jax.search.index.storage import write_vectors
+from hlformer_jax.text import legible
 
 if TYPE_CHECKING:
     from hlformer_jax.search.index.index import Index

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import UserError, optional, printable
+from hlformer_jax.errors import UserError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index, LockedError, Record, Stamp, absent, split_name
 from hlformer_jax.search.index.database import check_exists
 from hlformer_jax.search.ingest.decoding import Video
 from hlformer_jax.search.ingest.extract import index_folder, real_video
+from hlformer_jax.text import printable
 
 SETTLE = 5.0
 """Seconds for which a file must not have changed."""

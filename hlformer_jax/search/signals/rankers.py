@@ -21,10 +21,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import QueryError, suggestion
+from hlformer_jax.errors import QueryError
 from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.index.records import Record, VideoArrays
 from hlformer_jax.search.signals import intervals
+from hlformer_jax.text import suggestion
 
 
 @runtime_checkable
