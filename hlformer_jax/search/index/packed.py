@@ -159,7 +159,7 @@ def written(
 ) -> np.ndarray:
     """A matrix that `fill` fills, mapped from its file, or in memory where none can be written."""
     try:
-        with files.whole(path) as draft:
+        with files.atomic_write(path) as draft:
             made = np.lib.format.open_memmap(draft, "w+", np.dtype(dtype), shape)
             # On a full disk this fails; writing to the mapped file would end the process.
             with draft.open("r+b") as file:
