@@ -309,12 +309,11 @@ def _queries(
 
 
 def _sizes(directory: Path) -> dict[str, float]:
-    """Gigabytes of an index's folders, and of this process at its largest."""
-    folders = sorted(path for path in directory.iterdir() if path.is_dir())
-    sizes = {
-        f"{folder.name}, GB": sum(one.stat().st_size for one in folder.rglob("*")) / 1e9
-        for folder in folders
-    }
+    """Return the gigabytes of an index's folders and files, and of this process at its largest."""
+    sizes: dict[str, float] = {}
+    for path in sorted(directory.rglob("*")):
+        name = f"{path.relative_to(directory).parts[0]}, GB"
+        sizes[name] = sizes.get(name, 0.0) + path.stat().st_size / 1e9
     return sizes | {"memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
 
 

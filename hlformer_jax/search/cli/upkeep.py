@@ -146,6 +146,7 @@ def verify(options: Options) -> None:
     contents = index.contents()
     paths = (index.text, index.text_copy, index.text_vectors)
     total = len(contents) + sum(os.path.lexists(path(one)) for one in contents for path in paths)
+    total += 3  # the database, its copy, and the rounded rows
     with contextlib.suppress(OSError):  # which `packed.damaged` has told
         total += len(packed.own_files(index.directory))
     if wrong or texts:
@@ -155,8 +156,8 @@ def verify(options: Options) -> None:
         remedy = f"{again} makes them anew"
         if mended < count:
             remedy = f"{again} makes {mended} anew; the lines above say what the others need"
-        raise DamagedError(f"{count} of {total} files are damaged: {remedy}")
-    print(f"{total} files are whole")
+        raise DamagedError(f"{count} of {total} parts are damaged: {remedy}")
+    print(f"{total} parts are whole")
 
 
 @command(INDEX, *RANKER)

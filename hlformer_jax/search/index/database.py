@@ -61,8 +61,8 @@ CREATE TABLE roots (name BLOB PRIMARY KEY, path BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE contents (
     hash TEXT PRIMARY KEY CHECK (length(hash) = 64),
     duration REAL NOT NULL, recorded REAL NOT NULL, warning TEXT NOT NULL,
-    frames INTEGER NOT NULL CHECK (frames > 0),
-    digest TEXT NOT NULL, bytes INTEGER NOT NULL
+    first_row INTEGER NOT NULL UNIQUE, frames INTEGER NOT NULL CHECK (frames > 0),
+    checksum TEXT NOT NULL, rounded_checksum TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE paths (
     root BLOB NOT NULL REFERENCES roots(name), path BLOB NOT NULL,
@@ -133,7 +133,8 @@ class Database:
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
-            connection.execute("INSERT INTO settings VALUES ('version', 1)")
+            counters = {"version": 1, "generation": 1, "rows_end": 0}
+            connection.executemany("INSERT INTO settings VALUES (?, ?)", counters.items())
             connection.execute("INSERT INTO roots VALUES (x'', ?)", [os.fsencode(root)])
             _replace_database(directory, connection.serialize())
         database = cls(directory)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float16, Float64
+from jaxtyping import Float16, Float64
 
 from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index import packed
@@ -152,11 +152,7 @@ class Embeddings:
         values = self._mapped(generation, ROUNDED, np.int8, self._width, len(matrix))
         bounds = self._mapped(generation, BOUNDS, np.float32, 2, len(matrix))
         if len(values) < len(matrix) or len(bounds) < len(matrix):
-            longer = np.zeros((len(matrix), self._width), np.int8)
-            longer[: len(values)] = values
-            longer_bounds = np.zeros((len(matrix), 2), np.float32)
-            longer_bounds[: len(bounds)] = bounds
-            values, bounds = longer, longer_bounds
+            values, bounds = _longer(values, len(matrix)), _longer(bounds, len(matrix))
         for span in spans:
             key = generation, span._replace(checksum=ROUNDED)
             part = slice(span.first, span.first + span.count)
@@ -166,13 +162,15 @@ class Embeddings:
                 self._checked.add(key)
                 continue
             made = packed.quantise(matrix[part])
-            values[part] = made.values
-            bounds[part, 0], bounds[part, 1] = made.scale, made.error
+            made_bounds = np.stack([made.scale, made.error], -1)
             with contextlib.suppress(OSError, SearchError):  # else it is made again the next time
-                for suffix, array in ((ROUNDED, values), (BOUNDS, bounds)):
+                for suffix, array in ((ROUNDED, made.values), (BOUNDS, made_bounds)):
                     with self._writing(generation, suffix) as file:
-                        _write(file, span.first * self._item_bytes[suffix], array[part])
+                        _write(file, span.first * self._item_bytes[suffix], array)
                 self._checked.add(key)
+            if not values.flags.writeable:
+                values, bounds = np.array(values), np.array(bounds)
+            values[part], bounds[part] = made.values, made_bounds
         scale, error = np.ascontiguousarray(bounds.T)
         return Quantised(values, scale, error)
 
@@ -217,13 +215,13 @@ class Embeddings:
                 os.fsync(file)
         return firsts[:-1]
 
-    def discard_others(self, generation: int) -> None:
-        """Delete the files of other generations."""
+    def discard_older(self, generation: int) -> None:
+        """Delete the files of earlier generations."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self._directory):
                 match = NAME.fullmatch(name)
                 path = self._directory / name
-                if match and int(match[1]) != generation and stat.S_ISREG(path.lstat().st_mode):
+                if match and int(match[1]) < generation and stat.S_ISREG(path.lstat().st_mode):
                     path.unlink(missing_ok=True)
 
     def size(self, frames: int) -> int:
@@ -232,8 +230,8 @@ class Embeddings:
 
     def _mapped(
         self, generation: int, suffix: str, dtype: type, width: int, end: int
-    ) -> Float[np.ndarray, "R w"]:
-        """Map a file, up to a row; shorter where it is shorter. Changes stay in memory."""
+    ) -> np.ndarray:
+        """Map a file, up to a row; shorter where it is shorter."""
         path = self.path(generation, suffix)
         try:
             rows = min(end, path.stat().st_size // self._item_bytes[suffix])
@@ -243,7 +241,7 @@ class Embeddings:
             rows = 0
         if not rows or not path.is_file():
             return np.empty((0, width), dtype)
-        mapped: np.ndarray = np.memmap(path, dtype, "c", shape=(rows, width))
+        mapped: np.ndarray = np.memmap(path, dtype, "r", shape=(rows, width))
         return mapped
 
     @contextlib.contextmanager
@@ -266,6 +264,13 @@ class Embeddings:
 
 
 _NO_FILE = errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EINVAL, errno.ENOTDIR
+
+
+def _longer(rows: np.ndarray, count: int) -> np.ndarray:
+    """Return rows in memory, followed by zeros."""
+    longer = np.zeros((count, rows.shape[1]), rows.dtype)
+    longer[: len(rows)] = rows
+    return longer
 
 
 def checksum(*arrays: np.ndarray) -> str:

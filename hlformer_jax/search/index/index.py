@@ -1,9 +1,9 @@
 """An index of videos: a directory, and what is read from it; `writer` has the changes.
 
-    DIR/index.db            the record of every path and content (`database`)
-    DIR/videos/DIGEST.npz   the embeddings of one content, named by its hash
-    DIR/texts/              transcripts, and embeddings of their passages (`said`)
-    DIR/packed/             matrices that searches map into memory (`packed`); made anew at need
+    DIR/index.db         the record of every path and content (`database`)
+    DIR/embeddings-N.*   the embeddings of all frames (`embeddings`)
+    DIR/texts/           transcripts, and embeddings of their passages (`said`)
+    DIR/packed/          further matrices that searches map into memory; made anew at need
 
 Without its mark nothing in a directory is touched, and nothing but files of these full names, and
 drafts of them, is ever written or deleted.
@@ -17,15 +17,17 @@ its embeddings stay until `prune`.
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import WAIT_SECONDS, Database
+from hlformer_jax.search.index.embeddings import FRAMES, ROUNDED, Embeddings, Span
+from hlformer_jax.search.index.packed import PACKED, ContentRows, Quantised
 from hlformer_jax.search.index.records import (
     EncoderFacts,
     Entry,
@@ -35,17 +37,28 @@ from hlformer_jax.search.index.records import (
     join_name,
     split_name,
 )
-from hlformer_jax.search.index.storage import VectorFile
 from hlformer_jax.search.index.writer import Writer
-from hlformer_jax.text import suggestion
+from hlformer_jax.text import legible, suggestion
 
 _RECORDS = """
 SELECT root, path, id, content, size, modified_ns, changed_ns, state,
     CASE state WHEN 'indexed' THEN warning ELSE reason END, ifnull(duration, 0.0),
-    ifnull(frames, 0), ifnull(digest, ''), ifnull(bytes, 0),
-    ifnull(recorded, 0.0)
+    ifnull(frames, 0), ifnull(recorded, 0.0)
 FROM paths LEFT JOIN contents ON hash = embedded
 """
+_SPANS = """
+SELECT value, hash, first_row, frames, checksum, rounded_checksum, duration, warning, recorded
+FROM contents JOIN settings ON name = 'generation'
+"""
+
+
+TEXTS = re.compile(
+    r"[0-9a-f]{64}((\.copy|\.damaged-[0-9]+)?\.json|\.vectors|\.partial)|problems\.list"
+)
+"""Names of the files of transcripts (`transcripts`) and of what was recognised in a part."""
+
+OWN = {"texts": TEXTS, "packed": PACKED}
+"""Names of the files of an index in each of its folders; drafts of no others are deleted."""
 
 
 class Index:
@@ -60,6 +73,7 @@ class Index:
         facts = json.loads(database.setting("encoder"))
         self.encoder = EncoderFacts(**facts | {"places": tuple(facts["places"])})
         self.fps = float(database.setting("fps"))
+        self.embeddings = Embeddings(directory, self.encoder.width)
 
     @classmethod
     def create(
@@ -300,13 +314,14 @@ class Index:
             "removed": len(self.excluded),
             "frames": sum(record.frames for record in indexed),
             "seconds": sum(record.duration for record in indexed),
-            "bytes": sum(record.bytes for record in self.records().values()),
+            "bytes": self.embeddings.size(sum(one.frames for one in self.records().values())),
         }
 
     def records(self) -> dict[str, Record]:
-        """Return a record of each content that is indexed, in the order of the contents."""
-        indexed = (record for record in self.videos.values() if record.indexed)
-        return dict(sorted({record.content: record for record in indexed}.items()))
+        """Return a record of each content that is indexed, in the order of their rows."""
+        indexed = {record.content: record for record in self.videos.values() if record.indexed}
+        rows = self._database.select("SELECT hash FROM contents ORDER BY first_row")
+        return {content: indexed[content] for [content] in rows if content in indexed}
 
     def contents(self) -> list[str]:
         """Return the contents that are indexed, sorted."""
@@ -314,10 +329,6 @@ class Index:
         return sorted(content for [content] in rows)
 
     # Files
-
-    def file(self, content: str) -> Path:
-        """Return the place of the embeddings of a content."""
-        return self.directory / "videos" / f"{content}.npz"
 
     def text(self, content: str) -> Path:
         """Return the place of the transcript of a content (`transcripts`)."""
@@ -335,47 +346,110 @@ class Index:
         """Return the place of the copy of a transcript in which something was recognised."""
         return self.text(content).with_suffix(".copy.json")
 
-    def load(self, content: str) -> VectorFile:
-        """Return the file of a content's embeddings.
-
-        Raises:
-          DamagedError: when it is missing, damaged, or of another encoder.
-        """
-        path = self.file(content)
-        try:
-            whole = storage.read_vectors(path)
-            if whole.facts != {"content": content, "key": self.key}:
-                raise DamagedError(f"{path} is not of this index")
-            return whole
-        except DamagedError as error:
-            line = f"{error}: index the folder again to make it anew"
-            raise type(error).of({content: line}) from None
+    # Embeddings
 
     def read(self, content: str) -> VideoArrays:
-        """Return the embeddings of a content; raises as `load`."""
-        return self.load(content).arrays
+        """Return the embeddings of a content.
+
+        Raises:
+          DamagedError: when they are missing or damaged.
+        """
+        for is_last in (False, True):
+            rows = self._database.select(f"{_SPANS} WHERE hash = ?", [content])
+            if not rows:
+                raise DamagedError.of({content: f"{self._named(content)} are missing"})
+            generation, _, *span, duration, warning, recorded = rows[0]
+            try:
+                times, vectors = self.embeddings.read(generation, Span(*span))
+                return VideoArrays(times, vectors, duration, warning, recorded)
+            except FileNotFoundError as error:  # unless they were compacted meanwhile
+                if is_last:
+                    raise self._damaged(content, f"are missing: {error.filename}") from None
+            except DamagedError as error:
+                raise self._damaged(content, str(error), type(error)) from None
+        raise AssertionError
+
+    def has_embeddings(self, content: str) -> bool:
+        """Return whether a content has embeddings, damaged ones too."""
+        return bool(self._database.select("SELECT 1 FROM contents WHERE hash = ?", [content]))
+
+    def frames(self, contents: Sequence[str]) -> ContentRows:
+        """Map the embeddings of contents, in the order of `records`.
+
+        Raises:
+          DamagedError: when some are missing or damaged; names them all.
+        """
+        return self._frames(contents)[0]
+
+    def rounded_frames(self, contents: Sequence[str]) -> Quantised:
+        """Map the rounded embeddings of contents; see `frames`."""
+        rows, generation, spans = self._frames(contents)
+        return self.embeddings.rounded(generation, spans, rows.matrix)
+
+    def _frames(self, contents: Sequence[str]) -> tuple[ContentRows, int, list[Span]]:
+        for is_last in (False, True):
+            rows = self._database.select(_SPANS)
+            spans = {content: Span(*span) for _, content, *span, _, _, _ in rows}
+            missing = [content for content in contents if content not in spans]
+            if missing:
+                raise DamagedError.of({one: f"{self._named(one)} are missing" for one in missing})
+            generation, wanted = rows[0][0], [spans[content] for content in contents]
+            if moved := [
+                content
+                for content, before, after in zip(contents[1:], wanted, wanted[1:], strict=False)
+                if after.first < before.first
+            ]:  # another process has indexed meanwhile: the next query sees it
+                wrong = {one: f"{self._named(one)} are being made anew" for one in moved}
+                raise DamagedError.of(wrong)
+            try:
+                found, damaged = self.embeddings.rows(generation, wanted)
+            except FileNotFoundError as error:  # unless they were compacted meanwhile
+                if is_last:
+                    line = f"are missing: {error.filename}"
+                    wrong = {one: str(self._damaged(one, line)) for one in contents}
+                    raise DamagedError.of(wrong) from None
+                continue
+            if damaged:
+                where = f"in {self.embeddings.path(generation, FRAMES)} are damaged"
+                wrong = {contents[i]: str(self._damaged(contents[i], where)) for i in damaged}
+                raise DamagedError.of(wrong)
+            return found, generation, wanted
+        raise AssertionError
+
+    def _damaged(
+        self, content: str, line: str, kind: type[DamagedError] = DamagedError
+    ) -> DamagedError:
+        line = f"{self._named(content)} {line}: index the folder again to make them anew"
+        return kind.of({content: line})
+
+    def _named(self, content: str) -> str:
+        names = sorted(self.paths(content))
+        return f"the embeddings of {legible(names[0])!r}" if names else "the embeddings of a video"
 
     def check(self, contents: Iterable[str]) -> None:
         """Read the embeddings of contents; the DamagedError names all that are damaged."""
         wrong: dict[str, str] = {}
         for content in contents:
             try:
-                self.load(content)
+                self.read(content)
             except DamagedError as error:
                 wrong |= error.contents
         if wrong:
             raise DamagedError.of(wrong)
 
     def verify(self) -> dict[str, str]:
-        """Read the database and all embeddings; return lines on what is damaged, by file."""
+        """Read the database and all embeddings; return a line on what is damaged, by its name."""
         wrong = self._database.damaged()
-        for content, record in self.records().items():
+        for content in self.contents():
             try:
-                if not matches(record, self.load(content).about):
-                    line = f"{self.file(content)} is not what the index says: index again"
-                    wrong[self.file(content).name] = line
+                self.read(content)
             except DamagedError as error:
-                wrong[self.file(content).name] = str(error)
+                wrong[content] = str(error)
+        rows = self._database.select(f"{_SPANS} ORDER BY first_row")
+        spans = [Span(*span) for _, _, *span, _, _, _ in rows]
+        if spans and self.embeddings.damaged_rounded(rows[0][0], spans):
+            path = self.embeddings.path(rows[0][0], ROUNDED)
+            wrong[path.name] = f"{path} is damaged: the next search makes it anew"
         return wrong
 
     # Changes
@@ -395,10 +469,12 @@ class Index:
         with self._database.transaction(wait) as connection:
             writer = Writer(self, connection)
             yield writer
+            if not self._runs and writer.unused:
+                writer.compact()
         for content in writer.unused:
             self._discard_files(content)
         if not self._runs:
-            self._database.finish()
+            self._finish()
 
     @contextlib.contextmanager
     def running(self, wait: float = 0.0) -> Iterator[None]:
@@ -415,17 +491,24 @@ class Index:
             self._runs += 1
             try:
                 yield
+                with self.writing() as writer:
+                    writer.compact()
             finally:
                 self._runs -= 1
+                self._finish()
 
     def remove(self, videos: Collection[str]) -> int:
         """Take videos out until they are added again, and further roots; see `Writer.remove`."""
         with self.writing() as writer:
             return writer.remove(videos)
 
+    def _finish(self) -> None:
+        """Copy the database after a change, and delete the files that it no longer names."""
+        self._database.finish()
+        self.embeddings.discard_older(self._database.setting("generation"))
+
     def _discard_files(self, content: str) -> None:
         """Delete the files of a content."""
-        files.discard(self.file(content))
         files.discard(self.text(content))
         files.discard(self.text_copy(content))
         files.discard(self.text_vectors(content))
@@ -433,7 +516,7 @@ class Index:
 
     def _clear_drafts(self) -> None:
         """Delete the drafts that killed writers left; there is no other writer now."""
-        for folder, own in storage.OWN.items():
+        for folder, own in OWN.items():
             with contextlib.suppress(OSError):
                 for name in os.listdir(self.directory / folder):
                     of = files.draft_target(name)
@@ -472,11 +555,6 @@ def _name(row: Any) -> str:
 
 def _record(row: Any) -> tuple[str, Record]:
     return _name(row[:2]), Record(*row[2:])
-
-
-def matches(record: Record, about: Mapping[str, Any]) -> bool:
-    """Whether a record says of a file of vectors what the file is."""
-    return about.items() <= vars(record).items()
 
 
 def absent(paths: Mapping[str, Path]) -> set[str]:

@@ -112,8 +112,6 @@ class Record:
     reason: str = ""  # why it failed, or a warning about what of it could not be used
     duration: float = 0.0  # seconds
     frames: int = 0
-    digest: str = ""  # of the file of its embeddings
-    bytes: int = 0  # of that file
     recorded: float = 0.0  # when, seconds since the epoch; 0 where the video does not say
 
     @property
@@ -180,6 +178,26 @@ def join_name(root: str, below: str) -> str:
     return f"{root}//{below}" if root else below
 
 
+def check_arrays(arrays: VideoArrays, width: int) -> None:
+    """Refuse what cannot be the embeddings of a video.
+
+    Raises:
+      ArraysError: naming the first field that is wrong.
+    """
+    frames = len(arrays.times)
+    shapes = {"times": (np.float64, (frames,)), "vectors": (np.float16, (frames, width))}
+    for name, (dtype, shape) in shapes.items():
+        array = getattr(arrays, name)
+        if array.dtype != dtype or array.shape != shape or not np.isfinite(array).all():
+            raise ArraysError(f"its {name} cannot be kept: not finite, or of a wrong shape")
+    if not frames:
+        raise ArraysError("it has no frames")
+    if not 0 <= arrays.duration < MAX_SECONDS:
+        raise ArraysError(f"its duration cannot be kept: {arrays.duration} seconds")
+    if not abs(arrays.recorded) < MAX_SECONDS:
+        raise ArraysError(f"its date of recording cannot be kept: {arrays.recorded}")
+
+
 def check_record(name: str, record: Record) -> None:
     """Refuse a record that no index writes.
 
@@ -187,7 +205,7 @@ def check_record(name: str, record: Record) -> None:
       ValueError: naming the video.
     """
     path = PurePosixPath(name)
-    counts = record.size, record.frames, record.bytes
+    counts = record.size, record.frames
     good = (
         name not in ("", ".") and "\0" not in name and not path.is_absolute()
         and ".." not in path.parts
@@ -197,9 +215,7 @@ def check_record(name: str, record: Record) -> None:
         and min(counts) >= 0 and max(counts) <= MAX_BYTES
         and 0 <= record.duration < MAX_SECONDS and abs(record.recorded) < MAX_SECONDS
         and record.stamp == record.stamp.clipped()
-        and (not record.indexed or (
-            record.content and CONTENT_HASH.fullmatch(record.digest) and record.frames > 0
-        ))
+        and (not record.indexed or record.content)
     )  # fmt: skip
     if not good:
         raise ValueError(f"the record of {name[:80]!r}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError
+from hlformer_jax.search.index.embeddings import Span
 from hlformer_jax.search.index.records import (
     CONTENT_HASH,
     FAILED,
@@ -20,20 +21,20 @@ from hlformer_jax.search.index.records import (
     Stamp,
     Threshold,
     VideoArrays,
+    check_arrays,
     check_record,
     split_name,
 )
-from hlformer_jax.search.index.storage import write_vectors
 from hlformer_jax.text import legible
 
 if TYPE_CHECKING:
     from hlformer_jax.search.index.index import Index
 
+DEAD_SHARE = 0.25
+"""Share of the rows without a content above which the others are copied to another file."""
+
 FAVOURITE = "favourite"
 """The tag that the page's star gives."""
-
-_CONTENT_FIELDS = "duration", "recorded", "reason", "frames", "digest", "bytes"
-"""Fields of a record that are kept for its content."""
 
 
 class Writer:
@@ -53,19 +54,31 @@ class Writer:
         """Write the embeddings of a content, and record its paths."""
         if not CONTENT_HASH.fullmatch(content):
             raise ValueError(f"the content hash {content[:80]!r}")
-        facts = {"content": content, "key": self._index.key}
-        file = write_vectors(self._index.file(content), arrays, facts)
+        check_arrays(arrays, self._index.encoder.width)
+        for name in paths:
+            check_record(name, Record("0" * 16, content, 0, 0, 0, INDEXED))
+        [[generation], [end]] = self._execute(
+            "SELECT value FROM settings WHERE name IN ('generation', 'rows_end') ORDER BY name"
+        )
+        span = self._index.embeddings.append(generation, end, arrays.times, arrays.vectors)
+        self._execute(
+            "INSERT INTO contents (hash, duration, recorded, warning, first_row, frames, checksum,"
+            " rounded_checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET"
+            " duration = excluded.duration, recorded = excluded.recorded,"
+            " warning = excluded.warning, first_row = excluded.first_row,"
+            " frames = excluded.frames, checksum = excluded.checksum,"
+            " rounded_checksum = excluded.rounded_checksum",
+            content, float(arrays.duration), float(arrays.recorded), legible(arrays.warning), *span,
+        )  # fmt: skip
+        self._execute(
+            "UPDATE settings SET value = ? WHERE name = 'rows_end'", span.first + span.count
+        )
         for name, stamp in paths.items():
-            self.record(name, content, stamp, file.about)
-        if not paths:
-            self._put_content(content, file.about)
+            self.record(name, content, stamp)
 
-    def record(self, name: str, content: str, stamp: Stamp, about: Mapping[str, Any]) -> None:
-        """Record a path whose embeddings are on the disk (`VectorFile.about`)."""
-        record = Record(self._id(name, content), content, *stamp, INDEXED, **about)
-        check_record(name, record)
-        self._put_content(content, about)
-        self._put(name, record)
+    def record(self, name: str, content: str, stamp: Stamp) -> None:
+        """Record a path of a content whose embeddings are kept."""
+        self._put(name, Record(self._id(name, content), content, *stamp, INDEXED))
 
     def record_failure(self, name: str, content: str, stamp: Stamp, reason: str) -> None:
         """Record why a path could not be indexed."""
@@ -171,21 +184,30 @@ class Writer:
         self._delete_exclusions(moved)
         return True
 
+    def compact(self) -> None:
+        """Copy the rows in use to a file of their own, if more than a quarter is dead."""
+        rows = self._execute(
+            "SELECT hash, first_row, frames, checksum, rounded_checksum FROM contents"
+            " ORDER BY first_row"
+        )
+        spans = [Span(*row[1:]) for row in rows]
+        [[generation], [end]] = self._execute(
+            "SELECT value FROM settings WHERE name IN ('generation', 'rows_end') ORDER BY name"
+        )
+        used = sum(span.count for span in spans)
+        if end - used <= DEAD_SHARE * end:
+            return
+        firsts = self._index.embeddings.compact(generation, spans)
+        for (content, *_), first in zip(rows, firsts, strict=True):  # downwards, so unique
+            self._execute("UPDATE contents SET first_row = ? WHERE hash = ?", first, content)
+        self._connection.executemany(
+            "UPDATE settings SET value = ? WHERE name = ?",
+            [(generation + 1, "generation"), (used, "rows_end")],
+        )
+
     def _delete_exclusions(self, names: Iterable[str]) -> None:
         for name in names:
             self._execute("DELETE FROM exclusions WHERE root = ? AND path = ?", *_key(name))
-
-    def _put_content(self, content: str, about: Mapping[str, Any]) -> None:
-        values = [about[name] for name in _CONTENT_FIELDS]
-        values[2] = legible(values[2])
-        self._execute(
-            "INSERT INTO contents (hash, duration, recorded, warning, frames, digest,"
-            " bytes) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET"
-            " duration = excluded.duration, recorded = excluded.recorded,"
-            " warning = excluded.warning, frames = excluded.frames,"
-            " digest = excluded.digest, bytes = excluded.bytes",
-            content, *values,
-        )  # fmt: skip
 
     def _put(self, name: str, record: Record) -> None:
         """Record a path. Tags follow it to another content, which may have its own."""

@@ -25,10 +25,9 @@ import numpy as np
 from hlformer_jax import cli
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.files import OutputError, check_replaced, digest, is_gone
+from hlformer_jax.files import digest, is_gone
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index, Record, Stamp, VideoArrays, Writer, split_name
-from hlformer_jax.search.index.index import matches
 from hlformer_jax.search.index.records import (
     MAX_BYTES,
     MAX_SECONDS,
@@ -265,7 +264,7 @@ class _Run:
     def __post_init__(self) -> None:
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
         self._there: set[str] = set()
-        self._read: dict[str, dict[str, Any] | None] = {}
+        self._whole: dict[str, bool] = {}  # whether the embeddings of a content are whole
 
     def perform(self, retry: bool, only: Iterable[Path] | None, restore: bool) -> Report:
         started = time.monotonic()
@@ -324,7 +323,7 @@ class _Run:
                 self._count["gone"] += 1
                 continue
             self._count["offline"] += 1
-            if self._load(record.content) is None:
+            if not self._is_kept(record.content):
                 self.report(f"{printable(name)}: its vectors are damaged, and it is not there")
 
     def _plan(self, names: list[str], retry: bool, restore: bool) -> dict[str, list[_File]]:
@@ -361,7 +360,7 @@ class _Run:
             status = path.stat()
             file = _File(name, Stamp.of(status))
             if record and record.stamp == file.stamp:
-                if record.indexed and self._is_whole(name, record):
+                if record.indexed and self._is_kept(record.content):
                     self._count["unchanged"] += 1
                     return None
                 if not record.indexed and not retry:
@@ -402,14 +401,11 @@ class _Run:
             self.report(f"{printable(name)} was removed under another name, and stays out")
             return
         self._recognise(writer, name, content)
-        if (about := self._load(content)) is not None:
-            writer.record(name, content, file.stamp, about)
+        if self._is_kept(content):
+            writer.record(name, content, file.stamp)
             self._count["known"] += 1
-        elif content in tasks or not (reason := _blocked(self.index.file(content))):
+        else:
             tasks.setdefault(content, []).append(file)
-        else:  # not of the video: the next run tries again
-            self._tell_failure(name, reason)
-            writer.record_failure(name, content, UNKNOWN_STAMP, reason)
 
     def _recognise(self, writer: Writer, name: str, content: str) -> None:
         """Record a move, where a path is new and one of its content is not there any more."""
@@ -424,24 +420,17 @@ class _Run:
                     writer.move(other, name)
                     return
 
-    def _is_whole(self, name: str, record: Record) -> bool:
-        """Whether the vectors are whole; a record that says otherwise of them is mended."""
-        about = self._load(record.content)
-        if about is not None and not matches(record, about):
-            with self.index.writing() as writer:
-                writer.record(name, record.content, record.stamp, about)
-        return about is not None
-
-    def _load(self, content: str) -> dict[str, Any] | None:
-        """What a content's vectors are; None where there are none, or damaged ones (reported)."""
-        if content not in self._read:
-            self._read[content] = None
-            if self.index.file(content).exists():
+    def _is_kept(self, content: str) -> bool:
+        """Return whether a content has embeddings; damaged ones are reported, and are none."""
+        if content not in self._whole:
+            self._whole[content] = self.index.has_embeddings(content)
+            if self._whole[content]:
                 try:
-                    self._read[content] = self.index.load(content).about
+                    self.index.read(content)
                 except DamagedError as error:
-                    self.report(f"{str(error).partition(': index')[0]}: it is made anew")
-        return self._read[content]
+                    self.report(f"{str(error).partition(': index')[0]}: they are made anew")
+                    self._whole[content] = False
+        return self._whole[content]
 
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
         encoder = self.encoder
@@ -491,8 +480,6 @@ class _Run:
         else:
             try:
                 self._keep(encoded.finish(self.index.period, event), content, files)
-            except OutputError as error:  # a link, say, in the place of the vectors
-                reason, again = str(error), True
             except ArraysError as error:
                 reason = str(error)
         if reason:
@@ -506,7 +493,7 @@ class _Run:
         paths = {file.name: file.stamp for file in files if file.name not in excluded}
         with self.index.writing() as writer:
             writer.keep(content, whole, paths)
-        self._read.pop(content, None)
+        self._whole[content] = True
         if whole.warning:
             self.report(f"{printable(files[0].name)}: {whole.warning}")
         self._count["indexed"] += 1
@@ -555,15 +542,6 @@ def _name(path: Path, index: Index) -> str:
     if name is None:
         raise SearchError(f"{path} is not in {index.root}, the folder of this index: move it there")
     return name
-
-
-def _blocked(path: Path) -> str:
-    """Why no file can be written at a place: a link or directory, say; "" where one can."""
-    try:
-        check_replaced(path)
-    except OutputError as error:
-        return str(error)
-    return ""
 
 
 def _changed(path: Path, file: _File) -> bool:

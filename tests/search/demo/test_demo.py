@@ -382,7 +382,7 @@ def test_kinds_are_found_as_they_can_be_and_a_calibrated_level_keeps_its_rate(ma
 
 @pytest.mark.slow
 def test_a_second_time_nothing_is_made_anew(made):
-    parts = ("videos", "encoder", "index/videos")
+    parts = ("videos", "encoder")
     times = lambda: {
         path: path.stat().st_mtime_ns
         for part in parts

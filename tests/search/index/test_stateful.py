@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from hlformer_jax import files, search
 from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.search.index import Index, database, packed, storage
+from hlformer_jax.search.index import Index, database, packed
 
 NAMES = ["a.film", "b.film", "disk/a.film", "disk/c.film", "sub/deep/d.film"]
 COLOURS = ["red", "green", "blue", "white", "yellow"]
@@ -74,6 +74,16 @@ class Kill:
                 return super().execute(statement, *values)
 
         patch_(sqlite3, "connect", functools.partial(connect, factory=Connection))
+        pwrite = os.pwrite
+
+        def write_in_place(file, data, offset):
+            if self.dies():
+                if not self.dead:
+                    pwrite(file, data[: len(data) // 2], offset)
+                self.end()
+            return pwrite(file, data, offset)
+
+        patch_(os, "pwrite", write_in_place)
         patch_(Path, "write_bytes", write_bytes)
         patch_(Path, "replace", replacing)
         patch_(Path, "unlink", unlinking)
@@ -192,11 +202,11 @@ class Machine(RuleBasedStateMachine):
         found = set()
         with contextlib.suppress(SearchError):
             index = Index.open(self.directory)
-            for path in (self.directory / "videos").glob("*.npz"):
-                if storage.VECTORS.fullmatch(path.name):
-                    with contextlib.suppress(DamagedError):
-                        index.read(path.stem)
-                        found.add(path.stem)
+            rows = index._database.select("SELECT hash FROM contents")
+            for [content] in rows:
+                with contextlib.suppress(DamagedError):
+                    index.read(content)
+                    found.add(content)
         return found
 
     def note(self, names):
@@ -286,11 +296,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=numbers, how=st.sampled_from(["flip", "cut", "delete", "zero"]))
     def damage_vectors(self, number, how):
-        paths = sorted((self.directory / "videos").glob("[0-9a-f]*.npz"))
+        paths = sorted(self.directory.glob("embeddings-*.*"))
         if paths:
-            path = paths[number % len(paths)]
-            damage(path, number, how)
-            self.damaged.add(path.stem)
+            damage(paths[number % len(paths)], number, how)
             self.forget()
 
     @rule(
@@ -356,7 +364,7 @@ class Machine(RuleBasedStateMachine):
         # Of those that are not there, damaged ones stay so.
         self.damaged &= {self.records[name] for name in offline} - self.whole()
         wrong = {content for content in self.damaged if content in self.records.values()}
-        assert set(index.verify()) == {f"{content}.npz" for content in wrong}
+        assert {name for name in index.verify() if len(name) == 64} == wrong
         fresh = archive.create(self.place / "fresh", self.films)
         with fresh.writing() as writer:
             for name in self.excluded:

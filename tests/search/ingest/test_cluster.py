@@ -99,7 +99,7 @@ def test_an_actor_with_another_encoder_or_none_ends_the_run_in_a_line(ray, films
         archive.fill(index, source=source(index, load=OtherEncoder))
     with pytest.raises(SearchError, match=f"^{socket.gethostname()}: there is no encoder here$"):
         archive.fill(index, source=source(index, load=no_encoder))
-    assert not (index.directory / "videos").exists()
+    assert index.contents() == []
 
 
 class OtherEncoder(archive.Encoder):
@@ -214,7 +214,7 @@ def test_a_run_on_ray_that_was_killed_is_gone_on_with(folder, tmp_path):
         command(folder, index, "--ray=local"), env=processes.environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    while process.poll() is None and not list(index.glob("videos/**/*.npz")):
+    while process.poll() is None and not list(index.glob("embeddings-*.f16")):
         time.sleep(0.01)
     process.kill()
     assert process.wait() == -signal.SIGKILL  # it was not done
@@ -245,7 +245,7 @@ def test_a_machine_that_dies_has_its_videos_done_by_the_others(tmp_path, monkeyp
             command(folder, index, f"--ray={three.address}"), stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env=processes.environment(), text=True,
         )  # fmt: skip
-        while process.poll() is None and not list(index.glob("videos/**/*.npz")):
+        while process.poll() is None and not list(index.glob("embeddings-*.f16")):
             time.sleep(0.01)
         assert process.poll() is None  # it is not done
         three.remove_node(others[0], allow_graceful=False)

@@ -87,25 +87,6 @@ def test_the_recording_date_is_kept_and_a_file_without_has_its_own(index, films)
     assert dates["b.film"] == ((films / "b.film").stat().st_mtime_ns / 1e9, "file")
 
 
-def test_what_stands_in_the_place_of_vectors_stays_and_blocks_no_other_video(index, films):
-    records = index.videos
-    folder, link = (index.file(records[name].content) for name in ("a.film", "b.film"))
-    for path in (folder, link):
-        path.unlink()
-    (folder / "own").mkdir(parents=True)
-    link.symlink_to(films / "a.film")
-    archive.film(films / "new.film", ["white"] * 4)
-    report, told = archive.fill(index)
-    assert counts(report) == {"indexed": 1, "unchanged": 1, "failed": 2}
-    assert any("is a directory" in line for line in told)
-    assert any("is a link" in line for line in told)
-    assert (folder / "own").is_dir() and link.is_symlink()
-    folder.joinpath("own").rmdir()
-    folder.rmdir()
-    link.unlink()
-    assert counts(archive.fill(index)[0]) == {"indexed": 2, "unchanged": 2}
-
-
 def test_a_file_that_cannot_be_read_for_once_keeps_its_vectors(index, films, monkeypatch):
     os.utime(films / "b.film", (1, 1))
 
@@ -175,10 +156,8 @@ def test_what_could_not_be_used_of_a_video_stays_known(index, films):
     _, told = archive.fill(index, video=archive.VIDEO._replace(sample=Cut))
     assert "cut.film: cannot be read after 5 s" in told
     assert reasons() == {"cut.film": Cut.warning}
-    # Copied, its embeddings touched: nothing is decoded again.
+    # Copied: nothing is decoded again.
     (films / "copy.film").write_bytes((films / "cut.film").read_bytes())
-    content = index.videos["cut.film"].content
-    os.utime(index.file(content), (1, 1))
     archive.fill(index)
     assert reasons() == dict.fromkeys(("copy.film", "cut.film"), Cut.warning)
 
@@ -286,7 +265,8 @@ def test_an_index_whose_makers_were_killed_is_that_of_one_that_was_not(
         for name, one in index.videos.items()
     }
     assert strip(index) == strip(whole)
-    own = {".lock", ".hlformer-index", "index.db", "index.db.bak", "index.sums", "videos"}
+    own = {".lock", ".hlformer-index", "index.db", "index.db.bak", "index.sums"}
+    own |= {f"embeddings-1.{suffix}" for suffix in ("f16", "times", "i8", "bounds")}
     assert not {path.name for path in directory.iterdir()} - own
     assert cut_short >= least
 
@@ -299,7 +279,9 @@ def test_ctrl_c_keeps_what_is_complete_and_ends_the_processes(tmp_path):
     process = started(tmp_path, directory, films, 1)
     assert process.stdout.readline() == "begins\n"
     # The second: the signal may come after a file is written and before it is recorded.
-    while len(list(directory.glob("videos/*.npz"))) < 2:
+    while not (directory / "embeddings-1.f16").exists():
+        time.sleep(0.02)
+    while len(Index.open(directory).contents()) < 2:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
