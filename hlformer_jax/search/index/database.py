@@ -275,7 +275,8 @@ class Database:
             for name in (MARK, DATABASE, COPY, SUMS):
                 _discard_drafts(self.directory, name)
             try:
-                yield
+                with _named(self.directory / DATABASE):
+                    yield
             finally:
                 self.finish()
 
