@@ -42,7 +42,7 @@ from benchmarks.measure import (
     summary,
     timed,
 )
-from hlformer_jax import files, models
+from hlformer_jax import models
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import UserError
@@ -53,10 +53,10 @@ from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.runtime import devices
 from hlformer_jax.search.encoder import load_encoder
-from hlformer_jax.search.index import Index, Stamp, VideoArrays, Writer, sealed
+from hlformer_jax.search.index import Index, Stamp, VideoArrays, Writer
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.rankers import LABELS
-from hlformer_jax.search.signals.transcript import said
+from hlformer_jax.search.signals.transcript import said, transcripts
 from hlformer_jax.typing import Array
 
 CAPTIONS_PER_VALIDATION_VIDEO = 17_505 / ACTIVITYNET_VIDEOS["val"]
@@ -204,9 +204,9 @@ class Archive:
         writer.keep(content, arrays, {name: Stamp(0, 1, 1)})
         ranks = np.random.default_rng((video, 2)).zipf(1.2, (SECONDS // CUE, 8)) % WORDS
         texts = [" ".join(f"word{rank}" for rank in cue) for cue in ranks]
-        cues = [(CUE * i, CUE * (i + 1) - 1, text) for i, text in enumerate(texts)]
-        written = {"content": content, "sources": [], "inside": cues, "cues": cues}
-        files.write_bytes(index.text(content), sealed.seal(written))
+        cues = [transcripts.Cue(CUE * i, CUE * (i + 1) - 1, text) for i, text in enumerate(texts)]
+        transcript = transcripts.Transcript(transcripts.Source("", [], cues))
+        transcripts.put(writer, content, transcript)
         if video % 2:
             writer.tag([name], ["kept"])
 

@@ -34,7 +34,7 @@ PROJECTION = np.random.default_rng(7).normal(size=(4, WIDTH))
 
 FOREIGN = [
     ".env.local", ".gitlab-ci.yml", ".pre-commit-config.yaml", "notes.txt",
-    "videos/.env.local", "videos/holiday.npz", "texts/.x.json.host.1", "videos/a.film",
+    "videos/.env.local", "videos/holiday.npz", "texts/.x.vectors.host.1", "videos/a.film",
     f"texts/.{'0' * 64}.txt.hlformer-0123456789abcdef.part", "embeddings.f16", "embeddings-x.i8",
     "packed/.b.c", "packed/segments-notes.npy", "packed/rows.json",
 ]  # fmt: skip

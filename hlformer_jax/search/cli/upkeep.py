@@ -33,17 +33,13 @@ def status(options: Options) -> None:
     index = console.open_index(options.index)
     of = index.summary()
     noted = [entry for entry in index.entries() if entry.reason]
-    damaged = [one.line for one in transcripts.damaged(index).values()]
-    left_out: list[transcripts.Problem] = []
-    with contextlib.suppress(DamagedError):  # of which `damaged` has a line
-        left_out = transcripts.problems(index)
+    left_out = transcripts.problems(index)
     if options.json:
         lists: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
         for entry in noted:
             kind = "failures" if entry.state == "failed" else "warnings"
             lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
         lists["subtitles"] = [problem._asdict() for problem in left_out]
-        lists["transcripts"] = damaged
         print(json.dumps(files.jsonable(of | lists), indent=2))
         return
     level = index.thresholds.get(rankers.DEFAULT)
@@ -72,8 +68,6 @@ def status(options: Options) -> None:
         print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
     for problem in left_out:
         print(f"  subtitles: {printable(problem.file)}: {printable(problem.reason)}")
-    for line in damaged:
-        print(f"  damaged: {printable(line)}")
 
 
 @command(
@@ -139,24 +133,17 @@ def prune(options: Options) -> None:
 def verify(options: Options) -> None:
     """Read an index through, and name what is damaged."""
     index = Index.open(options.index)
-    wrong = index.verify() | packed.damaged(index.directory)
-    texts = said.damaged(index)
-    for line in (*wrong.values(), *(damage.line for damage in texts.values())):
+    wrong = index.verify() | packed.damaged(index.directory) | said.damaged(index)
+    for line in wrong.values():
         print(printable(line))
     contents = index.contents()
-    paths = (index.text, index.text_copy, index.text_vectors)
-    total = len(contents) + sum(os.path.lexists(path(one)) for one in contents for path in paths)
+    total = len(contents) + sum(os.path.lexists(index.text_vectors(one)) for one in contents)
     total += 3  # the database, its copy, and the rounded rows
     with contextlib.suppress(OSError):  # which `packed.damaged` has told
         total += len(packed.own_files(index.directory))
-    if wrong or texts:
+    if wrong:
         again = command_line("search", "index", index.root, f"--index={options.index}")
-        count = len(wrong) + len(texts)
-        mended = len(wrong) + sum(damage.is_mended for damage in texts.values())
-        remedy = f"{again} makes them anew"
-        if mended < count:
-            remedy = f"{again} makes {mended} anew; the lines above say what the others need"
-        raise DamagedError(f"{count} of {total} parts are damaged: {remedy}")
+        raise DamagedError(f"{len(wrong)} of {total} parts are damaged: {again} makes them anew")
     print(f"{total} parts are whole")
 
 

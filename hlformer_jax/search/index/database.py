@@ -87,6 +87,15 @@ CREATE TABLE thresholds (
     ranker TEXT PRIMARY KEY, above REAL NOT NULL, false_alarms REAL NOT NULL,
     captions INTEGER NOT NULL, frames INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE cues (
+    content TEXT NOT NULL REFERENCES contents(hash) ON DELETE CASCADE, position INTEGER NOT NULL,
+    source TEXT NOT NULL, facts TEXT NOT NULL, cues TEXT NOT NULL, PRIMARY KEY (content, position)
+) WITHOUT ROWID;
+CREATE TABLE partial_recognitions (
+    content TEXT PRIMARY KEY REFERENCES contents(hash) ON DELETE CASCADE,
+    model TEXT NOT NULL, state TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE subtitle_problems (file BLOB NOT NULL, reason TEXT NOT NULL, video BLOB NOT NULL);
 """
 
 
@@ -133,7 +142,7 @@ class Database:
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
-            counters = {"version": 1, "generation": 1, "rows_end": 0}
+            counters = {"version": 1, "generation": 1, "rows_end": 0, "transcripts": ""}
             connection.executemany("INSERT INTO settings VALUES (?, ?)", counters.items())
             connection.execute("INSERT INTO roots VALUES (x'', ?)", [os.fsencode(root)])
             _replace_database(directory, connection.serialize())
@@ -156,7 +165,9 @@ class Database:
             made = time.strftime("%Y-%m-%d %H:%M", time.localtime(_modified(copy)))
             self.note = f"{error}: its copy of {made} is used"
             if not self._is_unreadable:
-                self.note += "; index the folder again to mend it"
+                self.note += (
+                    "; index the folder again to mend it, and transcribe what was recognised since"
+                )
 
     def _connect(self, name: str) -> None:
         """Open one of both files, and check it against its checksum.

@@ -2,7 +2,7 @@
 
     DIR/index.db         the record of every path and content (`database`)
     DIR/embeddings-N.*   the embeddings of all frames (`embeddings`)
-    DIR/texts/           transcripts, and embeddings of their passages (`said`)
+    DIR/texts/           embeddings of the passages of transcripts (`said`)
     DIR/packed/          further matrices that searches map into memory; made anew at need
 
 Without its mark nothing in a directory is touched, and nothing but files of these full names, and
@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,11 @@ FROM contents JOIN settings ON name = 'generation'
 """
 
 
-TEXTS = re.compile(
-    r"[0-9a-f]{64}((\.copy|\.damaged-[0-9]+)?\.json|\.vectors|\.partial)|problems\.list"
-)
-"""Names of the files of transcripts (`transcripts`) and of what was recognised in a part."""
+TEXTS = re.compile(r"[0-9a-f]{64}\.vectors")
+"""Names of the files of embeddings of passages."""
+
+COPY_SECONDS = 300.0
+"""Time in a long run after which the database is copied, so that hours of work are in both."""
 
 OWN = {"texts": TEXTS, "packed": PACKED}
 """Names of the files of an index in each of its folders; drafts of no others are deleted."""
@@ -69,6 +71,7 @@ class Index:
         self.directory = directory
         self._database = database
         self._runs = 0
+        self._copied = time.monotonic()
         self._videos: tuple[Any, dict[str, Record]] = (None, {})
         facts = json.loads(database.setting("encoder"))
         self.encoder = EncoderFacts(**facts | {"places": tuple(facts["places"])})
@@ -330,21 +333,13 @@ class Index:
 
     # Files
 
-    def text(self, content: str) -> Path:
-        """Return the place of the transcript of a content (`transcripts`)."""
-        return self.directory / "texts" / f"{content}.json"
-
     def text_vectors(self, content: str) -> Path:
         """Return the place of the embeddings of the passages of a content."""
-        return self.text(content).with_suffix(".vectors")
+        return self.directory / "texts" / f"{content}.vectors"
 
-    def partial_text(self, content: str) -> Path:
-        """Return where the part of a content lies that was recognised so far (`recognition`)."""
-        return self.text(content).with_suffix(".partial")
-
-    def text_copy(self, content: str) -> Path:
-        """Return the place of the copy of a transcript in which something was recognised."""
-        return self.text(content).with_suffix(".copy.json")
+    def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a query of the database (`database` has its tables)."""
+        return self._database.select(statement, values)
 
     # Embeddings
 
@@ -473,7 +468,7 @@ class Index:
                 writer.compact()
         for content in writer.unused:
             self._discard_files(content)
-        if not self._runs:
+        if not self._runs or time.monotonic() - self._copied > COPY_SECONDS:
             self._finish()
 
     @contextlib.contextmanager
@@ -504,15 +499,13 @@ class Index:
 
     def _finish(self) -> None:
         """Copy the database after a change, and delete the files that it no longer names."""
+        self._copied = time.monotonic()
         self._database.finish()
         self.embeddings.discard_older(self._database.setting("generation"))
 
     def _discard_files(self, content: str) -> None:
         """Delete the files of a content."""
-        files.discard(self.text(content))
-        files.discard(self.text_copy(content))
         files.discard(self.text_vectors(content))
-        files.discard(self.partial_text(content))
 
     def _clear_drafts(self) -> None:
         """Delete the drafts that killed writers left; there is no other writer now."""

@@ -45,7 +45,8 @@ class Writer:
         self._index, self._connection = index, connection
         self.unused: set[str] = set()  # contents whose files may go once this is committed
 
-    def _execute(self, statement: str, *values: Any) -> list[Any]:
+    def execute(self, statement: str, *values: Any) -> list[Any]:
+        """Execute a statement of SQL, and return the rows that it gives."""
         return self._connection.execute(statement, values).fetchall()
 
     # Videos
@@ -57,11 +58,11 @@ class Writer:
         check_arrays(arrays, self._index.encoder.width)
         for name in paths:
             check_record(name, Record("0" * 16, content, 0, 0, 0, INDEXED))
-        [[generation], [end]] = self._execute(
+        [[generation], [end]] = self.execute(
             "SELECT value FROM settings WHERE name IN ('generation', 'rows_end') ORDER BY name"
         )
         span = self._index.embeddings.append(generation, end, arrays.times, arrays.vectors)
-        self._execute(
+        self.execute(
             "INSERT INTO contents (hash, duration, recorded, warning, first_row, frames, checksum,"
             " rounded_checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET"
             " duration = excluded.duration, recorded = excluded.recorded,"
@@ -70,7 +71,7 @@ class Writer:
             " rounded_checksum = excluded.rounded_checksum",
             content, float(arrays.duration), float(arrays.recorded), legible(arrays.warning), *span,
         )  # fmt: skip
-        self._execute(
+        self.execute(
             "UPDATE settings SET value = ? WHERE name = 'rows_end'", span.first + span.count
         )
         for name, stamp in paths.items():
@@ -94,7 +95,7 @@ class Writer:
 
     def drop(self, name: str) -> None:
         """Forget a path; its embeddings stay until `discard_unused`."""
-        self._execute("DELETE FROM paths WHERE root = ? AND path = ?", *_key(name))
+        self.execute("DELETE FROM paths WHERE root = ? AND path = ?", *_key(name))
 
     def forget(self, names: Collection[str]) -> None:
         """Forget paths, and the embeddings that no other path has."""
@@ -107,7 +108,7 @@ class Writer:
         """Remove the embeddings, of these contents or of all, that no path has."""
         unused = {
             content
-            for [content] in self._execute(
+            for [content] in self.execute(
                 "SELECT hash FROM contents WHERE hash NOT IN"
                 " (SELECT embedded FROM paths WHERE embedded IS NOT NULL)"
             )
@@ -146,13 +147,13 @@ class Writer:
             names |= set(self._index.names(root))
         self.forget(names)
         for root in removed_roots:
-            self._execute("DELETE FROM exclusions WHERE root = ?", os.fsencode(root))
-            self._execute("DELETE FROM roots WHERE name = ?", os.fsencode(root))
+            self.execute("DELETE FROM exclusions WHERE root = ?", os.fsencode(root))
+            self.execute("DELETE FROM roots WHERE name = ?", os.fsencode(root))
         return len(names)
 
     def exclude(self, name: str, content: str) -> None:
         """Record that a path, and its content unless "", was removed."""
-        self._execute("INSERT OR REPLACE INTO exclusions VALUES (?, ?, ?)", *_key(name), content)
+        self.execute("INSERT OR REPLACE INTO exclusions VALUES (?, ?, ?)", *_key(name), content)
 
     def include(self, name: str, content: str = "") -> None:
         """Forget that a path was removed, and its content where that is gone from other paths."""
@@ -186,12 +187,12 @@ class Writer:
 
     def compact(self) -> None:
         """Copy the rows in use to a file of their own, if more than a quarter is dead."""
-        rows = self._execute(
+        rows = self.execute(
             "SELECT hash, first_row, frames, checksum, rounded_checksum FROM contents"
             " ORDER BY first_row"
         )
         spans = [Span(*row[1:]) for row in rows]
-        [[generation], [end]] = self._execute(
+        [[generation], [end]] = self.execute(
             "SELECT value FROM settings WHERE name IN ('generation', 'rows_end') ORDER BY name"
         )
         used = sum(span.count for span in spans)
@@ -199,7 +200,7 @@ class Writer:
             return
         firsts = self._index.embeddings.compact(generation, spans)
         for (content, *_), first in zip(rows, firsts, strict=True):  # downwards, so unique
-            self._execute("UPDATE contents SET first_row = ? WHERE hash = ?", first, content)
+            self.execute("UPDATE contents SET first_row = ? WHERE hash = ?", first, content)
         self._connection.executemany(
             "UPDATE settings SET value = ? WHERE name = ?",
             [(generation + 1, "generation"), (used, "rows_end")],
@@ -207,20 +208,20 @@ class Writer:
 
     def _delete_exclusions(self, names: Iterable[str]) -> None:
         for name in names:
-            self._execute("DELETE FROM exclusions WHERE root = ? AND path = ?", *_key(name))
+            self.execute("DELETE FROM exclusions WHERE root = ? AND path = ?", *_key(name))
 
     def _put(self, name: str, record: Record) -> None:
         """Record a path. Tags follow it to another content, which may have its own."""
         check_record(name, record)
         before = self._index.record(name)
         if before is not None and record.content and before.content != record.content:
-            self._execute(
+            self.execute(
                 "INSERT INTO tags SELECT ?, key, tag FROM tags WHERE content = ?"
                 " AND NOT EXISTS (SELECT 1 FROM tags WHERE content = ?)",
                 record.content, before.content, record.content,
             )  # fmt: skip
         reason = "" if record.indexed else record.reason
-        self._execute(
+        self.execute(
             "INSERT INTO paths (root, path, id, content, size, modified_ns, changed_ns, state,"
             " reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (root, path) DO UPDATE SET"
             " id = excluded.id, content = excluded.content, size = excluded.size,"
@@ -242,7 +243,7 @@ class Writer:
         return identity
 
     def _is_taken(self, identity: str, name: str) -> bool:
-        rows = self._execute("SELECT root, path FROM paths WHERE id = ?", identity)
+        rows = self.execute("SELECT root, path FROM paths WHERE id = ?", identity)
         return any(row != _key(name) for row in rows)
 
     # Tags, roots and settings
@@ -263,11 +264,11 @@ class Writer:
             if record is None or not record.content:
                 raise SearchError(f"{name} could not be read, and is not tagged")
             for key, tag in new.items():
-                self._execute(
+                self.execute(
                     "INSERT OR REPLACE INTO tags VALUES (?, ?, ?)", record.content, key, tag
                 )
             for key in dropped:
-                self._execute("DELETE FROM tags WHERE content = ? AND key = ?", record.content, key)
+                self.execute("DELETE FROM tags WHERE content = ? AND key = ?", record.content, key)
 
     def add_root(self, folder: Path) -> str:
         """Record a further root, of an absolute path; return its name."""
@@ -278,22 +279,22 @@ class Writer:
             if name not in roots and not os.path.lexists(self._index.root / name):
                 break
             name = f"{wanted}-{number}"
-        self._execute("INSERT INTO roots VALUES (?, ?)", os.fsencode(name), os.fsencode(folder))
+        self.execute("INSERT INTO roots VALUES (?, ?)", os.fsencode(name), os.fsencode(folder))
         return name
 
     def move_root(self, name: str, folder: Path) -> None:
         """Record that a root has another path now; "" is the first root."""
-        self._execute(
+        self.execute(
             "UPDATE roots SET path = ? WHERE name = ?", os.fsencode(folder), os.fsencode(name)
         )
 
     def set_checkpoint(self, run: Path) -> None:
         """Record the directory of the trained model that ranks by default."""
-        self._execute("UPDATE settings SET value = ? WHERE name = 'checkpoint'", os.fsencode(run))
+        self.execute("UPDATE settings SET value = ? WHERE name = 'checkpoint'", os.fsencode(run))
 
     def set_thresholds(self, thresholds: Mapping[str, Threshold]) -> None:
         """Record the calibrated match thresholds of rankers, in place of those before."""
-        self._execute("DELETE FROM thresholds")
+        self.execute("DELETE FROM thresholds")
         for ranker, threshold in thresholds.items():
             if not (
                 abs(threshold.above) < 2**40
@@ -301,7 +302,7 @@ class Writer:
                 and min(threshold.captions, threshold.frames) > 0
             ):
                 raise ValueError(f"the match threshold {threshold}")
-            self._execute(
+            self.execute(
                 "INSERT INTO thresholds VALUES (?, ?, ?, ?, ?)",
                 ranker, *dataclasses.astuple(threshold),
             )  # fmt: skip

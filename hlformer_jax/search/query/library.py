@@ -359,10 +359,7 @@ class Library:
 
     def subtitle_problems(self) -> list[transcripts.Problem]:
         """Return the subtitle files of which nothing, or not all, is searched."""
-        try:
-            return transcripts.problems(self._index)
-        except DamagedError as error:
-            return [transcripts.Problem("the list of subtitle files", str(error))]
+        return transcripts.problems(self._index)
 
     def tag(self, id: str, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
         """Gives tags to a video of an id or path, and takes others from it; returns all it has.

@@ -129,7 +129,7 @@ def _full(file, data, offset):
 
 
 def test_what_killed_writers_left_is_removed(index):
-    own = [database.COPY, f"texts/{'0' * 64}.json", f"packed/segments-{'0' * 32}.int8.npy"]
+    own = [database.COPY, f"texts/{'0' * 64}.vectors", f"packed/segments-{'0' * 32}.int8.npy"]
     paths = [index.directory / name for name in own]
     part = ".hlformer-0123456789abcdef.part"
     drafts = [path.with_name(f".{path.name}{part}") for path in paths]

@@ -15,7 +15,7 @@ from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.query import library
 from hlformer_jax.search.signals import rankers
-from hlformer_jax.search.signals.transcript import said
+from hlformer_jax.search.signals.transcript import said, transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Reader
 
 WORDS = {
@@ -102,9 +102,9 @@ def test_what_is_only_said_has_no_score(index, monkeypatch):
 
 def test_texts_follow_their_files(index, films):
     found = lambda words: [hit.video for hit in archive.opened(index).query(words, only="said")]
-    kept = {path: path.read_bytes() for path in (index.directory / "texts").iterdir()}
+    kept = archive.everything(index.directory)
     archive.fill(index, video=archive.TOLD)
-    assert kept == {path: path.read_bytes() for path in (index.directory / "texts").iterdir()}
+    assert kept == archive.everything(index.directory)  # not even the database was written
     write(films, {"b.film": [(0, 1, "something else")]})
     (films / "a.film").rename(films / "moved.film")  # its text is not beside it any more
     archive.fill(index, video=archive.TOLD)
@@ -117,7 +117,7 @@ def test_texts_follow_their_files(index, films):
     (films / "b.film").unlink()
     with index.writing() as writer:
         writer.forget(["b.film"])
-    assert len(list((index.directory / "texts").glob("*.json"))) == 2
+    assert len(transcripts.contents(index)) == 2
     assert len(list((index.directory / "texts").glob("*.vectors"))) == 2
 
 
@@ -266,16 +266,11 @@ def test_two_rankings_of_what_is_said_are_one_by_reciprocal_ranks(share, order):
     assert {one.score for one in found["b"]} == {2 / 62} and found["c"][0].share == 0
 
 
-@pytest.mark.parametrize("where", ["texts", "packed"])
-def test_damaged_texts_are_named_and_made_anew(index, where):
+def test_a_damaged_table_of_passages_is_made_anew(index):
     before = archive.opened(index).query("captain", only="said")[0].said
-    for path in (index.directory / where).glob("*.json" if where == "texts" else "said-*"):
+    for path in (index.directory / "packed").glob("said-*"):
         content = path.read_bytes()
         path.write_bytes(content[:-9] + b"x" + content[-8:])
-    if where == "texts":
-        assert len(said.damaged(index)) == 3
-        archive.fill(Index.open(index.directory), video=archive.TOLD)
-        assert said.damaged(index) == {}
     assert archive.opened(index).query("captain", only="said")[0].said == before
 
 
