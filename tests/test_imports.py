@@ -63,10 +63,10 @@ SEARCH_MAY_IMPORT = {
     "signals": {"times", "index"},
     "query": {"times", "index", "encoder", "signals"},
     "ingest": {"index", "signals"},
-    "exports": {"times", "query"},
-    "evaluation": {"index", "signals", "query"},
+    "export": {"times", "query"},
+    "evaluate": {"index", "signals", "query"},
     "demo": {"times", "index", "encoder", "ingest"},
-    "serve": {"times", "index", "signals", "query", "ingest", "exports"},
+    "serve": {"times", "index", "signals", "query", "ingest", "export"},
     "cli": {
         "times",
         "index",
@@ -74,8 +74,8 @@ SEARCH_MAY_IMPORT = {
         "signals",
         "query",
         "ingest",
-        "exports",
-        "evaluation",
+        "export",
+        "evaluate",
         "serve",
         "demo",
     },
@@ -89,8 +89,8 @@ OWNER = {
     "tensorflow_datasets": "data.prepared",
     "ray": "search.ingest.cluster",
     "psycopg": "search.signals.store",
-    "opentimelineio": "search.exports",
-    "mcp": "search.serve.agents",
+    "opentimelineio": "search.export.timelines",
+    "mcp": "search.serve.mcp",
 }
 AT_MOST_ONE_MODULE = {"matplotlib", "tensorboardX"}
 NOT_IN_OPS = {"flax", "optax", "orbax", "chex"}

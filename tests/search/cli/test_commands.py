@@ -17,10 +17,11 @@ import pytest
 from hlformer_jax import files
 from hlformer_jax.data.extracted import ExtractedReader
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import evaluation, exports, times
+from hlformer_jax.search import export, times
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli.commands import COMMANDS
 from hlformer_jax.search.encoder import DEFAULT_ENCODER
+from hlformer_jax.search.evaluate import metrics
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.ingest import extract
@@ -795,10 +796,10 @@ def test_a_caption_that_is_right_for_every_video_has_no_auc_and_makes_no_level(a
 
 def test_runs_are_told_apart_in_a_table():
     runs = ["hlformer/0", "hlformer/1", "ms_sl"]
-    shown = evaluation.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
+    shown = metrics.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
     assert shown == ["best_frame", *runs]
-    assert evaluation.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
-    assert evaluation.told_apart(["segments"]) == ["segments"]
+    assert metrics.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
+    assert metrics.told_apart(["segments"]) == ["segments"]
 
 
 def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
@@ -863,7 +864,7 @@ def test_clips_of_two_videos_or_parts_never_have_one_name():
     long = "x" * 250
     names = ["a.mp4", "b/a.mp4", "b_a.mp4", "b%2Fa.mp4", "b/a.mkv", f"{long}.mp4", f"b/{long}.mp4"]
     parts = [(3, 5), (3.0001, 5), (1234567.1, 1234567.2), (1234567.1, 1234567.3)]
-    clips = [exports.clip_name(name, *part) for name, part in itertools.product(names, parts)]
+    clips = [export.clip_name(name, *part) for name, part in itertools.product(names, parts)]
     assert len(set(clips)) == len(clips)
     assert clips[0] == "a.mp4_3-5.mp4"
     assert all("/" not in clip and len(clip) < 240 for clip in clips)
