@@ -196,12 +196,13 @@ class Follower:
     def _scan(self, index: Index, second: float) -> None:
         """Find the files that differ from their records, and since when they are as they are."""
         stamps = _changed_stamps(index, self._video, self._attempted)
-        earlier = self._changed_files
+        since = {}
+        for path, stamp in stamps.items():
+            earlier = self._changed_files.get(path)
+            if earlier is not None and earlier[0] == stamp:
+                since[path] = earlier[1]
         self._changed_files = {
-            path: earlier[path]
-            if path in earlier and earlier[path][0] == stamp
-            else (stamp, second)
-            for path, stamp in stamps.items()
+            path: (stamp, since.get(path, second)) for path, stamp in stamps.items()
         }
 
     def _settled_files(self, second: float) -> dict[str, Stamp]:

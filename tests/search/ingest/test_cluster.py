@@ -133,7 +133,7 @@ def test_an_actor_has_a_gpu_or_else_a_machine():
     gpus = [node(CPU=64.0, GPU=8.0), node(CPU=16.0, GPU=1.0), node(CPU=4.0)]
     assert cluster._share(gpus) == (9, 8, 1)
     assert cluster._share([node(CPU=2.0, GPU=4.0)]) == (4, 1, 1)
-    with pytest.raises(SearchError, match="no machine of the Ray cluster has a core"):
+    with pytest.raises(SearchError, match="no machine of the Ray cluster has a free core"):
         cluster._share([node(memory=1.0), node(CPU=0.0)])
 
 
