@@ -1,4 +1,4 @@
-"""Names that other programs give to fields of a configuration, and what is meant by a wrong one."""
+"""Suggestions for a field of a configuration that does not exist."""
 
 from collections.abc import Collection, Mapping
 
@@ -45,7 +45,7 @@ COMMON_NAMES: Mapping[str, str] = {
     "metric": "eval.select",
     "monitor": "eval.select",
 }
-"""Fields by names that other programs give them."""
+"""Fields by the names that other programs give them."""
 
 ENVIRONMENT: Mapping[str, str] = {
     **dict.fromkeys(
@@ -68,24 +68,24 @@ ENVIRONMENT: Mapping[str, str] = {
         "parameters of another run are --init, a checkpoint to evaluate is --checkpoint",
     ),
 }
-"""What is no field of a configuration, and what sets it, by names that other programs give it."""
+"""Hints on settings of other programs that are not fields here, by their names there."""
 
 
-def field_suggestion(name: str, known: Collection[str]) -> str:
-    """Return the end of a line on a field that does not exist: what may be meant, or "".
+def field_suggestion(name: str, fields: Collection[str]) -> str:
+    """Return the end of an error on a field that does not exist: a suggestion, or "".
 
     Args:
       name: full name of the field, such as "optim.lr".
-      known: full names of the fields.
+      fields: full names of all fields.
     """
     key = name.rpartition(".")[2]
     if key in ENVIRONMENT:
         return f"; {ENVIRONMENT[key]}"
-    same = [field for field in known if field.rpartition(".")[2] == key]
-    if key in COMMON_NAMES and COMMON_NAMES[key] in known:
-        same.insert(0, COMMON_NAMES[key])
-    if same:
-        return f"; did you mean config.{same[0]}?"
+    matches = [field for field in fields if field.rpartition(".")[2] == key]
+    if key in COMMON_NAMES and COMMON_NAMES[key] in fields:
+        matches.insert(0, COMMON_NAMES[key])
+    if matches:
+        return f"; did you mean config.{matches[0]}?"
     section = name.rpartition(".")[0]
-    inside = [field for field in known if field.rpartition(".")[0] == section]
-    return suggestion(name, inside) or suggestion(name, known)
+    section_fields = [field for field in fields if field.rpartition(".")[0] == section]
+    return suggestion(name, section_fields) or suggestion(name, fields)
