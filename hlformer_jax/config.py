@@ -409,7 +409,7 @@ PRVR: Mapping[str, Any] = {
         # `moments` IoU 0.3, IoU 0.5, IoU 0.7 and mIoU. "last": the last epoch, however it is.
         "select": Field("SumR", LINE),
         # Times of the captions' moments, by which every evaluation adds the localisation of the
-        # first moment (retrieval/localisation.py): a file (docs/data.md), of which a relative
+        # first moment (retrieval/moments.py): a file (docs/data.md), of which a relative
         # path begins at {manual_dir}/{collection}; "data": those that the data set has itself; "":
         # none.
         "moments": Field("", PATH),

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.library import Hit, Library
 from hlformer_jax.search.store import Store

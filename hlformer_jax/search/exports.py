@@ -28,7 +28,7 @@ from xml.etree import ElementTree
 
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError, legible, optional
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search import queries
 from hlformer_jax.search.library import Hit
 

@@ -31,7 +31,7 @@ from hlformer_jax.errors import (
     printable,
 )
 from hlformer_jax.files import OutputError, check_replaced, digest, is_gone
-from hlformer_jax.retrieval.localisation import segments
+from hlformer_jax.retrieval.segments import segments
 from hlformer_jax.search import said, transcripts
 from hlformer_jax.search.decoding import (
     Done,

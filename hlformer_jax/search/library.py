@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import DamagedError, SearchError, command_line, legible
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search import queries, rankers, said, storage, store, transcripts
 from hlformer_jax.search.index import WAIT_SECONDS, Entry, Index, absent, reload_encoder
 from hlformer_jax.search.queries import Composed, Single, When

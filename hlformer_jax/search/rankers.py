@@ -22,7 +22,7 @@ The bank, `BANK`, is fixed: b is a number for each video, which is kept beside i
 
 A trained model is a further ranker (`trained`): an object with the methods of `Ranker`.
 
-Intervals are made by `retrieval.localisation.segments`. In every measurement made here best_frame
+Intervals are made by `retrieval.segments.segments`. In every measurement made here best_frame
 found more videos, and random cuts did as well as these: docs/search.md.
 """
 

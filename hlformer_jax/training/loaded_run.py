@@ -23,7 +23,7 @@ from hlformer_jax.config import default, family_of, leaves
 from hlformer_jax.data import dataset, synthetic
 from hlformer_jax.data.split import Split
 from hlformer_jax.errors import UserError, suggestion
-from hlformer_jax.retrieval import evaluation, localisation, ranking
+from hlformer_jax.retrieval import evaluation, moments, ranking
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import Family, checkpoints
 from hlformer_jax.training.prvr import PRVR
@@ -239,7 +239,7 @@ class Archive:
             np.take_along_axis(scores, best, axis=1).reshape(-1), videos, over_time, strict=True
         ):
             duration = self._durations.get(int(video))
-            [moment] = localisation.first_moments(row[None], duration or 100.0)
+            [moment] = moments.first_moments(row[None], duration or 100.0)
             name = split.video_ids[int(video)]
             times = moment.start, moment.end, duration is not None
             found.append(Found(name, float(score), *times))

@@ -15,7 +15,7 @@ from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data import dataset
 from hlformer_jax.data.feed import Schedule, VideoFeed
-from hlformer_jax.data.released import ClipB32Collection, Collection, MscCollection
+from hlformer_jax.data.layouts import ClipB32Collection, Collection, MscCollection
 from hlformer_jax.data.split import Split
 from hlformer_jax.typing import Batch
 

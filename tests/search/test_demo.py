@@ -12,7 +12,7 @@ import page_library
 import pytest
 
 from hlformer_jax import files, search, video
-from hlformer_jax.retrieval.localisation import intersection_over_union
+from hlformer_jax.retrieval.moments import intersection_over_union
 from hlformer_jax.search import demo, evaluation
 from hlformer_jax.search.demo import Scene, Thing
 from hlformer_jax.search.evaluation import evaluate

@@ -11,8 +11,9 @@ import pywt
 from scipy.signal import find_peaks
 
 from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.retrieval import localisation, ranking
-from hlformer_jax.retrieval.localisation import segments
+from hlformer_jax.retrieval import ranking
+from hlformer_jax.retrieval import segments as intervals
+from hlformer_jax.retrieval.segments import segments
 from hlformer_jax.search import evaluation, packed, rankers
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.evaluation import REGIMES, Regime
@@ -222,14 +223,14 @@ def test_peaks_are_those_of_scipy_rows_of_equal_values_too():
     rng = np.random.default_rng(0)
     for _ in range(200):
         details = rng.integers(0, 4, size=rng.integers(1, 30)).astype(float)
-        height = max(details.mean() + details.std(), localisation.ROUNDING)
+        height = max(details.mean() + details.std(), intervals.ROUNDING)
         peaks = [p + 2 for p in find_peaks(details)[0] if details[p] > height]
-        assert localisation.peak_cuts(details).tolist() == peaks
+        assert intervals.peak_cuts(details).tolist() == peaks
 
 
 def test_a_very_long_video_is_ranked_in_parts_that_do_not_see_each_other(monkeypatch):
     vectors = video(90, seed=5)
-    monkeypatch.setattr(localisation, "LONGEST", 32)
+    monkeypatch.setattr(intervals, "LONGEST", 32)
     spans, rows = segments(vectors, np.arange(90.0))
     parts = [segments(vectors[i : i + 30], np.arange(30.0)) for i in (0, 30, 60)]
     np.testing.assert_array_equal(
