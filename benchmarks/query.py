@@ -49,11 +49,12 @@ from hlformer_jax.models import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
-from hlformer_jax.search import said, storage
-from hlformer_jax.search.index import Index, load_encoder
-from hlformer_jax.search.library import Library
-from hlformer_jax.search.rankers import ROWS
-from hlformer_jax.search.storage import Stamp, VideoArrays
+from hlformer_jax.search.index import storage
+from hlformer_jax.search.index.database import Index, load_encoder
+from hlformer_jax.search.index.storage import Stamp, VideoArrays
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.signals.rankers import LABELS
+from hlformer_jax.search.signals.transcript import said
 from hlformer_jax.typing import Array
 
 CAPTIONS_PER_VALIDATION_VIDEO = 17_505 / ACTIVITYNET_VIDEOS["val"]
@@ -263,7 +264,8 @@ def _queries(
     size = f"{hours:,.4g} hour{'s' * (hours != 1)}: "
     library = lambda ranker, stored=False: Library(
         index.directory,
-        ranker=ranker,
+        ranker=ranker.removesuffix(", normalised"),
+        normalise=ranker.endswith(", normalised"),
         encoder=encoder,
         store=f"{store}_{archive.videos}" if stored else None,
     )
@@ -273,13 +275,13 @@ def _queries(
     # Words that a fiftieth, a two-hundredth and fewer of the passages have.
     sentences = [f"word30 word100 word{200 + i}" for i in range(max(repeats, 3) + 1)]
     sentence = timed(encoder.sentences, sentences[:1], repeats=5, seconds=1.0)
-    others = {ranker: {"only": "seen"} for ranker in ("segments", "top_3_frames_nnn")}
+    others = {ranker: {"only": "seen"} for ranker in ("segments", "top_3_frames, normalised")}
     if store:
         upload = library("best_frame", stored=True).upload
         yield Row(f"{size}upload to the store", summary([clock(upload)]))
         others["in the store"] = {}
     for name, options in (ASKED | others).items():
-        asked = library(name if name in ROWS else "best_frame", name == "in the store")
+        asked = library(name if name in LABELS else "best_frame", name == "in the store")
         asked.query(sentences[0], **options)  # maps, and compiles
         query = functools.partial(asked.query, **options)
         whole = summary([clock(query, one) for one in sentences[1:]])

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,45 @@ class MissingExtra(UserError, ImportError):
 
 class SearchError(UserError, ValueError):
     """An index, a question or a folder is not as it should be; the message says what to do."""
+
+
+class QueryError(SearchError):
+    """A field of a query, or an option of a library, has a value that cannot be used.
+
+    The message is a template in which `{name}` stands for a field, so that each interface can show
+    its own vocabulary: `str(error)` has the names of the Python API.
+
+    Attributes:
+      field: the name of the field.
+      allowed: the values that the field may have; empty if they cannot be listed.
+    """
+
+    def __init__(
+        self, template: str, field: str, allowed: Sequence[str] = (), **values: object
+    ) -> None:
+        """Make the message of a template.
+
+        Args:
+          template: the message, in which `{name}` stands for a field or for one of `values`.
+          field: the name of the field.
+          allowed: the values that the field may have.
+          **values: what the template shows that is no field. Texts of a user belong here, as a
+            brace in the template itself would be read as a name.
+        """
+        self._template, self._values = template, values
+        self.field, self.allowed = field, tuple(allowed)
+        super().__init__(self.phrased({}))
+
+    def phrased(self, names: Mapping[str, str]) -> str:
+        """Return the message with the given names of fields; a field without one keeps its own."""
+        return self._template.format_map(_Names({**names, **self._values}))
+
+
+class _Names(dict[str, Any]):
+    """The names of fields; a field that has none is shown by its own."""
+
+    def __missing__(self, name: str) -> str:
+        return name
 
 
 class DamagedError(SearchError):

@@ -5,12 +5,12 @@
 # in the folder. Paths are relative to where you are.
 #
 # `bash launch/search.sh COMMAND …` runs a command of the search alone: query, index, serve, status,
-# add, remove, tag, watch, transcribe, prune, verify, cut, mcp, evaluate, simulate, features, upload, demo;
+# add, remove, tag, watch, transcribe, prune, verify, cut, mcp, evaluate, features, upload, demo;
 # `COMMAND --help` says what it takes. (A folder of such a name is written ./query.)
 #
 # --index=DIR holds the index; FOLDER/.hlformer-search without it, and of the demo runs/search-demo.
-# --port, --host, --allow-host, --token-file, --no-token, --manage, --no-manage and --ranker go to the
-# page, --encoder, --fps, --checkpoint, --workers, --timeout and --retry to the indexing: `index --help`
+# --port, --host, --allow-host, --token-file, --no-token, --manage, --no-manage, --ranker and --normalise go
+# to the page, --encoder, --fps, --checkpoint, --workers, --timeout and --retry to the indexing: `index --help`
 # and `serve --help` say what they mean.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -18,7 +18,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 usage="usage: bash launch/search.sh FOLDER [--index=DIR] [--port=N] [flags], or --demo, or a command"
 case ${1-} in
   query | index | serve | status | add | remove | tag | watch | transcribe | prune | verify | cut | mcp \
-    | evaluate | simulate | features | upload | demo)
+    | evaluate | features | upload | demo)
     environment search
     exec "$root/.venv/bin/python" -P -m hlformer_jax.search "$@"
     ;;
@@ -29,7 +29,7 @@ for flag in "$@"; do
     --demo) demo=yes ;;
     -h | --help) exec "$BASH" "${BASH_SOURCE[0]}" --help ;;
     --index=*) index=${flag#--index=} ;;
-    --port=* | --host=* | --allow-host=* | --token-file=* | --no-token | --manage | --no-manage | --ranker=*) serving+=("$flag") ;;
+    --port=* | --host=* | --allow-host=* | --token-file=* | --no-token | --manage | --no-manage | --ranker=* | --normalise) serving+=("$flag") ;;
     --encoder=* | --fps=* | --checkpoint=* | --workers=* | --timeout=* | --retry) indexing+=("$flag") ;;
     -*) die "unknown flag $flag (flags are written --name=value); $usage" ;;
     *)

@@ -15,10 +15,10 @@ import numpy as np
 
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.decoding import Video
-from hlformer_jax.search.extract import index_folder
-from hlformer_jax.search.index import Index
-from hlformer_jax.search.transcripts import Reader
+from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.ingest.decoding import Video
+from hlformer_jax.search.ingest.extract import index_folder
+from hlformer_jax.search.signals.transcript.transcripts import Reader
 
 COLOURS = {
     "red": (255, 0, 0),

@@ -1,6 +1,6 @@
 """A library for the tests of the page: three real videos, one colour a second, found by its name.
 
-It has the members that `hlformer_jax.search.page` needs: these tests need no encoder.
+It has the members that `hlformer_jax.search.serve` needs: these tests need no encoder.
 """
 
 import contextlib
@@ -23,9 +23,10 @@ from PIL import Image
 
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
-from hlformer_jax.search import queries
-from hlformer_jax.search.page import guard, server
-from hlformer_jax.search.transcripts import Problem
+from hlformer_jax.search import times
+from hlformer_jax.search.query.library import Hits, Passage
+from hlformer_jax.search.serve import guard, server
+from hlformer_jax.search.signals.transcript.transcripts import Problem
 
 COLOURS = {
     "red": (200, 40, 45),
@@ -172,11 +173,11 @@ class Library(search.Library):
         for entry in self.entries:
             if entry.state == "failed" or (folder and not entry.folder.startswith(folder)):
                 continue
-            if since and entry.date < queries.date_span(since)[0]:
+            if since and entry.date < times.date_span(since)[0]:
                 continue
             if not {*more.get("tags", ())} <= {*entry.tags}:
                 continue
-            if until and entry.date >= queries.date_span(until)[1]:
+            if until and entry.date >= times.date_span(until)[1]:
                 continue
             words = sentence.lower() + colour_of(image)
             if like is not None:
@@ -185,10 +186,10 @@ class Library(search.Library):
                     continue
             hits.append(self.hit(entry, words, moments))
         if "captain" in sentence.lower():
-            said = search.library.Passage(4.0, 6.0, "the captain's ship", 1.0)
+            said = Passage(4.0, 6.0, "the captain's ship", 1.0)
             hits[0] = hits[0]._replace(said=(said,))
         hits = sorted(hits, key=lambda hit: -hit.score)
-        return search.library.Hits([] if sentence == "nothing" else hits[offset : offset + k])
+        return Hits([] if sentence == "nothing" else hits[offset : offset + k])
 
     def hit(self, entry, sentence, count):
         colours = self.colours[entry.video]

@@ -16,7 +16,7 @@ from processes import ROOT
 
 from hlformer_jax.config import ConfigError, flat, leaves, load, locate
 from hlformer_jax.search.__main__ import parser as search_parser
-from hlformer_jax.search.commands import COMMANDS
+from hlformer_jax.search.cli.commands import COMMANDS
 
 PROGRAMS = ("bash", "python", "sbatch", "pip", "source", "hlformer-")
 

@@ -18,7 +18,7 @@ import shell_blocks
 import videos
 
 from hlformer_jax import encoders, search
-from hlformer_jax.search.extract import index_folder
+from hlformer_jax.search.ingest.extract import index_folder
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -139,7 +139,7 @@ def test_most_pages_have_commands_that_are_run():
 def checkout(tmp_path_factory):
     """A copy of the checkout whose environment is the one that the tests run in.
 
-    The launch scripts find it made: their own way to make one is tests/search/test_launch.py's.
+    The launch scripts find it made: their own way to make one is tests/search/cli/test_launch.py's.
     """
     root = tmp_path_factory.mktemp("documentation") / "checkout"
     ignored = shutil.ignore_patterns(".git", ".venv*", "runs", "build", "__pycache__", ".*_cache")

@@ -55,14 +55,40 @@ MAY_IMPORT = {
     "": {"lazy", "ops", "nn", "losses", "retrieval"},  # the package itself
 }  # fmt: skip
 
+# Within the search, from the bottom up.
+SEARCH_MAY_IMPORT = {
+    "times": set(),
+    "index": set(),
+    "signals": {"times", "index"},
+    "query": {"times", "index", "signals"},
+    "ingest": {"index", "signals"},
+    "exports": {"times", "query"},
+    "evaluation": {"index", "signals", "query"},
+    "demo": {"times", "index", "ingest"},
+    "serve": {"times", "index", "signals", "query", "ingest", "exports"},
+    "cli": {
+        "times",
+        "index",
+        "signals",
+        "query",
+        "ingest",
+        "exports",
+        "evaluation",
+        "serve",
+        "demo",
+    },
+    "__main__": {"cli"},
+    "": {"index", "signals", "query"},  # the package itself
+}  # fmt: skip
+
 # The only module that may import it.
 OWNER = {
     "orbax": "training.checkpoints",
     "tensorflow_datasets": "data.prepared",
-    "ray": "search.cluster",
-    "psycopg": "search.store",
+    "ray": "search.ingest.cluster",
+    "psycopg": "search.signals.store",
     "opentimelineio": "search.exports",
-    "mcp": "search.agents",
+    "mcp": "search.serve.agents",
 }
 AT_MOST_ONE_MODULE = {"matplotlib", "tensorboardX"}
 NOT_IN_OPS = {"flax", "optax", "orbax", "chex"}
@@ -116,6 +142,14 @@ def violations(package: pathlib.Path) -> list[str]:
             target = rest.split(".")[0]
             if first == "":
                 found.append(f"{name}: import {imported} by its full name")
+            elif imported.startswith(f"{package.name}.search."):
+                below = imported.split(".")[2]
+                here = (name.split(".") + [""])[1] if place == "search" else None
+                allowed = SEARCH_MAY_IMPORT.get(here, set()) | {here}
+                if here is not None and below in SEARCH_MAY_IMPORT and below not in allowed:
+                    found.append(f"{name}: must not import {rest}")
+                elif "search" not in MAY_IMPORT[place] | {place}:
+                    found.append(f"{name}: must not import {rest}")
             elif first == package.name and target in places - {""}:
                 if target not in MAY_IMPORT[place] | {place}:
                     found.append(f"{name}: must not import {rest}")

@@ -65,7 +65,7 @@ def test_an_own_file_is_not_called_foreign(tmp_path, unreadable):
 
 
 def test_packed_rows_that_cannot_be_listed_are_damaged(tmp_path, unreadable):
-    packed = pytest.importorskip("hlformer_jax.search.packed")
+    packed = pytest.importorskip("hlformer_jax.search.index.packed")
     assert packed.damaged(tmp_path) == {}
     (tmp_path / "packed").mkdir()
     unreadable("packed")
@@ -81,7 +81,7 @@ def test_a_demo_is_not_called_other_things(tmp_path, unreadable):
 
 
 def test_a_machine_of_a_cluster_says_why_it_lacks_a_file(tmp_path, monkeypatch):
-    cluster = pytest.importorskip("hlformer_jax.search.cluster")
+    cluster = pytest.importorskip("hlformer_jax.search.ingest.cluster")
     (tmp_path / "a.mp4").write_bytes(b"video")
     assert cluster._difference(tmp_path / "a.mp4", 5) == ""
     assert cluster._difference(tmp_path / "a.mp4", None) == ""

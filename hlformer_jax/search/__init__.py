@@ -15,7 +15,7 @@
     agents       an archive for programs that speak MCP
     exports      moments for other programs: CSV, playlists, EDL, OpenTimelineIO
     store        search in PostgreSQL
-    evaluation   rankers on captions of one's own and on simulated archives; captions to train on
+    evaluation   rankers on captions of one's own; captions to train on
     commands     the command line; demo: an archive to try it on; page: in the browser
 
 ```python
@@ -42,9 +42,9 @@ from typing import Any
 
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.retrieval.moments import Moment
-from hlformer_jax.search.index import Entry, Index
-from hlformer_jax.search.library import Hit, Library
-from hlformer_jax.search.store import Store
+from hlformer_jax.search.index.database import Entry, Index
+from hlformer_jax.search.query.library import Hit, Library
+from hlformer_jax.search.signals.store import Store
 
 __all__ = [
     "DamagedError", "Entry", "Hit", "Index", "Library", "Moment", "SearchError", "Store", "open",
@@ -57,6 +57,7 @@ def open(
     ranker: str | None = None,
     encoder: Any = None,
     store: str | Store | None = None,
+    normalise: bool = False,
 ) -> Library:
     """Opens an index to search in it; reads its manifest alone.
 
@@ -64,12 +65,14 @@ def open(
       directory: the directory of the index.
       checkpoint: the directory of a run that was trained on features of the same encoder: its model
         ranks.
-      ranker: the name of one without training (`rankers.ROWS`). With neither, the checkpoint that
-        was given when the videos were indexed, or else "best_frame".
+      ranker: the name of a ranker without training (`rankers.RANKERS`). Without `checkpoint` too,
+        the checkpoint that was given when the videos were indexed, or else "best_frame".
       encoder: an encoder, or where to load it from; None: from where it was when the videos were
         indexed.
       store: address of a PostgreSQL database, or a `Store`, that ranks; `Library.upload` brings it
-        up to date with the index (see `hlformer_jax.search.store`).
+        up to date with the index (see `hlformer_jax.search.signals.store`).
+      normalise: whether to normalise the scores of a ranker without training by its scores for
+        other texts (NNN, see `hlformer_jax.search.signals.rankers`).
 
     Returns:
       The library.
@@ -77,4 +80,4 @@ def open(
     Raises:
       SearchError: when there is no index, its manifest is damaged, or the ranker is unknown.
     """
-    return Library(directory, checkpoint, ranker, encoder, store)
+    return Library(directory, checkpoint, ranker, encoder, store, normalise)

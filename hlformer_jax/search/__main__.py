@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from hlformer_jax.command import fail
-from hlformer_jax.errors import UserError, is_memory_error, without_passwords
-from hlformer_jax.search.commands import COMMANDS
+from hlformer_jax.errors import QueryError, UserError, is_memory_error, without_passwords
+from hlformer_jax.search.cli.commands import COMMANDS
+from hlformer_jax.search.cli.options import FIELD_FLAGS
 
 STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY, "stderr": os.O_WRONLY}
 """The standard streams by their descriptors' numbers."""
@@ -112,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (UserError, OSError) as error:
-        return fail(without_passwords(" ".join(str(error).split()), given))
+        line = error.phrased(FIELD_FLAGS) if isinstance(error, QueryError) else str(error)
+        return fail(without_passwords(" ".join(line.split()), given))
     except Exception as error:
         if not is_memory_error(error):
             raise

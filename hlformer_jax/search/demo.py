@@ -33,9 +33,9 @@ from PIL import Image, ImageDraw
 
 from hlformer_jax import command, files
 from hlformer_jax.errors import UserError
-from hlformer_jax.search import storage
-from hlformer_jax.search.extract import index_folder
-from hlformer_jax.search.index import Index, load_encoder
+from hlformer_jax.search.index import storage
+from hlformer_jax.search.index.database import Index, load_encoder
+from hlformer_jax.search.ingest.extract import index_folder
 
 # Scenes: pure data, made from a seed
 

@@ -1,4 +1,4 @@
-"""Rankers on sentences of which the answer is known: captions of one's own, or simulated archives.
+"""Rankers on captions of one's own videos, of which the answer is known.
 
 A file of captions has a JSON object a line:
 
@@ -32,28 +32,12 @@ to sentences that it was not made of is measured by leaving out each video's cap
 
 `write_features` makes a data set of an index and captions, on which a
 model of the family is trained (`configs/own.py`) that can rank the index afterwards.
-
-A simulated video has scenes one after the other. With g, z, c and ε normal vectors of length about
-1, g of the archive, z of a video (its topic), c of a scene and ε of a frame or sentence alone, and
-h normal numbers, a frame of a scene and a sentence about it are
-
-    x = unit((1 + h_v / 2) g + topic · z_v + c_s + noise · ε)
-    q = unit(g + asked · z_v + c_s + doubt · ε)
-
-All share g, as the vectors of real encoders lie in a cone, and videos more or less of it: some are
-near to every sentence. A sentence is asked of all videos, and one of them has its scene. For NNN's
-bank stand sentences of the same kind about scenes of no video, which is more than a fixed bank of
-sentences knows of a real archive. The numbers of the `REGIMES` are chosen, not fitted to real
-archives: a ranker that wins here need not win on another archive.
 """
 
-import copy
 import dataclasses
-import hashlib
 import math
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,14 +47,11 @@ from jaxtyping import Float
 
 from hlformer_jax import command, files
 from hlformer_jax.data import extracted, source
-from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import DamagedError, SearchError, suggestion
-from hlformer_jax.retrieval.segments import segments
-from hlformer_jax.search import rankers
-from hlformer_jax.search.index import Entry, Index
-from hlformer_jax.search.library import Library
-from hlformer_jax.search.rankers import Untrained
-from hlformer_jax.search.storage import Level, Stamp, VideoArrays
+from hlformer_jax.search.index.database import Entry, Index
+from hlformer_jax.search.index.storage import Level
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.signals import rankers
 
 SPLITS = ("train", "val", "test")
 
@@ -365,7 +346,7 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
       SearchError: when the captions are too few for that rate, or another process writes.
     """
     frames, known = sum(one.frames for one in index.records().values()), {}
-    for name in [name for name in rankers.ROWS if name in separations] if percent else ():
+    for name in [name for name in rankers.LABELS if name in separations] if percent else ():
         absent = separations[name].absent
         if not np.isfinite(absent).all():
             raise SearchError("a caption is right for every video: what is absent is not known")
@@ -379,14 +360,15 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
     if percent and not known:
         raise SearchError("no caption is one sentence on what is seen in a video")
     with index.writing():
-        index.manifest.levels = known
+        index.manifest.levels = index.manifest.levels | known if percent else {}
 
 
 def print_report(figures: Mapping[str, Any]) -> None:
     """Prints the tables of a report."""
     from hlformer_jax.retrieval import ranking
 
-    table, shown = figures["rankers"], rankers.DEFAULT
+    table = figures["rankers"]
+    shown = next((name for name in table if name in rankers.LABELS), rankers.DEFAULT)
     if table:
         title = f"{figures['captions']} captions, {figures['videos']} videos; percent"
         ranking.print_table(title, dict(zip(told_apart(list(table)), table.values(), strict=True)))
@@ -415,9 +397,9 @@ def print_report(figures: Mapping[str, Any]) -> None:
 
 def told_apart(names: Sequence[str]) -> list[str]:
     """Names of rankers for a table; runs by what tells them apart, below the folder they share."""
-    runs = [os.path.abspath(name) for name in names if name not in rankers.ROWS]
+    runs = [os.path.abspath(name) for name in names if name not in rankers.LABELS]
     shared = os.path.commonpath([os.path.dirname(run) for run in runs]) if runs else ""
-    return [name if name in rankers.ROWS else os.path.relpath(name, shared) for name in names]
+    return [name if name in rankers.LABELS else os.path.relpath(name, shared) for name in names]
 
 
 SHARES = (0.8, 0.1)
@@ -523,105 +505,3 @@ def tokens(
         some = names[start : start + _SENTENCES_AT_ONCE]
         yield from zip(some, encoder.tokens([sentences[name] for name in some]), strict=True)
         progress(len(some))
-
-
-# Simulated archives
-
-
-WIDTH, FRAMES, SENTENCES = 128, 120, 2
-"""Numbers of a vector, frames of a video, and sentences about it, on different scenes."""
-
-
-class Regime(NamedTuple):
-    """What tells archives apart; see the module."""
-
-    shortest: int  # frames of a scene
-    longest: int
-    noise: float
-    topic: float = 0.5
-    asked: float = 0.0
-    doubt: float = 3.0
-
-
-REGIMES = {
-    "scenes of 5 to 15 frames": Regime(5, 15, 1.5),
-    "long noisy scenes": Regime(20, 40, 4.0),
-    "topic in frames and sentences": Regime(5, 15, 1.5, topic=1.0, asked=1.0),
-    "short scenes": Regime(1, 3, 1.5),
-}
-
-
-class _Drawn:
-    """An archive and its sentences; stands for an encoder whose sentences are their numbers."""
-
-    name = preprocessing = "simulated"
-    fingerprint, width = "0" * 64, WIDTH
-
-    def __init__(self, regime: Regime, videos: int, seed: int) -> None:
-        self._regime, self._random = regime, np.random.default_rng(seed)
-        self._common = self._normal()
-        self.videos, queries = [], []
-        for _ in range(videos):
-            frames, asked = self._video()
-            self.videos.append(frames)
-            queries += asked
-        self.queries = np.stack(queries)
-
-    def sentences(self, texts: list[str]) -> Float[np.ndarray, "Q d"]:
-        """Those of no video, for NNN's bank."""
-        return np.stack([self._sentence(self._normal(), self._normal()) for _ in texts])
-
-    def _normal(self, *count: int) -> np.ndarray:
-        return self._random.standard_normal((*count, WIDTH)) / np.sqrt(WIDTH)
-
-    def _video(self) -> tuple[Float[np.ndarray, "F d"], list[np.ndarray]]:
-        own, random, frames = self._regime, self._random, np.empty((0, WIDTH))
-        topic, scenes = self._normal(), []
-        base = (1 + random.standard_normal() / 2) * self._common + own.topic * topic
-        while len(frames) < FRAMES:
-            length = int(random.integers(own.shortest, own.longest + 1))
-            scenes.append(self._normal())
-            scene = base + scenes[-1] + own.noise * self._normal(length)
-            frames = np.concatenate([frames, scene])
-        # Of a scene that the end cuts short, nobody asks.
-        chosen = random.choice(len(scenes) - 1, SENTENCES, replace=False)
-        asked = [self._sentence(topic, scenes[i]) for i in chosen]
-        return unit(frames[:FRAMES]), asked
-
-    def _sentence(self, topic: np.ndarray, scene: np.ndarray) -> np.ndarray:
-        whole = self._common + self._regime.asked * topic + scene
-        return unit(whole + self._regime.doubt * self._normal()).astype(np.float32)
-
-
-def recalls(regime: Regime, videos: int, seed: int) -> dict[str, dict[str, float]]:
-    """R@1, R@5, R@10, R@100, SumR and AUC of each ranker, in percent.
-
-    The AUC tells the sentences from as many on scenes of no video by the best score, and by what
-    it is above the median of the archive's products with the sentence.
-    """
-    from hlformer_jax.retrieval import ranking
-
-    drawn, times = _Drawn(regime, videos, seed), np.arange(float(FRAMES))
-    own, table = np.arange(videos, dtype=np.int32).repeat(SENTENCES), {}
-    apart = copy.copy(drawn)
-    apart._random = np.random.default_rng((seed, 1))
-    absent = apart.sentences([""] * len(own)).astype(np.float32)
-    with tempfile.TemporaryDirectory(prefix="regime-") as folder:
-        index = Index.create(Path(folder, "index"), Path(folder), drawn)
-        contents = [hashlib.sha256(b"%d" % video).hexdigest() for video in range(videos)]
-        with index.writing():
-            for content, vectors in zip(contents, drawn.videos, strict=True):
-                kept = vectors.astype(np.float16)
-                arrays = VideoArrays(times, kept, *segments(kept, times), np.asarray(float(FRAMES)))
-                index.keep(content, arrays, {content: Stamp(0, 1, 1)})
-        records = [index.manifest.videos[content] for content in contents]
-        for name in rankers.ROWS:
-            ranker = Untrained(name, index, records, drawn)
-            asked = drawn.queries, absent
-            scores = [np.stack([ranker.scores(query) for query in some]) for some in asked]
-            best = [some.max(-1) for some in scores]
-            centres = [np.median(ranker.sample(some), -1) for some in asked]
-            table[name] = ranking.metrics(np.asarray(ranking.ranks(scores[0], own)))
-            table[name]["AUC"] = auc(*best)
-            table[name]["AUC above median"] = auc(*map(np.subtract, best, centres))
-    return table

@@ -29,8 +29,8 @@ from xml.etree import ElementTree
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError, legible, optional
 from hlformer_jax.retrieval.moments import Moment
-from hlformer_jax.search import queries
-from hlformer_jax.search.library import Hit
+from hlformer_jax.search.query.library import Hit
+from hlformer_jax.search.times import format_date
 
 _NTSC = [Fraction(count * 1000, 1001) for count in (24, 30, 48, 60, 120)]
 _RATES = sorted([*_NTSC, *map(Fraction, (24, 25, 30, 48, 50, 60, 100, 120))])
@@ -191,7 +191,7 @@ def _csv(title: str, parts: Sequence[Part], probe: Any) -> bytes:
         times = [f"{time:.3f}" for time in (moment.start, moment.end, moment.peak)]
         video, path, tags = map(_cell, (hit.video, str(hit.path), "; ".join(hit.tags)))
         by = f"{moment.score:.6g}", " and ".join(hit.signals)
-        rows.writerow([rank, hit.id, video, *times, *by, queries.iso(hit.date), path, tags])
+        rows.writerow([rank, hit.id, video, *times, *by, format_date(hit.date), path, tags])
     return text.getvalue().encode("utf-8-sig")  # its mark tells Excel the encoding
 
 

@@ -15,8 +15,8 @@ from hlformer_jax import parallel
 from hlformer_jax.config import of_model
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus
-from hlformer_jax.search.library import Library
-from hlformer_jax.search.rankers import ROWS
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.signals.rankers import RANKERS
 
 
 def test_operations_of_a_compiled_search_are_those_counted_by_hand():
@@ -106,7 +106,7 @@ def test_a_query_is_answered_by_its_scene(tmp_path):
     assert abs(cosines[SCENE:].mean()) < 0.02
     encoder = _Encoder(every[:, SCENE])
     index = archive.write(tmp_path / "index", encoder, ())
-    for name in (name for name, rows in ROWS.items() if not rows.normalised):
+    for name in RANKERS:
         library = Library(index.directory, ranker=name, encoder=encoder)
         for video in range(archive.videos):
             hit = library.query(str(video), 1)[0]

@@ -4,7 +4,7 @@ import archive
 import pytest
 
 from hlformer_jax import parallel
-from hlformer_jax.search import packed
+from hlformer_jax.search.index import packed
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,418 @@
+"""The server of the page: its addresses, and `serve`, which runs it.
+
+docs/search.md lists the addresses and what they answer. Nothing in a request names a file: videos
+are asked for by ids, which the index knows.
+"""
+
+import asyncio
+import ipaddress
+import os
+import re
+import secrets
+import socket
+import sys
+import tempfile
+import threading
+import time
+import webbrowser
+from collections.abc import AsyncIterator, Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, TypeVar
+
+import publicsuffixlist
+import uvicorn
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import FileResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from hlformer_jax import __version__, video
+from hlformer_jax.errors import SearchError, UserError, legible
+from hlformer_jax.search import times
+from hlformer_jax.search.index.database import tag_key
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.serve import answers, guard, jobs
+from hlformer_jax.search.serve.guard import Answer, ParameterError
+
+STATIC = Path(__file__).parent / "static"
+
+STATIC_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/manage.js": ("manage.js", "text/javascript; charset=utf-8"),
+}
+
+MAX_SENTENCE = 500  # characters
+MAX_PICTURE = 32 * 2**20  # bytes of its file
+MAX_THUMBNAILS = 512  # that stay in memory
+DISCONNECT_POLL_SECONDS = 0.1  # between two looks at whether the client is still connected
+
+TOKEN = re.compile(r"[0-9A-Za-z_.~-]{16,200}")
+"""Tokens: of characters that addresses and cookies do not quote, too long to be guessed."""
+
+HOME_DOMAIN = "home.arpa"
+"""The domain that is each home's own (RFC 8375); lists of public suffixes have it."""
+
+HOST_NAME = re.compile(r"(\*\.)?[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
+
+Result = TypeVar("Result")
+Sentences = Annotated[
+    tuple[Annotated[str, Query(max_length=MAX_SENTENCE)], ...], Query(max_length=8)
+]
+Date = Annotated[str | None, Query(max_length=40)]
+
+
+class ServeError(UserError, OSError):
+    """A server that cannot be started."""
+
+
+class BoundedExecutor:
+    """Threads that take work in turn, of which only so much may wait."""
+
+    def __init__(self, name: str, workers: int, waiting: int) -> None:
+        self._name, self._limit = name, workers + waiting
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix=name)
+        self._inside = 0
+        self._counting = threading.Lock()
+
+    async def run(self, request: Request, work: Callable[[], Result]) -> Result:
+        """The result of a work, done in a thread when its turn comes.
+
+        What still waits is dropped when the client has disconnected: a search that is typed asks
+        anew with every word.
+
+        Raises:
+          HTTPException: 503 where too much is waiting; 499 where nobody waits for the result.
+        """
+        with self._counting:
+            if self._inside >= self._limit:
+                line = f"too many {self._name} are waiting: try again in a moment"
+                raise HTTPException(503, line, {"Retry-After": "1"})
+            self._inside += 1
+        future = self._pool.submit(work)
+        future.add_done_callback(self._leave)
+        result = asyncio.ensure_future(asyncio.wrap_future(future))
+        while not result.done():
+            await asyncio.wait({result}, timeout=DISCONNECT_POLL_SECONDS)
+            if not result.done() and await request.is_disconnected() and future.cancel():
+                raise HTTPException(499, "the request was closed")
+        return result.result()
+
+    def close(self) -> None:
+        """Drops what waits; what runs is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _leave(self, _: "Future[Any]") -> None:
+        with self._counting:
+            self._inside -= 1
+
+
+def app(
+    library: Library,
+    hosts: Collection[str] = guard.LOOPBACK,
+    addresses: bool = False,
+    token: str = "",
+    manage: bool | None = False,
+) -> FastAPI:
+    """The ASGI application of a library; options of `guard.Guard`, and that of `jobs.Allowed`."""
+    # The encoder is one, and JAX uses every core. Searches and pictures do not wait for each other.
+    searching = BoundedExecutor("searches", workers=1, waiting=16)
+    drawing = BoundedExecutor("thumbnails", workers=2, waiting=128)
+    cutting = BoundedExecutor("cuts", workers=1, waiting=4)
+    running, allowed = jobs.Jobs(library), jobs.Allowed(manage)
+    clips = tempfile.TemporaryDirectory(prefix="hlformer-cuts-")
+    thumbnails: dict[tuple[str, float, float, int], bytes] = {}
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        for executor in (searching, drawing, cutting):
+            executor.close()
+        clips.cleanup()
+        await run_in_threadpool(running.close)
+
+    server = FastAPI(
+        title="hlformer_jax.search", version=__version__, lifespan=life, docs_url=None,
+        redoc_url=None, openapi_url="/api/openapi.json",
+    )  # fmt: skip
+    server.add_middleware(guard.Guard, hosts=hosts, addresses=addresses, token=token)
+    guard.install(server, library)
+    for address, (name, media_type) in STATIC_FILES.items():
+        server.get(address, include_in_schema=False)(_static(name, media_type))
+
+    @server.post("/api/query", responses=answers.responses(answers.Hits))
+    @server.get("/api/query", responses=answers.responses(answers.Hits))
+    async def query(
+        request: Request,
+        q: Annotated[str, Query(max_length=MAX_SENTENCE)] = "",
+        k: Annotated[int, Query(ge=1, le=100)] = 10,
+        folder: Annotated[str | None, Query(max_length=4096)] = None,
+        since: Date = None,
+        until: Date = None,
+        moments: Annotated[int, Query(ge=1, le=20)] = 5,
+        like: Annotated[str, Query(max_length=100)] = "",
+        then: Sentences = (),
+        within: Annotated[float, Query(gt=0, le=1e6)] = 60.0,
+        without: Annotated[Sentences, Query(alias="not")] = (),
+        min_score: Annotated[float | None, Query(allow_inf_nan=False)] = None,
+        offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
+        only: Literal["seen", "said", ""] = "",
+        longer: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
+        shorter: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
+        tag: Sentences = (),
+    ) -> Response:
+        """Videos and moments of a sentence, a picture, or both.
+
+        A picture is like=ID@SECONDS, or an image's bytes as the body of a POST.
+        """
+        sentence, *others = (_line(one) for one in (q, *then, *without))
+        parts: dict[str, Any] = dict(
+            then=others[: len(then)], without=others[len(then) :], within=within, offset=offset,
+            min_score=min_score, only=only or None, longer=longer, shorter=shorter, tags=tag,
+        )  # fmt: skip
+        try:
+            frame = times.parse_moment(like) if like else None
+        except SearchError as error:
+            raise ParameterError(f"like: {error}") from None
+        picture = await _picture(request)
+        if not (sentence or frame or picture):
+            raise ParameterError("q: the sentence is empty: say what happens in the video")
+        for name, date in (("since", since), ("until", until)):
+            try:
+                times.date_span(date or "2026")
+            except SearchError as error:
+                raise ParameterError(f"{name}: {error}") from None
+        chosen = folder or None, since or None, until or None, moments
+        begun = time.perf_counter()
+        search = lambda: answers.hits(
+            library, library.query(sentence, k, *chosen, image=picture, like=frame, **parts)
+        )
+        hits = await searching.run(request, search)
+        return Answer(hits | {"seconds": round(time.perf_counter() - begun, 4)})
+
+    # What takes no time but that of a disk is done in threads of FastAPI's: never behind a search.
+
+    @server.get("/api/docs", include_in_schema=False)
+    def docs() -> Response:
+        return Response(answers.describe(server), media_type="text/html; charset=utf-8")
+
+    @server.get("/api/status", responses=answers.responses(answers.Status))
+    def status(request: Request) -> Response:
+        """What the index holds, what failed, and the newest videos."""
+        return Answer(answers.status(library, allowed.may(request)))
+
+    @server.get("/api/folders", responses=answers.responses(answers.Folders))
+    def folders() -> Response:
+        """The folders and tags that a query may name."""
+        entries = library.videos()
+        tags = sorted({tag_key(tag): tag for entry in entries for tag in entry.tags}.values())
+        return Answer({"folders": answers.folders(entries), "tags": tags})
+
+    @server.post("/api/tag/{id}", responses=answers.responses(answers.Tags))
+    def tag(id: str, add: Sentences = (), drop: Sentences = ()) -> Response:
+        """Gives tags to a video and takes others from it; `favourite` is the page's star."""
+        tags = library.tag(answers.indexed(library, id).id, add, drop)
+        return Answer({"tags": list(tags)})
+
+    @server.get("/api/transcript/{id}", responses=answers.responses(answers.Transcript))
+    def transcript(id: str) -> Response:
+        """All that is said in a video."""
+        cues = library.transcript(answers.indexed(library, id).id)
+        names = ("start", "end", "text")
+        return Answer({"cues": [dict(zip(names, cue, strict=True)) for cue in cues]})
+
+    @server.head("/video/{id}", include_in_schema=False)
+    @server.get("/video/{id}")
+    def whole(id: str) -> FileResponse:
+        """A video's file, or a range of it."""
+        return answers.OpenFileResponse(answers.open_video(library, id))
+
+    @server.get("/thumbnail/{id}")
+    async def thumbnail(
+        request: Request,
+        id: str,
+        t: Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)] = 0.0,
+        width: Annotated[int, Query(ge=16, le=1920)] = 320,
+    ) -> Response:
+        """The frame at second t, as a JPEG."""
+        file = await run_in_threadpool(answers.open_video, library, id)
+        key = file.entry.id, file.entry.modified, round(t, 2), width
+        picture = thumbnails.get(key)
+        if picture is None:
+            draw = lambda path: video.thumbnail(path, round(t, 2), width)
+            picture = await drawing.run(request, lambda: answers.reading(file, draw))
+            thumbnails[key] = picture
+            if len(thumbnails) > MAX_THUMBNAILS:
+                del thumbnails[next(iter(thumbnails))]
+        headers = {"cache-control": "private, max-age=3600"}
+        return Response(picture, media_type="image/jpeg", headers=headers)
+
+    @server.get("/cut/{id}")
+    async def cut(
+        request: Request,
+        id: str,
+        start: Annotated[float, Query(ge=0, allow_inf_nan=False)],
+        end: Annotated[float, Query(ge=0, allow_inf_nan=False)],
+        margin: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
+    ) -> FileResponse:
+        """A clip to download."""
+        file = await run_in_threadpool(answers.open_video, library, id)
+        longest = answers.MAX_CUT_SECONDS
+        if end <= start:
+            raise ParameterError(f"end: {end:g} s is not after the start, {start:g} s")
+        if end > start + longest:
+            raise ParameterError(f"end: {longest:.0f} s after the start at most")
+        out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
+        write = lambda path: video.cut(path, start, end, out, margin=margin)
+        try:
+            await cutting.run(request, lambda: answers.reading(file, write))
+        except BaseException:
+            out.unlink(missing_ok=True)
+            raise
+        title = legible(PurePosixPath(file.entry.video).stem)
+        title = f"{title} {_clock(start)}-{_clock(end)}.mp4"
+        return answers.TemporaryFileResponse(out, media_type="video/mp4", filename=title)
+
+    server.include_router(jobs.addresses(library, running, allowed))
+    return server
+
+
+def serve(
+    library: Library,
+    port: int = 8000,
+    host: str = "127.0.0.1",
+    open_browser: bool = False,
+    token_file: Path | None = None,
+    no_token: bool = False,
+    allow_hosts: Collection[str] = (),
+    manage: bool | None = None,
+) -> None:
+    """Serves the page until Ctrl-C or SIGTERM.
+
+    By default this machine alone reaches it; the host "0.0.0.0" lets everybody who reaches the
+    machine and has the token watch the videos: that in `token_file`, or one that is made, or with
+    `no_token` none. Port 0 is one that is free; `allow_hosts` are further names of the server. With
+    `manage` those who are let in may change the index, and have it hold any folder of this machine;
+    by default where this machine alone reaches the page, under no further name.
+
+    Raises:
+      ServeError: when the address or port cannot be listened on, the token is none, or a name, or
+        strangers could change the index.
+    """
+    for name in allow_hosts:
+        if not HOST_NAME.fullmatch(name):
+            raise ServeError(f"--allow-host={name}: give a name such as nas.local, without a port")
+        if name.startswith("*.") and _is_public(name[2:]):
+            raise ServeError(
+                f"--allow-host={name} allows names that anybody can register: give the whole name,"
+                " or * below a domain of your own"
+            )
+    if no_token and token_file is not None:
+        raise ServeError("--no-token and --token-file contradict each other: give one of them")
+    if no_token and manage:
+        raise ServeError(
+            "with --manage and --no-token everybody could index and watch any folder of this"
+            " machine: leave one of them out"
+        )
+    token = "" if token_file is None else _read_token(token_file)
+    if not host:
+        raise ServeError("--host is empty: give 0.0.0.0 to be reached from everywhere")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except (OSError, OverflowError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise ServeError(
+                f"cannot listen on port {port} of {host} ({why}): give another by --port"
+            ) from None
+        listener.listen(128)  # from now on a browser is answered, if a moment later
+        own, port = listener.getsockname()[:2]
+        bound = ipaddress.ip_address(own)
+        name = host if family == socket.AF_INET else f"[{host}]"
+        hosts = guard.LOOPBACK | {name, *allow_hosts}
+        if not bound.is_loopback:
+            token = "" if no_token else token or secrets.token_urlsafe(32)
+            hosts |= {socket.gethostname(), f"{socket.gethostname()}.local"}
+        if manage is None and (allow_hosts or not bound.is_loopback):
+            manage = False
+        name = "127.0.0.1" if bound.is_unspecified else name
+        address = f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+        print(f"the page is at {address} (Ctrl-C ends it)")
+        if not bound.is_loopback:
+            who = "that token" if token else "no token, as nobody needs one"
+            what = "watch the videos" + (", and index any folder of this machine" if manage else "")
+            print(f"anyone who reaches this machine as {host} with {who} can {what}")
+        sys.stdout.flush()  # a program may wait for the address
+        config = uvicorn.Config(
+            app(library, hosts, bound.is_unspecified, token, manage), http=guard.Protocol,
+            ws="none", log_level="error", access_log=False, server_header=False,
+            timeout_graceful_shutdown=1,  # a video that plays keeps its connection
+        )  # fmt: skip
+        if open_browser:
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        try:
+            uvicorn.Server(config).run(sockets=[listener])
+        except KeyboardInterrupt:
+            print("stopped")
+
+
+def _is_public(domain: str) -> bool:
+    """Whether strangers have names directly below a domain: com, co.uk, github.io."""
+    domain = domain.lower().rstrip(".")
+    suffixes = publicsuffixlist.PublicSuffixList(accept_unknown=True)
+    return suffixes.privatesuffix(domain) is None and domain != HOME_DOMAIN
+
+
+def _read_token(file: Path) -> str:
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+            token = opened.read(1000).decode(errors="replace").strip()
+            if os.fstat(opened.fileno()).st_mode & 0o077:
+                line = f"--token-file={file} is open to other users of this machine: chmod 600 it"
+                print(line, file=sys.stderr, flush=True)
+    except OSError as error:
+        raise ServeError(f"--token-file={file} cannot be read ({error.strerror})") from None
+    if not TOKEN.fullmatch(token):
+        raise ServeError(
+            f"--token-file={file} holds no token: write one line of 16 to 200 letters, digits or"
+            " any of -_.~ into it"
+        )
+    return token
+
+
+def _static(name: str, media_type: str) -> Callable[[], Any]:
+    content = (STATIC / name).read_bytes()
+
+    async def answer() -> Response:
+        return Response(content, media_type=media_type)
+
+    return answer
+
+
+async def _picture(request: Request) -> bytes | None:
+    """The body of a request, at most `MAX_PICTURE`; None where it has none."""
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_PICTURE:
+                line = f"the picture is larger than {MAX_PICTURE // 2**20} MiB: give a smaller one"
+                raise HTTPException(413, line)
+    except ClientDisconnect:
+        raise HTTPException(499, "the request was closed") from None
+    return bytes(body) or None
+
+
+def _line(text: str) -> str:
+    """A sentence that was typed or pasted, as one line."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}m{int(seconds) % 60:02d}s"

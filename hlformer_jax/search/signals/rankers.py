@@ -1,0 +1,316 @@
+"""Rankers without training: the score of a video, and of its frames, by name.
+
+    best_frame      the largest cosine of the text and a frame; the default
+    top_3_frames    the mean of the three largest cosines, or of all in a shorter video
+    segments        the largest inner product of the text and an interval (`intervals`)
+
+All are exact: the text is multiplied with the rows of all videos. In a large archive, the rankers
+that take one maximum first look at rows of 8 bits, which say which rows can matter (`packed`).
+
+Some videos score high for every query. Nearest-neighbour normalisation (`normalise`; NNN, Chowdhury
+et al., EMNLP 2024) subtracts from each video's score the bias α · (the mean of the k largest scores
+of the video for the texts of `BANK`), with α = 0.75 and k = 64.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from hlformer_jax.errors import QueryError, suggestion
+from hlformer_jax.search.index import packed
+from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index.storage import Record, VideoArrays
+from hlformer_jax.search.signals import intervals
+
+
+@runtime_checkable
+class Ranker(Protocol):
+    """Ranks the contents of an index, in the order in which it was given them."""
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether scores are cosines of the encoder, which its probabilities are made of."""
+
+    def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
+        """The query of a sentence."""
+
+    def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
+        """Scores of all contents; higher is better."""
+
+    def best(
+        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+    ) -> Float[np.ndarray, " V"]:
+        """Scores of the best `count` of some contents, and of all as good as the last of them.
+
+        What the other contents have is no larger than their scores, and may be -inf.
+        """
+
+    def over_time(
+        self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
+    ) -> Float[np.ndarray, " F"]:
+        """Scores of the frames of the content of that index, whose arrays are given."""
+
+
+Vectors = Callable[[], dict[str, np.ndarray]]
+"""Gives the rows [L, w] of each branch of a content, float32."""
+
+
+@runtime_checkable  # Ranker's own knows nothing of `branches`, which may be None
+class RowRanker(Ranker, Protocol):
+    """A ranker whose score a store can compute: of each branch, the mean of its largest products.
+
+    Attributes:
+      identity: of equal ones the rows of equal videos are equal.
+      top: how many of a branch's largest products are averaged.
+      dtype: "float16" where every row is exact in it, else "float32".
+    """
+
+    identity: str
+    top: int
+    dtype: str
+
+    @property
+    def branches(self) -> dict[str, float] | None:
+        """The weight of each branch; None: the score is another one."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row has."""
+
+    def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
+        """The rows of each branch of the content of that index, whose arrays are given."""
+
+    def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " w"]]:
+        """What the rows of each branch are multiplied with."""
+
+    def over_time(
+        self,
+        content: int,
+        arrays: VideoArrays,
+        query: Float[np.ndarray, " H"],
+        vectors: Vectors | None = None,
+    ) -> Float[np.ndarray, " F"]:
+        """As `Ranker`; `vectors` gives the content's rows to a ranker that has no contents."""
+
+
+class Pooling(NamedTuple):
+    """How a ranker makes the score of a video from the products of its rows and a query."""
+
+    top: int = 1
+    """The score is the mean of this many largest products."""
+    of_frames: bool = True
+    """The rows are frame embeddings; otherwise those of intervals (`intervals`)."""
+
+    def pool(self, products: Float[np.ndarray, "R *Q"]) -> Float[np.ndarray, "*Q"]:
+        """Return the score of one video, without its bias."""
+        return np.asarray(np.sort(products, axis=0)[-self.top :].mean(0))
+
+
+RANKERS = {
+    "best_frame": Pooling(),
+    "top_3_frames": Pooling(top=3),
+    "segments": Pooling(of_frames=False),
+}
+"""The rankers without training, by name."""
+
+DEFAULT = "best_frame"
+
+ALPHA, NEAREST = 0.75, 64
+"""Constants of NNN: the share of the mean that is subtracted, and the number of scores in it."""
+
+_WHO = (
+    "a man", "a woman", "a child", "two people", "a crowd", "a dog", "a cat", "a horse", "a bird",
+    "a car", "a bicycle", "a boat", "a baby", "an old person", "a musician", "a team",
+)  # fmt: skip
+_DOES = (
+    "moves slowly", "moves fast", "stands still", "comes closer", "goes away", "turns around",
+    "is seen from above", "is seen close up", "falls down", "jumps", "eats", "plays", "waits",
+    "makes a noise", "meets another", "appears",
+)  # fmt: skip
+_WHERE = (
+    "in a kitchen", "in a living room", "in an office", "on a street", "in a park", "on a beach",
+    "in the snow", "in a forest", "on a stage", "in a shop", "at night", "in the rain",
+    "by a window", "on a field", "near water", "in a garden",
+)  # fmt: skip
+
+BANK = tuple(
+    f"{who} {does} {_WHERE[(i + 5 * k) % len(_WHERE)]}"
+    for i, who in enumerate(_WHO)
+    for k, does in enumerate(_DOES)
+)
+"""Texts on everyday things, by which NNN normalises; each part occurs equally often."""
+
+SAMPLE = 4096
+"""Number of rows from which the distribution of an archive's products is estimated."""
+
+
+def bank(index: Index, encoder: Any) -> Float[np.ndarray, "Q d"]:
+    """Return the embeddings of `BANK`, which are stored in the index."""
+    key = hashlib.sha256("\n".join([index.manifest.key, *BANK]).encode()).hexdigest()[:32]
+    path = index.directory / "packed" / f"bank-{key}.npy"
+
+    def encode() -> np.ndarray:
+        return np.asarray(encoder.sentences(list(BANK)), np.float32)
+
+    return packed.made(path, (len(BANK), index.manifest.encoder.width), encode)
+
+
+def sampled(matrix: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "n d"]:
+    """Return at most `SAMPLE` rows at equal distances, read once from all over the disk."""
+    count = min(SAMPLE, len(matrix))
+    return matrix[np.arange(count) * len(matrix) // count]
+
+
+def check(name: str) -> None:
+    """Raise a QueryError if no ranker without training has this name."""
+    if name not in RANKERS:
+        raise QueryError(
+            f"{{ranker}} is {{value!r}}{suggestion(name, RANKERS)}: use {', '.join(RANKERS)}",
+            field="ranker",
+            allowed=tuple(RANKERS),
+            value=name,
+        )
+
+
+def label(name: str, normalise: bool) -> str:
+    """Return the name by which a ranker is reported, and its match threshold stored."""
+    return f"{name}, normalised" if normalise else name
+
+
+LABELS = tuple(label(name, normalise) for normalise in (False, True) for name in RANKERS)
+"""The labels of all rankers without training."""
+
+
+class Untrained:
+    """A ranker without training over the contents of an index."""
+
+    def __init__(
+        self,
+        name: str,
+        index: Index,
+        records: Sequence[Record] | None,
+        encoder: Any = None,
+        normalise: bool = False,
+    ) -> None:
+        """Map the rows of all contents.
+
+        Args:
+          name: one of `RANKERS`.
+          index: the index.
+          records: a record of each content; None if a store ranks them, so that neither `scores`
+            nor `best` is called.
+          encoder: encodes `BANK` when the biases of `normalise` have to be computed.
+          normalise: whether to subtract each video's bias from its score.
+
+        Raises:
+          QueryError: if no ranker has the name.
+          DamagedError: if embeddings of a content are missing or damaged.
+        """
+        check(name)
+        self._pooling, self.normalised = RANKERS[name], normalise
+        self.identity, self.width = label(name, normalise), index.manifest.encoder.width
+        self.calibrated = name == DEFAULT and not normalise
+        self.top, self.of_frames = self._pooling.top, self._pooling.of_frames
+        self.dtype = "float16" if self.of_frames else "float32"
+        self.branches = None if normalise else {self.identity: 1.0}
+        if records is None:
+            return
+        contents = [record.content for record in records]
+        if self.of_frames:
+            counts = [record.frames for record in records]
+            self._matrix, path = packed.rows(
+                index, "best_frame", contents, counts, "float16", lambda arrays: arrays.vectors
+            )
+        else:
+            self._matrix, counts, path = intervals.rows(index, contents)
+        self._starts = np.concatenate([[0], np.cumsum(counts[:-1], dtype=np.int64)])
+        self._ends, self.count = np.append(self._starts[1:], len(self._matrix)), len(self._matrix)
+        is_quantised = len(self._matrix) >= packed.LARGE and self.top == 1 and not normalise
+        self._rounded = packed.kept(path, self._matrix) if is_quantised else None
+        self._bias = np.zeros(len(records), np.float32)
+        if normalise:
+            digest = hashlib.sha256("\n".join(BANK).encode()).hexdigest()[:8]
+            bias_path = path.with_suffix(f".{name.replace('_', '-')}-nnn-{digest}.npy")
+            self._bias = packed.made(
+                bias_path, (1, len(records)), lambda: self._biases(bank(index, encoder))[None]
+            )[0]
+
+    def _biases(self, bank: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, " V"]:
+        """Return the bias of every content; see the module."""
+        parts = (self.products(content, bank).T for content in range(len(self._starts)))
+        scores = np.stack([self._pooling.pool(part) for part in parts])
+        nearest: np.ndarray = ALPHA * np.sort(scores, axis=-1)[:, -NEAREST:].mean(-1)
+        return nearest.astype(np.float32)
+
+    def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
+        """Return the embedding of a text; see `Ranker`."""
+        vector: np.ndarray = np.asarray(encoder.sentences([sentence])[0], np.float32)
+        return vector
+
+    def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
+        """Return the rows, as one branch; see `RowRanker`."""
+        rows = arrays.vectors if self.of_frames else intervals.of(arrays).embeddings
+        return {self.identity: rows}
+
+    def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " w"]]:
+        """Return the query; see `RowRanker`."""
+        return {self.identity: query}
+
+    def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
+        """Return the score of each content; see `Ranker`."""
+        products = packed.products(self._matrix, query)
+        if self.top == 1:
+            return np.maximum.reduceat(products, self._starts) - self._bias
+        parts = np.split(products, self._starts[1:])
+        return np.asarray([self._pooling.pool(part) for part in parts], np.float32) - self._bias
+
+    def best(
+        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+    ) -> Float[np.ndarray, " V"]:
+        """Return the scores of the best contents; see `Ranker`."""
+        scores = None
+        if self._rounded is not None:
+            scores = packed.best(self._rounded, self._matrix, self._starts, query, count, among)
+        return self.scores(query) if scores is None else scores
+
+    def bounds(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q V"]:
+        """Return upper bounds of the products of unit queries and the rows of each content."""
+        if self._rounded is None:
+            scores, error = packed.products(self._matrix, queries).T, queries.shape[-1] * 2.0**-23
+            return np.maximum.reduceat(scores, self._starts, axis=1) + np.float32(error)
+        scores, reach = packed.rounded_products(self._rounded, queries)
+        return np.maximum.reduceat((scores + reach).T, self._starts, axis=1)
+
+    def products(self, content: int, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q R"]:
+        """Return the products of queries and the rows of a content."""
+        rows = slice(self._starts[content], self._ends[content])
+        return packed.products(self._matrix[rows], queries).T
+
+    def sample(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q n"]:
+        """Return the products of queries and at most `SAMPLE` rows at equal distances."""
+        return packed.products(self._sampled, queries).T
+
+    @functools.cached_property
+    def _sampled(self) -> np.ndarray:
+        return sampled(self._matrix)
+
+    def over_time(
+        self,
+        content: int,
+        arrays: VideoArrays,
+        query: Float[np.ndarray, " H"],
+        vectors: Vectors | None = None,
+    ) -> Float[np.ndarray, " F"]:
+        """Return the scores of the frames; see `Ranker`.
+
+        A frame scores its own cosine, minus the video's bias. For `segments` it scores the mean of
+        its cosine and of its interval's product, as the surroundings of a moment blur the borders.
+        """
+        scores = packed.products(arrays.vectors, query)
+        if not self.of_frames:
+            scores = (intervals.of(arrays).over_time(arrays.times, query) + scores) / np.float32(2)
+        return scores - (self._bias[content] if self.normalised else np.float32(0))
