@@ -27,9 +27,10 @@ from hlformer_jax.data.split import Split
 from hlformer_jax.models import Model
 from hlformer_jax.ops import cones
 from hlformer_jax.ops.numerics import unit
-from hlformer_jax.retrieval import corpus, localisation, ranking, scoring
+from hlformer_jax.retrieval import corpus, moments, ranking, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.retrieval.segments import segments
 from hlformer_jax.runtime import devices
 from hlformer_jax.typing import Array, Captions
 
@@ -187,7 +188,7 @@ class Evaluator:
         overlaps = self._overlaps(stored, vectors, split)
         if overlaps is None:
             return self._made(ranks, split, more)
-        more |= localisation.metrics(overlaps)
+        more |= moments.metrics(overlaps)
         return self._made(ranks, split, more, {"overlaps": overlaps})
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
@@ -206,7 +207,7 @@ class Evaluator:
         """The result of ranks, by the ratio of moment to video where times are known; and more."""
         metrics = {**ranking.metrics(ranks), **more}
         if split.spans:
-            metrics |= ranking.metrics_by_ratio(ranks, localisation.ratios(split.caption_spans()))
+            metrics |= ranking.metrics_by_ratio(ranks, moments.ratios(split.caption_spans()))
         per_query = {"ranks": ranks, "videos": split.caption_video, **arrays}
         return Result(metrics, len(ranks), len(split), per_query)
 
@@ -218,7 +219,7 @@ class Evaluator:
             return None
         rows = self.scores_over_time(stored, queries, split.caption_video, split)
         pairs = zip(rows, split.caption_spans(), strict=True)
-        return np.concatenate([localisation.overlaps(row[None], [span]) for row, span in pairs])
+        return np.concatenate([moments.overlaps(row[None], [span]) for row, span in pairs])
 
     def scores_over_time(
         self,
@@ -338,7 +339,7 @@ def zero_shot_scores(test: Split) -> dict[str, Float[np.ndarray, "Q V"]]:
     best = np.stack([(captions @ own.T).max(axis=-1) for own in frames], axis=-1)
     found = {"zero-shot, best frame": best, "zero-shot, mean of frames": captions @ means.T}
     if importlib.util.find_spec("pywt") is not None:
-        parts = [localisation.segments(own, np.arange(float(len(own))))[1] for own in frames]
+        parts = [segments(own, np.arange(float(len(own))))[1] for own in frames]
         scores = [(captions @ own.T).max(axis=-1) for own in parts]
         found["zero-shot, best interval"] = np.stack(scores, axis=-1)
     return found

@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import cli, files
 from hlformer_jax.config import describe_data
 from hlformer_jax.figures import curves
-from hlformer_jax.retrieval import localisation, ranking
+from hlformer_jax.retrieval import moments, ranking
 from hlformer_jax.retrieval.hierarchy import MAX_LEAVES
 from hlformer_jax.sweep import Run, change_of, changed_fields
 from hlformer_jax.sweep.comparison import LEVEL, compare
@@ -102,10 +102,10 @@ def collect(
     results_so_far = [result for result in finished.values() if result is not None]
     measured = [result["metrics"] for result in results_so_far]
     common = [name for name in measured[0] if all(name in x for x in measured)] if measured else []
-    localised = set(localisation.METRICS) <= set(common)
+    localised = set(moments.METRICS) <= set(common)
     # Of parts of the test split by the ratio of moment to video, where all know the moments.
     parts = [name for name in common if name.startswith("ratio=") and name not in sweep.metrics]
-    names = [*sweep.metrics, *parts, *(localisation.METRICS if localised else ())]
+    names = [*sweep.metrics, *parts, *(moments.METRICS if localised else ())]
     for name in sweep.variants:
         results, missing = [], []
         failures: list[dict[str, str]] = []
@@ -149,7 +149,7 @@ def collect(
         "metrics": list(sweep.metrics),
         "parts": parts,
         "relative": dict(sweep.relative),
-        "localisation": list(localisation.METRICS) if localised else [],
+        "localisation": list(moments.METRICS) if localised else [],
         "corpora": list(sweep.corpora),
         "comparisons": compare(sweep.pairs, runs, root),
         "select": " or ".join(sorted({run.config.eval.select for run in runs})),

@@ -19,7 +19,7 @@ from hlformer_jax.config import ConfigError
 from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
-from hlformer_jax.data.released import CLIP_SPACE
+from hlformer_jax.data.layouts import CLIP_SPACE
 from hlformer_jax.data.source import SPLITS
 from hlformer_jax.data.split import Split
 from hlformer_jax.losses import Terms, numbers, options, retrieval, weighted_sum
@@ -27,7 +27,7 @@ from hlformer_jax.losses.retrieval import NegativeRanks, Pairs
 from hlformer_jax.models import Cost, Model, cost, meaning
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import wide
-from hlformer_jax.retrieval import evaluation, localisation, scoring
+from hlformer_jax.retrieval import evaluation, moments, scoring
 from hlformer_jax.retrieval import ranking as ranks
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.retrieval.ranking import Result
@@ -280,7 +280,7 @@ class PRVR:
             bounds = (0.0, *ranks.RATIOS, 1.0)
             groups = [f"ratio={low:g}-{high:g}" for low, high in itertools.pairwise(bounds)]
             recalls = [f"{group}/{name}" for group in groups for name in names[:5]]
-            names += [*localisation.METRICS, *recalls]
+            names += [*moments.METRICS, *recalls]
         return tuple(names)
 
     def summary(self) -> str:

@@ -28,7 +28,7 @@ from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.files import OutputError, check_replaced, digest, is_gone
 from hlformer_jax.lazy import optional
-from hlformer_jax.retrieval.localisation import segments
+from hlformer_jax.retrieval.segments import segments
 from hlformer_jax.search.index.database import Index, matches
 from hlformer_jax.search.index.storage import (
     MAX_BYTES,
