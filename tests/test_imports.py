@@ -48,7 +48,7 @@ MAY_IMPORT = {
         "training", "encoders", "video",
     },
     "benchmark": {
-        "typing", "errors", "command", "config", "ops", "parallel", "files", "data", "models",
+        "typing", "errors", "command", "config", "ops", "parallel", "files", "data", "nn", "models",
         "retrieval", "training", "figures", "encoders", "video", "search",
     },
     "main": {
