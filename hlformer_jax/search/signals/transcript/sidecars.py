@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from hlformer_jax.errors import optional
+from hlformer_jax.lazy import optional
 
 UNREAD_SUFFIXES = frozenset({".idx", ".sup", ".mks", ".stl", ".pjs", ".usf"})
 """Suffixes of subtitle files that no reader takes: mostly pictures of text."""

@@ -1,8 +1,8 @@
-"""Suggestions for a field of a configuration that does not exist."""
+"""Names that other programs give to fields, and suggestions for a wrong name."""
 
 from collections.abc import Collection, Mapping
 
-from hlformer_jax.errors import suggestion
+from hlformer_jax.text import suggestion
 
 COMMON_NAMES: Mapping[str, str] = {
     "lr": "optim.learning_rate",
@@ -45,7 +45,7 @@ COMMON_NAMES: Mapping[str, str] = {
     "metric": "eval.select",
     "monitor": "eval.select",
 }
-"""Fields by the names that other programs give them."""
+"""Fields by names that other programs give them."""
 
 ENVIRONMENT: Mapping[str, str] = {
     **dict.fromkeys(
@@ -68,17 +68,17 @@ ENVIRONMENT: Mapping[str, str] = {
         "parameters of another run are --init, a checkpoint to evaluate is --checkpoint",
     ),
 }
-"""Hints on settings of other programs that are not fields here, by their names there."""
+"""Advice on settings of other programs that are not fields here, by their names there."""
 
 
 def field_suggestion(name: str, fields: Collection[str]) -> str:
-    """Return the end of an error on a field that does not exist: a suggestion, or "".
+    """Return the end of an error about an unknown field: "; did you mean …?", advice, or "".
 
     Args:
-      name: full name of the field, such as "optim.lr".
-      fields: full names of all fields.
+      name: full name of the unknown field, such as "optim.lr".
+      fields: full names of the existing fields.
     """
-    key = name.rpartition(".")[2]
+    section, _, key = name.rpartition(".")
     if key in ENVIRONMENT:
         return f"; {ENVIRONMENT[key]}"
     matches = [field for field in fields if field.rpartition(".")[2] == key]
@@ -86,6 +86,5 @@ def field_suggestion(name: str, fields: Collection[str]) -> str:
         matches.insert(0, COMMON_NAMES[key])
     if matches:
         return f"; did you mean config.{matches[0]}?"
-    section = name.rpartition(".")[0]
-    section_fields = [field for field in fields if field.rpartition(".")[0] == section]
-    return suggestion(name, section_fields) or suggestion(name, fields)
+    siblings = [field for field in fields if field.rpartition(".")[0] == section]
+    return suggestion(name, siblings) or suggestion(name, fields)
