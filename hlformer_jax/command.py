@@ -15,7 +15,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError, flat, load, locate
+from hlformer_jax.config import ConfigError, family_of, flat, leaves, load, locate
 from hlformer_jax.errors import suggestion
 from hlformer_jax.field_names import COMMON_NAMES, ENVIRONMENT, field_suggestion
 
@@ -129,6 +129,10 @@ def _fault(error: Exception, argv: Sequence[str]) -> str:
         for name in names:
             if unknown := _unknown(name.removeprefix("config."), config):
                 return unknown
+        for name in names:
+            if f"flag --{name}=" in str(error) and (meaning := _meaning(name, config)):
+                value = str(error).partition(f"flag --{name}=")[2].partition(": ")[0]
+                return f"{name} is {value}: it must be {meaning}"
     return f"{last_line(error)} (--helpshort lists the options)"
 
 
@@ -143,6 +147,15 @@ def _meant(name: str, key: str, known: Collection[str], config: ConfigDict) -> s
     if key in ENVIRONMENT or key in COMMON_NAMES:
         return field_suggestion(key, flat(config))
     return suggestion(key, known) or field_suggestion(name, flat(config))
+
+
+def _meaning(name: str, config: ConfigDict) -> str:
+    """Return what a field may be; "" of a sweep's own fields, which have no rule."""
+    name = name.removeprefix("config.")
+    if name.startswith("base.") and "base" in config:
+        name, config = name.removeprefix("base."), config.base
+    field = dict(leaves(family_of(config))).get(name)
+    return field.rule.meaning if field else ""
 
 
 def _unknown(name: str, config: ConfigDict) -> str:

@@ -33,6 +33,10 @@ CASES = {
     "misspelt": (("--config=misspelt.py",), "misspelt.py:6: config.model.hiden_size = 3: Key"),
     "no Python": (("--config=syntax.py",), "syntax.py:1: SyntaxError"),
     "no number": ((ANET, "--config.train.epochs=many"), "train.epochs"),
+    "no whole number": (
+        (ANET, "--config.train.epochs=10.0"),
+        "config.train.epochs is 10.0: it must be a whole number from 1 to 1,000,000",
+    ),
     "no mode": ((ANET, "--mode=test"), "mode"),
     "no variant": ((f"{ANET}:fast",), "configs/anet.py: there is no variant 'fast'"),
     "no data set": (("--config=configs/ms_sl.py:msrvtt",), "use debug, anet, anet-debug, tvr,"),

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError, check, flat, load
+from hlformer_jax.config import ConfigError, check, flat, load, locate
 from hlformer_jax.errors import suggestion
 
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
@@ -87,7 +87,8 @@ def define(
         keep the published figures and say that the measured ones are of a rehearsal.
       title: the title of the table and the plot, without a data set: they name the one that the
         runs have.
-      base: the base's configuration file, relative to `file`; a data set may stand behind a colon.
+      base: the base's configuration file, relative to `file`, or the name of one of the package
+        ("tvr"); a data set may stand behind a colon.
       variants: name -> the fields in which a variant differs, nested like the configuration;
         "base": NAME takes one of `bases` in place of `base`.
       published: variant -> its figures exactly as they are printed, by metric. "Δ METRIC", and
@@ -261,13 +262,22 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
 
 def _load(folder: Path, base: str, name: str, settings: Mapping[str, Any]) -> ConfigDict:
     file, _, data_set = base.partition(":")
+    path = _locate_base(folder, file)
     # A folder of features stands before a comma: its name may have hyphens.
-    mark = "," if file.endswith("own.py") else "-"
-    config = load(folder / file, mark.join(filter(None, (data_set, name))))
+    mark = "," if path.stem.endswith("own") else "-"
+    config = load(path, mark.join(filter(None, (data_set, name))))
     _apply(config, settings, "settings")
     if name == "debug":
         config.train.epochs = 1
     return config
+
+
+def _locate_base(folder: Path, file: str) -> Path:
+    """Return the file of a base: the one relative to the sweep's, else the package's."""
+    for path in (folder / file, folder / f"{file}.py"):
+        if path.is_file():
+            return path
+    return locate(file)
 
 
 def _check_names(sweep: ConfigDict) -> None:

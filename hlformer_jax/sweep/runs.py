@@ -175,9 +175,11 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
             costs |= _query_costs(run.config)
     progress = outcome.progress
     best = next(iter(outcome.results.values()))
+    references = {name: outcome.results[name].metrics for name in outcome.references}
     return {
         **_named(run),
         "metrics": best.metrics,
+        "references": references,
         "queries": best.queries,
         "videos": best.videos,
         "data": measure_data(run.config),
