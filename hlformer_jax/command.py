@@ -116,7 +116,7 @@ def last_line(error: Exception) -> str:
 
 
 def _fault(error: Exception, argv: Sequence[str]) -> str:
-    """What is wrong with a command line: its configuration file, a field's name, or an option."""
+    """Explain an error of a command line: its configuration file, a field, or an option."""
     options = [option.lstrip("-") for option in argv[1:]]
     files = [option.partition("=")[2] for option in options if option.startswith("config=")]
     files += [after for option, after in pairwise(options) if option == "config"]
@@ -150,7 +150,7 @@ def _meant(name: str, key: str, known: Collection[str], config: ConfigDict) -> s
 
 
 def _meaning(name: str, config: ConfigDict) -> str:
-    """Return what a field may be; "" of a sweep's own fields, which have no rule."""
+    """Describe the allowed values of a field; "" for a sweep's own fields, which have no rule."""
     name = name.removeprefix("config.")
     if name.startswith("base.") and "base" in config:
         name, config = name.removeprefix("base."), config.base
@@ -159,7 +159,7 @@ def _meaning(name: str, config: ConfigDict) -> str:
 
 
 def _unknown(name: str, config: ConfigDict) -> str:
-    """What is wrong with the name of a field; "" where there is such a field."""
+    """Explain an unknown name of a field; "" if the field exists."""
     section: Any = config
     for key in name.split("."):
         known = section.keys() if isinstance(section, ConfigDict) else ()

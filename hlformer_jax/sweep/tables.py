@@ -545,7 +545,9 @@ def _means(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def _compared(pair: Mapping[str, Any]) -> list[str]:
-    interval = lambda bounds: f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
+    def interval(bounds: Sequence[float]) -> str:
+        return f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
+
     return [
         f"{pair['first']} − {pair['second']}",
         f"{pair['difference']:+.2f}",

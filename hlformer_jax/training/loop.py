@@ -409,8 +409,11 @@ def start(
             ThreadPoolExecutor(1, "state") as aside,  # both take long, to compile
         ):
             options = parallel.compiler_options(config)
-            fresh = lambda: parallel.replicate(mesh, initial.lower().compile(options)())
-            future = aside.submit((lambda: restored[0]) if restored else fresh)
+
+            def initialise() -> Any:
+                return parallel.replicate(mesh, initial.lower().compile(options)())
+
+            future = aside.submit((lambda: restored[0]) if restored else initialise)
             loss = family.loss(steps_per_epoch)
             constants = getattr(family, "program_constants", None)
             compiled = compile_steps(
