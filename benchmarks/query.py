@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +42,19 @@ from benchmarks.measure import (
     summary,
     timed,
 )
-from hlformer_jax import files, models, parallel
+from hlformer_jax import files, models
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.errors import UserError, optional
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import UserError
+from hlformer_jax.lazy import optional
 from hlformer_jax.models import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
+from hlformer_jax.runtime import devices
+from hlformer_jax.search.encoder import load_encoder
 from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index, load_encoder
+from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import Stamp, VideoArrays
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.rankers import LABELS
@@ -80,9 +84,9 @@ def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
     """Encoding and ranking of a validation split of ActivityNet's proportions."""
     videos, captions = validation(config, options)
     announce(f"encode and rank {videos:,} videos and {captions:,} captions")
-    mesh, model = parallel.mesh(), models.build(config)
+    mesh, model = devices.mesh(), models.build(config)
     split = measure.simulated_split(videos, captions, config)
-    params = parallel.replicate(mesh, models.init_params(model, config))
+    params = devices.replicate(mesh, models.init_params(model, config))
     evaluator = Evaluator(model, config, mesh)
     resident = evaluator.feed(split, resident=True)
     stored, queries = evaluator.encode(params, resident)
@@ -92,14 +96,14 @@ def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
     encode = timed(evaluator.encode, params, resident, repeats=options.repeats)
     announce("rank alone")
     rank = timed(lambda: evaluator.rank(stored, queries, split).metrics, repeats=options.repeats)
-    moved = resident.bytes_per_device + parallel.nbytes((params, stored)) / mesh.size
+    moved = resident.bytes_per_device + devices.nbytes((params, stored)) / mesh.size
     one = cost(config)
     flops = (videos * one.flops_video + captions * one.flops_caption) / mesh.size
     encode_floor = measure.floor(flops, moved, config.dtype)
     rank_floor = search_floor(stored, captions)
     both = Floor(*(a + b for a, b in zip(encode_floor, rank_floor, strict=True)))
     yield Row("evaluate", whole, both, {"videos": float(videos), "captions": float(captions)})
-    yield Row("  encode", encode, encode_floor, {"corpus GB": parallel.nbytes(stored) / 1e9})
+    yield Row("  encode", encode, encode_floor, {"corpus GB": devices.nbytes(stored) / 1e9})
     yield Row("  rank", rank, rank_floor)
 
 
@@ -112,7 +116,7 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     one = cost(config)
     for dtype in scoring.DTYPES:
         stored = corpus.random(config, videos, dtype)
-        size = parallel.nbytes(stored) / videos
+        size = devices.nbytes(stored) / videos
         facts = {"bytes/video": size, "parameters": float(one.parameters)}
         for count in (1, 256):
             queries = random_queries(stored, count)
@@ -123,7 +127,7 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     for count in (1, 256):
         captions = models.zero_batch(config, captions=count).captions
         timing = each(timed(encode, params, captions, repeats=options.repeats), count)
-        moved = parallel.nbytes((params, captions)) / count
+        moved = devices.nbytes((params, captions)) / count
         floor = measure.floor(one.flops_caption, moved, config.dtype)
         operations = {"MFLOPs": one.flops_caption / 1e6}
         yield Row(f"encode {count} queries, each", timing, floor, operations)
@@ -138,17 +142,29 @@ def random_queries(stored: Corpus, count: int) -> Float[Array, "Q H"]:
 def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
     """Of `queries` queries over `units`: products with every position, the corpus read once."""
     coordinates = [branch.values for branch in stored.stored.values()]
-    flops = 2 * queries * sum(x.size for x in coordinates) / parallel.mesh().size / units
-    moved = parallel.nbytes(stored) / parallel.mesh().size / units
+    flops = 2 * queries * sum(x.size for x in coordinates) / devices.mesh().size / units
+    moved = devices.nbytes(stored) / devices.mesh().size / units
     dtype = "float32" if coordinates[0].dtype == jnp.float32 else "bfloat16"
     return measure.floor(flops, moved, dtype)
 
 
-class Archive:
-    """Simulated vectors, of width d, of so many hours of video: two videos at least.
+class _RandomTexts:
+    """An encoder whose texts have random vectors: passages are too many to be encoded."""
 
-    It stands for an encoder too, of passages of subtitles, which are too many to be encoded.
-    """
+    def __init__(self, encoder: Encoder, width: int) -> None:
+        self.name, self.fingerprint = encoder.name, encoder.fingerprint
+        self.preprocessing, self.preprocess = encoder.preprocessing, encoder.preprocess
+        self.width, self.image_size = width, encoder.image_size
+        self.encode_images, self.probability = encoder.encode_images, encoder.probability
+
+    def encode_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
+        """Return random unit vectors, always the same for the same texts."""
+        random = np.random.default_rng(zlib.crc32("".join(texts).encode()))
+        return unit(random.standard_normal((len(texts), self.width)))
+
+
+class Archive:
+    """Simulated vectors, of width d, of so many hours of video: two videos at least."""
 
     def __init__(self, hours: float, width: int) -> None:
         self.videos = max(round(hours * 3600 / SECONDS), 2)
@@ -163,20 +179,15 @@ class Archive:
         frames /= np.linalg.norm(frames, axis=1, keepdims=True)
         return frames
 
-    def write(self, directory: Path, encoder: Any, places: tuple[str, ...]) -> Index:
+    def write(self, directory: Path, encoder: Encoder, places: tuple[str, ...]) -> Index:
         """A new index of the archive, which names an encoder and where it can be loaded from."""
         root = directory.with_name(f"{directory.name}-videos")
         index = Index.create(directory, root, encoder, places=places)
         with index.writing():
             for video in range(self.videos):
                 self.put(index, video)
-            said.embed(index, self, lambda line: None)
+            said.embed(index, _RandomTexts(encoder, self.width), lambda line: None)
         return index
-
-    def sentences(self, texts: list[str]) -> Float[np.ndarray, "Q d"]:
-        """Random unit vectors, of the same texts always the same."""
-        random = np.random.default_rng(zlib.crc32("".join(texts).encode()))
-        return unit(random.standard_normal((len(texts), self.width)))
 
     def put(self, index: Index, video: int) -> None:
         """Writes a video into an index held for writing; rows follow the videos' numbers."""
@@ -200,7 +211,7 @@ class Archive:
             index.tag([name], ["kept"])
 
 
-def prepared_encoder(given: str, folder: Path) -> tuple[Any, tuple[str, ...]]:
+def prepared_encoder(given: str, folder: Path) -> tuple[Encoder, tuple[str, ...]]:
     """The encoder that is measured with, and where it can be loaded from again.
 
     `given` is a folder, a hub id, or one of random parameters, written into the new `folder`:
@@ -208,11 +219,11 @@ def prepared_encoder(given: str, folder: Path) -> tuple[Any, tuple[str, ...]]:
     """
     if given not in ("base", "tiny"):
         return load_encoder(given)
-    encoders = optional("hlformer_jax.encoders", "search")
+    hub = optional("hlformer_jax.encoders.hub", "search")
     train = optional("hlformer_jax.encoders.train", "search")
     pixels, size = encoder_size(given)
     words = "a person opens the fridge " + " ".join(f"word{i}" for i in range(size.vocabulary))
-    encoders.save(train.untrained(pixels, [words], size=size, name=given), folder)
+    hub.save(train.untrained(pixels, [words], size=size, name=given), folder)
     return load_encoder(folder)
 
 
@@ -258,7 +269,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 def _queries(
-    archive: Archive, index: Index, encoder: Any, repeats: int, store: str
+    archive: Archive, index: Index, encoder: Encoder, repeats: int, store: str
 ) -> Iterator[Row]:
     hours = archive.videos * SECONDS / 3600
     size = f"{hours:,.4g} hour{'s' * (hours != 1)}: "
@@ -274,7 +285,7 @@ def _queries(
     yield Row(f"{size}rows packed", summary([clock(pack)]), None, _sizes(index.directory))
     # Words that a fiftieth, a two-hundredth and fewer of the passages have.
     sentences = [f"word30 word100 word{200 + i}" for i in range(max(repeats, 3) + 1)]
-    sentence = timed(encoder.sentences, sentences[:1], repeats=5, seconds=1.0)
+    sentence = timed(encoder.encode_texts, sentences[:1], repeats=5, seconds=1.0)
     others = {ranker: {"only": "seen"} for ranker in ("segments", "top_3_frames, normalised")}
     if store:
         upload = library("best_frame", stored=True).upload
@@ -292,7 +303,7 @@ def _queries(
         yield Row(f"{size}query, {name}", whole, floor, facts)
     with index.writing():
         archive.put(index, archive.videos)
-        said.embed(index, archive, lambda line: None)
+        said.embed(index, _RandomTexts(encoder, archive.width), lambda line: None)
     yield Row(f"{size}packed again for a new video", summary([clock(pack)]))
 
 
@@ -334,14 +345,14 @@ def _open_and_ask(directory: str, start: str) -> None:
     import time
 
     from hlformer_jax import search
-    from hlformer_jax.errors import optional
+    from hlformer_jax.lazy import optional
 
     sentence = "a person opens the fridge"
-    optional("hlformer_jax.encoders", "search")
+    optional("hlformer_jax.encoders.hub", "search")
     marks = [float(start), time.time()]
     library = search.open(directory)
     marks.append(time.time())
-    library.encoder.sentences([sentence])
+    library.encoder.encode_texts([sentence])
     marks.append(time.time())
     for _ in range(2):
         library.query(sentence)

@@ -18,7 +18,6 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.data.dataset import TreeSplit
 from hlformer_jax.data.feed import NodeFeed, gather_nodes, in_order
 from hlformer_jax.data.trees import Pool
@@ -26,6 +25,7 @@ from hlformer_jax.models.hover import Hover, Points, angles
 from hlformer_jax.ops.numerics import unit
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.typing import Array
 
 CHUNK_BATCHES = 8
@@ -82,15 +82,15 @@ def node_ranks(
     mesh: Mesh,
 ) -> NodeRanks:
     """Ranks every query among the candidates, which products of their vectors order."""
-    size = parallel.round_up(min(block, len(queries)), mesh.size)
-    ranks = _rank_program(size, mesh)(*parallel.replicate(mesh, (queries, candidates, nodes)))
-    return NodeRanks(*(parallel.to_host(x) for x in ranks))
+    size = devices.round_up(min(block, len(queries)), mesh.size)
+    ranks = _rank_program(size, mesh)(*devices.replicate(mesh, (queries, candidates, nodes)))
+    return NodeRanks(*(devices.to_host(x) for x in ranks))
 
 
 @functools.cache
 def _rank_program(size: int, mesh: Mesh) -> jax.stages.Wrapped:
     return jax.jit(
-        functools.partial(rank_nodes, size=size, mesh=mesh), out_shardings=parallel.replicated(mesh)
+        functools.partial(rank_nodes, size=size, mesh=mesh), out_shardings=devices.replicated(mesh)
     )
 
 
@@ -103,7 +103,7 @@ def rank_nodes(
     tree = jnp.asarray(nodes.tree)
 
     def block(rows: Array) -> tuple[Array, ...]:
-        rows = parallel.constrain(mesh, rows)
+        rows = devices.constrain(mesh, rows)
         own = jnp.minimum(rows, count - 1)
         scores = jnp.matmul(queries[own], candidates.T, precision=jax.lax.Precision.HIGHEST)
         others = columns[None] != own[:, None]
@@ -314,7 +314,7 @@ class NodeEncoder:
             return jax.tree.map(put, stored, points)
 
         stored = jax.lax.fori_loop(0, count, body, stored)
-        return parallel.constrain(self.mesh, stored, axis=1)
+        return devices.constrain(self.mesh, stored, axis=1)
 
     def measure(
         self, points: Array, direction: Array
@@ -336,7 +336,7 @@ class Programs(NamedTuple):
 @functools.lru_cache(maxsize=8)
 def _programs(encoder: NodeEncoder, options: tuple[tuple[str, str | bool], ...]) -> Programs:
     """Return the programs for an encoder's constants and the compiler's options."""
-    whole, space = parallel.replicated(encoder.mesh), encoder.model.options.space
+    whole, space = devices.replicated(encoder.mesh), encoder.model.options.space
     compiled = functools.partial(jax.jit, compiler_options=dict(options) or None)
 
     def pick_nodes(blocks: Array, count: int) -> Array:
@@ -358,12 +358,12 @@ class NodeEvaluator:
         self._model, self._config, self._mesh = model, config, mesh
         encoder = NodeEncoder(model, mesh)
         self.encode_chunk = encoder.encode_chunk
-        options = parallel.compiler_options(config) or {}
+        options = compiler.compiler_options(config) or {}
         self._programs = _programs(encoder, tuple(options.items()))
 
     def feed(self, split: TreeSplit, resident: bool = False) -> NodeFeed:
         """A feed of the nodes of a split in their order, for any number of evaluations."""
-        size = parallel.round_up(self._config.eval.node_batch, self._mesh.size)
+        size = devices.round_up(self._config.eval.node_batch, self._mesh.size)
         longest = split.num_nodes if resident else CHUNK_BATCHES
         return NodeFeed(split, in_order(split.num_nodes, size, longest), self._mesh, resident)
 
@@ -371,12 +371,12 @@ class NodeEvaluator:
         """The points of all nodes of a split, in their order, on every device."""
         steps = sum(len(group.steps) for group in feed.groups)
         width = self._model.options.hyperbolic_dim
-        sharding = parallel.sharded(self._mesh, axis=1)
+        sharding = devices.sharded(self._mesh, axis=1)
         zeros = jnp.zeros((steps, feed.nodes, width), jnp.float32, device=sharding)
         stored = Points(zeros, jnp.copy(zeros))
         for chunk in feed.chunks():
             first, count = (
-                parallel.replicate(self._mesh, np.int32(x)) for x in (chunk.first, chunk.num_steps)
+                devices.replicate(self._mesh, np.int32(x)) for x in (chunk.first, chunk.num_steps)
             )
             inputs = chunk.features, chunk.indices, first, count
             stored = self._programs.encode_chunk(params, *inputs, stored)
@@ -390,7 +390,7 @@ class NodeEvaluator:
         rows = [
             self._programs.similarities(points.text[k : k + size], points.video) for k in blocks
         ]
-        return np.concatenate([parallel.to_host(block) for block in rows])
+        return np.concatenate([devices.to_host(block) for block in rows])
 
     def ranks(self, points: Points, split: TreeSplit) -> dict[str, NodeRanks]:
         """Ranks of every text among the videos (t2v), and of every video among the texts (v2t)."""
@@ -417,10 +417,10 @@ class NodeEvaluator:
         """Metrics of a split's retrieval and of its hierarchy, see `hierarchy_metrics`."""
         points, split = self.encode(params, feed), feed.split
         ranks = self.ranks(points, split)
-        toward = parallel.replicate(self._mesh, direction.astype(np.float32))
+        toward = devices.replicate(self._mesh, direction.astype(np.float32))
         measured = [self._programs.measure(x, toward) for x in points]
         norms, cosines = (
-            Coordinates(*(parallel.to_host(x[k]).astype(np.float64) for x in measured))
+            Coordinates(*(devices.to_host(x[k]).astype(np.float64) for x in measured))
             for k in (0, 1)
         )
         result = self.result(ranks, split)
@@ -429,7 +429,7 @@ class NodeEvaluator:
 
     def fit_direction(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, " n"]:
         """The direction of time of a split's siblings; see `fit_direction`."""
-        units = [parallel.to_host(jax.jit(unit)(x)) for x in self.encode(params, feed)]
+        units = [devices.to_host(jax.jit(unit)(x)) for x in self.encode(params, feed)]
         left, right = feed.split.pool.siblings.T
         pairs = [np.concatenate([x[rows] for x in units]) for rows in (left, right)]
         return fit_direction(*pairs)

@@ -22,16 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hlformer_jax import command
-from hlformer_jax.errors import (
-    DamagedError,
-    SearchError,
-    command_line,
-    optional,
-    printable,
-)
+from hlformer_jax import cli
+from hlformer_jax.cli import command_line
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.files import OutputError, check_replaced, digest, is_gone
-from hlformer_jax.retrieval.localisation import segments
+from hlformer_jax.lazy import optional
+from hlformer_jax.retrieval.segments import segments
 from hlformer_jax.search.index.database import Index, matches
 from hlformer_jax.search.index.storage import (
     MAX_BYTES,
@@ -56,6 +53,7 @@ from hlformer_jax.search.ingest.decoding import (
     update_transcripts,
 )
 from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.text import printable
 
 
 class Progress(NamedTuple):
@@ -139,7 +137,7 @@ LARGER = 2
 
 def index_folder(
     index: Index,
-    encoder: Any,
+    encoder: Encoder,
     *,
     workers: int | None = None,
     retry: bool = False,
@@ -231,7 +229,7 @@ def to_add(
 
 def default_workers() -> int:
     """Half of the cores this process may use, at least 1 and at most 8."""
-    return min(max(command.cores() // 2, 1), 8)
+    return min(max(cli.cores() // 2, 1), 8)
 
 
 def real_video() -> Video:
@@ -260,7 +258,7 @@ class _Run:
     """One run; the index is held for writing."""
 
     index: Index
-    encoder: Any
+    encoder: Encoder
     video: Video
     source: Source
     timeout: float | None
@@ -429,7 +427,7 @@ class _Run:
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
         encoder = self.encoder
         size, fps = LARGER * encoder.image_size, self.index.manifest.fps
-        job = Job(self.video, fps, size, encoder.preparation.apply, self.timeout)
+        job = Job(self.video, fps, size, encoder.preprocess, self.timeout)
         of_path = {self.index.path(files[0].name): content for content, files in tasks.items()}
         under_way: dict[Path, _Encoded] = {}
         began = time.monotonic()

@@ -48,12 +48,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, legible, suggestion
-from hlformer_jax.retrieval.localisation import Moment, moments
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import SearchError
+from hlformer_jax.retrieval.moments import Moment, find_moments
 from hlformer_jax.search.index.database import Entry, tag_key
 from hlformer_jax.search.index.storage import VideoArrays
 from hlformer_jax.search.signals.rankers import Ranker, Untrained
 from hlformer_jax.search.times import When, date_span
+from hlformer_jax.text import legible, suggestion
 
 LEAST = 0.01
 """Probability from which on a frame may show what a sentence says; chosen, see docs/search.md."""
@@ -82,7 +84,7 @@ def level(
     return float(median + SPREADS * (median - lower))
 
 
-def centre(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Any) -> float:
+def centre(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Encoder) -> float:
     """What scores of a sentence are compared from: the median of the archive's products with it.
 
     0 where the encoder has learned probabilities, so that cosines of all sentences compare, and
@@ -106,7 +108,7 @@ class Single(NamedTuple):
     def found(self, content: int, arrays: VideoArrays, period: float, count: int) -> Found:
         """Scores of the frames of a content, and its best moments."""
         curve = self.ranker.over_time(content, arrays, self.vector)
-        return curve, moments(arrays.times, curve, period, count)
+        return curve, find_moments(arrays.times, curve, period, count)
 
 
 AT_ONCE = 16
@@ -152,14 +154,14 @@ class Composed(NamedTuple):
         """
         parts = self._parts(content)
         if self.within is None:
-            each = [moments(arrays.times, part, period, count) for part in parts]
+            each = [find_moments(arrays.times, part, period, count) for part in parts]
             ranked = [best[i] for i in range(count) for best in each if i < len(best)]
             return parts.mean(0), ranked
         curve, ends = chain(parts, arrays.times, self.within)
         # Below every sequence: a frame that begins none is no part of the best one's moment.
         curve = np.where(np.isfinite(curve), curve, parts.min())
         best = []
-        for one in moments(arrays.times, curve, period, count):
+        for one in find_moments(arrays.times, curve, period, count):
             last = arrays.times[ends[np.searchsorted(arrays.times, one.peak)]]
             best.append(one._replace(end=max(one.end, float(last) + period)))
         return curve, best
@@ -218,7 +220,7 @@ PICTURE_FORMATS = "JPEG", "PNG", "WEBP", "GIF", "AVIF", "TIFF", "BMP"
 """Formats of pictures that a person may ask by; no other reader of Pillow sees their bytes."""
 
 
-def picture(encoder: Any, image: Path | bytes) -> Float[np.ndarray, " d"]:
+def picture(encoder: Encoder, image: Path | bytes) -> Float[np.ndarray, " d"]:
     """The vector of an image, upright, of a file or of a file's content.
 
     Raises:
@@ -244,7 +246,7 @@ def picture(encoder: Any, image: Path | bytes) -> Float[np.ndarray, " d"]:
         raise SearchError(f"{name} has too many pixels: give a smaller one") from None
     except (OSError, ValueError, SyntaxError) as error:  # Pillow's, of damaged files
         raise SearchError(f"{name} is damaged ({error}): give another") from None
-    vector: np.ndarray = np.asarray(encoder.images(encoder.preparation.apply(pixels)[None])[0])
+    vector: np.ndarray = np.asarray(encoder.encode_images(encoder.preprocess(pixels)[None])[0])
     return vector.astype(np.float32)
 
 

@@ -30,7 +30,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.files import jsonable
-from hlformer_jax.search.serve import answers
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.serve.redaction import without_paths
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Hosts of a server that this machine alone reaches."""
@@ -185,7 +186,7 @@ class Guard:
         return sending
 
 
-def install(server: FastAPI, library: answers.Library) -> None:
+def install(server: FastAPI, library: Library) -> None:
     """Maps exceptions to HTTP errors; `Guard` does the unexpected ones."""
 
     async def refused(_: Any, error: Any) -> JSONResponse:
@@ -201,7 +202,7 @@ def install(server: FastAPI, library: answers.Library) -> None:
             summary = dict(library.status())
         if isinstance(error, ParameterError):  # of the request alone: its paths are examples
             return _refuse(400, str(error))
-        return _refuse(422, answers.without_paths(str(error), summary))
+        return _refuse(422, without_paths(str(error), summary))
 
     server.add_exception_handler(HTTPException, refused)
     server.add_exception_handler(RequestValidationError, misspelt)

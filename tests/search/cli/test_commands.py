@@ -17,11 +17,13 @@ import pytest
 from hlformer_jax import files
 from hlformer_jax.data.extracted import ExtractedReader
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import evaluation, exports, times
+from hlformer_jax.search import export, times
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli.commands import COMMANDS
+from hlformer_jax.search.encoder import DEFAULT_ENCODER
+from hlformer_jax.search.evaluate import metrics
 from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import DEFAULT_ENCODER, Index
+from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.ingest import extract
 from hlformer_jax.search.query import library, queries
 from hlformer_jax.search.signals import rankers
@@ -43,7 +45,7 @@ def calls(monkeypatch):
         return seen.encoder
 
     modules = {
-        "encoders": SimpleNamespace(load=load),
+        "encoders.hub": SimpleNamespace(load=load),
         "video": SimpleNamespace(
             find=archive.find,
             probe=archive.probe,
@@ -142,7 +144,7 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         ("index {films} {own} --timeout=0", "--timeout=0: give seconds"),
         ("query red {own} --folder=tripps", "did you mean 'trips'?"),
         ("evaluate {own} --captions={deep}", "deep.jsonl:1: this is no JSON"),
-        ("evaluate {own} --captions={deep} --json={deep}", "deep.jsonl is there already"),
+        ("evaluate {own} --captions={deep} --json={deep}", "deep.jsonl exists"),
         ("evaluate {own} --captions={deep} --json={deep} --overwrite", "is the file of the"),
         ("features {films} --captions={deep} --out={films}", "holds other things"),
         ("add nowhere.film {own}", "is not there: give files of"),
@@ -757,14 +759,14 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
         frames[name] = Index.open(index).read(record.content).vectors.astype(np.float32)
     every, elsewhere = np.concatenate(list(frames.values())), []
     for line in lines[:3]:
-        (query,) = encoder.sentences([line["sentence"]])
+        (query,) = encoder.encode_texts([line["sentence"]])
         others = [own @ query for name, own in frames.items() if name != line["video"]]
         elsewhere.append(np.concatenate(others).max() - np.median(every @ query))
     assert levels["best_frame"].above == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
     assert levels["best_frame"].frames == len(every)
     assert "50 % of what is absent pass (3 captions)" in ask("status").out
     for sentence in ("red", "white", "yellow", "black"):
-        (query,) = encoder.sentences([sentence])
+        (query,) = encoder.encode_texts([sentence])
         good = (every @ query).max() - np.median(every @ query) >= levels["best_frame"].above
         errors = ask("query", sentence).errors
         assert bool(errors) != good, sentence
@@ -794,19 +796,19 @@ def test_a_caption_that_is_right_for_every_video_has_no_auc_and_makes_no_level(a
 
 def test_runs_are_told_apart_in_a_table():
     runs = ["hlformer/0", "hlformer/1", "ms_sl"]
-    shown = evaluation.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
+    shown = metrics.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
     assert shown == ["best_frame", *runs]
-    assert evaluation.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
-    assert evaluation.told_apart(["segments"]) == ["segments"]
+    assert metrics.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
+    assert metrics.told_apart(["segments"]) == ["segments"]
 
 
 def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
     out = tmp_path / "clip.mp4"
     flags = ["--start=0:05", "--end=8.5", "--margin=1", f"--out={out}"]
     assert ask("cut", "a.film", *flags).status == 0
-    assert calls.cuts == [((films / "a.film", 5.0, 8.5, out, 1.0), "none")]
+    assert calls.cuts == [((films / "a.film", 5.0, 8.5, out, 1.0), files.Replace.NOTHING)]
     assert ask("cut", "a.film", *flags, "--overwrite").status == 0
-    assert calls.cuts[1][1] == "any"
+    assert calls.cuts[1][1] == files.Replace.ANY
     done = ask("cut", "a.film", *flags, "--copy")
     assert done.out == f"{out}\n" and len(calls.cuts) == 3
     assert done.errors == ["from 2.500 s on, 1.500 s earlier than asked, to 9.750 s"]
@@ -822,7 +824,11 @@ def test_what_a_query_exports_is_cut_all_at_once(ask, films, calls, tmp_path):
     assert ask("cut", f"--from={table}", f"--out={folder}").status == 0
     assert len(calls.cuts) == len(table.read_text().splitlines()) - 1 >= 2
     (path, start, end, out, _), replace = calls.cuts[0]
-    assert (path, out.parent, replace) == (films / "a.film", folder, "none") and start < end
+    assert (path, out.parent, replace) == (
+        films / "a.film",
+        folder,
+        files.Replace.NOTHING,
+    ) and start < end
     for wrong in (["a.film", f"--from={table}"], ["a.film", "--start=1"], []):
         assert "VIDEO" in ask("cut", *wrong).errors[0]
     video = f"--export={films / 'trips' / 'c.csv'}", "--overwrite"
@@ -862,7 +868,7 @@ def test_clips_of_two_videos_or_parts_never_have_one_name():
     long = "x" * 250
     names = ["a.mp4", "b/a.mp4", "b_a.mp4", "b%2Fa.mp4", "b/a.mkv", f"{long}.mp4", f"b/{long}.mp4"]
     parts = [(3, 5), (3.0001, 5), (1234567.1, 1234567.2), (1234567.1, 1234567.3)]
-    clips = [exports.clip_name(name, *part) for name, part in itertools.product(names, parts)]
+    clips = [export.clip_name(name, *part) for name, part in itertools.product(names, parts)]
     assert len(set(clips)) == len(clips)
     assert clips[0] == "a.mp4_3-5.mp4"
     assert all("/" not in clip and len(clip) < 240 for clip in clips)

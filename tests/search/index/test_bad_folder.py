@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import videos
 
-from hlformer_jax.errors import legible
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.ingest import extract
+from hlformer_jax.text import legible
 
 NAMES = [
     'it\'s "quoted".mp4',
@@ -98,7 +98,7 @@ def folder(tmp_path):
 def search(monkeypatch, capfd):
     """Calls a command with the encoder of colours; its status, output and lines of complaint."""
     fake = SimpleNamespace(load=lambda name, report: archive.Encoder())
-    monkeypatch.setitem(sys.modules, "hlformer_jax.encoders", fake)
+    monkeypatch.setitem(sys.modules, "hlformer_jax.encoders.hub", fake)
 
     def call(*arguments):
         capfd.readouterr()
