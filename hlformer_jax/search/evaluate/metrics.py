@@ -2,7 +2,7 @@
 
 `evaluate` asks every caption that is seen and of one sentence over all indexed videos: its rank is
 that of the best of its videos, as `retrieval.ranking` counts, and first moments of its own video
-are held against its times (`retrieval.localisation`). `by_kind` asks all of them as a person would.
+are held against its times (`retrieval.moments`). `by_kind` asks all of them as a person would.
 """
 
 import os
@@ -35,7 +35,7 @@ def evaluate(
     Raises:
       SearchError: when a caption is of a video that is not indexed.
     """
-    from hlformer_jax.retrieval import localisation, ranking
+    from hlformer_jax.retrieval import moments, ranking
 
     entries, examine = library.examiner()
     columns = _columns(entries, captions)
@@ -53,13 +53,13 @@ def evaluate(
             best.append(every[~other].max())
             if caption.start is not None and caption.end is not None:
                 of_own = hit.moments[0], caption.start, caption.end
-                overlaps.append(localisation.intersection_over_union(*of_own))
+                overlaps.append(moments.intersection_over_union(*of_own))
         else:
             lacking.setdefault(caption.kind, []).append(float(every.max()) - centre)
         progress()
     every, other, own = np.stack(scores), np.stack(others), np.stack(best)
     metrics = ranking.metrics(np.asarray(ranking.rank_among(every, own[:, None], other)))
-    metrics |= localisation.metrics(np.asarray(overlaps, np.float32))
+    metrics |= moments.metrics(np.asarray(overlaps, np.float32))
     present = own - np.asarray(centres)
     absent = np.where(other, every, -np.inf).max(-1) - np.asarray(centres)
     videos = tuple(one.video for one in captions if one.single and one.video)
@@ -101,7 +101,7 @@ def by_kind(
       a result that is called a good match: of what no video has, the false alarms, and there is
       nothing else of it.
     """
-    from hlformer_jax.retrieval import localisation
+    from hlformer_jax.retrieval import moments
 
     _columns(library.ranked(), captions)
     spoken = library.subtitles > 0
@@ -120,7 +120,7 @@ def by_kind(
                 row |= {"R@1": found[:1] == [0], "R@5": bool(found)}
             if caption.start is not None and caption.end is not None:
                 times = caption.start, caption.end
-                row["mIoU"] = bool(found) and localisation.intersection_over_union(
+                row["mIoU"] = bool(found) and moments.intersection_over_union(
                     hits[found[0]].moments[0], *times
                 )
             kinds.setdefault(caption.kind, {}).setdefault(way, []).append(row)

@@ -23,7 +23,7 @@ from hlformer_jax.cli import command_line
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search import times
 from hlformer_jax.search.encoder import reload_encoder
 from hlformer_jax.search.index import Entry, Index, Record, Threshold, absent, split_name
