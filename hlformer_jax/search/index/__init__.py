@@ -1,4 +1,4 @@
-"""The index of an archive: what is known of its videos, and their embeddings."""
+"""The index of an archive: records of its videos, and their embeddings."""
 
 from hlformer_jax.search.index.database import LockedError
 from hlformer_jax.search.index.index import Index, absent

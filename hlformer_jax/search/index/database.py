@@ -162,8 +162,8 @@ class Database:
                 raise error from None
             self._is_unreadable = isinstance(error, UnreadableError)
             self._damaged = _identity(self.directory / DATABASE)
-            made = time.strftime("%Y-%m-%d %H:%M", time.localtime(_modified(copy)))
-            self.note = f"{error}: its copy of {made} is used"
+            copied = time.strftime("%Y-%m-%d %H:%M", time.localtime(_modified(copy)))
+            self.note = f"{error}: its copy of {copied} is used"
             if not self._is_unreadable:
                 self.note += (
                     "; index the folder again to mend it, and transcribe what was recognised since"
@@ -173,14 +173,14 @@ class Database:
         """Open one of both files, and check it against its checksum.
 
         Raises:
-          DamagedError: when it is not what was written.
+          DamagedError: when it is damaged.
         """
         path = self.directory / name
-        with _named(path):
+        with _translate_errors(path):
             connection, self._inode = _open(path, is_copy=name == COPY)
             try:
-                user_version = _one(connection, "PRAGMA user_version")
-                if _one(connection, "PRAGMA application_id") != APPLICATION:
+                user_version = _value(connection, "PRAGMA user_version")
+                if _value(connection, "PRAGMA application_id") != APPLICATION:
                     raise sqlite3.DatabaseError("it is another program's")
                 if user_version > FORMAT:
                     raise SearchError(
@@ -208,13 +208,13 @@ class Database:
         with self._lock:
             connection = self._current()
             try:
-                with _named(path):
+                with _translate_errors(path):
                     return connection.execute(statement, values).fetchall()
             except DamagedError:  # since it was opened
                 if connection.in_transaction or self.note:
                     raise
             self._connect_any()
-            with _named(path):
+            with _translate_errors(path):
                 return self._current().execute(statement, values).fetchall()
 
     def setting(self, name: str) -> Any:
@@ -231,7 +231,7 @@ class Database:
     @contextlib.contextmanager
     def reading(self) -> Iterator[tuple[int, int] | None]:
         """Let all queries of the block see the same state; give that, or None within a change."""
-        with self._lock, _named(self.directory / DATABASE):
+        with self._lock, _translate_errors(self.directory / DATABASE):
             if self._current().in_transaction:
                 yield None
                 return
@@ -256,7 +256,7 @@ class Database:
           UnreadableError: when the database cannot be read now.
         """
         self._mend()
-        with self._lock, _named(self.directory / DATABASE):
+        with self._lock, _translate_errors(self.directory / DATABASE):
             connection = self._current()
             connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait)}")
             connection.execute("BEGIN IMMEDIATE")
@@ -286,7 +286,7 @@ class Database:
             for name in (MARK, DATABASE, COPY, SUMS):
                 _discard_drafts(self.directory, name)
             try:
-                with _named(self.directory / DATABASE):
+                with _translate_errors(self.directory / DATABASE):
                     yield
             finally:
                 self.finish()
@@ -297,24 +297,24 @@ class Database:
         Raises:
           SearchError: when the disk is full, or read-only.
         """
-        with self._lock, _named(self.directory / DATABASE):
+        with self._lock, _translate_errors(self.directory / DATABASE):
             sums = _read_sums(self.directory)
             version = self.setting("version")
-            if {version} == {known for known, _ in sums.values()} and _has_digest(
+            if {version} == {number for number, _ in sums.values()} and _has_digest(
                 self.directory / COPY, sums[COPY][1]
             ):
                 return
             version, content = _snapshot(self._current())
             files.write_bytes(self.directory / COPY, content)
-            known = [version, hashlib.sha256(content).hexdigest()]
-            files.write_bytes(self.directory / SUMS, seal({DATABASE: known, COPY: known}))
+            entry = [version, hashlib.sha256(content).hexdigest()]
+            files.write_bytes(self.directory / SUMS, seal({DATABASE: entry, COPY: entry}))
 
     def damaged(self) -> dict[str, str]:
         """Read both files through, and return a line for each that is damaged, by its name."""
         lines = {DATABASE: self.note} if self.note else {}
         for name in (DATABASE, COPY) if not self.note else (COPY,):
             try:
-                with _named(self.directory / name):
+                with _translate_errors(self.directory / name):
                     connection, _ = _open(self.directory / name, is_copy=name == COPY)
                     with contextlib.closing(connection):
                         _check_sum(self.directory, name, connection)
@@ -356,7 +356,7 @@ class Database:
             if not is_locked:
                 _lock_directory(stack, self.directory, 0.0)
             assert self._connection is not None
-            with _named(self.directory / DATABASE):
+            with _translate_errors(self.directory / DATABASE):
                 _replace_database(self.directory, self._connection.serialize())
             self.note = ""
             self._connect(DATABASE)
@@ -374,11 +374,12 @@ def check_place(directory: Path) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        raise SearchError(f"{directory} is no directory: choose another --index") from None
+        raise SearchError(f"{directory} is not a directory: choose another --index") from None
     foreign = [name for name in children if not _is_begun(directory, name)]
     if foreign and not is_marked(directory):
         raise SearchError(
-            f"{directory} holds other things ({foreign[0]}) and is no index: choose another --index"
+            f"{directory} holds other things ({foreign[0]}) and is not an index: choose another"
+            " --index"
         )
 
 
@@ -397,7 +398,7 @@ def check_exists(directory: Path) -> None:
       SearchError: when it was deleted or moved.
     """
     if not directory.is_dir():
-        raise SearchError(f"{directory} is no index any more: it was deleted or moved")
+        raise SearchError(f"{directory} is not an index any more: it was deleted or moved")
 
 
 def is_begun(directory: Path) -> bool:
@@ -444,7 +445,7 @@ def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing") from None
     if not os.path.isfile(path):
-        raise DamagedError(f"{path} is no file")
+        raise DamagedError(f"{path} is not a file")
     mode = "ro&immutable=1" if is_copy else "rw"
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None,
@@ -465,9 +466,9 @@ def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> No
     known_version, known_digest = _read_sums(directory).get(name, (0, ""))
     version, content = _snapshot(connection)
     if version != known_version:
-        found = _one(connection, "PRAGMA quick_check(1)")
-        if found != "ok":
-            raise sqlite3.DatabaseError(found)
+        verdict = _value(connection, "PRAGMA quick_check(1)")
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
     elif hashlib.sha256(content).hexdigest() != known_digest:
         raise sqlite3.DatabaseError("its checksum is another")
 
@@ -476,7 +477,7 @@ def _snapshot(connection: sqlite3.Connection) -> tuple[int, bytes]:
     """Return the version of a database and the content of its file, of the same moment."""
     connection.execute("BEGIN")
     try:
-        version = _one(connection, "SELECT value FROM settings WHERE name = 'version'")
+        version = _value(connection, "SELECT value FROM settings WHERE name = 'version'")
         return int(version), connection.serialize()
     finally:
         connection.execute("ROLLBACK")
@@ -492,7 +493,7 @@ def _read_sums(directory: Path) -> dict[str, Any]:
 
 
 def _has_digest(path: Path, digest: str) -> bool:
-    """Return whether the copy of a database is what was written."""
+    """Return whether a file has a digest."""
     try:
         return hashlib.sha256(files.read_bytes(path)).hexdigest() == digest
     except OSError:
@@ -503,7 +504,7 @@ def _migrate(connection: sqlite3.Connection, user_version: int) -> None:
     """Bring an older database up to the format of this version."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for step in range(_one(connection, "PRAGMA user_version"), FORMAT):
+        for step in range(_value(connection, "PRAGMA user_version"), FORMAT):
             if step not in MIGRATIONS:
                 raise sqlite3.DatabaseError(f"nothing is known of its format {step}")
             MIGRATIONS[step](connection)
@@ -543,7 +544,7 @@ def _lock_directory(stack: contextlib.ExitStack, directory: Path, wait: float) -
 
 
 def _discard_drafts(directory: Path, name: str) -> None:
-    """Delete the drafts of a file that killed writers left; there is no other writer now."""
+    """Delete the drafts of a file that killed writers left."""
     with contextlib.suppress(OSError):
         for draft in os.listdir(directory):
             if files.draft_target(draft) == name and (directory / draft).is_file():
@@ -566,7 +567,7 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
-def _one(connection: sqlite3.Connection, statement: str) -> Any:
+def _value(connection: sqlite3.Connection, statement: str) -> Any:
     """Return the only value of a query."""
     row = connection.execute(statement).fetchone()
     if row is None:
@@ -579,7 +580,7 @@ def _locked(directory: Path) -> str:
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     """Turn errors of SQLite and of the disk into lines that name the index."""
     try:
         yield

@@ -94,8 +94,8 @@ class Embeddings:
         """Return the times and embeddings of a content; no other rows are read.
 
         Raises:
-          FileNotFoundError: when there is no file of the generation.
-          DamagedError: when they are not what was written.
+          FileNotFoundError: when the files of the generation are missing.
+          DamagedError: when they are damaged.
           UnreadableError: when they cannot be read now.
         """
         vectors = np.empty((span.count, self._width), np.float16)
@@ -127,7 +127,7 @@ class Embeddings:
           The rows, and the places in `spans` of those that are damaged.
 
         Raises:
-          FileNotFoundError: when there is no file of the generation.
+          FileNotFoundError: when the files of the generation are missing.
         """
         end = spans[-1].first + spans[-1].count if spans else 0
         matrix = self._mapped(generation, FRAMES, np.float16, self._width, end)
@@ -161,21 +161,21 @@ class Embeddings:
             if checksum(values[part], bounds[part]) == span.rounded_checksum:
                 self._checked.add(key)
                 continue
-            made = packed.quantise(matrix[part])
-            made_bounds = np.stack([made.scale, made.error], -1)
+            rounded = packed.quantise(matrix[part])
+            rounded_bounds = np.stack([rounded.scale, rounded.error], -1)
             with contextlib.suppress(OSError, SearchError):  # else it is made again the next time
-                for suffix, array in ((ROUNDED, made.values), (BOUNDS, made_bounds)):
+                for suffix, array in ((ROUNDED, rounded.values), (BOUNDS, rounded_bounds)):
                     with self._writing(generation, suffix) as file:
                         _write(file, span.first * self._item_bytes[suffix], array)
                 self._checked.add(key)
             if not values.flags.writeable:
                 values, bounds = np.array(values), np.array(bounds)
-            values[part], bounds[part] = made.values, made_bounds
+            values[part], bounds[part] = rounded.values, rounded_bounds
         scale, error = np.ascontiguousarray(bounds.T)
         return Quantised(values, scale, error)
 
     def damaged_rounded(self, generation: int, spans: Iterable[Span]) -> bool:
-        """Return whether any rounded row is not what was written; reads them through."""
+        """Read the rounded rows of contents, and return whether any is damaged."""
         for span in spans:
             values = np.empty((span.count, self._width), np.int8)
             bounds = np.empty((span.count, 2), np.float32)
@@ -254,10 +254,10 @@ class Embeddings:
         except OSError as error:
             if error.errno not in _NO_FILE:
                 raise
-            raise SearchError(f"{path} is no file: move away what has its place") from None
+            raise SearchError(f"{path} is not a file: move away what has its place") from None
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise SearchError(f"{path} is no file: move away what has its place")
+                raise SearchError(f"{path} is not a file: move away what has its place")
             yield file
         finally:
             os.close(file)
@@ -278,10 +278,10 @@ def checksum(*arrays: np.ndarray) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        whole = len(flat) // _BLOCK_BYTES * _BLOCK_BYTES
-        words = flat[:whole].view(np.uint64).reshape(-1, _BLOCK_BYTES // 8)
+        end = len(flat) // _BLOCK_BYTES * _BLOCK_BYTES
+        words = flat[:end].view(np.uint64).reshape(-1, _BLOCK_BYTES // 8)
         digest.update(words.sum(axis=1, dtype=np.uint64).tobytes())
-        digest.update(flat[whole:].tobytes())
+        digest.update(flat[end:].tobytes())
     return digest.hexdigest()[:32]
 
 

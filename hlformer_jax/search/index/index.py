@@ -97,7 +97,7 @@ class Index:
           places: where the encoder can be loaded from.
 
         Raises:
-          SearchError: when the directory holds something else, or the rate is no positive number.
+          SearchError: when the directory holds something else, or the rate is not positive.
           OSError: when it cannot be written.
         """
         check_rate(fps)
@@ -144,8 +144,8 @@ class Index:
 
     def path(self, name: str) -> Path:
         """Return the path of a video; one that does not exist if its root was removed."""
-        root, below = split_name(name)
-        return self.roots.get(root, self.directory / "unknown folder" / root) / below
+        root, path = split_name(name)
+        return self.roots.get(root, self.directory / "unknown folder" / root) / path
 
     def name_below(self, path: Path) -> str | None:
         """Return the name of a file by its absolute path; None outside of all roots."""
@@ -219,8 +219,8 @@ class Index:
 
     def record(self, name: str) -> Record | None:
         """Return the record of a path, by the name of the video."""
-        root, below = split_name(name)
-        key = os.fsencode(root), os.fsencode(below)
+        root, path = split_name(name)
+        key = os.fsencode(root), os.fsencode(path)
         rows = self._database.select(f"{_RECORDS} WHERE root = ? AND path = ?", key)
         return _record(rows[0])[1] if rows else None
 
@@ -257,7 +257,7 @@ class Index:
         tags: dict[str, list[str]] = {}
         for content, tag in self._database.select("SELECT content, tag FROM tags"):
             tags.setdefault(content, []).append(tag)
-        return {content: sorted(own) for content, own in tags.items()}
+        return {content: sorted(texts) for content, texts in tags.items()}
 
     def tags_of(self, name: str) -> tuple[str, ...]:
         """Return the tags of a video, sorted."""
@@ -272,15 +272,15 @@ class Index:
         videos, roots, tags = self.videos, self.roots, self.tags
         paths = {}
         for name in sorted(videos):
-            root, below = split_name(name)
-            paths[name] = roots[root] / below
-        entries, away = [], absent(paths)
+            root, path = split_name(name)
+            paths[name] = roots[root] / path
+        entries, offline = [], absent(paths)
         for name, path in paths.items():
             record = videos[name]
             entries.append(Entry(
                 record.id, name, name.rpartition("/")[0].rstrip("/"), path, record.size,
                 record.modified_ns / 1e9, record.duration, record.frames,
-                "offline" if name in away and record.indexed else record.state, record.reason,
+                "offline" if name in offline and record.indexed else record.state, record.reason,
                 record.recorded, tuple(tags.get(record.content, ())), record.content,
             ))  # fmt: skip
         return entries
@@ -292,8 +292,8 @@ class Index:
                 return name
         if rows := self._database.select("SELECT root, path FROM paths WHERE id = ?", [video]):
             return _name(rows[0])
-        known = self.videos
-        raise SearchError(f"{self.directory} holds no video {video!r}{suggestion(video, known)}")
+        videos = self.videos
+        raise SearchError(f"{self.directory} holds no video {video!r}{suggestion(video, videos)}")
 
     def offline(self) -> list[str]:
         """Return the names of videos that have embeddings and cannot be reached, sorted."""
@@ -317,7 +317,7 @@ class Index:
             "removed": len(self.excluded),
             "frames": sum(record.frames for record in indexed),
             "seconds": sum(record.duration for record in indexed),
-            "bytes": self.embeddings.size(sum(one.frames for one in self.records().values())),
+            "bytes": self.embeddings.size(sum(record.frames for record in self.records().values())),
         }
 
     def records(self) -> dict[str, Record]:
@@ -352,7 +352,7 @@ class Index:
         for is_last in (False, True):
             rows = self._database.select(f"{_SPANS} WHERE hash = ?", [content])
             if not rows:
-                raise DamagedError.of({content: f"{self._named(content)} are missing"})
+                raise DamagedError.of({content: f"{self._description(content)} are missing"})
             generation, _, *span, duration, warning, recorded = rows[0]
             try:
                 times, vectors = self.embeddings.read(generation, Span(*span))
@@ -387,37 +387,41 @@ class Index:
             spans = {content: Span(*span) for _, content, *span, _, _, _ in rows}
             missing = [content for content in contents if content not in spans]
             if missing:
-                raise DamagedError.of({one: f"{self._named(one)} are missing" for one in missing})
-            generation, wanted = rows[0][0], [spans[content] for content in contents]
+                raise DamagedError.of(
+                    {name: f"{self._description(name)} are missing" for name in missing}
+                )
+            generation, wanted_spans = rows[0][0], [spans[content] for content in contents]
             if moved := [
                 content
-                for content, before, after in zip(contents[1:], wanted, wanted[1:], strict=False)
+                for content, before, after in zip(
+                    contents[1:], wanted_spans, wanted_spans[1:], strict=False
+                )
                 if after.first < before.first
             ]:  # another process has indexed meanwhile: the next query sees it
-                wrong = {one: f"{self._named(one)} are being made anew" for one in moved}
+                wrong = {name: f"{self._description(name)} are being made anew" for name in moved}
                 raise DamagedError.of(wrong)
             try:
-                found, damaged = self.embeddings.rows(generation, wanted)
+                content_rows, damaged = self.embeddings.rows(generation, wanted_spans)
             except FileNotFoundError as error:  # unless they were compacted meanwhile
                 if is_last:
                     line = f"are missing: {error.filename}"
-                    wrong = {one: str(self._damaged(one, line)) for one in contents}
+                    wrong = {name: str(self._damaged(name, line)) for name in contents}
                     raise DamagedError.of(wrong) from None
                 continue
             if damaged:
                 where = f"in {self.embeddings.path(generation, FRAMES)} are damaged"
                 wrong = {contents[i]: str(self._damaged(contents[i], where)) for i in damaged}
                 raise DamagedError.of(wrong)
-            return found, generation, wanted
+            return content_rows, generation, wanted_spans
         raise AssertionError
 
     def _damaged(
         self, content: str, line: str, kind: type[DamagedError] = DamagedError
     ) -> DamagedError:
-        line = f"{self._named(content)} {line}: index the folder again to make them anew"
+        line = f"{self._description(content)} {line}: index the folder again to make them anew"
         return kind.of({content: line})
 
-    def _named(self, content: str) -> str:
+    def _description(self, content: str) -> str:
         names = sorted(self.paths(content))
         return f"the embeddings of {legible(names[0])!r}" if names else "the embeddings of a video"
 
@@ -508,18 +512,18 @@ class Index:
         files.discard(self.text_vectors(content))
 
     def _clear_drafts(self) -> None:
-        """Delete the drafts that killed writers left; there is no other writer now."""
-        for folder, own in OWN.items():
+        """Delete the drafts that killed writers left."""
+        for folder, pattern in OWN.items():
             with contextlib.suppress(OSError):
                 for name in os.listdir(self.directory / folder):
-                    of = files.draft_target(name)
+                    target = files.draft_target(name)
                     path = self.directory / folder / name
-                    if of is not None and own.fullmatch(of) and path.is_file():
+                    if target is not None and pattern.fullmatch(target) and path.is_file():
                         path.unlink(missing_ok=True)
 
 
 def check_rate(fps: float) -> None:
-    """Refuses what is no positive number of frames a second, or a very large one."""
+    """Refuse a rate that is not a positive number of frames a second, or very large."""
     if not 0 < fps <= 1000:
         raise SearchError(f"--fps={fps}: give a number of frames a second above 0, such as 1")
 
@@ -529,14 +533,14 @@ def check_encoder(directory: Path, facts: EncoderFacts, encoder: Encoder) -> Non
 
     Args:
       directory: the directory of the index, for the error.
-      facts: those of the index's encoder.
+      facts: the facts of the index's encoder.
       encoder: the encoder that is checked.
     """
-    given = EncoderFacts.of(encoder)
+    other = EncoderFacts.of(encoder)
     for field in ("fingerprint", "preprocessing", "width"):
-        if getattr(facts, field) != getattr(given, field):
+        if getattr(facts, field) != getattr(other, field):
             raise SearchError(
-                f"{directory} was made by the encoder {facts.name!r}, and {given.name!r}"
+                f"{directory} was made by the encoder {facts.name!r}, and {other.name!r}"
                 f" has another {field}: give --encoder={facts.name}, or a new --index"
             )
 
@@ -551,21 +555,21 @@ def _record(row: Any) -> tuple[str, Record]:
 
 
 def absent(paths: Mapping[str, Path]) -> set[str]:
-    """Which videos are not at their paths: deleted, moved, or on a disk that is away.
+    """Return the videos that are not at their paths: deleted, moved, or on a disk that is offline.
 
     Each folder is listed once, which takes less than a look at every file.
     """
-    there: dict[str, set[str]] = {}
+    names: dict[str, set[str]] = {}  # of the files in each folder
     missing = set()
     for name, path in paths.items():
-        folder, _, own = name.rpartition("/")
-        if folder not in there:
-            there[folder] = set()
+        folder, _, file = name.rpartition("/")
+        if folder not in names:
+            names[folder] = set()
             with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
                 for entry in entries:
                     with contextlib.suppress(OSError):  # a link in a circle
                         if entry.is_file():
-                            there[folder].add(entry.name)
-        if own not in there[folder]:
+                            names[folder].add(entry.name)
+        if file not in names[folder]:
             missing.add(name)
     return missing

@@ -58,7 +58,7 @@ def own_files(directory: Path, prefix: str = "") -> list[Path]:
 
 
 def damaged(directory: Path) -> dict[str, str]:
-    """What is damaged of the matrices of an index, by the name of the file; reads them through.
+    """Read the derived matrices of an index, and return a line for each damaged one, by its name.
 
     But for the bank's: most searches need it not, and the one that does makes it anew.
     """

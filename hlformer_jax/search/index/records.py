@@ -98,9 +98,9 @@ class EncoderFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What an index knows of one path.
+    """The record of one path.
 
-    The last fields are those of its content, and have their defaults where indexing failed.
+    The last fields describe its content, and have their defaults where indexing failed.
     """
 
     id: str  # 16 hexadecimal digits, unique in the index
@@ -116,7 +116,7 @@ class Record:
 
     @property
     def indexed(self) -> bool:
-        """Whether there are embeddings."""
+        """True if there are embeddings."""
         return self.state == INDEXED
 
     @property
@@ -169,13 +169,13 @@ def split_name(video: str) -> tuple[str, str]:
     A video of the first root is named by its path below it. A video of a further root is named by
     the root's name, two slashes, which no path has, and its path below that root.
     """
-    root, _, below = video.rpartition("//")
-    return root, below
+    root, _, path = video.rpartition("//")
+    return root, path
 
 
-def join_name(root: str, below: str) -> str:
+def join_name(root: str, path: str) -> str:
     """Return the name of a video; see `split_name`."""
-    return f"{root}//{below}" if root else below
+    return f"{root}//{path}" if root else path
 
 
 def check_arrays(arrays: VideoArrays, width: int) -> None:

@@ -21,17 +21,17 @@ def unseal(text: bytes) -> dict[str, Any]:
     """Return the object of a text that `seal` made.
 
     Raises:
-      ValueError: saying what is wrong, where it is not what was written.
+      ValueError: if it is damaged; says how.
     """
     content: dict[str, Any] = files.parse_json(b"{" + check_seal(text), finite=True)
     return content
 
 
 def check_seal(text: bytes) -> bytes:
-    """Check a text that `seal` made, and return what is behind its digest, without parsing it.
+    """Check a text that `seal` made, and return its text behind the digest.
 
     Raises:
-      ValueError: saying what is wrong, if it is not what was written.
+      ValueError: if it is damaged; says how.
     """
     if not text.strip(b"\0 \n"):
         raise ValueError("it is empty")

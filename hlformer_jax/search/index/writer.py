@@ -134,11 +134,11 @@ class Writer:
         Raises:
           SearchError: when one is not in the index.
         """
-        given = {video: os.path.abspath(video) for video in videos}
+        places = {video: os.path.abspath(video) for video in videos}
         further = {str(path): name for name, path in self._index.roots.items() if name}
-        removed_roots = {further[place] for place in given.values() if place in further}
+        removed_roots = {further[place] for place in places.values() if place in further}
         names = {
-            self._index.name_of(video) for video, place in given.items() if place not in further
+            self._index.name_of(video) for video, place in places.items() if place not in further
         }
         for name in names:
             record = self._index.record(name)
@@ -159,9 +159,9 @@ class Writer:
         """Forget that a path was removed, and its content where that is gone from other paths."""
         excluded = self._index.excluded
         content = content or excluded.get(name, "")
-        same = [other for other, own in excluded.items() if content and own == content]
-        gone = [other for other in same if files.is_gone(self._index.path(other))]
-        self._delete_exclusions({name, *gone})
+        names = [path for path, removed in excluded.items() if content and removed == content]
+        missing = [path for path in names if files.is_gone(self._index.path(path))]
+        self._delete_exclusions({name, *missing})
 
     def keeps_out(self, name: str, content: str) -> bool:
         """Exclude a path too if its content was removed before; return whether it was.
@@ -173,9 +173,9 @@ class Writer:
         if not removed or record is not None and record.content == content:
             return False
         moved = [
-            other for other in removed
-            if self._index.is_there(split_name(other)[0])
-            and files.is_gone(self._index.path(other))
+            path for path in removed
+            if self._index.is_there(split_name(path)[0])
+            and files.is_gone(self._index.path(path))
         ]  # fmt: skip
         if not moved and self._index.paths(content):
             return False
@@ -255,7 +255,7 @@ class Writer:
         video moves, is replaced at its path, or is removed and added again.
 
         Raises:
-          SearchError: when a text is no tag, or a video could not be read.
+          SearchError: when a text is not a tag, or a video could not be read.
         """
         new = {tag_key(text): _tag(text) for text in add}
         dropped = {tag_key(_tag(text)) for text in drop}
@@ -274,11 +274,11 @@ class Writer:
         """Record a further root, of an absolute path; return its name."""
         self._index.check_root(folder)
         roots = self._index.roots
-        name = wanted = folder.name or "root"
+        name = base = folder.name or "root"
         for number in itertools.count(2):
             if name not in roots and not os.path.lexists(self._index.root / name):
                 break
-            name = f"{wanted}-{number}"
+            name = f"{base}-{number}"
         self.execute("INSERT INTO roots VALUES (?, ?)", os.fsencode(name), os.fsencode(folder))
         return name
 
@@ -309,15 +309,15 @@ class Writer:
 
 
 def _key(name: str) -> tuple[bytes, bytes]:
-    root, below = split_name(name)
-    return os.fsencode(root), os.fsencode(below)
+    root, path = split_name(name)
+    return os.fsencode(root), os.fsencode(path)
 
 
 def _tag(text: str) -> str:
     """Return a tag as it is kept: one line, single spaces, letters and accents as one."""
     tag = unicodedata.normalize("NFC", " ".join(text.split()))
     if not (tag.isprintable() and 0 < len(tag) <= 100):
-        raise SearchError(f"{text[:100]!r} is no tag: give 1 to 100 letters")
+        raise SearchError(f"{text[:100]!r} is not a tag: give 1 to 100 letters")
     return tag
 
 
