@@ -114,7 +114,7 @@ class Database:
           DamagedError: when it is damaged or missing, and so is its copy.
           UnreadableError: when both cannot be read now.
         """
-        self.directory = directory
+        self.directory, self._path = directory, directory / DATABASE
         self.note = ""  # a line about the damage, where the copy stands in
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
@@ -161,7 +161,7 @@ class Database:
             except DamagedError:
                 raise error from None
             self._is_unreadable = isinstance(error, UnreadableError)
-            self._damaged = _identity(self.directory / DATABASE)
+            self._damaged = _identity(self._path)
             copied = time.strftime("%Y-%m-%d %H:%M", time.localtime(_modified(copy)))
             self.note = f"{error}: its copy of {copied} is used"
             if not self._is_unreadable:
@@ -204,17 +204,16 @@ class Database:
         Raises:
           DamagedError: when the database is damaged, and so is its copy.
         """
-        path = self.directory / DATABASE
         with self._lock:
             connection = self._current()
             try:
-                with _translate_errors(path):
+                with _translate_errors(self._path):
                     return connection.execute(statement, values).fetchall()
             except DamagedError:  # since it was opened
                 if connection.in_transaction or self.note:
                     raise
             self._connect_any()
-            with _translate_errors(path):
+            with _translate_errors(self._path):
                 return self._current().execute(statement, values).fetchall()
 
     def setting(self, name: str) -> Any:
@@ -231,7 +230,7 @@ class Database:
     @contextlib.contextmanager
     def reading(self) -> Iterator[tuple[int, int] | None]:
         """Let all queries of the block see the same state; give that, or None within a change."""
-        with self._lock, _translate_errors(self.directory / DATABASE):
+        with self._lock, _translate_errors(self._path):
             if self._current().in_transaction:
                 yield None
                 return
@@ -256,7 +255,7 @@ class Database:
           UnreadableError: when the database cannot be read now.
         """
         self._mend()
-        with self._lock, _translate_errors(self.directory / DATABASE):
+        with self._lock, _translate_errors(self._path):
             connection = self._current()
             connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait)}")
             connection.execute("BEGIN IMMEDIATE")
@@ -286,7 +285,7 @@ class Database:
             for name in (MARK, DATABASE, COPY, SUMS):
                 _discard_drafts(self.directory, name)
             try:
-                with _translate_errors(self.directory / DATABASE):
+                with _translate_errors(self._path):
                     yield
             finally:
                 self.finish()
@@ -297,7 +296,7 @@ class Database:
         Raises:
           SearchError: when the disk is full, or read-only.
         """
-        with self._lock, _translate_errors(self.directory / DATABASE):
+        with self._lock, _translate_errors(self._path):
             sums = _read_sums(self.directory)
             version = self.setting("version")
             if {version} == {number for number, _ in sums.values()} and _has_digest(
@@ -328,11 +327,11 @@ class Database:
         if self._connection.in_transaction:
             return self._connection
         if self.note:  # another process may have mended it
-            if self._is_unreadable or _identity(self.directory / DATABASE) != self._damaged:
+            if self._is_unreadable or _identity(self._path) != self._damaged:
                 with contextlib.suppress(SearchError):
                     self._connect(DATABASE)
                     self.note, self._is_unreadable = "", False
-        elif _identity(self.directory / DATABASE)[:1] not in ((), (self._inode,)):
+        elif _identity(self._path)[:1] not in ((), (self._inode,)):
             self._connect(DATABASE)
         return self._connection
 
@@ -345,18 +344,16 @@ class Database:
         if self.note:
             with self._lock:
                 self._current()
-        if not self.note and _identity(self.directory / DATABASE):
+        if not self.note and _identity(self._path):
             return
         if self._is_unreadable:
-            raise UnreadableError(
-                f"{self.directory / DATABASE} cannot be read: nothing is changed, try again"
-            )
+            raise UnreadableError(f"{self._path} cannot be read: nothing is changed, try again")
         check_exists(self.directory)
         with contextlib.ExitStack() as stack, self._lock:
             if not is_locked:
                 _lock_directory(stack, self.directory, 0.0)
             assert self._connection is not None
-            with _translate_errors(self.directory / DATABASE):
+            with _translate_errors(self._path):
                 _replace_database(self.directory, self._connection.serialize())
             self.note = ""
             self._connect(DATABASE)
