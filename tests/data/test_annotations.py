@@ -73,8 +73,8 @@ def test_lines_end_at_line_feeds_alone(given):
         ('{"a": 1, "a": 2}', "f:7: 'a' stands twice"),
         ('{"b": {"a": 1, "a": 2}}', "f:7: 'a' stands twice"),
         ("[1]", "f:7: this must be a JSON object"),
-        ("{", "f:7: this is no JSON"),
-        ('{"a":\n\n1,}', "f:7:3: this is no JSON"),
+        ("{", "f:7: this is not JSON"),
+        ('{"a":\n\n1,}', "f:7:3: this is not JSON"),
         (DEEP, "f:7: this is nested too deeply"),
         ('{"a": ' + DEEP + "}", "f:7: this is nested too deeply"),
         ('{"a": NaN}', "f:7: holds NaN"),
@@ -223,7 +223,7 @@ def test_charades_has_lengths_from_the_table_and_no_empty_moments(given):
         ("[" * 10 + "]" * 10, "is neither"),
         ("{}", "given: has no video"),
         ('{"v": 3}', "video 'v': is 3; it must be an object"),
-        ('{\n"v": {"duration": 1,,}\n}', "given:2: this is no JSON"),
+        ('{\n"v": {"duration": 1,,}\n}', "given:2: this is not JSON"),
         ('{"v": {"duration": 9, "timestamps": [[0, 1]]}}', 'has no "sentences"'),
         ('{"v": {"duration": 1e999, "timestamps": [], "sentences": []}}', "duration is inf"),
         ('{"v": {"duration": 9, "timestamps": [[0]], "sentences": ["a"]}}', "v', moment 0: the sp"),
@@ -235,7 +235,7 @@ def test_charades_has_lengths_from_the_table_and_no_empty_moments(given):
         (tvr() + "\n" + tvr(duration=3), "given:2: video 'v' lasts 3 s here and 60.5 s before"),
         (tvr(desc_id=7) + "\n" + tvr(desc_id=7), "given:2: desc_id 7 was in line 1"),
         (tvr() + '\n{"vid_name": "w"}', 'given:2: has no "duration"'),
-        (tvr() + "\nv", "given:2: this is no JSON"),
+        (tvr() + "\nv", "given:2: this is not JSON"),
         ("AB1 0 1##x", "Charades_v1_train.csv"),
     ],
 )
@@ -247,7 +247,7 @@ def test_published_annotations_that_are_wrong_are_refused(given, text, complaint
     ("text", "table", "complaint"),
     [
         ("AB1 0 1##x\nZZ9 0 1##x", LENGTHS, "given:2: video 'ZZ9' is not in"),
-        ("AB1 0 1##x\nAB1 0 x##x", LENGTHS, "given:2: '0 x' are no two times"),
+        ("AB1 0 1##x\nAB1 0 x##x", LENGTHS, "given:2: '0 x' are not two times"),
         ("AB1 0 1##x\nAB1 0 inf##x", LENGTHS, "given:2: the end is inf"),
         (f"AB1 0 {LONG}##x", LENGTHS, "given:1: the end is inf"),
         ("AB1 0 1##x\nAB1 0 1 x", LENGTHS, "given:2: is not VIDEO START END##SENTENCE"),
@@ -256,7 +256,7 @@ def test_published_annotations_that_are_wrong_are_refused(given, text, complaint
         ("AB1 0 1##x", "id,length\nAB1,long\n", "table:2: length is 'long'"),
         ("AB1 0 1##x", f"id,length\nAB1,{LONG}\n", "table:2: length is '999"),
         ("AB1 0 1##x", "id,length\nAB1\n", "table:2: length is None"),
-        ("AB1 0 1##x", f"id,length\n{'A' * 200_000},1\n", "is no table"),
+        ("AB1 0 1##x", f"id,length\n{'A' * 200_000},1\n", "is not a table"),
     ],
 )
 def test_charades_that_is_wrong_is_refused(given, text, table, complaint):
