@@ -21,7 +21,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from benchmarks.measure import Options, Row, clock, floor, summary
-from hlformer_jax.errors import optional
+from hlformer_jax.lazy import optional
 from hlformer_jax.ops import lorentz, poincare
 
 PAIRS, DIMENSION = 10_000, 128

@@ -144,7 +144,7 @@ def write_words(
     path: Path,
     encoder: tuple[str, str],
     features: Iterable[tuple[str, Float[np.ndarray, "T E"]]],
-    replace: files.Replace = "none",
+    replace: files.Replace = files.Replace.NOTHING,
 ) -> None:
     """Writes word features as `ReleasedReader` reads them, float32, whole or not at all.
 
@@ -154,7 +154,7 @@ def write_words(
       features: ids of captions with their word features; written as they come.
       replace: what may be replaced.
     """
-    with files.whole(path, replace) as draft, h5py.File(draft, "w") as file:
+    with files.atomic_write(path, replace) as draft, h5py.File(draft, "w") as file:
         file.attrs.update(zip(ENCODER_ATTRIBUTES, encoder, strict=True))
         for name, rows in features:
             file[name] = rows.astype(np.float32)

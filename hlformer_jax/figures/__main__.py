@@ -15,8 +15,9 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from hlformer_jax import command
-from hlformer_jax.errors import UserError, suggestion
+from hlformer_jax import cli
+from hlformer_jax.errors import UserError
+from hlformer_jax.text import suggestion
 
 WORKDIR = flags.DEFINE_multi_string(
     "workdir", [], "Directory of a finished run; give it again to set several side by side."
@@ -43,9 +44,9 @@ def main(argv: Sequence[str]) -> int:
             return _curves()
         return _figure(argv[1:])
     except KeyboardInterrupt:
-        return command.interrupted()
+        return cli.interrupted()
     except (UserError, OSError) as error:
-        return command.fail(str(error))
+        return cli.fail(str(error))
 
 
 def _curves() -> int:
@@ -53,9 +54,9 @@ def _curves() -> int:
     from hlformer_jax.figures import curves
 
     if not WORKDIR.value:
-        return command.fail("--workdir is missing: give the directory of a run or a sweep")
+        return cli.fail("--workdir is missing: give the directory of a run or a sweep")
     for directory in WORKDIR.value:
-        print(curves.draw(Path(directory), files.replacing(OVERWRITE.value, own=True)))
+        print(curves.draw(Path(directory), files.replacing(OVERWRITE.value, listed=True)))
     return 0
 
 
@@ -67,16 +68,16 @@ def _figure(names: Sequence[str]) -> int:
 
     figures = [*report.FIGURES, "report", "curves"]
     if len(names) != 1:
-        return command.fail(f"give the name of one figure: {', '.join(figures)}")
+        return cli.fail(f"give the name of one figure: {', '.join(figures)}")
     [name] = names
     if name not in figures:
         closest = suggestion(name, figures)
-        return command.fail(f"figure {name!r} is unknown: use {', '.join(figures)}{closest}")
+        return cli.fail(f"figure {name!r} is unknown: use {', '.join(figures)}{closest}")
     if not WORKDIR.value:
-        return command.fail("--workdir is missing: give the directory of a finished run")
+        return cli.fail("--workdir is missing: give the directory of a finished run")
     out = Path(OUT.value or Path(WORKDIR.value[0]) / "figures")
     # RUN/figures is ours, and drawn again; what a person names is not.
-    replace = files.replacing(OVERWRITE.value, own=OUT.value is None)
+    replace = files.replacing(OVERWRITE.value, listed=OUT.value is None)
     if OUT.value or out.is_dir():
         report.check_place(name, out, replace)
     options = corpus.Options(tuple(VIDEO.value), SPLIT.value, SEED.value)
@@ -95,7 +96,7 @@ def _figure(names: Sequence[str]) -> int:
 
 def program() -> None:
     """The console command hlformer-figures."""
-    app.run(main, flags_parser=command.parse)
+    app.run(main, flags_parser=cli.parse)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.data import transforms
 from hlformer_jax.data.feed import Features, GatherIndices, VideoFeed, gather, in_order
 from hlformer_jax.data.split import Split
@@ -31,6 +31,7 @@ from hlformer_jax.retrieval import corpus, moments, ranking, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.retrieval.segments import segments
+from hlformer_jax.runtime import devices
 from hlformer_jax.typing import Array, Captions
 
 CHUNK_BATCHES = 8
@@ -58,7 +59,7 @@ class Evaluator:
         self._config, self._mesh, self._given = config, mesh, model
         self._encode = jax.jit(self.encode_chunk, donate_argnums=(6, 7))
         self._encode_one: Any = jax.jit(self.encode_batch)  # for eval_shape; the trace is cached
-        replicated = parallel.replicated(mesh)
+        replicated = devices.replicated(mesh)
         self._pick = jax.jit(_pick_rows, out_shardings=replicated)
         self._score = jax.jit(corpus.scores, out_shardings=replicated)
         self._rank = jax.jit(rank_queries, static_argnums=3, out_shardings=replicated)
@@ -67,13 +68,13 @@ class Evaluator:
     @functools.cached_property
     def _model(self) -> Model:
         """The model on the devices; placed at first use, as a plan for absent devices has none."""
-        placed: Model = parallel.replicate(self._mesh, self._given)
+        placed: Model = devices.replicate(self._mesh, self._given)
         return placed
 
     def feed(self, split: Split, resident: bool = False) -> VideoFeed:
         """A feed of a split in its order, for any number of evaluations."""
         # All blocks but the last are full, so that the column of a video is its index.
-        size = parallel.round_up(self._config.eval.video_batch, self._mesh.size)
+        size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
         longest = len(split) if resident else CHUNK_BATCHES
         return VideoFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
 
@@ -93,13 +94,13 @@ class Evaluator:
         )
         dtype = dtype or self._config.eval.corpus
         stored = corpus.empty(self.scorer, videos, len(steps), dtype, self._mesh)
-        sharding = parallel.sharded(self._mesh, axis=1)
+        sharding = devices.sharded(self._mesh, axis=1)
         encoded = jax.tree.map(
             lambda x: jnp.zeros((len(steps), *x.shape), x.dtype, device=sharding), queries
         )
         for chunk in feed.chunks():
             span = chunk.first, chunk.num_steps
-            first, count = (parallel.replicate(self._mesh, np.int32(x)) for x in span)
+            first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
             inputs = self._model, params, chunk.features, chunk.indices
             stored, encoded = self._encode(*inputs, first, count, stored, encoded)
         counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
@@ -152,7 +153,7 @@ class Evaluator:
 
         stored, encoded = jax.lax.fori_loop(0, count, body, (stored, encoded))
         layout = corpus.shardings(self._mesh, stored)
-        return jax.lax.with_sharding_constraint(stored, layout), parallel.constrain(
+        return jax.lax.with_sharding_constraint(stored, layout), devices.constrain(
             self._mesh, encoded, axis=1
         )
 
@@ -160,7 +161,7 @@ class Evaluator:
         """Ranking scores of encoded captions against all videos, float32; higher is better."""
         scores = np.empty((len(queries.vectors), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries.vectors)):
-            rows = parallel.to_host(self._score(stored, block))
+            rows = devices.to_host(self._score(stored, block))
             rows = rows[: len(scores) - start, : scores.shape[1]]
             scores[start : start + len(rows)] = rows
         return scores
@@ -172,7 +173,7 @@ class Evaluator:
           stored: a corpus of `encode`, float32.
           split: the split that it holds.
         """
-        blocks = {name: parallel.to_host(branch.values) for name, branch in stored.stored.items()}
+        blocks = {name: devices.to_host(branch.values) for name, branch in stored.stored.items()}
         return {name: x.reshape(-1, *x.shape[2:])[: len(split)] for name, x in blocks.items()}
 
     def evaluate(self, params: Any, feed: VideoFeed, dtype: str | None = None) -> Result:
@@ -182,10 +183,10 @@ class Evaluator:
     def rank(self, stored: Corpus, queries: Queries, split: Split) -> Result:
         """Metrics of a split whose videos and captions are encoded."""
         vectors, size = queries.vectors, self._config.eval.query_batch
-        ranks = parallel.to_host(self._rank(stored, vectors, split.caption_video, size))
+        ranks = devices.to_host(self._rank(stored, vectors, split.caption_video, size))
         more: dict[str, float] = {}
         if queries.inside is not None:
-            more["InCone"] = 100 * float(np.mean(parallel.to_host(queries.inside)))
+            more["InCone"] = 100 * float(np.mean(devices.to_host(queries.inside)))
         overlaps = self._overlaps(stored, vectors, split)
         if overlaps is None:
             return self._result(ranks, split, more)
@@ -231,7 +232,7 @@ class Evaluator:
     ) -> list[Float[np.ndarray, " F"]]:
         """Scores of each query over the source's frames of one video, by the video's index."""
         located = self._locate(stored, queries, videos, self._config.eval.query_batch)
-        cosines = {name: parallel.to_host(rows) for name, rows in located.items()}
+        cosines = {name: devices.to_host(rows) for name, rows in located.items()}
         data, scores = self._config.data, []
         # Captions of a video follow one another, and are scored together.
         for captions in np.split(np.arange(len(videos)), np.flatnonzero(np.diff(videos)) + 1):

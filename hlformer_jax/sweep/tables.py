@@ -20,7 +20,7 @@ import numpy as np
 import rich.console
 from ml_collections import ConfigDict
 
-from hlformer_jax import command, files
+from hlformer_jax import cli, files
 from hlformer_jax.config import describe_data
 from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import moments, ranking
@@ -65,7 +65,7 @@ def publish(
     sweep: ConfigDict,
     runs: Sequence[Run],
     root: Path,
-    replace: files.Replace = "own",
+    replace: files.Replace = files.Replace.OWN,
     selection: Sequence[Run] | None = None,
 ) -> Table:
     """Write the tables and the plot of a sweep, of all its runs and not only this task's.
@@ -83,7 +83,7 @@ def publish(
         table = newest
 
 
-def write(table: Table, root: Path, replace: files.Replace = "own") -> None:
+def write(table: Table, root: Path, replace: files.Replace = files.Replace.OWN) -> None:
     """Writes table.json, table.md, table.csv and the plot into the sweep's directory."""
     files.write_json(root / "table.json", table, replace)
     files.write_bytes(root / "table.md", markdown(table).encode(), replace)
@@ -516,7 +516,7 @@ def _cost(name: str, value: float | None) -> str:
         return EMPTY
     if form == ",d":
         return format(round(value / unit), form)
-    return format(value / unit, form) if form else command.three_digits(value / unit)
+    return format(value / unit, form) if form else cli.three_digits(value / unit)
 
 
 def _means(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -660,7 +660,7 @@ def show(table: Table) -> None:
             title = "\n".join([section.title, *table["about"]])
         width = console.width if console.is_terminal else None
         for rows in _blocks(section, width):
-            command.print_table(rows[0], rows[1:], title)
+            cli.print_table(rows[0], rows[1:], title)
             title = f"{section.title} (continued)"
         console.print(section.note, markup=False, highlight=False, soft_wrap=True)
     for note in notes(table):

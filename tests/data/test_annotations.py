@@ -119,7 +119,7 @@ CAPTION_FAULTS = [
     (b"train_1#enc#1 a person\rdoes", ["carriage return"]),
     (b"train_1#enc#1\ta person", [r"train_1#enc#1\t"]),
     (b"train 1#enc#1 a person", ["'train'", "blank"]),
-    (b"#enc#1 a person", ["'#enc#1'", "no caption id"]),
+    (b"#enc#1 a person", ["'#enc#1'", "not a caption id"]),
     (b"train/1#enc#1 a person", ["'train/1#enc#1'"]),
     (b"train_1#enc#1 caf\xe9", ["0xe9", "UTF-8"]),
     (b"train_1#enc#0 again", ["'train_1#enc#0'", "line 2"]),

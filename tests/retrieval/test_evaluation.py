@@ -11,7 +11,6 @@ import pytest
 import released
 import tiny
 
-from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.source import DataError
@@ -23,6 +22,7 @@ from hlformer_jax.retrieval import corpus, moments, ranking
 from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores, zero_shot_scores
 from hlformer_jax.retrieval.moments import GAP, Moment, find_moments
 from hlformer_jax.retrieval.ranking import Result, print_table
+from hlformer_jax.runtime import devices
 
 D, F, VIDEOS, CAPTIONS = 6, 8, 10, 23
 MATRIX = np.random.default_rng(0).normal(size=(D, 5)).astype(np.float32)
@@ -44,7 +44,7 @@ def split(config):
 
 @pytest.fixture(scope="module")
 def evaluator(config):
-    return Evaluator(tiny.Linear(), config, parallel.mesh())
+    return Evaluator(tiny.Linear(), config, devices.mesh())
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
         start, end = np.sort(rng.uniform(0, lengths[video], 2))
         spans[name] = Span(float(start), float(end), float(lengths[video]))
     timed = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
-    evaluator = Evaluator(tiny.Linear(), config, parallel.mesh())
+    evaluator = Evaluator(tiny.Linear(), config, devices.mesh())
     result = evaluator.evaluate(MATRIX, evaluator.feed(timed))
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     overlaps, caption = [], 0
@@ -153,7 +153,7 @@ class _Lifting(tiny.Linear):
 
 
 def test_the_share_in_the_cone_is_of_captions_and_their_own_video(config, split):
-    evaluator = Evaluator(_Lifting(), config, parallel.mesh())
+    evaluator = Evaluator(_Lifting(), config, devices.mesh())
     result = evaluator.evaluate(MATRIX, evaluator.feed(split))
     c, inside = 0.5, []
     for index in range(VIDEOS):

@@ -1,7 +1,9 @@
 """Commands on captions: evaluate, features."""
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, command_line, optional
+from hlformer_jax.cli import command_line
+from hlformer_jax.errors import SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.index import extract_videos, prepare_index
 from hlformer_jax.search.cli.options import (

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from hlformer_jax import command
-from hlformer_jax.errors import SearchError, suggestion
+from hlformer_jax import cli
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search.evaluate.captions import Caption
 from hlformer_jax.search.evaluate.threshold import RATES, Separation, auc, trade_off
 from hlformer_jax.search.index.database import Entry
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
+from hlformer_jax.text import suggestion
 
 
 def evaluate(
@@ -177,7 +178,7 @@ def print_report(figures: Mapping[str, Any]) -> None:
     if levels:
         absent = next(iter(levels.values()))["absent"]
         head = ["level for", "score", "false alarms", "kept", *absent]
-        command.print_table(head, lines, f"good matches, {shown}; percent", width=200)
+        cli.print_table(head, lines, f"good matches, {shown}; percent", width=200)
     columns = "R@1", "R@5", "mIoU", "good"
     lines = [
         [kind or "captions", way, f"{own['queries']:.0f}"]
@@ -186,7 +187,7 @@ def print_report(figures: Mapping[str, Any]) -> None:
         for way, own in of.items()
     ]
     head = ["kind", "by", "queries", *columns]
-    command.print_table(head, lines, f"by kind, {shown}; percent", ["by"], 200)
+    cli.print_table(head, lines, f"by kind, {shown}; percent", ["by"], 200)
 
 
 def told_apart(names: Sequence[str]) -> list[str]:

@@ -49,12 +49,13 @@ from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import SearchError, legible, suggestion
+from hlformer_jax.errors import SearchError
 from hlformer_jax.retrieval.moments import Moment, find_moments
 from hlformer_jax.search.index.database import Entry, tag_key
 from hlformer_jax.search.index.storage import VideoArrays
 from hlformer_jax.search.signals.rankers import Ranker, Untrained
 from hlformer_jax.search.times import When, date_span
+from hlformer_jax.text import legible, suggestion
 
 LEAST = 0.01
 """Probability from which on a frame may show what a sentence says; chosen, see docs/search.md."""
