@@ -7,6 +7,7 @@ scored in blocks, and no queries x videos x positions array is kept.
               entailment cone of their own video (HLFormer eq. 18-20)
 """
 
+import dataclasses
 import functools
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from hlformer_jax.retrieval import corpus, moments, ranking, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.retrieval.segments import segments
-from hlformer_jax.runtime import devices
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.typing import Array, Captions
 
 CHUNK_BATCHES = 8
@@ -51,19 +52,101 @@ class Queries(NamedTuple):
     inside: Bool[Array, "*blocks Q"] | None
 
 
+@dataclasses.dataclass(frozen=True)
+class SplitEncoder:
+    """Encodes batches of a split; its fields are constants of the compiled programs."""
+
+    max_frames: int
+    max_words: int
+    min_radius: float
+    mesh: Mesh
+
+    def encode_batch(
+        self,
+        model: Model,
+        params: Any,
+        features: Features,
+        indices: GatherIndices,
+        step: Int[Array, ""],
+    ) -> tuple[Any, Queries, Array]:
+        """Encode one batch of videos and their captions; the last result masks the real videos."""
+        sizes = self.max_frames, self.max_words
+        batch = gather(features, indices, step, *sizes, self.mesh)
+        queries = models.encode_query(model, params, batch.captions)
+        videos = models.encode_video(model, params, batch.videos)
+        inside = None
+        if model.module.has_lift:
+            lifted = models.lift(model, params, videos, queries)
+            apex = lifted.videos[batch.captions.video]
+            energy = cones.energy(apex, lifted.captions, lifted.curvature, self.min_radius)
+            inside = energy <= 0
+        return videos, Queries(unit(queries), inside), batch.videos.mask
+
+    def encode_chunk(
+        self,
+        model: Model,
+        params: Any,
+        features: Features,
+        indices: GatherIndices,
+        first: Int[Array, ""],
+        count: Int[Array, ""],
+        stored: Corpus,
+        encoded: Queries,
+    ) -> tuple[Corpus, Queries]:
+        """Encode `count` batches into the corpus and the queries, from block `first` on."""
+
+        def body(step: Array, carry: tuple[Corpus, Queries]) -> tuple[Corpus, Queries]:
+            stored, encoded = carry
+            videos, queries, mask = self.encode_batch(model, params, features, indices, step)
+            stored = corpus.write(stored, first + step, videos, mask)
+            return stored, jax.tree.map(
+                lambda blocks, x: blocks.at[first + step].set(x), encoded, queries
+            )
+
+        stored, encoded = jax.lax.fori_loop(0, count, body, (stored, encoded))
+        layout = corpus.shardings(self.mesh, stored)
+        return jax.lax.with_sharding_constraint(stored, layout), devices.constrain(
+            self.mesh, encoded, axis=1
+        )
+
+
+class Programs(NamedTuple):
+    """Compiled functions of an evaluation, shared by all evaluators with the same constants."""
+
+    encode_batch: Any
+    encode_chunk: Any
+    pick_rows: Any
+    score: Any
+    rank: Any
+    locate: Any
+
+
+@functools.lru_cache(maxsize=8)
+def _programs(encoder: SplitEncoder, options: tuple[tuple[str, str | bool], ...]) -> Programs:
+    """Return the programs for an encoder's constants and the compiler's options."""
+    replicated = devices.replicated(encoder.mesh)
+    compiled = functools.partial(jax.jit, compiler_options=dict(options) or None)
+    return Programs(
+        compiled(encoder.encode_batch),  # for eval_shape; the trace is cached
+        compiled(encoder.encode_chunk, donate_argnums=(6, 7)),
+        compiled(_pick_rows, out_shardings=replicated),
+        compiled(corpus.scores, out_shardings=replicated),
+        compiled(rank_queries, static_argnums=3, out_shardings=replicated),
+        compiled(_position_cosines, static_argnums=3, out_shardings=replicated),
+    )
+
+
 class Evaluator:
     """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
 
     def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
         self.scorer = scoring.build_scorer(config, model)
         self._config, self._mesh, self._given = config, mesh, model
-        self._encode = jax.jit(self.encode_chunk, donate_argnums=(6, 7))
-        self._encode_one: Any = jax.jit(self.encode_batch)  # for eval_shape; the trace is cached
-        replicated = devices.replicated(mesh)
-        self._pick = jax.jit(_pick_rows, out_shardings=replicated)
-        self._score = jax.jit(corpus.scores, out_shardings=replicated)
-        self._rank = jax.jit(rank_queries, static_argnums=3, out_shardings=replicated)
-        self._locate = jax.jit(_position_cosines, static_argnums=3, out_shardings=replicated)
+        data, radius = config.data, config.loss.min_radius
+        encoder = SplitEncoder(data.max_frames, data.max_words, radius, mesh)
+        self.encode_batch, self.encode_chunk = encoder.encode_batch, encoder.encode_chunk
+        options = compiler.compiler_options(config) or {}
+        self._programs = _programs(encoder, tuple(options.items()))
 
     @functools.cached_property
     def _model(self) -> Model:
@@ -89,7 +172,7 @@ class Evaluator:
           dtype: dtype of the corpus; `config.eval.corpus` by default.
         """
         steps = [step for group in feed.groups for step in group.steps]
-        videos, queries, _ = self._encode_one.eval_shape(
+        videos, queries, _ = self._programs.encode_batch.eval_shape(
             self._model, params, *feed.shapes(), np.int32(0)
         )
         dtype = dtype or self._config.eval.corpus
@@ -102,66 +185,17 @@ class Evaluator:
             span = chunk.first, chunk.num_steps
             first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
             inputs = self._model, params, chunk.features, chunk.indices
-            stored, encoded = self._encode(*inputs, first, count, stored, encoded)
+            stored, encoded = self._programs.encode_chunk(*inputs, first, count, stored, encoded)
         counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
         size = len(queries.vectors)
         rows = [block * size + np.arange(count) for block, count in enumerate(counts)]
-        return stored, self._pick(encoded, np.concatenate(rows).astype(np.int32))
-
-    def encode_batch(
-        self,
-        model: Model,
-        params: Any,
-        features: Features,
-        indices: GatherIndices,
-        step: Int[Array, ""],
-    ) -> tuple[Any, Queries, Array]:
-        """Encode one batch of videos and their captions; the last result masks the real videos."""
-        data = self._config.data
-        sizes = data.max_frames, data.max_words
-        batch = gather(features, indices, step, *sizes, self._mesh)
-        queries = models.encode_query(model, params, batch.captions)
-        videos = models.encode_video(model, params, batch.videos)
-        inside = None
-        if model.module.has_lift:
-            lifted = models.lift(model, params, videos, queries)
-            apex = lifted.videos[batch.captions.video]
-            radius = self._config.loss.min_radius
-            inside = cones.energy(apex, lifted.captions, lifted.curvature, radius) <= 0
-        return videos, Queries(unit(queries), inside), batch.videos.mask
-
-    def encode_chunk(
-        self,
-        model: Model,
-        params: Any,
-        features: Features,
-        indices: GatherIndices,
-        first: Int[Array, ""],
-        count: Int[Array, ""],
-        stored: Corpus,
-        encoded: Queries,
-    ) -> tuple[Corpus, Queries]:
-        """Encode `count` batches into the corpus and the queries, from block `first` on."""
-
-        def body(step: Array, carry: tuple[Corpus, Queries]) -> tuple[Corpus, Queries]:
-            stored, encoded = carry
-            videos, queries, mask = self.encode_batch(model, params, features, indices, step)
-            stored = corpus.write(stored, first + step, videos, mask)
-            return stored, jax.tree.map(
-                lambda blocks, x: blocks.at[first + step].set(x), encoded, queries
-            )
-
-        stored, encoded = jax.lax.fori_loop(0, count, body, (stored, encoded))
-        layout = corpus.shardings(self._mesh, stored)
-        return jax.lax.with_sharding_constraint(stored, layout), devices.constrain(
-            self._mesh, encoded, axis=1
-        )
+        return stored, self._programs.pick_rows(encoded, np.concatenate(rows).astype(np.int32))
 
     def score(self, stored: Corpus, queries: Queries, split: Split) -> Float[np.ndarray, "Q V"]:
         """Ranking scores of encoded captions against all videos, float32; higher is better."""
         scores = np.empty((len(queries.vectors), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries.vectors)):
-            rows = devices.to_host(self._score(stored, block))
+            rows = devices.to_host(self._programs.score(stored, block))
             rows = rows[: len(scores) - start, : scores.shape[1]]
             scores[start : start + len(rows)] = rows
         return scores
@@ -183,7 +217,7 @@ class Evaluator:
     def rank(self, stored: Corpus, queries: Queries, split: Split) -> Result:
         """Metrics of a split whose videos and captions are encoded."""
         vectors, size = queries.vectors, self._config.eval.query_batch
-        ranks = devices.to_host(self._rank(stored, vectors, split.caption_video, size))
+        ranks = devices.to_host(self._programs.rank(stored, vectors, split.caption_video, size))
         more: dict[str, float] = {}
         if queries.inside is not None:
             more["InCone"] = 100 * float(np.mean(devices.to_host(queries.inside)))
@@ -231,7 +265,7 @@ class Evaluator:
         split: Split,
     ) -> list[Float[np.ndarray, " F"]]:
         """Scores of each query over the source's frames of one video, by the video's index."""
-        located = self._locate(stored, queries, videos, self._config.eval.query_batch)
+        located = self._programs.locate(stored, queries, videos, self._config.eval.query_batch)
         cosines = {name: devices.to_host(rows) for name, rows in located.items()}
         data, scores = self._config.data, []
         # Captions of a video follow one another, and are scored together.
@@ -329,7 +363,7 @@ def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarra
     def mean_rank(penalty: float) -> float:
         similarity = scores(val, penalty)
         relevant = similarity[np.arange(len(similarity)), val.caption_video]
-        return float(np.mean(np.sum(similarity > relevant[:, None], axis=1)))
+        return float(np.mean(np.sum(similarity > own[:, None], axis=1)))
 
     return scores(test, min(PENALTIES, key=mean_rank))
 
