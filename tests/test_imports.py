@@ -89,7 +89,7 @@ OWNER = {
     "orbax": "training.checkpoints",
     "tensorflow_datasets": "data.prepared",
     "ray": "search.ingest.cluster",
-    "psycopg": "search.signals.store",
+    "psycopg": "search.signals.postgres",
     "opentimelineio": "search.exports",
     "mcp": "search.serve.agents",
 }

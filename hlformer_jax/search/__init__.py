@@ -7,14 +7,10 @@
     index        an index: its videos, changes, what is offline
     extract      a folder into an index; cluster: on several machines, by Ray
     watch        an index that follows its folders
-    queries      what is asked, as vectors; scores of queries of parts; filters: by folder and date
-    said         subtitles, searched by their words and by vectors
-    rankers      scores of videos and of their frames; packed: the rows that they multiply
-    trained      those of a trained model
-    library      an archive that is asked
+    signals      ways to match: visual (rankers, trained, composition, postgres), transcript
+    query        a query, its filters, the fusion of signals, results; library: all of them
     agents       an archive for programs that speak MCP
     exports      moments for other programs: CSV, playlists, EDL, OpenTimelineIO
-    store        search in PostgreSQL
     evaluation   rankers on captions of one's own; captions to train on
     commands     the command line; demo: an archive to try it on; page: in the browser
 
@@ -22,10 +18,10 @@
 from hlformer_jax import encoders, search
 
 library = search.open("DIR")
-for hit in library.query("a person opens the fridge", k=5):
-    for moment in hit.moments:
-        print(f"{hit.video}: {moment.start:.1f} to {moment.end:.1f} s, score {moment.score:.3f}")
-    assert hit.times.shape == hit.scores.shape  # the score of every frame, and its second
+for result in library.query("a person opens the fridge", k=5):
+    for moment in result.moments:
+        print(f"{result.video}: {moment.start:.1f} to {moment.end:.1f} s")
+    assert result.times.shape == result.scores.shape  # the score of every frame, and its second
 
 encoder = encoders.load("ENCODER")  # a folder, or a hub id: google/siglip-base-patch16-224
 vectors = encoder.sentences(["a red circle", "a blue square"])  # float32, of unit length
@@ -40,14 +36,17 @@ importing it does not load JAX.
 from pathlib import Path
 from typing import Any
 
-from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search.index.database import Entry, Index
-from hlformer_jax.search.query.library import Hit, Library
-from hlformer_jax.search.signals.store import Store
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.query.results import Result, Results
+from hlformer_jax.search.signals.postgres import Store
 
 __all__ = [
-    "DamagedError", "Entry", "Hit", "Index", "Library", "Moment", "SearchError", "Store", "open",
+    "DamagedError", "Entry", "Index", "Library", "Moment", "Query", "QueryError", "Result",
+    "Results", "SearchError", "Store", "open",
 ]  # fmt: skip
 
 
@@ -70,7 +69,7 @@ def open(
       encoder: an encoder, or where to load it from; None: from where it was when the videos were
         indexed.
       store: address of a PostgreSQL database, or a `Store`, that ranks; `Library.upload` brings it
-        up to date with the index (see `hlformer_jax.search.signals.store`).
+        up to date with the index (see `hlformer_jax.search.signals.postgres`).
       normalise: whether to normalise the scores of a ranker without training by its scores for
         other texts (NNN, see `hlformer_jax.search.signals.rankers`).
 

@@ -1,4 +1,4 @@
-"""The moments of hits as files for other programs; the suffix says as what.
+"""The moments of results as files for other programs; the suffix says as what.
 
     .csv             a row for each moment, which `cut --from` reads
     .m3u .m3u8       a playlist whose entries begin and end with the moments, as VLC reads it
@@ -29,7 +29,7 @@ from xml.etree import ElementTree
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError, legible, optional
 from hlformer_jax.retrieval.localisation import Moment
-from hlformer_jax.search.query.library import Hit
+from hlformer_jax.search.query.results import Result
 from hlformer_jax.search.times import format_date
 
 _NTSC = [Fraction(count * 1000, 1001) for count in (24, 30, 48, 60, 120)]
@@ -125,16 +125,16 @@ class Timing(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A moment of a hit."""
+    """A moment of a result."""
 
     rank: int
-    hit: Hit
+    result: Result
     moment: Moment
 
     @property
     def title(self) -> str:
         """Its video's name on one line."""
-        return " ".join(legible(self.hit.path.name).split())
+        return " ".join(legible(self.result.path.name).split())
 
 
 COLUMNS = "rank", "id", "video", "start", "end", "peak", "score", "by", "date", "path", "tags"
@@ -143,11 +143,11 @@ COLUMNS = "rank", "id", "video", "start", "end", "peak", "score", "by", "date", 
 def write(
     path: Path,
     title: str,
-    hits: Sequence[Hit],
+    results: Sequence[Result],
     probe: Callable[[Path], Any],
     replace: files.Replace = "none",
 ) -> int:
-    """Writes all moments of hits; returns how many. `probe` is that of `hlformer_jax.video`.
+    """Writes all moments of results; returns how many. `probe` is that of `hlformer_jax.video`.
 
     Raises:
       SearchError: for an unknown suffix, or an EDL of several rates.
@@ -155,7 +155,9 @@ def write(
       OutputError: when something stands there that must stay.
     """
     form = check(path)
-    parts = [Part(rank, hit, one) for rank, hit in enumerate(hits, 1) for one in hit.moments]
+    parts = [
+        Part(rank, result, one) for rank, result in enumerate(results, 1) for one in result.moments
+    ]
     files.write_bytes(path, form(" ".join(legible(title).split()), parts, probe), replace)
     return len(parts)
 
@@ -187,11 +189,11 @@ def _csv(title: str, parts: Sequence[Part], probe: Any) -> bytes:
     text = io.StringIO(newline="")
     rows = csv.writer(text)
     rows.writerow(COLUMNS)
-    for rank, hit, moment in parts:
+    for rank, result, moment in parts:
         times = [f"{time:.3f}" for time in (moment.start, moment.end, moment.peak)]
-        video, path, tags = map(_cell, (hit.video, str(hit.path), "; ".join(hit.tags)))
-        by = f"{moment.score:.6g}", " and ".join(hit.signals)
-        rows.writerow([rank, hit.id, video, *times, *by, format_date(hit.date), path, tags])
+        video, path, tags = map(_cell, (result.video, str(result.path), "; ".join(result.tags)))
+        by = f"{moment.score:.6g}", " and ".join(result.signals)
+        rows.writerow([rank, result.id, video, *times, *by, format_date(result.date), path, tags])
     return text.getvalue().encode("utf-8-sig")  # its mark tells Excel the encoding
 
 
@@ -232,7 +234,7 @@ def _m3u(title: str, parts: Sequence[Part], probe: Any) -> bytes:
         lines += [
             f"#EXTINF:{round(end - start)},{part.title}",
             f"#EXTVLCOPT:start-time={start:.3f}", f"#EXTVLCOPT:stop-time={end:.3f}",
-            part.hit.path.as_uri(),
+            part.result.path.as_uri(),
         ]  # fmt: skip
     return "\n".join([*lines, ""]).encode()
 
@@ -250,14 +252,14 @@ def _edl(title: str, parts: Sequence[Part], probe: Any) -> bytes:
     lines = [f"TITLE: {title}", f"FCM: {'DROP' if drops else 'NON-DROP'} FRAME", ""]
     recorded = 0
     for event, part in enumerate(parts, 1):
-        timing = timings[part.hit.path]
+        timing = timings[part.result.path]
         first, count = _frames(timing, part.moment)
         places = timing.first + first, timing.first + first + count, recorded, recorded + count
         recorded += count
         lines += [
             f"{event:03}  AX       V     C        {' '.join(map(timing.timecode, places))}",
             f"* FROM CLIP NAME: {part.title}",
-            f"* SOURCE FILE: {part.hit.path.as_uri()}",
+            f"* SOURCE FILE: {part.result.path.as_uri()}",
         ]
     return "\n".join([*lines, ""]).encode()
 
@@ -267,7 +269,7 @@ def _edl_timings(parts: Sequence[Part], probe: Callable[[Path], Any]) -> dict[Pa
 
     A variable rate has no frames of its own to count: it takes the rate of the other videos.
     """
-    infos = {path: probe(path) for path in {part.hit.path for part in parts}}
+    infos = {path: probe(path) for path in {part.result.path for part in parts}}
     rates = {path: _timecode_rate(nominal_rate(info)) for path, info in infos.items()}
     fixed = [rates[path] for path, info in infos.items() if not info.is_variable]
     common = Counter(fixed or sorted(rates.values(), reverse=True)).most_common(1)
@@ -290,16 +292,16 @@ def _otio(title: str, parts: Sequence[Part], probe: Any) -> bytes:
     timeline = schema.Timeline(title)
     track = schema.Track("moments", kind=schema.TrackKind.Video)
     for part in parts:
-        hit, moment, timing = part.hit, part.moment, timings[part.hit.path]
+        result, moment, timing = part.result, part.moment, timings[part.result.path]
         time = lambda number, rate=float(timing.rate): at.RationalTime(number, rate)
         span = lambda first, count, time=time, offset=timing.first: at.TimeRange(
             time(offset + first), time(count)
         )
         first, count = _frames(timing, moment)
         peak = min(max(timing.frame(moment.peak), first), first + count - 1)
-        facts = {"score": float(moment.score), "rank": part.rank, "id": hit.id}
-        whole = span(0, max(timing.frame(hit.duration), first + count))
-        file = schema.ExternalReference(hit.path.as_uri(), whole)
+        facts = {"score": float(moment.score), "rank": part.rank, "id": result.id}
+        whole = span(0, max(timing.frame(result.duration), first + count))
+        file = schema.ExternalReference(result.path.as_uri(), whole)
         clip = schema.Clip(part.title, file, span(first, count), metadata={"hlformer": facts})
         clip.markers.append(schema.Marker(title, span(peak, 1)))
         track.append(clip)
@@ -312,7 +314,7 @@ def _fcpxml(title: str, parts: Sequence[Part], probe: Any) -> bytes:
     """By the document type of version 1.10: times are fractions of seconds, in whole frames."""
     grouped: dict[Path, list[Part]] = {}
     for part in parts:
-        grouped.setdefault(part.hit.path, []).append(part)
+        grouped.setdefault(part.result.path, []).append(part)
     root, child = ElementTree.Element("fcpxml", version="1.10"), ElementTree.SubElement
     resources = child(root, "resources")
     library = child(root, "library")
@@ -322,7 +324,7 @@ def _fcpxml(title: str, parts: Sequence[Part], probe: Any) -> bytes:
         timing = Timing.of(info)
         time = lambda frames, rate=timing.rate: f"{Fraction(frames) / rate}s"
         spans = [_frames(timing, part.moment) for part in own]
-        count = max(timing.frame(own[0].hit.duration), *(sum(span) for span in spans))
+        count = max(timing.frame(own[0].result.duration), *(sum(span) for span in spans))
         of, start = f"video{number}", {"start": time(timing.first)}
         size = {"width": str(info.width), "height": str(info.height)}
         child(resources, "format", size, id=f"format{number}", frameDuration=time(1))
@@ -349,7 +351,7 @@ def _printable(text: str) -> str:
 
 
 def _timings(parts: Sequence[Part], probe: Callable[[Path], Any]) -> dict[Path, Timing]:
-    return {path: Timing.of(probe(path)) for path in {part.hit.path for part in parts}}
+    return {path: Timing.of(probe(path)) for path in {part.result.path for part in parts}}
 
 
 def _frames(timing: Timing, moment: Moment) -> tuple[int, int]:

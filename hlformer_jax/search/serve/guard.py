@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import QueryError, UserError
 from hlformer_jax.files import jsonable
 from hlformer_jax.search.serve import answers
 
@@ -201,7 +201,9 @@ def install(server: FastAPI, library: answers.Library) -> None:
             summary = dict(library.status())
         if isinstance(error, ParameterError):  # of the request alone: its paths are examples
             return _refuse(400, str(error))
-        return _refuse(422, answers.without_paths(str(error), summary))
+        is_field = isinstance(error, QueryError)
+        line = error.phrased(answers.PARAMETERS) if is_field else str(error)
+        return _refuse(422, answers.without_paths(line, summary))
 
     server.add_exception_handler(HTTPException, refused)
     server.add_exception_handler(RequestValidationError, misspelt)

@@ -31,6 +31,7 @@ from hlformer_jax.retrieval.scoring import MaximumSimilarity, Vectors
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import EncoderFacts, Record, VideoArrays
+from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.training import loaded_run
 from hlformer_jax.training.loaded_run import LoadedRun, RunError
 from hlformer_jax.typing import Videos
@@ -136,6 +137,7 @@ class Trained:
     """A trained model as a ranker over the contents of an index; see `rankers.Ranker`."""
 
     calibrated = False
+    score_kind: ScoreKind | None = "model"
     top, dtype = 1, "float32"
 
     def __init__(self, path: Path, index: Index, records: Sequence[Record] | None) -> None:

@@ -299,7 +299,7 @@ class Stored:
         store.check(index, ranker)
         self._store, self._ranker = store, ranker
         self._contents = {content: i for i, content in enumerate(contents)}
-        self.calibrated = ranker.calibrated
+        self.calibrated, self.score_kind = ranker.calibrated, ranker.score_kind
 
     def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
         """The ranker's query; see `Ranker`."""
