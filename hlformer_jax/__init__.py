@@ -12,7 +12,7 @@ From the bottom up:
     encoders, video           sentences and images → vectors; frames of films
     search                    one's own archive: an index, rankers, a page
     figures                   what trained models see; curves of runs and sweeps
-    main, sweep, benchmark, torch_checkpoint    further commands
+    main, sweep, torch_checkpoint    further commands
 
 As a library, where a namespace is loaded at its first use:
 

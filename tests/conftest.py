@@ -28,14 +28,16 @@ import pytest
 from jaxtyping import install_import_hook
 
 CHECKED = (
-    "benchmark", "command", "config", "data", "encoders", "errors", "figures", "files", "losses",
+    "command", "config", "data", "encoders", "errors", "figures", "files", "losses",
     "main", "models", "nn", "ops", "parallel", "retrieval", "search", "sweep",
     "torch_checkpoint", "training", "typing", "video",
 )  # fmt: skip
 """Packages whose annotations are executed in all tests."""
 
 # Before any of them is imported.
-install_import_hook([f"hlformer_jax.{name}" for name in CHECKED], "typechecker.check")
+install_import_hook(
+    ["benchmarks", *(f"hlformer_jax.{name}" for name in CHECKED)], "typechecker.check"
+)
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

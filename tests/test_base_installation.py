@@ -78,7 +78,6 @@ def test_a_program_that_needs_an_extra_says_which_in_one_line(tmp_path, argument
         ["figures", "curves", "--workdir=nowhere"],
         ["data.moments", "nowhere"],
         ["torch_checkpoint", "nowhere", "out"],
-        ["benchmark", "nothing"],
     ],
 )
 def test_the_others_need_none(tmp_path, arguments):

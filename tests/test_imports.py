@@ -7,7 +7,8 @@ functions count as well. A new module must be given its place here.
 import ast
 import pathlib
 
-PACKAGE = pathlib.Path(__file__).parent.parent / "hlformer_jax"
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE = ROOT / "hlformer_jax"
 
 # From the bottom up: what stands on the right has a line above, or is the module's own folder.
 MAY_IMPORT = {
@@ -46,10 +47,6 @@ MAY_IMPORT = {
     "search": {
         "typing", "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
         "training", "encoders", "video",
-    },
-    "benchmark": {
-        "typing", "errors", "command", "config", "ops", "parallel", "files", "data", "models",
-        "retrieval", "training", "figures", "encoders", "video", "search",
     },
     "main": {
         "errors", "command", "config", "parallel", "files", "data", "retrieval", "training",
@@ -173,6 +170,34 @@ def violations(package: pathlib.Path) -> list[str]:
 def test_the_package_follows_the_import_rule():
     found = violations(PACKAGE)
     assert not found, "\n".join(found)
+
+
+NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}
+"""Public names of a NamedTuple, in spite of the underscore."""
+
+
+def private_names(path: pathlib.Path) -> set[str]:
+    """Return the private names that a file imports or reads from other objects than `self`."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+                names.add(node.attr)
+    private = {name for name in names if name.startswith("_") and not name.startswith("__")}
+    return private - NAMED_TUPLE
+
+
+def test_benchmarks_use_only_public_names():
+    benchmarks = sorted((ROOT / "benchmarks").glob("*.py"))
+    assert benchmarks
+    assert {path.name: names for path in benchmarks if (names := private_names(path))} == {}
+
+
+def test_the_package_does_not_import_benchmarks():
+    for name, path in modules(PACKAGE).items():
+        assert not any(x.split(".")[0] == "benchmarks" for x in imports(path)), name
 
 
 def test_the_rule_itself_has_no_cycle():

@@ -1,6 +1,6 @@
 """Mathematics as pure functions of arrays: no parameters, no Flax, nothing above `typing`.
 
-    lorentz          the Lorentz model; its docstring has the rule for c and for shapes
+    lorentz          the Lorentz model (a folder); its docstring has the rule for c and for shapes
     poincare         the Poincaré ball, and the way to the Lorentz model and back
     cones            entailment cones in both
     statistics       Fréchet means, the wrapped normal distribution

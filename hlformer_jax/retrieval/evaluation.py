@@ -55,20 +55,20 @@ class Evaluator:
     def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
         self.scorer = scoring.build_scorer(config, model)
         self._config, self._mesh, self._given = config, mesh, model
-        self._encode = jax.jit(self._encode_chunk, donate_argnums=(6, 7))
-        self._encode_one: Any = jax.jit(self._encode_step)  # for eval_shape; the trace is cached
+        self._encode = jax.jit(self.encode_chunk, donate_argnums=(6, 7))
+        self._encode_one: Any = jax.jit(self.encode_batch)  # for eval_shape; the trace is cached
         whole = parallel.replicated(mesh)
         flat = lambda x, index: x.reshape(-1, *x.shape[2:])[index]
         self._pick = jax.jit(
             lambda rows, index: jax.tree.map(lambda x: flat(x, index), rows), out_shardings=whole
         )
         self._score = jax.jit(corpus.scores, out_shardings=whole)
-        self._rank = jax.jit(_rank, static_argnums=3, out_shardings=whole)
+        self._rank = jax.jit(rank_queries, static_argnums=3, out_shardings=whole)
         self._locate = jax.jit(_position_cosines, static_argnums=3, out_shardings=whole)
 
     @functools.cached_property
     def _model(self) -> Model:
-        """The model on the devices; put there when first used, as `benchmark plan` has none."""
+        """The model on the devices; placed at first use, as a plan for absent devices has none."""
         placed: Model = parallel.replicate(self._mesh, self._given)
         return placed
 
@@ -105,7 +105,7 @@ class Evaluator:
         rows = [block * size + np.arange(count) for block, count in enumerate(counts)]
         return stored, self._pick(encoded, np.concatenate(rows).astype(np.int32))
 
-    def _encode_step(
+    def encode_batch(
         self,
         model: Model,
         params: Any,
@@ -113,6 +113,7 @@ class Evaluator:
         indices: GatherIndices,
         step: Int[Array, ""],
     ) -> tuple[Any, Queries, Array]:
+        """Encode one batch of videos and their captions; the last result masks the real videos."""
         data = self._config.data
         sizes = data.max_frames, data.max_words
         batch = gather(features, indices, step, *sizes, self._mesh)
@@ -126,7 +127,7 @@ class Evaluator:
             inside = cones.energy(own, lifted.captions, lifted.curvature, radius) <= 0
         return videos, Queries(unit(queries), inside), batch.videos.mask
 
-    def _encode_chunk(
+    def encode_chunk(
         self,
         model: Model,
         params: Any,
@@ -137,9 +138,11 @@ class Evaluator:
         stored: Corpus,
         encoded: Queries,
     ) -> tuple[Corpus, Queries]:
+        """Encode `count` batches into the corpus and the queries, from block `first` on."""
+
         def body(step: Array, carry: tuple[Corpus, Queries]) -> tuple[Corpus, Queries]:
             stored, encoded = carry
-            videos, queries, mask = self._encode_step(model, params, features, indices, step)
+            videos, queries, mask = self.encode_batch(model, params, features, indices, step)
             stored = corpus.write(stored, first + step, videos, mask)
             put = lambda blocks, x: blocks.at[first + step].set(x)
             return stored, jax.tree.map(put, encoded, queries)
@@ -261,10 +264,10 @@ def _encode_words(model: Model, params: Any, captions: Captions) -> Array:
 _rank_rows = jax.jit(ranking.ranks)
 
 
-def _rank(
+def rank_queries(
     stored: Corpus, queries: Float[Array, "Q H"], own: Int[Array, " Q"], size: int
 ) -> Int[Array, " Q"]:
-    """Ranks of all queries, `size` of them at a time."""
+    """Return the rank of each query's own video, computed for `size` queries at a time."""
     rank = lambda x: ranking.ranks(corpus.scores(stored, x[0]), x[1])
     return jax.lax.map(rank, _in_blocks(queries, own, size)).reshape(-1)[: len(own)]
 

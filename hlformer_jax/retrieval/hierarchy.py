@@ -93,14 +93,14 @@ def node_ranks(
 @functools.cache
 def _program(size: int, mesh: Mesh) -> jax.stages.Wrapped:
     return jax.jit(
-        functools.partial(_ranks, size=size, mesh=mesh), out_shardings=parallel.replicated(mesh)
+        functools.partial(rank_nodes, size=size, mesh=mesh), out_shardings=parallel.replicated(mesh)
     )
 
 
-def _ranks(
+def rank_nodes(
     queries: Array, candidates: Array, nodes: Relatives, size: int, mesh: Mesh
 ) -> tuple[Array, ...]:
-    """The fields of `NodeRanks`, on the devices."""
+    """Compute the fields of `NodeRanks` on the devices."""
     count = len(queries)
     columns = jnp.arange(count)
     tree = jnp.asarray(nodes.tree)
@@ -297,8 +297,8 @@ class NodeEvaluator:
     def __init__(self, model: Hover, config: ConfigDict, mesh: Mesh) -> None:
         self._model, self._config, self._mesh = model, config, mesh
         whole = parallel.replicated(mesh)
-        self._encode = jax.jit(self._encode_chunk, donate_argnums=5)
-        self._search = jax.jit(self._search_vectors, out_shardings=whole)
+        self._encode = jax.jit(self.encode_chunk, donate_argnums=5)
+        self._search = jax.jit(model.options.space.search_vectors, out_shardings=whole)
         self._similar = jax.jit(model.options.space.similarities, out_shardings=whole)
         self._measure = jax.jit(self._numbers, out_shardings=whole)
         self._flat = jax.jit(
@@ -328,7 +328,7 @@ class NodeEvaluator:
             stored = self._encode(params, *inputs, stored)
         return Points(*(self._flat(x, feed.split.num_nodes) for x in stored))
 
-    def _encode_chunk(
+    def encode_chunk(
         self,
         params: Any,
         features: Any,
@@ -337,6 +337,8 @@ class NodeEvaluator:
         count: Int[Array, ""],
         stored: Points,
     ) -> Points:
+        """Encode `count` batches of nodes into the points, from block `first` on."""
+
         def body(step: Array, stored: Points) -> Points:
             index = jax.tree.map(lambda x: x[step], indices)
             batch = gather_nodes(features, index, self._mesh)
@@ -346,9 +348,6 @@ class NodeEvaluator:
 
         stored = jax.lax.fori_loop(0, count, body, stored)
         return parallel.constrain(self._mesh, stored, axis=1)
-
-    def _search_vectors(self, queries: Array, candidates: Array) -> tuple[Array, Array]:
-        return self._model.options.space.search_vectors(queries, candidates)
 
     def _numbers(
         self, points: Array, direction: Array

@@ -29,9 +29,20 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
+from benchmarks import measure
+from benchmarks.measure import (
+    ACTIVITYNET_VIDEOS,
+    Floor,
+    Options,
+    Row,
+    announce,
+    clock,
+    each,
+    num_videos,
+    summary,
+    timed,
+)
 from hlformer_jax import files, models, parallel
-from hlformer_jax.benchmark import measure
-from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, each, summary, timed
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import UserError, optional
 from hlformer_jax.models import cost
@@ -46,8 +57,8 @@ from hlformer_jax.search.signals.rankers import LABELS
 from hlformer_jax.search.signals.transcript import said
 from hlformer_jax.typing import Array
 
-VALIDATION = 4_917, 17_505
-"""Videos and captions of ActivityNet Captions' validation split."""
+CAPTIONS_PER_VALIDATION_VIDEO = 17_505 / ACTIVITYNET_VIDEOS["val"]
+"""The mean of ActivityNet Captions' validation split."""
 
 SECONDS, SCENE = 600, 10
 """Length of a video of an archive, and of a scene; a frame a second."""
@@ -59,15 +70,16 @@ INTERVAL = 3
 """Seconds of an interval of the ranker `segments`: simulated and real videos have about so many."""
 
 
-def validation(options: Options) -> tuple[int, int]:
-    """Videos and captions of a validation split of ActivityNet's proportions."""
-    videos = options.videos or VALIDATION[0]
-    return videos, round(videos * VALIDATION[1] / VALIDATION[0])
+def validation(config: ConfigDict, options: Options) -> tuple[int, int]:
+    """Return the number of videos and captions of a validation split."""
+    videos = num_videos(config, options, "val")
+    return videos, round(videos * CAPTIONS_PER_VALIDATION_VIDEO)
 
 
 def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
     """Encoding and ranking of a validation split of ActivityNet's proportions."""
-    videos, captions = validation(options)
+    videos, captions = validation(config, options)
+    announce(f"encode and rank {videos:,} videos and {captions:,} captions")
     mesh, model = parallel.mesh(), models.build(config)
     split = measure.simulated_split(videos, captions, config)
     params = parallel.replicate(mesh, models.init_params(model, config))
@@ -76,7 +88,9 @@ def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
     stored, queries = evaluator.encode(params, resident)
     measured = lambda: evaluator.evaluate(params, resident).metrics
     whole = timed(measured, repeats=options.repeats)
+    announce("encode alone")
     encode = timed(evaluator.encode, params, resident, repeats=options.repeats)
+    announce("rank alone")
     rank = timed(lambda: evaluator.rank(stored, queries, split).metrics, repeats=options.repeats)
     moved = resident.bytes_per_device + parallel.nbytes((params, stored)) / mesh.size
     one = cost(config)
@@ -91,7 +105,8 @@ def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
 
 def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     """Search in a corpus, for a single query and for batches of 256, in every dtype."""
-    videos = options.videos or corpus.SEARCHED_VIDEOS
+    videos = num_videos(config, options, "test", corpus.SEARCHED_VIDEOS)
+    announce(f"make a corpus of {videos:,} videos")
     model = models.build(config)
     params = models.init_params(model, config)
     one = cost(config)
@@ -217,9 +232,11 @@ def search(config: ConfigDict, options: Options) -> Iterator[Row]:
     del config  # it has no sizes of these
     with tempfile.TemporaryDirectory(prefix="search-") as temporary:
         folder = Path(temporary)
+        announce(f"prepare the encoder {options.encoder}")
         encoder, places = prepared_encoder(options.encoder, folder / "encoder")
         archives = [Archive(options.hours / part, encoder.width) for part in (1000, 100, 10, 1)]
         for archive in {one.videos: one for one in archives}.values():
+            announce(f"write an index of {archive.videos * SECONDS / 3600:,.4g} hours")
             with tempfile.TemporaryDirectory(dir=folder) as own:
                 index = archive.write(Path(own) / "index", encoder, places)
                 yield from _queries(archive, index, encoder, options.repeats, options.store)

@@ -9,9 +9,9 @@ import processes
 import pytest
 import runs
 
+from benchmarks import query
+from benchmarks.query import INTERVAL, SCENE, SECONDS, Archive
 from hlformer_jax import parallel
-from hlformer_jax.benchmark import query
-from hlformer_jax.benchmark.query import INTERVAL, SCENE, SECONDS, Archive
 from hlformer_jax.config import of_model
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus
@@ -68,7 +68,7 @@ def test_a_random_corpus_holds_as_many_videos_as_were_asked_for(monkeypatch):
 def test_a_benchmark_prints_a_table_and_writes_its_figures(tmp_path):
     config = f"--config={processes.ROOT}/configs/anet.py:debug"
     sizes = "--videos=40", "--repeats=3"
-    result = processes.run("benchmark", "query", config, *sizes, f"--json={tmp_path}/query.json")
+    result = processes.run("benchmarks", "query", config, *sizes, f"--json={tmp_path}/query.json")
     assert result.returncode == 0, result.stderr
     assert "search, int8, 256 at once" in result.stdout
     written = json.loads((tmp_path / "query.json").read_text())
@@ -118,7 +118,7 @@ def test_a_query_is_answered_by_its_scene(tmp_path):
 @pytest.mark.slow  # it makes libraries of several sizes
 def test_search_is_measured_at_several_sizes(tmp_path):
     arguments = "--hours=19", "--encoder=tiny", "--repeats=1", f"--json={tmp_path}/search.json"
-    result = processes.run("benchmark", "search", *arguments)
+    result = processes.run("benchmarks", "search", *arguments)
     assert result.returncode == 0, result.stderr
     written = json.loads((tmp_path / "search.json").read_text())["rows"]
     rows = {row["what"]: row for row in written}

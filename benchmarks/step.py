@@ -23,9 +23,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from benchmarks import measure
+from benchmarks.measure import Floor, Options, Row, announce, clock, num_videos, summary, timed
 from hlformer_jax import models, parallel
-from hlformer_jax.benchmark import measure
-from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, summary, timed
 from hlformer_jax.data import prepared
 from hlformer_jax.data.feed import Chunk, Schedule
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
@@ -34,9 +34,6 @@ from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.training import checkpoints, prvr
 from hlformer_jax.training.step import TrainState, compile_steps, init_state, train_step
 from hlformer_jax.typing import Batch
-
-TRAINING_VIDEOS = 10_009
-"""Videos of ActivityNet Captions' training split."""
 
 
 class Training:
@@ -69,7 +66,11 @@ class Training:
 
     def run_epoch(self) -> Any:
         """Takes the steps of all windows; returns what to wait for."""
-        return [self.run(window) for window in self.feed.chunks()][-1]
+        progress, scalars = measure.Progress("steps", self.steps_per_epoch), None
+        for window in self.feed.chunks():
+            scalars = self.run(window)
+            progress.advance(window.num_steps)
+        return scalars
 
     def floor(self) -> Floor:
         """Of one step: its operations; the state read and written, the batch read."""
@@ -107,6 +108,7 @@ class Training:
 def step(config: ConfigDict, options: Options, peer: "Released | None" = None) -> Iterator[Row]:
     """A training step of `config.train.batch_size` videos with all their captions."""
     size = config.train.batch_size
+    announce(f"compile a step of {size} videos")
     training = Training(config, size, 1)
     (window,) = training.feed.chunks()
     timing = timed(training.run, window, repeats=options.repeats)
@@ -136,22 +138,26 @@ def step(config: ConfigDict, options: Options, peer: "Released | None" = None) -
 
 def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
     """An epoch of training, resident and streamed, without validation, and a checkpoint."""
-    videos = options.videos or TRAINING_VIDEOS
+    videos = num_videos(config, options, "train")
     for resident in (True, False):
+        name = "resident" if resident else "streamed"
+        announce(f"compile the steps of an epoch of {videos:,} videos, {name}")
         training = Training(config, videos, config.train.log_every, resident)
+        announce("load the first features")
         start = time.perf_counter()
         training.feed.load()
         jax.block_until_ready(next(training.feed.chunks()).features)
         loading = time.perf_counter() - start
+        announce(f"train epochs of {training.steps_per_epoch:,} steps")
         timing = timed(training.run_epoch, repeats=options.repeats)
         steps, one = training.steps_per_epoch, training.floor()
         facts = {"steps": float(steps), "videos/s": videos / timing.median, "load s": loading}
         floor = Floor(*(steps * part for part in one))
-        name = "resident" if resident else "streamed"
         yield Row(f"epoch, {name}", timing, floor, facts | training.memory())
         training.feed.close()
     with tempfile.TemporaryDirectory() as directory:
         # What a run does at most every `checkpoint_seconds`, after a validation.
+        announce("write checkpoints")
         state, numbers = training.state, itertools.count(1)
         series = checkpoints.newest(Path(directory))
         timing = timed(lambda: series.save(next(numbers), state, {}), repeats=options.repeats)
@@ -162,11 +168,14 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
 def prepare(config: ConfigDict, options: Options) -> Iterator[Row]:
     """Released files to records, in input bytes a second."""
     with tempfile.TemporaryDirectory() as directory:
-        collection = measure.released_files(directory, options.videos or 400, config)
+        videos = num_videos(config, options, "train", 400)
+        announce(f"write {videos:,} videos in the released layout")
+        collection = measure.released_files(directory, videos, config)
         paths = (collection.feature_dir / "feature.bin", collection.text_features)
         size = sum(path.stat().st_size for path in paths)
         clocks, copies = [], []
         for repeat in range(3):
+            announce(f"prepare them, {repeat + 1} of 3")
             target = Path(directory) / str(repeat)
             clocks.append(clock(prepared.prepare, collection, target, config.data.storage))
             copies.append(sum(clock(shutil.copy, path, target) for path in paths))
@@ -195,6 +204,7 @@ def compilation(config: ConfigDict, options: Options) -> Iterator[Row]:
         ("training", lambda: Training(config, config.train.batch_size, 1)),
         ("evaluation", evaluate),
     ):
+        announce(f"compile {name}")
         yield Row(name, summary([clock(run)]))
 
 

@@ -26,15 +26,15 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from hlformer_jax import command, files, models, parallel
-from hlformer_jax.benchmark import measure
-from hlformer_jax.benchmark.measure import Options
-from hlformer_jax.benchmark.query import (
+from benchmarks import measure
+from benchmarks.measure import Options
+from benchmarks.query import (
     SECONDS,
     Archive,
     encoder_size,
     validation,
 )
+from hlformer_jax import command, files, models, parallel
 from hlformer_jax.config import ConfigError, family_of
 from hlformer_jax.data.feed import Schedule
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
@@ -43,8 +43,8 @@ from hlformer_jax.figures import drawing
 from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hover import Points
 from hlformer_jax.retrieval import corpus, scoring
-from hlformer_jax.retrieval.evaluation import _rank
-from hlformer_jax.retrieval.hierarchy import _ranks, relatives
+from hlformer_jax.retrieval.evaluation import rank_queries
+from hlformer_jax.retrieval.hierarchy import rank_nodes, relatives
 from hlformer_jax.training.step import chunk_of_steps, init_state
 
 DTYPES = ("bfloat16", "tf32", "float32")
@@ -489,13 +489,13 @@ def _stored(scorer: Any, encoded: Any, videos: int, dtype: str, mesh: Mesh) -> c
 
 def _evaluate(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     """Encoding and ranking of a validation split of ActivityNet's size, resident."""
-    family = measure.simulated_family(config, mesh, *validation(options), resident=True)
+    family = measure.simulated_family(config, mesh, *validation(config, options), resident=True)
     if family_of(config) == "hover":
         return _evaluate_nodes(config, mesh, family)
     evaluator, split = family.evaluator, family.data.val
     feed = evaluator.feed(split, resident=True)
     model, shapes = jax.tree.map(np.asarray, family.model), jax.eval_shape(family.init_params)
-    encoded = jax.eval_shape(evaluator._encode_step, model, shapes, *feed.shapes(), np.int32(0))
+    encoded = jax.eval_shape(evaluator.encode_batch, model, shapes, *feed.shapes(), np.int32(0))
     stored = _stored(evaluator.scorer, encoded[0], len(split), config.eval.corpus, mesh)
     each = parallel.sharded(mesh, axis=1)
     all_steps = lambda x: jax.ShapeDtypeStruct((feed.steps, *x.shape), x.dtype, sharding=each)
@@ -505,11 +505,11 @@ def _evaluate(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
         model: Any, params: Any, features: Any, indices: Any, count: Any, *state: Any
     ) -> Any:
         stored, encoded, own = state
-        stored, encoded = evaluator._encode_chunk(
+        stored, encoded = evaluator.encode_chunk(
             model, params, features, indices, count * 0, count, stored, encoded
         )
         asked = encoded.vectors.reshape(-1, encoded.vectors.shape[-1])[own]
-        return _rank(stored, asked, own, config.eval.query_batch)
+        return rank_queries(stored, asked, own, config.eval.query_batch)
 
     rest = np.int32(feed.steps), stored, queries, split.caption_video
     given = _abstract(mesh, (model, shapes, *feed.shapes(), *rest))
@@ -531,10 +531,10 @@ def _evaluate_nodes(config: ConfigDict, mesh: Mesh, family: Any) -> Program:
     def program(
         params: Any, features: Any, indices: Any, count: Any, stored: Any, related: Any
     ) -> Any:
-        stored = evaluator._encode_chunk(params, features, indices, count * 0, count, stored)
+        stored = evaluator.encode_chunk(params, features, indices, count * 0, count, stored)
         video, text = (x.reshape(-1, width[-1])[: split.num_nodes] for x in stored)
-        ranks = functools.partial(_ranks, nodes=related, size=size, mesh=mesh)
-        vectors = evaluator._search_vectors
+        ranks = functools.partial(rank_nodes, nodes=related, size=size, mesh=mesh)
+        vectors = family.model.options.space.search_vectors
         return ranks(*vectors(text, video)), ranks(*vectors(video, text))
 
     related = relatives(split.pool)
@@ -548,7 +548,8 @@ def _evaluate_nodes(config: ConfigDict, mesh: Mesh, family: Any) -> Program:
 
 def _query(count: int, config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     """Sentences encoded and searched for in a corpus of 2,500 videos, bfloat16."""
-    model, videos = models.build(config), options.videos or corpus.SEARCHED_VIDEOS
+    model = models.build(config)
+    videos = measure.num_videos(config, options, "test", corpus.SEARCHED_VIDEOS)
     params = jax.eval_shape(lambda: models.init_params(model, config))
     captions = jax.eval_shape(lambda: models.zero_batch(config, captions=count).captions)
     encoded = corpus.encoded_shapes(config, parallel.round_up(min(corpus.BLOCK, videos), mesh.size))
@@ -575,14 +576,23 @@ def _extract(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     """A batch of images through an encoder as large as SigLIP base/16 at 224 pixels."""
     encoders = optional("hlformer_jax.encoders.encoder", "search")
     train = optional("hlformer_jax.encoders.train", "search")
+    transformer = optional("hlformer_jax.encoders.transformer", "search")
     pixels, size = encoder_size(options.encoder)
-    parts, _, preparation = train._parts(pixels, ["a person opens the fridge"], size, "plan")
-    params = train._initial(parts, np.random.default_rng(0))["vision"]
-    kind = jnp.dtype(config.dtype)
-    kernel = lambda x: jax.ShapeDtypeStruct(x.shape, kind if x.ndim > 1 else x.dtype)
+    encoder = train.untrained(pixels, ["a person opens the fridge"], size=size, name="plan")
+    preparation = encoder.preparation
+    kernel_dtype = jnp.dtype(config.dtype)
+
+    def shape_of(x: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, kernel_dtype if x.ndim > 1 else x.dtype)
+
+    def program(params: Any, images: Any) -> Any:
+        return transformer.encode_images(
+            params, encoder.config, images, preparation.shift, preparation.scale
+        )
+
     images = jax.ShapeDtypeStruct((encoders.MAX_IMAGES_AT_ONCE, pixels, pixels, 3), np.uint8)
-    program = lambda params, images: encoders._images(params, parts, preparation, images)
-    return _lower(mesh, program, jax.tree.map(kernel, params), images)
+    params = jax.tree.map(shape_of, encoder.params["vision"])
+    return _lower(mesh, program, params, images)
 
 
 PROGRAMS: dict[str, Callable[[ConfigDict, Mesh, Options], Program]] = {
@@ -634,6 +644,7 @@ def compiled(name: str, mesh: Mesh, config: ConfigDict, options: Options) -> tup
             f"--config is of the model {config.model.name!r}: give one of partially relevant video"
             " retrieval, for example configs/anet.py, or --program=step or evaluate"
         )
+    measure.announce(f"compile {name}, {config.dtype}")
     with jax.default_matmul_precision(parallel.precision(config)):
         program = PROGRAMS[name](config, mesh, options)
         # Without a device nothing is tuned, and Triton finds no tiles for some products.

@@ -11,11 +11,11 @@ import pytest
 import runs
 from processes import calls
 
+from benchmarks import geometry, measure
+from benchmarks import step as measured
+from benchmarks.measure import Floor, Options
+from benchmarks.step import PeerError, Training
 from hlformer_jax import models, parallel
-from hlformer_jax.benchmark import geometry, measure
-from hlformer_jax.benchmark import step as measured
-from hlformer_jax.benchmark.measure import Floor, Options
-from hlformer_jax.benchmark.step import PeerError, Training
 from hlformer_jax.config import default
 from hlformer_jax.data.source import SPLITS
 from hlformer_jax.training import optim, prvr, step
@@ -41,7 +41,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     arguments = [given for given, _ in CASES.values()]
-    results = calls("hlformer_jax.benchmark", arguments, tmp_path_factory.mktemp("benchmark"))
+    results = calls("benchmarks", arguments, tmp_path_factory.mktemp("benchmark"))
     return dict(zip(CASES, results, strict=True))
 
 
@@ -58,12 +58,12 @@ import sys
 
 sys.modules.update(dict.fromkeys({packages}))  # importing one of them is an ImportError now
 from absl import flags
-from hlformer_jax.benchmark import __main__ as benchmark
+from benchmarks import __main__ as benchmark
 
-flags.FLAGS(["benchmark", "--encoder=tiny"])
+flags.FLAGS(["benchmarks", "--encoder=tiny"])
 for name in benchmark.PROGRAMS:
     if name == "search":
-        assert benchmark.main(["benchmark", name]) == 1
+        assert benchmark.main(["benchmarks", name]) == 1
     else:
         benchmark._program(name)
 """

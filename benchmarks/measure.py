@@ -7,6 +7,7 @@ device in this run. No program for the same work takes much less.
 
 import functools
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -23,9 +24,12 @@ from hlformer_jax.config import family_of
 from hlformer_jax.data.dataset import Data
 from hlformer_jax.data.feed import Chunk, VideoFeed
 from hlformer_jax.data.released import Collection
+from hlformer_jax.data.source import SPLITS
 from hlformer_jax.data.split import SimulatedVideos, Split
-from hlformer_jax.data.synthetic import Corpus, write_corpus
+from hlformer_jax.data.synthetic import Corpus, is_synthetic, write_corpus
 from hlformer_jax.typing import Batch
+
+PROGRESS_SECONDS = 5
 
 
 class Timing(NamedTuple):
@@ -62,13 +66,54 @@ class Row(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of the command line, as its flags say them."""
+    """Options of the command line."""
 
-    videos: int = 0  # those of ActivityNet Captions
+    videos: int = 0  # 0: as many as `num_videos` says
     repeats: int = 20
     encoder: str = "base"  # or "tiny", a folder, a hub id
     hours: float = 1000.0
     store: str = ""  # address of a PostgreSQL database, to upload to and ask as well
+
+
+ACTIVITYNET_VIDEOS = {"train": 10_009, "val": 4_917}
+"""Videos of ActivityNet Captions' splits."""
+
+
+def num_videos(config: ConfigDict, options: Options, split: str, default: int | None = None) -> int:
+    """Return the number of videos to measure with.
+
+    Args:
+      config: the configuration; on a synthetic corpus, as every `:debug`, its split decides.
+      options: its `videos`, where set, come first.
+      split: "train", "val" or "test".
+      default: the number for other configurations; by default that of ActivityNet Captions.
+    """
+    if options.videos:
+        return options.videos
+    if is_synthetic(config.data):
+        return int(config.data.synthetic_videos[SPLITS.index(split)])
+    return ACTIVITYNET_VIDEOS[split] if default is None else default
+
+
+def announce(text: str) -> None:
+    """Print the work that begins, on standard error."""
+    print(f"{text} …", file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Prints the progress of a long loop, at most once in `PROGRESS_SECONDS`."""
+
+    def __init__(self, unit: str, total: int) -> None:
+        self._unit, self._total, self._count = unit, total, 0
+        self._printed = time.perf_counter()
+
+    def advance(self, count: int) -> None:
+        """Count units that are done or under way."""
+        self._count += count
+        now = time.perf_counter()
+        if now - self._printed > PROGRESS_SECONDS:
+            self._printed = now
+            announce(f"  {self._count:,} of {self._total:,} {self._unit}")
 
 
 def timed(

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax.benchmark.measure import Options, Row, clock, floor, summary
+from benchmarks.measure import Options, Row, clock, floor, summary
 from hlformer_jax.errors import optional
 from hlformer_jax.ops import lorentz, poincare
 

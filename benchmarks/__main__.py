@@ -1,6 +1,6 @@
 """Times of the package's own work beside what the hardware can do at best.
 
-    python -m hlformer_jax.benchmark NAME [--config=configs/anet.py] [--json=FILE]
+    python -m benchmarks NAME [--config=configs/anet.py] [--json=FILE]
 
 NAME is one of
 
@@ -30,10 +30,11 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
+from benchmarks import measure
+from benchmarks.measure import Options, Row
 from hlformer_jax import command, files, parallel
-from hlformer_jax.benchmark import measure
-from hlformer_jax.benchmark.measure import Options, Row
 from hlformer_jax.config import ConfigError, check, default, family_of
+from hlformer_jax.data.synthetic import is_synthetic
 from hlformer_jax.errors import UserError, optional
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -43,10 +44,24 @@ JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace the file of --json.")
 PEER = flags.DEFINE_string("peer", None, "step: checkout of the released code.")
 VIDEOS = flags.DEFINE_integer(
-    "videos", 0, "Videos of a split or a corpus; 0: ActivityNet's.", lower_bound=0
+    "videos",
+    0,
+    "Videos of a split or a corpus; default ActivityNet's, or those of the configuration's"
+    " synthetic corpus.",
+    lower_bound=0,
 )
-ENCODER = flags.DEFINE_string("encoder", "base", "search: base, tiny, a folder or id.")
-HOURS = flags.DEFINE_float("hours", 1000.0, "search: hours of the largest archive.")
+ENCODER = flags.DEFINE_string(
+    "encoder",
+    None,
+    "search, plan: base, tiny, a folder or an id of the hub; default base, or tiny where the"
+    " configuration's data are synthetic.",
+)
+HOURS = flags.DEFINE_float(
+    "hours",
+    None,
+    "search, plan: hours of the largest archive; default 1,000, or 1 where the configuration's data"
+    " are synthetic.",
+)
 STORE = flags.DEFINE_string(
     "store", "", "search: also upload to this PostgreSQL database: …?schema=NAME, and ask it."
 )
@@ -88,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
     name, config = argv[1], CONFIG.value or default()
     logging.set_verbosity(logging.WARNING)
     try:
-        options, replace = _options(), files.replacing(OVERWRITE.value)
+        options, replace = _options(config), files.replacing(OVERWRITE.value)
         if JSON.value:
             files.check_output(Path(JSON.value), replace)
         check(config)
@@ -102,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
         if PEER.value:
             if name != "step":
                 return command.fail("--peer goes with step")
-            from hlformer_jax.benchmark.step import Released
+            from benchmarks.step import Released
 
             # It needs room beside us, of which JAX would take most at its start.
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -123,14 +138,15 @@ def main(argv: Sequence[str]) -> int:
 
 def _plan(other: Sequence[str]) -> int:
     """Plans a program, or compares two plans that were written."""
-    from hlformer_jax.benchmark import plan
+    from benchmarks import plan
 
     try:
         replace = files.replacing(OVERWRITE.value)
         if DIFF.value:
             plan.show(*(plan.read(Path(path)) for path in (DIFF.value, *other)))
             return 0
-        config, options = CONFIG.value or default(), _options()
+        config = CONFIG.value or default()
+        options = _options(config)
         check(config)
         for path in (JSON.value, FIGURE.value and f"{FIGURE.value}.png"):
             if path:
@@ -151,7 +167,7 @@ def _plan(other: Sequence[str]) -> int:
 
 def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> None:
     """Plans and measures programs; the figures are written after each, lest the next one hang."""
-    from hlformer_jax.benchmark import plan
+    from benchmarks import plan
 
     device = jax.devices()[0]
     kind = device.device_kind.lower()
@@ -173,17 +189,20 @@ def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> No
     plan.show_measured(results, device.device_kind)
 
 
-def _options() -> Options:
-    """What the flags say."""
-    if not 0 < HOURS.value <= 10_000:
-        raise ConfigError(f"--hours={HOURS.value:g}: give a number of hours from 0 to 10,000")
-    return Options(VIDEOS.value, max(REPEATS.value, 1), ENCODER.value, HOURS.value, STORE.value)
+def _options(config: ConfigDict) -> Options:
+    """Return the options of the flags; those not set are small for a synthetic corpus."""
+    small = is_synthetic(config.data)
+    hours = (1.0 if small else 1000.0) if HOURS.value is None else HOURS.value
+    if not 0 < hours <= 10_000:
+        raise ConfigError(f"--hours={hours:g}: give a number of hours from 0 to 10,000")
+    encoder = ENCODER.value or ("tiny" if small else "base")
+    return Options(VIDEOS.value, max(REPEATS.value, 1), encoder, hours, STORE.value)
 
 
 def _program(name: str) -> Callable[..., Iterator[Row]]:
     """The program of that name."""
     module, function = PROGRAMS[name].split(".")
-    program = optional(f"hlformer_jax.benchmark.{module}", "search")
+    program = optional(f"benchmarks.{module}", "search")
     run: Callable[..., Iterator[Row]] = getattr(program, function)
     return run
 

@@ -20,7 +20,7 @@ import sys
 import processes
 import pytest
 
-from hlformer_jax.benchmark import plan
+from benchmarks import plan
 from hlformer_jax.models import TITLES
 
 HLO = (pathlib.Path(__file__).parent / "plan.hlo").read_text()
@@ -118,7 +118,7 @@ compiler = pytest.mark.skipif(
 
 @pytest.mark.skipif(not compiler.mark.args[0], reason="a compiler for GPUs is installed")
 def test_without_a_compiler_the_command_says_what_to_install():
-    done = processes.run("benchmark", "plan", "--program=query")
+    done = processes.run("benchmarks", "plan", "--program=query")
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith("error: ") and "cuda12" in done.stderr
     assert "Traceback" not in done.stderr
@@ -126,8 +126,8 @@ def test_without_a_compiler_the_command_says_what_to_install():
 
 COMPILE = """
 import json, sys
-from hlformer_jax.benchmark import plan
-from hlformer_jax.benchmark.measure import Options
+from benchmarks import plan
+from benchmarks.measure import Options
 from hlformer_jax.config import default
 config = default()
 if sys.argv[3] == "tf32":
@@ -174,8 +174,8 @@ def test_the_step_keeps_its_budget(precision):
 
 COMPILE_ALL = """
 import re, sys
-from hlformer_jax.benchmark import plan
-from hlformer_jax.benchmark.measure import Options
+from benchmarks import plan
+from benchmarks.measure import Options
 from hlformer_jax.config import debug, default, of_model
 config = debug(default("hover") if sys.argv[1] == "hover" else of_model(sys.argv[1]))
 config.data.update(data_dir=sys.argv[2], visual_dim=16, text_dim=16, max_words=8)
@@ -206,7 +206,7 @@ def test_on_a_device_every_program_is_measured_beside_its_plan(tmp_path):
         tmp_path / "measured.json",
     )
     sizes = "--videos=24", "--hours=1", "--encoder=tiny", "--repeats=3"
-    done = processes.run("benchmark", "plan", "--measure", config, *sizes, f"--json={path}")
+    done = processes.run("benchmarks", "plan", "--measure", config, *sizes, f"--json={path}")
     assert done.returncode == 0, done.stderr
     assert "planned for h200, measured on cpu" in done.stdout
     written = json.loads(path.read_text())

@@ -1,0 +1,126 @@
+"""The Lorentz model of hyperbolic space: points, distances, maps, transport, centroid, hyperplanes.
+
+Convention: the curvature is −c with c > 0. A point is x = [x_time, x_space] in R^{n+1}, time first,
+
+    ⟨x, y⟩ = −x_time y_time + x_space · y_space,    ⟨x, x⟩ = −1/c,    x_time = √(1/c + |x_space|²),
+
+and a tangent vector v at x has ⟨x, v⟩ = 0. Space components determine either, and far from the
+origin time components have lost to rounding what tells near points apart. So all functions but
+`inner`, `pairwise_inner` and `centroid` with ``exact=False`` read space components only, and
+gradients reach these alone. An optimiser of whole points leaves their time components behind, which
+those three and Lorentz attention use: optimise tangent vectors or space components, `project` after
+each update, or use `optim.riemannian`. `time_error` measures what has become of them.
+
+Arguments: x, y and the like are points, v tangent vectors at the point before them, u the space
+components of tangent vectors at the origin, whose time component is 0, and c is the curvature,
+positive; docstrings name the others. All arguments have the same number of leading axes,
+``*batch``, in which axes of length 1 broadcast. ``c`` is a number or an array that broadcasts to
+``*batch``: it has no more axes than that, is aligned with the last of them, never with the
+coordinates, and does not lengthen any. For points [N, n+1] it is [], [1] or [N]; [N, 1] is an
+error. It is the same rule in `cones` and `poincare`.
+
+Points are arrays, not lists (TypeError). Arrays narrower than float32 are computed, and returned,
+in float32; so are integers, those of 64 bits (JAX's x64 mode) in float64; complex numbers are
+refused. ValueError is raised for vectors of different lengths and batches that do not broadcast.
+
+Relative errors, in the norm of a result that is a vector, are below 1e-12 in float64 and 2e-5 in
+float32 for √c · norm up to 25, unless a docstring says otherwise. Values and gradients are finite
+for points as far out as the exponential maps go, √c times the distance from the origin 31.9 in
+float32 and 72.1 in float64, and, in float32, for c from 1e-22 to 1e18, where they can be
+represented (the gradient in c of a squared distance m is of the size of m / c). Distances below
+1e-19 (float32; 1e-154 in float64) times the smaller of 1 and the largest coordinate of the two
+points come out as 0. Docs/geometry.md has the forms, in "How formulas keep their digits".
+
+References:
+  HLFormer, section 3.1, eqs. 1-6. Law, Liao, Snell and Zemel, Lorentzian distance learning for
+  hyperbolic representations, ICML 2019, for the centroid. Bdeir, Schwethelm and Landwehr, Fully
+  hyperbolic convolutional neural networks, ICLR 2024, for hyperplanes.
+"""
+
+from hlformer_jax.ops.lorentz.layers import (
+    concatenate,
+    from_linear,
+    hyperplane_distance,
+    mlr,
+    rotate,
+    split,
+)
+from hlformer_jax.ops.lorentz.maps import (
+    antipode,
+    boost,
+    direction,
+    distance,
+    distance0,
+    egrad_to_rgrad,
+    exp_map,
+    exp_map0,
+    from_space,
+    geodesic,
+    geodesic_unit,
+    gradient_in_frame,
+    inner,
+    limit_distance0,
+    log_map,
+    log_map0,
+    origin,
+    parallel_transport,
+    project,
+    project_tangent,
+    retract,
+    squared_distance,
+    tangent_inner,
+    tangent_norm,
+    time,
+    time_error,
+    transport0,
+)
+from hlformer_jax.ops.lorentz.pairs import Point, Scalar, Space
+from hlformer_jax.ops.lorentz.sets import (
+    centroid,
+    pairwise_distance,
+    pairwise_inner,
+    pairwise_squared_distance,
+)
+
+__all__ = [
+    "Point",
+    "Scalar",
+    "Space",
+    "antipode",
+    "boost",
+    "centroid",
+    "concatenate",
+    "direction",
+    "distance",
+    "distance0",
+    "egrad_to_rgrad",
+    "exp_map",
+    "exp_map0",
+    "from_linear",
+    "from_space",
+    "geodesic",
+    "geodesic_unit",
+    "gradient_in_frame",
+    "hyperplane_distance",
+    "inner",
+    "limit_distance0",
+    "log_map",
+    "log_map0",
+    "mlr",
+    "origin",
+    "pairwise_distance",
+    "pairwise_inner",
+    "pairwise_squared_distance",
+    "parallel_transport",
+    "project",
+    "project_tangent",
+    "retract",
+    "rotate",
+    "split",
+    "squared_distance",
+    "tangent_inner",
+    "tangent_norm",
+    "time",
+    "time_error",
+    "transport0",
+]

@@ -1,0 +1,368 @@
+"""Formulas of pairs of points of the Lorentz model that do not cancel, in space components.
+
+Arrays have the same batch axes, and c has the dtype and the rank of the batch. docs/geometry.md
+derives the forms ("How formulas keep their digits").
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, Bool, Float
+
+from hlformer_jax.ops.numerics import (
+    as_float,
+    asinhc_sqrt,
+    check_positive,
+    cosh_sqrt,
+    dot,
+    inverse,
+    largest_coordinate,
+    max_hyperbolic_norm,
+    per_batch,
+    safe_sqrt,
+    same_length,
+    sinhc_sqrt,
+    smallest,
+)
+from hlformer_jax.typing import Array
+
+Space = Float[Array, "*#batch n"]
+Scalar = Float[Array, "*#batch"]
+Point = Float[Array, "*#batch n1"]
+Mask = Bool[Array, "*#batch"]
+
+
+class TangentParts(NamedTuple):
+    """A tangent vector v at x, split along x_space and across it.
+
+    Attributes:
+      r: |x_space|, or 1 near the origin.
+      tau: √(1 + |x_space|²).
+      along: component of v_space along x_space, 0 near the origin.
+      across: the part of v_space across x_space; all of it near the origin.
+      across2: its squared length.
+      length2: the squared length ⟨v, v⟩.
+    """
+
+    r: Scalar
+    tau: Scalar
+    along: Scalar
+    across: Space
+    across2: Scalar
+    length2: Scalar
+
+
+class Pair(NamedTuple):
+    """Two points x and y, of size 1 if they were smaller, and the curvature in that unit.
+
+    Attributes:
+      scale: the unit, at most 1; a constant to differentiation.
+      x: x_space over the unit.
+      y: y_space over the unit.
+      difference: x_space - y_space over the unit.
+      c: the curvature times the squared unit.
+    """
+
+    scale: Scalar
+    x: Space
+    y: Space
+    difference: Space
+    c: Scalar
+
+
+class PairSums(NamedTuple):
+    """Sums over the coordinates of a pair, with D = x - y and D_⊥ its part across x.
+
+    Attributes:
+      xx: x · x.
+      yy: y · y.
+      xy: x · y.
+      rise: D · (x + y).
+      across2: |D_⊥|².
+    """
+
+    xx: Scalar
+    yy: Scalar
+    xy: Scalar
+    rise: Scalar
+    across2: Scalar
+
+
+class Chord(NamedTuple):
+    """The squared Lorentzian distance of a pair, and what its gradient needs.
+
+    Attributes:
+      m: the squared distance ⟨x - y, x - y⟩.
+      aligned: whether x · y is so large that the form for near points was used.
+      tau_x: √(1 + c |x|²).
+      tau_y: √(1 + c |y|²).
+      r: |x|, or 1 where the points are not aligned.
+      q: |y|, or 1 where the points are not aligned.
+    """
+
+    m: Scalar
+    aligned: Mask
+    tau_x: Scalar
+    tau_y: Scalar
+    r: Scalar
+    q: Scalar
+
+
+class ChordGradient(NamedTuple):
+    """The gradient of the distance in x, times sinh(√c d) / √c: back - (turn / τ_x) x.
+
+    Attributes:
+      back: its first part, D_⊥ or -y.
+      turn: the factor of its second part.
+    """
+
+    back: Space
+    turn: Scalar
+
+
+def space_components(*points: Point) -> Sequence[Space]:
+    """Return the space components of points and tangent vectors, with the same batch axes."""
+    parts = [as_float(point)[..., 1:] for point in points]
+    for other in points[1:]:
+        same_length(points[0], other)
+    return jnp.broadcast_arrays(*parts)
+
+
+def with_tangent_time(x: Space, v: Space, c: ArrayLike) -> Point:
+    """Add the time component x · v / x_time that makes v tangent at x; both given by space."""
+    v_time = dot(x / time_component(x, per_batch(c, x))[..., None], v)
+    return jnp.concatenate([v_time[..., None], v], axis=-1)
+
+
+def time_component(x: Space, c: Scalar) -> Scalar:
+    """Return √(1/c + |x|²)."""
+    return jnp.sqrt(inverse(c) + dot(x, x))
+
+
+def point_from_space(x: Space, c: Scalar) -> Point:
+    """Add the time component of a point; ValueError for a c that is known not to be positive."""
+    check_positive("c", c, hint=": at 0 time components are infinite")
+    return jnp.concatenate([time_component(x, c)[..., None], x], axis=-1)
+
+
+def split_tangent(x: Space, v: Space) -> TangentParts:
+    """Split a tangent vector v at √c x along x; its squared length cancels nowhere.
+
+    Far out v · v − (x · v)² / τ² would, and v_⊥ · v_⊥ + v_∥² / τ² does not; near the origin, where
+    directions mean nothing, nothing is along x.
+    """
+    xx = dot(x, x)
+    near, tau = xx <= 1, jnp.sqrt(1 + xx)
+    r = jnp.sqrt(jnp.where(near, 1, xx))
+    per_r = 1 / r  # twice a factor: not divided by xx, whose square is no number far out
+    outward = x * per_r[..., None]
+    lean = dot(outward, v)
+    along = jnp.where(near, 0, lean)
+    # By multiples of x, for the rounding of x / |x| would leave eps v_∥; again for that of these.
+    across = v - x * (along * per_r)[..., None]
+    for _ in range(2):
+        across = across - x * jnp.where(near, 0, dot(outward, across) * per_r)[..., None]
+    square, rest = dot(across, across), (lean / tau) ** 2
+    length2 = jnp.where(near, square - rest, square + rest)
+    return TangentParts(r, tau, along, across, square, length2)
+
+
+def tangent_length(x: Space, v: Space, c: Scalar) -> Scalar:
+    """Return √⟨v, v⟩ without under- or overflow; 0 with gradient 0 at v = 0."""
+    scale = largest_coordinate(v, smallest(v.dtype))
+    v = v / jnp.where(scale == 0, 1, scale)
+    return jnp.squeeze(scale, -1) * safe_sqrt(split_tangent(x * jnp.sqrt(c)[..., None], v).length2)
+
+
+def rescale(x: Space, y: Space, c: Scalar, negligible: float | None = None) -> Pair:
+    """Bring a pair to size 1 if it is smaller, so that no square underflows.
+
+    Dividing lengths by s and multiplying c by s² leaves the geometry as it was. ``negligible`` is
+    that of `largest_coordinate`.
+    """
+    x, y = jnp.broadcast_arrays(x, y)
+    scale = jnp.maximum(*(largest_coordinate(v, negligible) for v in (x, y)))
+    scale = jnp.where((scale == 0) | (scale > 1), 1, scale)
+    shrink = 1 / scale
+    scale = jnp.squeeze(scale, -1)
+    return Pair(scale, x * shrink, y * shrink, (x - y) * shrink, c * scale**2)
+
+
+def lift(xx: Scalar, yy: Scalar, tau: Scalar, c: Scalar) -> Scalar:
+    """Return (τ_x τ_y − 1) / c for x · x, y · y and τ_x τ_y: exact near 0, finite far out."""
+    curved = tau > 2
+    xx, yy = jnp.where(curved, 0, xx), jnp.where(curved, 0, yy)
+    flat = (xx + yy + c * xx * yy) / (tau + 1)
+    return jnp.where(curved, (tau - 1) * inverse(jnp.where(curved, c, 1)), flat)
+
+
+def across_first(x: Space, y: Space, difference: Space) -> Space:
+    """Return the part of x − y across x; 0 for an x too near the origin to have a direction."""
+    xx = dot(x, x)
+    # Of the difference from a y that is small beside x nothing of y would be left.
+    gap = jnp.where((4 * dot(y, y) < xx)[..., None], -y, difference)
+    real = xx > math.sqrt(smallest(x.dtype))
+    per_r = 1 / jnp.sqrt(jnp.where(real, xx, 1))  # see `split_tangent`
+    share = jnp.where(real, dot(x, gap) * per_r * per_r, 0)
+    return gap - share[..., None] * x
+
+
+def sum_pair(pair: Pair, across: Space) -> PairSums:
+    """Sum products of coordinates; ``across`` is `across_first`."""
+    x, y = pair.x, pair.y
+    rise = dot(pair.difference, x + y)
+    return PairSums(dot(x, x), dot(y, y), dot(x, y), rise, dot(across, across))
+
+
+def chord_of(sums: PairSums, c: Scalar) -> Chord:
+    """Compute the squared distance of a pair from its sums."""
+    xx, yy, xy, rise, across2 = sums
+    tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
+    height = lift(xx, yy, tau_x * tau_y, c)
+    aligned = 2 * xy > height  # so neither is 0, nor much smaller than the other
+    r, q = (jnp.sqrt(jnp.where(aligned, v, 1)) for v in (xx, yy))
+    gap = jnp.where(aligned, rise, 0) / (r + q)
+    across2 = jnp.where(aligned, across2, 0)
+    # (1 + c r² + c q²) / (τ_x τ_y), of which the numerator's square would overflow.
+    ratio = tau_x / tau_y + tau_y / tau_x - (1 / tau_x) * (1 / tau_y)
+    ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
+    away = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
+    around = across2 * (2 * r / (q + jnp.where(aligned, xy, 1) / r))
+    m = jnp.where(aligned, away + around, 2 * (height - xy))
+    return Chord(m, aligned, tau_x, tau_y, r, q)
+
+
+@jax.custom_jvp
+def distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
+    """`distance` of space components of the same shape, and a curvature for each pair."""
+    pair = rescale(x, y, c, smallest(x.dtype))
+    across = across_first(pair.x, pair.y, pair.difference)
+    return _length_of_chord(sum_pair(pair, across), pair.scale, c)
+
+
+def _length_of_chord(sums: PairSums, scale: Scalar, c: Scalar) -> Scalar:
+    c = c * scale**2
+    m = chord_of(sums, c).m
+    return scale * safe_sqrt(m) * asinhc_sqrt(c * m / 4)
+
+
+@distance_of_pair.defjvp
+def _distance_of_pair_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
+    (x, y, c), (dx, dy, dc) = primals, tangents
+    pair = rescale(x, y, c, smallest(x.dtype))
+    across = across_first(pair.x, pair.y, pair.difference)
+    sums = sum_pair(pair, across)
+    value, growth = jax.jvp(lambda c: _length_of_chord(sums, pair.scale, c), (c,), (dc,))
+    chord = chord_of(sums, pair.c)
+    distinct = chord.m >= smallest(x.dtype)
+    m = jnp.where(distinct, chord.m, 1)
+    inverse_s = jnp.where(distinct, 1 / (jnp.sqrt(m) * jnp.sqrt(1 + pair.c * m / 4)), 0)
+    share = jnp.where(chord.aligned, chord.r / chord.q, 1)
+    # The same from y: the pair and its sums with x and y exchanged.
+    swapped = PairSums(sums.yy, sums.xx, sums.xy, -sums.rise, sums.across2 * share**2)
+    chord_y = Chord(m, chord.aligned, chord.tau_y, chord.tau_x, chord.q, chord.r)
+    across_y = across_first(pair.y, pair.x, -pair.difference)
+    for moved, start, tau, slope in (
+        (dx, pair.x, chord.tau_x, gradient_from_sums(across, pair.y, sums, chord)),
+        (dy, pair.y, chord.tau_y, gradient_from_sums(across_y, pair.x, swapped, chord_y)),
+    ):
+        turn = inverse_s * slope.turn / tau
+        growth = growth + inverse_s * dot(slope.back, moved) - turn * dot(start, moved)
+    return value, growth
+
+
+def squared_distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
+    """`squared_distance` of space components of the same shape, and a curvature for each pair."""
+    pair = rescale(x, y, c)
+    return gradient(pair)[1].m * pair.scale**2
+
+
+def gradient(pair: Pair) -> tuple[ChordGradient, Chord]:
+    """Compute the gradient of the distance in x, and the chord."""
+    across = across_first(pair.x, pair.y, pair.difference)
+    sums = sum_pair(pair, across)
+    chord = chord_of(sums, pair.c)
+    return gradient_from_sums(across, pair.y, sums, chord), chord
+
+
+def gradient_from_sums(across: Space, y: Space, sums: PairSums, chord: Chord) -> ChordGradient:
+    """Compute the gradient of the distance in x from the sums of the pair."""
+    aligned, tau_x, r, q = chord.aligned, chord.tau_x, chord.r, chord.q
+    xy, rise, across2 = (jnp.where(aligned, value, 0) for value in sums[2:])
+    # Not divided twice, for which XLA divides by a product: its derivative has the cube of τ.
+    per_x, per_y = 1 / tau_x, 1 / chord.tau_y
+    # Roots, applied twice, for the derivative in 1 / r may be the cube of r.
+    per_r = jax.lax.rsqrt(r)
+    per_sum = jax.lax.rsqrt(q + xy * per_r * per_r)
+    # τ_x q − r τ_y, and what τ_x (q − p) is made of, either divided by r.
+    outward = -(rise * per_x * per_y) / (q * per_y + r * per_x)
+    bend = (tau_x * per_r * per_r) * (across2 * per_sum * per_sum)
+    turn = jnp.where(aligned, outward * per_r * per_r - bend, -chord.tau_y)
+    # The part across alone: beside it the radial one, divided by τ, would be lost to rounding.
+    return ChordGradient(jnp.where(aligned[..., None], across, -y), turn)
+
+
+def logarithm(pair: Pair) -> Space:
+    """Compute the space components of the logarithmic map of y at x.
+
+    It is arcosh β / √(β² − 1) times y − β x, where β = 1 + c m / 2; with z = c m / 4 the factor is
+    asinh √z / √z / √(1 + z), smooth at y = x.
+    """
+    slope, chord = gradient(pair)
+    aligned = chord.aligned
+    z = pair.c * chord.m / 4
+    flat, bent = 1 / jnp.sqrt(1 + z), asinhc_sqrt(z)
+    # The factors one by one, for far away their product underflows and y − β x overflows.
+    way = jnp.where(aligned[..., None], slope.back, pair.difference) * flat[..., None]
+    along = jnp.where(aligned, flat * slope.turn * chord.tau_x, -2 * flat * z)
+    return bent[..., None] * (along[..., None] * pair.x - way)
+
+
+def displace(x: Space, v: Space, c: Scalar) -> Space:
+    """Compute cosh(√c |v|) x + sinh(√c |v|) v / (√c |v|), the exponential map of v at x.
+
+    v is shortened, by a factor held constant, where the result would lie beyond
+    `max_hyperbolic_norm`. Towards the origin from afar the terms cancel along x; there they are
+    rewritten as (r² − s²) / (r cosh + τ s) + τ s (1 + cos φ), where s = sinh(√c |v|) / √c, cos φ is
+    the radial component of v / |v|, and 1 + cos φ comes from its transverse component.
+    """
+    # A tangent vector with a larger coordinate is shortened in any case.
+    root, largest = jnp.sqrt(c)[..., None], largest_coordinate(v)
+    longest = float(jnp.finfo(v.dtype).eps) ** -2.5 / jax.lax.stop_gradient(root)
+    long = largest > longest
+    # Not times longest / largest, for which XLA multiplies √c and largest: that may overflow.
+    v = jnp.where(long, v / jnp.where(long, largest, 1) * longest, v)
+    parts = split_tangent(x * root, v * root)
+    r, tau, z = parts.r, parts.tau, parts.length2
+    limit = jnp.maximum(max_hyperbolic_norm(x.dtype) - jnp.arccosh(jax.lax.stop_gradient(tau)), 0)
+    over = z > limit * limit
+    shorten = jax.lax.stop_gradient(jnp.where(over, limit / jnp.sqrt(jnp.where(over, z, 1)), 1))
+    # All shortened at once: computed again from the shortened v, small differences would change.
+    z, square, along = z * shorten**2, parts.across2 * shorten**2, parts.along * shorten
+    v, across = v * shorten[..., None], parts.across * shorten[..., None]
+
+    cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
+    inward = -2 * sinhc * along > cosh * r  # so v is not 0, nor x near the origin
+    size = jnp.sqrt(jnp.where(inward, z, 1))
+    s = sinhc * size
+    gap = (r - s) * ((r + s) / jnp.where(inward, r * cosh + tau * s, 1))
+    bend = sinhc * tau * square / jnp.where(inward, size - along / tau, 1)
+    return jnp.where(
+        inward[..., None],
+        sinhc[..., None] * (across / root) + ((gap + bend) / r)[..., None] * x,
+        cosh[..., None] * x + sinhc[..., None] * v,
+    )
+
+
+def inner_with_end(pair: Pair, v: Space) -> Scalar:
+    """Compute ⟨y, v⟩ for v tangent at x: minus half the derivative of the squared distance."""
+    slope, chord = gradient(pair)
+    # A tiny pair, brought to size 1, may have left nothing of c.
+    c = jnp.maximum(pair.c, smallest(v.dtype))
+    # What back leaves along x would be multiplied by that part of v, which far out is long.
+    across = split_tangent(pair.x * jnp.sqrt(c)[..., None], v).across
+    across = jnp.where(chord.aligned[..., None], across, v)
+    return slope.turn * dot(pair.x / chord.tau_x[..., None], v) - dot(slope.back, across)

@@ -1,0 +1,233 @@
+"""Sets of points of the Lorentz model: all pairs by one matrix product, and centroids."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, Bool, Float
+
+from hlformer_jax.ops.lorentz.pairs import (
+    distance_of_pair,
+    lift,
+    point_from_space,
+    squared_distance_of_pair,
+)
+from hlformer_jax.ops.numerics import (
+    align_sets,
+    as_float,
+    asinhc_sqrt,
+    dot,
+    inverse,
+    largest_coordinate,
+    mean_weights,
+    per_batch,
+    replace_near,
+    safe_sqrt,
+    sum_products,
+)
+from hlformer_jax.typing import Array
+
+# Pairs of a set whose m / 2 is a smaller share of (τ_x τ_y − 1) / c are computed one by one: of
+# random pairs none is.
+_NEAR = 1 / 16
+
+
+def pairwise_inner(
+    x: Float[Array, "*#batch L n1"], y: Float[Array, "*#batch M n1"]
+) -> Float[Array, "*#batch L M"]:
+    """Lorentzian inner products ⟨x_i, y_j⟩ of all pairs, by one matrix product.
+
+    At full float32 (or float64) precision whatever the device's default; with the error of `inner`:
+    where a squared distance between near points counts, use `squared_distance`.
+    """
+    x, y = as_float(x), as_float(y)
+    x = jnp.concatenate([-x[..., :1], x[..., 1:]], axis=-1)
+    return jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
+
+
+def pairwise_distance(
+    x: Float[Array, "*#batch M n1"], y: Float[Array, "*#batch N n1"], c: ArrayLike = 1.0
+) -> Float[Array, "*#batch M N"]:
+    """Geodesic distances of all pairs, by one matrix product and, for near points, `distance`.
+
+    With lift = (τ_x τ_y − 1) / c half the squared Lorentzian distance is lift − x · y. Where that
+    is less than a sixteenth of lift the difference would amplify rounding by more than that; there
+    the distance is taken from exact differences of coordinates, and costs what
+    `numerics.replace_near` says; that of two equal points, and its gradient, is 0. Elsewhere its
+    relative error is below 8 eps times the error of x · y in units of eps |x| |y|: a few, at most
+    n / 2, for n coordinates.
+    """
+    x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
+    m, near = _chords(x, y, c)
+    far = safe_sqrt(m) * asinhc_sqrt(c[..., None, None] * m / 4)
+    return replace_near(far, near, x, y, c, distance_of_pair)
+
+
+def pairwise_squared_distance(
+    x: Float[Array, "*#batch M n1"], y: Float[Array, "*#batch N n1"], c: ArrayLike = 1.0
+) -> Float[Array, "*#batch M N"]:
+    """Squared Lorentzian distances of all pairs; time, memory and error as `pairwise_distance`."""
+    x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
+    m, near = _chords(x, y, c)
+    return replace_near(m, near, x, y, c, squared_distance_of_pair)
+
+
+def _chords(
+    x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], c: Float[Array, "*#batch"]
+) -> tuple[Float[Array, "*#batch M N"], Bool[Array, "*#batch M N"]]:
+    """Squared Lorentzian distances of all pairs, 2 where points are near, and whether they are."""
+    curvature = c[..., None, None]
+    xx, yy = dot(x, x)[..., :, None], dot(y, y)[..., None, :]
+    tau_x, tau_y = jnp.sqrt(1 + curvature * xx), jnp.sqrt(1 + curvature * yy)
+    xy = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    half = lift(xx, yy, tau_x * tau_y, curvature)
+    near = ~(half - xy > _NEAR * half)  # NaN is near
+    return 2 * jnp.where(near, 1, half - xy), near
+
+
+def centroid(
+    points: Float[Array, "*#batch L n1"],
+    weights: Float[Array, "*#batch M L"] | None = None,
+    c: ArrayLike = 1.0,
+    exact: bool = True,
+) -> Float[Array, "*#batch M n1"]:
+    """Centroid: the points μ that minimise Σ_i weight_i ⟨x_i − μ, x_i − μ⟩ (HLFormer, eq. 6).
+
+    The weighted sum over its Lorentzian norm, which is a difference of squares. The exact form
+    takes that from terms that do not cancel, one for each point and centroid, by M L n operations,
+    of which a gradient may keep as many numbers; it reads space components only. Errors of values
+    and gradients are a few eps as far out as points go, whether they coincide or lie far apart;
+    those of gradients in weights and in c are relative to the centroid. Not so of points at several
+    distances along nearly one ray: from √c times the distance 12 (float64: 20) gradients in them
+    are lost to rounding, from 18 (35) values.
+
+    The other form is one matrix product of the points as they are, time components included. The
+    rounding of the sum is amplified: its relative error is up to L eps · c x_time², in float32 at
+    √c x_time = 16 1e-3 for 32 points (1e-4 was seen) and 0.03 for 1,000 (3e-3 was seen). The norm
+    is at least the sum of the weights over √c, and is set to that where rounding leaves less.
+
+    Args:
+      points: points.
+      weights: non-negative, their scale is free; None for one centroid with equal weights. Where
+        all are 0 the result is the origin.
+      c: curvature, positive; broadcasts to ``*batch``.
+      exact: whether the error is that of the module's other functions, or time and memory are those
+        of a matrix product.
+
+    Raises:
+      ValueError: for weights that do not have the axes [*batch, M, L] for points [*batch, L, n+1]:
+        those of a single centroid are [*batch, 1, L].
+    """
+    points = as_float(points)
+    weights = mean_weights(weights, points, relative=exact)
+    curvature = per_batch(c, points[..., 0])[..., None]
+    if exact:
+        return point_from_space(_exact_centroid(points[..., 1:], weights, curvature), curvature)
+    # Behind a barrier: for the gradient XLA would write that of a sum of weights out for each of
+    # them, for a GPU's product to be added to.
+    factor = jax.lax.optimization_barrier(weights)
+    total = jnp.matmul(factor, points, precision=jax.lax.Precision.HIGHEST)
+    scale = largest_coordinate(total)
+    scale = jnp.where(scale == 0, 1, scale)
+    mass = jnp.sum(weights, axis=-1) / jnp.squeeze(scale, -1)
+    total = total / scale
+    # −⟨total, total⟩
+    norm2 = -(dot(total[..., 1:], total[..., 1:]) - total[..., 0] * total[..., 0]) * curvature
+    norm2 = jnp.where(2 * norm2 < mass * mass, mass * mass, norm2)
+    norm2 = jnp.where(norm2 == 0, 1, norm2)
+    return point_from_space(total[..., 1:] / jnp.sqrt(norm2)[..., None], curvature)
+
+
+@jax.custom_jvp
+def _exact_centroid(
+    x: Float[Array, "*#batch L n"],
+    weights: Float[Array, "*#batch M L"],
+    c: Float[Array, "*#batch 1"],
+) -> Float[Array, "*#batch M n"]:
+    """Space components of the centroid of points given by theirs."""
+    total, norm = _weighted_sum(x, weights, c)[:2]
+    return total / (norm * jnp.sqrt(c))[..., None]
+
+
+def _weighted_sum(
+    x: Float[Array, "*#batch L n"],
+    weights: Float[Array, "*#batch M L"],
+    c: Float[Array, "*#batch 1"],
+) -> tuple[Array, ...]:
+    """The sum of points in units in which c is 1, split along itself.
+
+    With S and T the sums of the space and time components and u = S / |S|, the Lorentzian norm is
+    the root of (T − |S|) (T + |S|), and T − |S| is the sum of t − p, with t = x_time, r = |x_space|
+    and p = u · x_space. Of that t − r is 1 / (t + r), and r − p is |x_⊥|² / (r + p) for the part
+    x_⊥ of x_space across S. The sum of all x_⊥ is 0, so they are not left to the rounding of u: of
+    points beside the one that weighs most they are those of the differences from it, which are
+    exact, less what makes the sum 0.
+
+    Where T² − |S|² does not cancel nothing is split: u = 0 and x_⊥ = x. Returns S [*batch, M, n],
+    its norm [*batch, M], |S|, or 0 where nothing is split, u, x_⊥ [*batch, M, L, n],
+    t [*batch, 1, L], p [*batch, M, L] and t − p.
+    """
+    root = jnp.sqrt(c)[..., None]
+    scaled = x * root
+    xx = dot(scaled, scaled)[..., None, :]
+    small = xx <= 1
+    r, t = jnp.sqrt(jnp.where(small, 1, xx)), jnp.sqrt(1 + xx)
+    total = sum_products(weights, scaled)
+    total_time = sum_products(weights, jnp.swapaxes(t, -1, -2))[..., 0]
+    square, time_square = dot(total, total), total_time * total_time
+    split = 2 * square > time_square
+    length = jnp.sqrt(jnp.where(split, square, 1))
+    axis = jnp.where(split, 1 / length, 0)[..., None] * total
+
+    heaviest = jnp.argmax(weights * r, axis=-1)[..., None]
+    apart = x[..., None, :, :] - jnp.take_along_axis(x, heaviest, axis=-2)[..., :, None, :]
+    apart = apart * root[..., None]
+    beside = split[..., None] & (dot(apart, apart) <= xx)
+    apart = jnp.where(beside[..., None], apart, scaled[..., None, :, :])
+    across = apart - dot(apart, axis[..., None, :])[..., None] * axis[..., None, :]
+    mass = jnp.sum(jnp.where(beside, weights, 0), axis=-1)
+    rest = jnp.sum(weights[..., None] * across, axis=-2) / jnp.where(mass == 0, 1, mass)[..., None]
+    across = across - jnp.where(beside[..., None], rest[..., None, :], 0)
+
+    p = jnp.matmul(axis, jnp.swapaxes(scaled, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    turn = jnp.where(p > 0, dot(across, across) / jnp.where(p > 0, r + p, 1), r - p)
+    rise = jnp.where(small | ~split[..., None], t - p, 1 / (t + r) + turn)  # t − p
+    gap = sum_products(weights[..., :, None, :], rise[..., None])[..., 0, 0]
+    square = jnp.where(split, gap * (total_time + length), time_square - square)
+    norm = jnp.sqrt(jnp.where(square == 0, 1, square))
+    return total, norm, jnp.where(split, length, 0), axis, across, t, p, rise
+
+
+@_exact_centroid.defjvp
+def _exact_centroid_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    """Σ weight_i (dx_i + ⟨μ, dx_i⟩ μ) / N and Σ dweight_i (x_i + ⟨μ, x_i⟩ μ) / N for c = 1.
+
+    N = −Σ weight_i ⟨μ, x_i⟩ is the norm of the weighted sum. Split along it, in terms of
+    `_weighted_sum` and of m = |μ_space|, where −⟨μ, x_i⟩ = m (t − p) + t / (μ_time + m) and
+    lean = m t − μ_time p = m (t − p) − p / (μ_time + m),
+
+        ⟨μ, dx_i⟩ = (lean / t) u · dx_i − (μ_time / t) x_⊥ · dx_i
+        x_i + ⟨μ, x_i⟩ μ = x_⊥ − μ_time lean u.
+    """
+    (x, weights, c), (dx, dweights, dc) = primals, tangents
+    total, norm, length, axis, across, t, p, rise = _weighted_sum(x, weights, c)
+    root = jnp.sqrt(c)[..., None]
+    mean = total / norm[..., None]
+    split = (length > 0)[..., None]
+    m, tau = (length / norm)[..., None], jnp.sqrt(1 + dot(mean, mean))[..., None]
+    lean = m * rise - p / (tau + m)
+    # Where nothing is split: of μ itself, with −⟨μ, x_i⟩ = μ_time t − μ · x_i.
+    along = jnp.matmul(mean, jnp.swapaxes(x * root, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    height = jnp.where(split, m * rise + t / (tau + m), tau * t - along)
+    ahead = jnp.where(split, axis, mean)
+    pull, push = jnp.where(split, lean / t, 1), jnp.where(split, tau * lean, height)
+
+    moved = dx * root
+    towards = jnp.matmul(ahead, jnp.swapaxes(moved, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    grown = pull * towards - tau / t * dot(across, moved[..., None, :, :])
+    # With c grow the time components of points, and √c μ.
+    grown = grown + (tau / t - height) * (dc * inverse(c) / 2)[..., None]
+    grown = jnp.sum(weights * grown, axis=-1)
+    change = jnp.matmul(weights, moved, precision=jax.lax.Precision.HIGHEST)
+    change = change + jnp.sum(dweights[..., None] * across, axis=-2)
+    change = change - jnp.sum(dweights * push, axis=-1)[..., None] * ahead
+    change = (change + grown[..., None] * mean) / norm[..., None]
+    return mean / root, change / root
