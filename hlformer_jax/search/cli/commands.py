@@ -68,7 +68,7 @@ from hlformer_jax.search.ingest.extract import (
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import Results
-from hlformer_jax.search.signals import SIGNALS, rankers
+from hlformer_jax.search.signals import SIGNALS, rankers, update_all
 from hlformer_jax.search.signals.transcript import recognition, said, transcripts
 from hlformer_jax.search.times import format_clock, format_date, parse_moment, parse_seconds
 
@@ -337,16 +337,17 @@ def query(options: Options) -> None:
 
 def _query(options: Options) -> Query:
     """The query of the options of `query`."""
-    seconds = {
-        name: None if (text := getattr(options, name)) is None else parse_seconds(text)
-        for name in ("within", "longer", "shorter")
-    }
+
+    def seconds(text: str | None) -> float | None:
+        return None if text is None else parse_seconds(text)
+
     return Query(
         options.sentences, k=options.k, folder=options.folder, since=options.since,
         until=options.until, moments=options.moments, image=options.image,
         like=parse_moment(options.like) if options.like else None, then=options.then,
-        without=options.without, min_score=options.min_score, offset=options.offset,
-        signals=options.signals, tags=options.tag, **seconds,
+        within=parse_seconds(options.within), without=options.without,
+        min_score=options.min_score, offset=options.offset, signals=options.signals,
+        longer=seconds(options.longer), shorter=seconds(options.shorter), tags=options.tag,
     )  # fmt: skip
 
 
@@ -519,7 +520,7 @@ def transcribe(options: Options) -> None:
                 show = recognition.progress_of(bar)
                 counts = recognition.recognise(index, recogniser, report, show)
             print(counted(recogniser.name, counts))
-        said.embed(index, encoder, _report)
+        update_all(index, encoder, _report)
 
 
 @command(INDEX, flag("--yes", "drop them"))

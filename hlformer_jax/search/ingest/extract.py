@@ -32,6 +32,7 @@ from hlformer_jax.errors import (
 )
 from hlformer_jax.files import OutputError, check_replaced, digest, is_gone
 from hlformer_jax.retrieval.localisation import segments
+from hlformer_jax.search import signals
 from hlformer_jax.search.index.database import Index, matches
 from hlformer_jax.search.index.storage import (
     MAX_BYTES,
@@ -55,7 +56,7 @@ from hlformer_jax.search.ingest.decoding import (
     encode,
     update_transcripts,
 )
-from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.search.signals.transcript import transcripts
 
 
 class Progress(NamedTuple):
@@ -309,7 +310,7 @@ class _Run:
             update_transcripts(
                 self.index, self.video, self.report, retry, self.workers, self.timeout, self.pulse
             )
-            said.embed(self.index, self.encoder, self.report, self.pulse)
+            signals.update_all(self.index, self.encoder, self.report, self.pulse)
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
 

@@ -361,7 +361,7 @@ class Library:
         if not names:
             raise QueryError(
                 "{signals} is {value}, which takes one {text} and nothing else: leave out the rest",
-                field="signals", value=",".join(query.signals), allowed=accepting,
+                field="signals", value=",".join(query.signals or ()), allowed=accepting,
             )  # fmt: skip
         missing = [snapshot.signals[name].missing() for name in names]
         if query.signals and all(missing):
@@ -373,8 +373,9 @@ class Library:
                 name: threads.submit(snapshot.signals[name].search, signal_query) for name in others
             }
             visual = snapshot.visual.search(signal_query)
-            by_name = {name: future.result() for name, future in waiting.items()}
-        return _Found(names, visual, by_name | {Visual.name: visual})
+            matches: dict[str, Matches] = {name: one.result() for name, one in waiting.items()}
+        matches[Visual.name] = visual
+        return _Found(names, visual, matches)
 
     def _results(
         self, places: Sequence[_Place], found: "_Found", scope: Scope, moments: int

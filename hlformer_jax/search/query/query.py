@@ -9,7 +9,7 @@ from typing import Any
 
 from hlformer_jax.errors import QueryError, SearchError, legible, suggestion
 from hlformer_jax.search import times
-from hlformer_jax.search.signals.protocol import SIGNALS
+from hlformer_jax.search.signals import SIGNALS
 from hlformer_jax.search.times import When
 
 
@@ -39,7 +39,7 @@ class Query:
       min_score: results of a smaller score are left out, unless another signal than the first
         matches them.
       offset: number of best results to skip.
-      signals: the signals to search by (`signals.protocol.SIGNALS`), also as "visual,transcript";
+      signals: the signals to search by (`signals.SIGNALS`), also as "visual,transcript";
         by default all that accept the query.
       longer: only videos of that many seconds or more.
       shorter: only videos of that many seconds or less.
@@ -49,7 +49,7 @@ class Query:
       QueryError: if a field has a value that makes no sense, or contradicts another; names it.
     """
 
-    text: str | Sequence[str] = ()
+    text: Sequence[str] = ()
     k: int = 10
     folder: str | None = None
     since: When = None
@@ -57,15 +57,15 @@ class Query:
     moments: int = 3
     image: str | Path | bytes | None = None
     like: tuple[str, float] | None = None
-    then: str | Sequence[str] = ()
+    then: Sequence[str] = ()
     within: float = 60.0
-    without: str | Sequence[str] = ()
+    without: Sequence[str] = ()
     min_score: float | None = None
     offset: int = 0
-    signals: str | Sequence[str] | None = None
+    signals: Sequence[str] | None = None
     longer: float | None = None
     shorter: float | None = None
-    tags: str | Sequence[str] = ()
+    tags: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Store the fields in their final form, and check them."""
@@ -112,7 +112,7 @@ class Query:
             if name not in SIGNALS:
                 raise QueryError(
                     "{signals} has {value!r}" + suggestion(name, SIGNALS)
-                    + f": use {' or '.join(SIGNALS)}",
+                    + f": use any of {', '.join(SIGNALS)}",
                     field="signals", allowed=[*SIGNALS], value=name,
                 )  # fmt: skip
 

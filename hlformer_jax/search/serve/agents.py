@@ -26,6 +26,7 @@ from hlformer_jax.errors import QueryError, SearchError, UserError, legible, opt
 from hlformer_jax.search import exports
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import answers
 
 SHOWN = 768
@@ -105,12 +106,13 @@ def server(library: Library, clips: Path | None = None) -> Any:
         how that is known.
         """
         with lines():
-            results = library.query(
+            query = Query(
                 text, k=min(k, 100), offset=offset, folder=folder or None, since=since or None,
                 until=until or None, longer=longer, shorter=shorter, tags=tags or (),
                 then=then or (), within=within, without=without or (), signals=signals,
                 min_score=min_score,
             )  # fmt: skip
+            results = library.query(query)
             found: dict[str, Any] = files.jsonable({
                 "results": [result.as_json() for result in results],
                 "good": results.good,

@@ -193,7 +193,8 @@ def install(server: FastAPI, library: answers.Library) -> None:
 
     async def misspelt(_: Any, error: Any) -> JSONResponse:
         first = error.errors()[0]
-        return _refuse(400, f"{first['loc'][-1]}: {first['msg']}")
+        _, *names = first["loc"]  # of a repeated parameter, its number follows its name
+        return _refuse(400, f"{names[0] if names else 'the request'}: {first['msg']}")
 
     def failed(_: Any, error: Any) -> JSONResponse:  # in a thread: it may read the manifest
         summary = {}

@@ -1,11 +1,23 @@
-"""Signals of a search: the ways in which a video can match a query.
+"""Signals of a search: the ways in which a video can match a query, and their registry."""
 
-The order of the imports is that of `SIGNALS`: results take score and moments from the first signal.
-"""
+from collections.abc import Callable
+from typing import Any
 
-from hlformer_jax.search.signals.protocol import SIGNALS, Signal, register
+from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.signals.protocol import Signal
+from hlformer_jax.search.signals.transcript.signal import Transcript
+from hlformer_jax.search.signals.visual import Visual
 
-from hlformer_jax.search.signals.visual import Visual  # isort: skip
-from hlformer_jax.search.signals.transcript.signal import Transcript  # isort: skip
+SIGNALS: dict[str, type[Signal]] = {Visual.name: Visual, Transcript.name: Transcript}
+"""All signals by name. Results take score and moments from the first one that has them."""
 
-__all__ = ["SIGNALS", "Signal", "Transcript", "Visual", "register"]
+
+def update_all(
+    index: Index,
+    encoder: Any,
+    report: Callable[[str], None],
+    pulse: Callable[[], None] = lambda: None,
+) -> None:
+    """Compute what signals store of new and changed videos; see `Signal.update`."""
+    for signal in SIGNALS.values():
+        signal.update(index, encoder, report, pulse)

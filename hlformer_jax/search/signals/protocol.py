@@ -1,13 +1,14 @@
-"""Signals: the ways in which a video can match a query, and their registry.
+"""Signals: the ways in which a video can match a query.
 
 A signal searches the videos of an index and returns ranked results with moments and a match
 threshold. The rankings of all signals that take part in a query are fused (`query.fusion`). A new
-signal is a class with the protocol `Signal` that is entered into `SIGNALS` by `register`.
+signal is a class with the protocol `Signal` and an entry in `signals.SIGNALS`.
 """
 
+import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -43,11 +44,11 @@ class SignalQuery(NamedTuple):
 
     encoder: Any
     """Encodes texts as the index's encoder does (`CachingEncoder`)."""
-    texts: tuple[str, ...] = ()
+    texts: Sequence[str] = ()
     """Texts that a video should match, in any order."""
-    then: tuple[str, ...] = ()
+    then: Sequence[str] = ()
     """Texts of what should follow, in this order."""
-    without: tuple[str, ...] = ()
+    without: Sequence[str] = ()
     """Texts of what should not be visible in the same frames."""
     within: float = 60.0
     """Longest gap between consecutive events, in seconds."""
@@ -116,12 +117,17 @@ class Evidence(NamedTuple):
     scores: Float[np.ndarray, " F"] = np.zeros(0, np.float32)
 
 
+@runtime_checkable
 class Matches(Protocol):
     """Everything that a signal found for a query, before videos are left out."""
 
-    is_selective: bool
-    """Whether only videos that match are ranked; otherwise all are."""
-    score_kind: ScoreKind | None
+    @property
+    def is_selective(self) -> bool:
+        """Whether only videos that match are ranked; otherwise all are."""
+
+    @property
+    def score_kind(self) -> ScoreKind | None:
+        """The kind of the scores; None if they only rank."""
 
     def rank(self, count: int, scope: Scope) -> list[Group]:
         """Return the best groups of allowed videos, best first, at most `count`."""
@@ -133,7 +139,8 @@ class Matches(Protocol):
         """
 
 
-class Archive(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Archive:
     """A snapshot of an index that signals search."""
 
     index: Index
@@ -146,6 +153,7 @@ class Archive(NamedTuple):
     """Name of the ranker, under which its match threshold is stored."""
 
 
+@runtime_checkable
 class Signal(Protocol):
     """A way in which videos can match a query; an object searches one snapshot of an index.
 
@@ -154,7 +162,7 @@ class Signal(Protocol):
       notes: lines on what cannot be searched, such as damaged files.
     """
 
-    name: ClassVar[str]
+    name: str
     notes: list[str]
 
     def __init__(self, archive: Archive) -> None:
@@ -207,15 +215,3 @@ class ContentMatches(NamedTuple):
         if moments is None:
             return None
         return Evidence(True, moments[0].score, [*moments[:count]])
-
-
-SIGNALS: dict[str, type[Signal]] = {}
-"""All signals by name. Results take score and moments from the first one that has them."""
-
-S = TypeVar("S", bound=type[Signal])
-
-
-def register(signal: S) -> S:
-    """Enter a signal into `SIGNALS` under its name; a class decorator."""
-    SIGNALS[signal.name] = signal
-    return signal

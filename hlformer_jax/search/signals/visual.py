@@ -34,7 +34,6 @@ from hlformer_jax.search.signals.protocol import (
     Group,
     Scope,
     SignalQuery,
-    register,
 )
 from hlformer_jax.search.signals.rankers import Ranker, ScoreKind, Untrained
 
@@ -80,7 +79,6 @@ def _no_probability(cosines: Any) -> None:
     """Return None: cosines with a picture have no learned probabilities."""
 
 
-@register
 class Visual:
     """Frame embeddings, ranked without training, by a trained model, or by a store."""
 

@@ -18,8 +18,8 @@ import pytest
 
 from hlformer_jax.errors import MissingExtra, SearchError
 from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.signals.rankers import Untrained
 from hlformer_jax.search.signals.postgres import Store, Uploaded
+from hlformer_jax.search.signals.rankers import Untrained
 
 psycopg = pytest.importorskip("psycopg", reason="the extra postgres is not installed")
 

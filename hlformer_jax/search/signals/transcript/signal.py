@@ -12,7 +12,6 @@ from hlformer_jax.search.signals.protocol import (
     Group,
     Scope,
     SignalQuery,
-    register,
 )
 from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.search.signals.transcript import said
@@ -20,7 +19,6 @@ from hlformer_jax.search.signals.transcript.said import Passage, Said
 from hlformer_jax.search.signals.transcript.transcripts import Copies
 
 
-@register
 class Transcript:
     """Passages of subtitles, recognised speech and OCR, by their words and their embeddings."""
 
