@@ -29,9 +29,10 @@ MAY_IMPORT = {
         "lazy", "typing", "errors", "command", "config", "ops", "parallel", "files", "data",
         "models",
     },
+    "encoders": {"lazy", "typing", "errors", "files"},
     "training": {
         "typing", "errors", "files", "config", "ops", "losses", "parallel", "data", "models",
-        "retrieval",
+        "retrieval", "encoders",
     },
     "torch_checkpoint": {"errors", "config", "training"},
     "figures": {
@@ -42,7 +43,6 @@ MAY_IMPORT = {
         "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
         "training", "figures",
     },
-    "encoders": {"typing", "errors", "files"},
     "video": {"typing", "errors", "files"},
     "search": {
         "typing", "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
@@ -59,21 +59,23 @@ MAY_IMPORT = {
 SEARCH_MAY_IMPORT = {
     "times": set(),
     "index": set(),
+    "encoder": {"index"},
     "signals": {"times", "index"},
-    "query": {"times", "index", "signals"},
+    "query": {"times", "index", "encoder", "signals"},
     "ingest": {"index", "signals"},
-    "exports": {"times", "query"},
-    "evaluation": {"index", "signals", "query"},
-    "demo": {"times", "index", "ingest"},
-    "serve": {"times", "index", "signals", "query", "ingest", "exports"},
+    "export": {"times", "query"},
+    "evaluate": {"index", "signals", "query"},
+    "demo": {"times", "index", "encoder", "ingest"},
+    "serve": {"times", "index", "signals", "query", "ingest", "export"},
     "cli": {
         "times",
         "index",
+        "encoder",
         "signals",
         "query",
         "ingest",
-        "exports",
-        "evaluation",
+        "export",
+        "evaluate",
         "serve",
         "demo",
     },
@@ -87,8 +89,8 @@ OWNER = {
     "tensorflow_datasets": "data.prepared",
     "ray": "search.ingest.cluster",
     "psycopg": "search.signals.postgres",
-    "opentimelineio": "search.exports",
-    "mcp": "search.serve.agents",
+    "opentimelineio": "search.export.timelines",
+    "mcp": "search.serve.mcp",
 }
 AT_MOST_ONE_MODULE = {"matplotlib", "tensorboardX"}
 NOT_IN_OPS = {"flax", "optax", "orbax", "chex"}

@@ -73,7 +73,9 @@ def test_packed_rows_that_cannot_be_listed_are_damaged(tmp_path, unreadable):
 
 
 def test_a_demo_is_not_called_other_things(tmp_path, unreadable):
-    demo = pytest.importorskip("hlformer_jax.search.demo", reason="the extra search is missing")
+    demo = pytest.importorskip(
+        "hlformer_jax.search.demo.making", reason="the extra search is missing"
+    )
     (tmp_path / demo.NOTE).write_text("{}")
     unreadable(demo.NOTE)
     with pytest.raises(OSError, match=EIO):

@@ -3,16 +3,14 @@
     python -m hlformer_jax.search index FOLDER --index=DIR
     python -m hlformer_jax.search query "a person opens the fridge" --index=DIR
 
-    storage      what lies on the disk of an index, under digests
-    index        an index: its videos, changes, what is offline
-    extract      a folder into an index; cluster: on several machines, by Ray
-    watch        an index that follows its folders
-    signals      ways to match: visual (rankers, trained, composition, postgres), transcript
+    index        an index: its database, embeddings, changes
+    ingest       a folder into an index, once or as it changes
+    signals      ways in which a video can match: visual and transcript; their rankers
     query        a query, its filters, the fusion of signals, results; library: all of them
-    agents       an archive for programs that speak MCP
-    exports      moments for other programs: CSV, playlists, EDL, OpenTimelineIO
-    evaluation   rankers on captions of one's own; captions to train on
-    commands     the command line; demo: an archive to try it on; page: in the browser
+    serve        the page in the browser, and an archive for programs that speak MCP
+    export       moments for other programs: CSV, playlists, EDL, OpenTimelineIO
+    evaluate     rankers on captions of one's own
+    cli          the commands; demo: an archive to try them on
 
 ```python
 from hlformer_jax import encoders, search
@@ -24,18 +22,18 @@ for result in library.query("a person opens the fridge", k=5):
     assert result.times.shape == result.scores.shape  # the score of every frame, and its second
 
 encoder = encoders.load("ENCODER")  # a folder, or a hub id: google/siglip-base-patch16-224
-vectors = encoder.sentences(["a red circle", "a blue square"])  # float32, of unit length
+vectors = encoder.encode_texts(["a red circle", "a blue square"])  # float32, of unit length
 print(vectors.shape, search.open("DIR", ranker="best_frame", encoder=encoder).ranker_name)
 ```
 
 docs/search.md is the manual: scores, dates, the page, what a token is for, rankers side by side.
-The package needs the extra `search`, `cluster` the extra `ray` and `store` the extra `postgres`;
-importing it does not load JAX.
+The package needs the extra `search`, a Ray cluster the extra `ray` and PostgreSQL the extra
+`postgres`; importing it does not load JAX.
 """
 
 from pathlib import Path
-from typing import Any
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search.index.database import Entry, Index
@@ -54,7 +52,7 @@ def open(
     directory: str | Path,
     checkpoint: str | Path | None = None,
     ranker: str | None = None,
-    encoder: Any = None,
+    encoder: Encoder | str | Path | None = None,
     store: str | Store | None = None,
     normalise: bool = False,
 ) -> Library:

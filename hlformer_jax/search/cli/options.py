@@ -1,4 +1,4 @@
-"""Declarations of commands: their options, and `COMMANDS`, the registry that `command` fills."""
+"""Declarations of commands and of the options that several share."""
 
 import argparse
 import dataclasses
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.search.index.database import DEFAULT_ENCODER
+from hlformer_jax.search.encoder import DEFAULT_ENCODER
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.signals import rankers
 
@@ -18,25 +18,19 @@ Option = tuple[str, dict[str, Any]]
 
 
 class Command(NamedTuple):
-    """A command: its function and what it takes."""
+    """A command: its name, its function and its options. The function's docstring is its help."""
 
+    name: str
     run: Callable[[Options], None]
     options: tuple[Option, ...]
     compiles: bool  # runs an encoder or a model, whose programs are kept for the next process
 
 
-COMMANDS: dict[str, Command] = {}
-"""The commands by name, in the order in which they are listed."""
-
-
-def command(*options: Option, compiles: bool = False) -> Callable[..., Callable[[Options], None]]:
-    """Return a decorator that enters a function into `COMMANDS` under its name."""
-
-    def enter(run: Callable[[Options], None]) -> Callable[[Options], None]:
-        COMMANDS[run.__name__] = Command(run, options, compiles)
-        return run
-
-    return enter
+def command(
+    *options: Option, compiles: bool = False
+) -> Callable[[Callable[[Options], None]], Command]:
+    """Return a decorator that makes a `Command` of a function, under the function's name."""
+    return lambda run: Command(run.__name__, run, options, compiles)
 
 
 def option(name: str, help: str, **settings: Any) -> Option:
@@ -68,7 +62,8 @@ QUERY_FLAGS = {
 """The flag of each field of a query."""
 
 FIELD_FLAGS = QUERY_FLAGS | {
-    name: f"--{name}" for name in ("ranker", "checkpoint", "normalise", "store", "encoder")
+    name: f"--{name}"
+    for name in ("ranker", "checkpoint", "normalise", "store", "encoder", "fps", "index")
 }
 """The flag of each field that an error of the library may name."""
 

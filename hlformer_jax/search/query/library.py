@@ -17,9 +17,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.data.transforms import unit
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, legible
+from hlformer_jax.search.encoder import reload_encoder
 from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import WAIT_SECONDS, Entry, Index, absent, reload_encoder
+from hlformer_jax.search.index.database import WAIT_SECONDS, Entry, Index, absent
 from hlformer_jax.search.index.storage import Record
 from hlformer_jax.search.query import filters, fusion, pictures
 from hlformer_jax.search.query.fusion import Ranking
@@ -30,7 +32,6 @@ from hlformer_jax.search.signals.composition import Single
 from hlformer_jax.search.signals.postgres import Store, Stored, Uploaded
 from hlformer_jax.search.signals.protocol import (
     Archive,
-    CachingEncoder,
     Evidence,
     Group,
     Matches,
@@ -108,7 +109,7 @@ class Library:
         directory: str | Path,
         checkpoint: str | Path | None = None,
         ranker: str | None = None,
-        encoder: Any = None,
+        encoder: Encoder | str | Path | None = None,
         store: str | Store | None = None,
         normalise: bool = False,
     ) -> None:
@@ -134,7 +135,7 @@ class Library:
         self._label = rankers.label(name, normalise)
         self._given_encoder = encoder
         self._store = Store(store) if isinstance(store, str) else store
-        self._encoder: Any = None
+        self._encoder: Encoder | None = None
         self._snapshot: _Snapshot | None = None
         self._listing: tuple[tuple[int, int, int], dict[str, Entry]] = ((0, 0, 0), {})
         self._lock, self._listing_lock = threading.Lock(), threading.Lock()
@@ -231,7 +232,7 @@ class Library:
         return _without_damaged(upload_whole)
 
     @property
-    def encoder(self) -> Any:
+    def encoder(self) -> Encoder:
         """The encoder, loaded at its first use."""
         with self._lock:
             return self._loaded()
@@ -305,7 +306,7 @@ class Library:
         if not snapshot.scope(passing).allowed.any():
             return Results((), self._warnings(snapshot, passing))
         signal_query = SignalQuery(
-            CachingEncoder(encoder), query.text, query.then, query.without, query.within, picture
+            encoder, query.text, query.then, query.without, query.within, picture
         )
         found = self._search(snapshot, query, signal_query)
         while True:
@@ -421,7 +422,7 @@ class Library:
         )  # fmt: skip
 
     def _picture(
-        self, snapshot: _Snapshot, encoder: Any, query: Query
+        self, snapshot: _Snapshot, encoder: Encoder, query: Query
     ) -> tuple[np.ndarray | None, int]:
         """Return the embedding of a query's picture, and the content that holds it, or -1."""
         if query.image is not None:
@@ -484,7 +485,7 @@ class Library:
                 self._listing = stamp, {entry.id: entry for entry in entries}
             return self._listing[1]
 
-    def _ready(self) -> tuple[_Snapshot, Any]:
+    def _ready(self) -> tuple[_Snapshot, Encoder]:
         """Return the videos as the index has them now, and the encoder."""
         with self._lock:
             encoder = self._loaded()
@@ -514,6 +515,7 @@ class Library:
             ranker: Ranker = self._ranker(index, records)
         else:
             ranker = Stored(self._store, self._ranker(index, None), index, list(numbers))
+        assert self._encoder is not None
         archive = Archive(index, records, self._encoder, ranker, self._label)
         signals = {name: signal(archive) for name, signal in SIGNALS.items()}
         return _Snapshot(stamp, index, entries, records, content_of, signals, damaged, offline)
@@ -525,7 +527,7 @@ class Library:
 
         return trained.Trained(self._checkpoint, index, records)
 
-    def _loaded(self) -> Any:
+    def _loaded(self) -> Encoder:
         if self._encoder is not None:
             return self._encoder
         encoder = self._given_encoder

@@ -3,19 +3,19 @@
 import io
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import QueryError
 
 PICTURE_FORMATS = "JPEG", "PNG", "WEBP", "GIF", "AVIF", "TIFF", "BMP"
 """Formats of pictures in a query; no other reader of Pillow sees their bytes."""
 
 
-def embedding(encoder: Any, image: Path | bytes) -> Float[np.ndarray, " d"]:
+def embedding(encoder: Encoder, image: Path | bytes) -> Float[np.ndarray, " d"]:
     """Return the embedding of an upright picture.
 
     Args:
@@ -46,7 +46,7 @@ def embedding(encoder: Any, image: Path | bytes) -> Float[np.ndarray, " d"]:
     except (OSError, ValueError, SyntaxError) as error:  # Pillow's, of damaged files
         line = f"{name} is damaged ({{problem}}): give another"
         raise _refused(line, image, problem=error) from None
-    vector: np.ndarray = np.asarray(encoder.images(encoder.preparation.apply(pixels)[None])[0])
+    vector: np.ndarray = np.asarray(encoder.encode_images(encoder.preprocess(pixels)[None])[0])
     return vector.astype(np.float32)
 
 

@@ -30,7 +30,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hlformer_jax.errors import QueryError, UserError
 from hlformer_jax.files import jsonable
-from hlformer_jax.search.serve import answers
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.serve import schemas
+from hlformer_jax.search.serve.redaction import without_paths
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Hosts of a server that this machine alone reaches."""
@@ -185,7 +187,7 @@ class Guard:
         return sending
 
 
-def install(server: FastAPI, library: answers.Library) -> None:
+def install(server: FastAPI, library: Library) -> None:
     """Maps exceptions to HTTP errors; `Guard` does the unexpected ones."""
 
     async def refused(_: Any, error: Any) -> JSONResponse:
@@ -203,8 +205,8 @@ def install(server: FastAPI, library: answers.Library) -> None:
         if isinstance(error, ParameterError):  # of the request alone: its paths are examples
             return _refuse(400, str(error))
         is_field = isinstance(error, QueryError)
-        line = error.phrased(answers.PARAMETERS) if is_field else str(error)
-        return _refuse(422, answers.without_paths(line, summary))
+        line = error.phrased(schemas.PARAMETERS) if is_field else str(error)
+        return _refuse(422, without_paths(line, summary))
 
     server.add_exception_handler(HTTPException, refused)
     server.add_exception_handler(RequestValidationError, misspelt)

@@ -29,9 +29,9 @@ from hlformer_jax.files import jsonable
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.ingest.extract import Progress, counted, index_folder, to_add
 from hlformer_jax.search.query.library import Library
-from hlformer_jax.search.serve import answers
-from hlformer_jax.search.serve.answers import Job, Kind, Roots
+from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.guard import Answer, ParameterError
+from hlformer_jax.search.serve.schemas import Job, Kind, Roots
 
 PROXY_HEADERS = frozenset(
     "cdn-loop cf-connecting-ip client-ip do-connecting-ip fastly-client-ip fly-client-ip forwarded"
@@ -215,7 +215,7 @@ class EventStream(StreamingResponse):
 
 def addresses(library: Library, jobs: Jobs, allowed: Allowed) -> APIRouter:
     """The addresses by which those who are allowed to change an index."""
-    wrong = {"model": answers.Problem, "description": "refused, in one line"}
+    wrong = {"model": schemas.Problem, "description": "refused, in one line"}
     router = APIRouter(dependencies=[Depends(allowed)], responses={403: wrong, 409: wrong})
     begun = lambda job: Answer(job.model_dump())
 
@@ -225,32 +225,32 @@ def addresses(library: Library, jobs: Jobs, allowed: Allowed) -> APIRouter:
         except (LookupError, UserError):
             raise HTTPException(404, "there is no such video in this index") from None
 
-    @router.get("/api/roots", responses=answers.responses(Roots))
+    @router.get("/api/roots", responses=schemas.responses(Roots))
     def roots() -> Response:
         """The folders of the index and where they are, to those who may change it."""
-        return Answer(answers.roots(Index.open(library.directory)))
+        return Answer(schemas.roots(Index.open(library.directory)))
 
-    @router.get("/api/job", responses=answers.responses(Job))
+    @router.get("/api/job", responses=schemas.responses(Job))
     def job() -> Response:
         """The change of the index that is under way, or the last one."""
         return begun(jobs.job)
 
-    @router.get("/api/job/events", response_class=EventStream, responses=answers.responses(Job))
+    @router.get("/api/job/events", response_class=EventStream, responses=schemas.responses(Job))
     async def events() -> Response:
         """That job as server-sent events, each all of it, from the present state to its end."""
         return EventStream(jobs.events(), headers={"x-accel-buffering": "no"})
 
-    @router.post("/api/index", responses=answers.responses(Job))
+    @router.post("/api/index", responses=schemas.responses(Job))
     def index(retry: bool = False) -> Response:
         """Begins to bring the index up to date; with retry, what failed is tried again too."""
         return begun(jobs.index(retry))
 
-    @router.post("/api/retry/{id}", responses=answers.responses(Job))
+    @router.post("/api/retry/{id}", responses=schemas.responses(Job))
     def retry(id: str) -> Response:
         """Begins to try one file again that failed."""
         return begun(jobs.retry(known(id).path))
 
-    @router.post("/api/add", responses=answers.responses(Job))
+    @router.post("/api/add", responses=schemas.responses(Job))
     def add(path: Annotated[str, Query(min_length=1, max_length=4096)]) -> Response:
         """Begins to add a further folder, or a file, of the server's machine to the index."""
         try:
@@ -261,7 +261,7 @@ def addresses(library: Library, jobs: Jobs, allowed: Allowed) -> APIRouter:
             raise ParameterError("path: give the whole path of a folder, such as /home/ann/Videos")
         return begun(jobs.add(place))
 
-    @router.post("/api/remove", responses=answers.responses(Job))
+    @router.post("/api/remove", responses=schemas.responses(Job))
     def remove(
         id: Ids = (), folder: Annotated[str | None, Query(max_length=4096)] = None
     ) -> Response:
@@ -279,7 +279,7 @@ def addresses(library: Library, jobs: Jobs, allowed: Allowed) -> APIRouter:
             raise ParameterError("id: name a video, or a further folder by folder=NAME")
         return begun(jobs.remove(videos))
 
-    @router.post("/api/stop", responses=answers.responses(Job))
+    @router.post("/api/stop", responses=schemas.responses(Job))
     def stop() -> Response:
         """Stops the job; what is whole is kept, and the next one goes on from there."""
         return begun(jobs.stop())

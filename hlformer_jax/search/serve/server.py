@@ -36,7 +36,15 @@ from hlformer_jax.search import times
 from hlformer_jax.search.index.database import tag_key
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.query.query import Query
-from hlformer_jax.search.serve import answers, guard, jobs
+from hlformer_jax.search.serve import guard, jobs, schemas
+from hlformer_jax.search.serve.files import (
+    MAX_CUT_SECONDS,
+    OpenFileResponse,
+    TemporaryFileResponse,
+    indexed,
+    open_video,
+    reading,
+)
 from hlformer_jax.search.serve.guard import Answer, ParameterError
 from hlformer_jax.search.signals import SIGNALS
 
@@ -147,8 +155,8 @@ def app(
     for address, (name, media_type) in STATIC_FILES.items():
         server.get(address, include_in_schema=False)(_static(name, media_type))
 
-    @server.post("/api/query", responses=answers.responses(answers.Results))
-    @server.get("/api/query", responses=answers.responses(answers.Results))
+    @server.post("/api/query", responses=schemas.responses(schemas.Results))
+    @server.get("/api/query", responses=schemas.responses(schemas.Results))
     async def query(
         request: Request,
         q: Annotated[str, Parameter(max_length=MAX_SENTENCE)] = "",
@@ -186,11 +194,11 @@ def app(
                 signals=signals, longer=longer, shorter=shorter, tags=tag,
             )  # fmt: skip
         except QueryError as error:
-            raise ParameterError(error.phrased(answers.PARAMETERS)) from None
+            raise ParameterError(error.phrased(schemas.PARAMETERS)) from None
         begun = time.perf_counter()
 
         def search() -> dict[str, Any]:
-            return answers.results(library, library.query(wanted))
+            return schemas.results(library, library.query(wanted))
 
         results = await searching.run(request, search)
         return Answer(results | {"seconds": round(time.perf_counter() - begun, 4)})
@@ -199,31 +207,31 @@ def app(
 
     @server.get("/api/docs", include_in_schema=False)
     def docs() -> Response:
-        return Response(answers.describe(server), media_type="text/html; charset=utf-8")
+        return Response(schemas.describe(server), media_type="text/html; charset=utf-8")
 
-    @server.get("/api/status", responses=answers.responses(answers.Status))
+    @server.get("/api/status", responses=schemas.responses(schemas.Status))
     def status(request: Request) -> Response:
         """What the index holds, what failed, and the newest videos."""
-        return Answer(answers.status(library, allowed.may(request)))
+        return Answer(schemas.status(library, allowed.may(request)))
 
-    @server.get("/api/folders", responses=answers.responses(answers.Folders))
+    @server.get("/api/folders", responses=schemas.responses(schemas.Folders))
     def folders() -> Response:
         """The folders, tags and signals that a query may name."""
         entries = library.videos()
         tags = sorted({tag_key(tag): tag for entry in entries for tag in entry.tags}.values())
-        listed = answers.folders(entries)
+        listed = schemas.folders(entries)
         return Answer({"folders": listed, "tags": tags, "signals": [*SIGNALS]})
 
-    @server.post("/api/tag/{id}", responses=answers.responses(answers.Tags))
+    @server.post("/api/tag/{id}", responses=schemas.responses(schemas.Tags))
     def tag(id: str, add: Sentences = (), drop: Sentences = ()) -> Response:
         """Gives tags to a video and takes others from it; `favourite` is the page's star."""
-        tags = library.tag(answers.indexed(library, id).id, add, drop)
+        tags = library.tag(indexed(library, id).id, add, drop)
         return Answer({"tags": list(tags)})
 
-    @server.get("/api/transcript/{id}", responses=answers.responses(answers.Transcript))
+    @server.get("/api/transcript/{id}", responses=schemas.responses(schemas.Transcript))
     def transcript(id: str) -> Response:
         """All that is said in a video."""
-        cues = library.transcript(answers.indexed(library, id).id)
+        cues = library.transcript(indexed(library, id).id)
         names = ("start", "end", "text")
         return Answer({"cues": [dict(zip(names, cue, strict=True)) for cue in cues]})
 
@@ -231,7 +239,7 @@ def app(
     @server.get("/video/{id}")
     def whole(id: str) -> FileResponse:
         """A video's file, or a range of it."""
-        return answers.OpenFileResponse(answers.open_video(library, id))
+        return OpenFileResponse(open_video(library, id))
 
     @server.get("/thumbnail/{id}")
     async def thumbnail(
@@ -241,12 +249,12 @@ def app(
         width: Annotated[int, Parameter(ge=16, le=1920)] = 320,
     ) -> Response:
         """The frame at second t, as a JPEG."""
-        file = await run_in_threadpool(answers.open_video, library, id)
+        file = await run_in_threadpool(open_video, library, id)
         key = file.entry.id, file.entry.modified, round(t, 2), width
         picture = thumbnails.get(key)
         if picture is None:
             draw = lambda path: video.thumbnail(path, round(t, 2), width)
-            picture = await drawing.run(request, lambda: answers.reading(file, draw))
+            picture = await drawing.run(request, lambda: reading(file, draw))
             thumbnails[key] = picture
             if len(thumbnails) > MAX_THUMBNAILS:
                 del thumbnails[next(iter(thumbnails))]
@@ -262,8 +270,8 @@ def app(
         margin: Annotated[float, Parameter(ge=0, le=60, allow_inf_nan=False)] = 0.0,
     ) -> FileResponse:
         """A clip to download."""
-        file = await run_in_threadpool(answers.open_video, library, id)
-        longest = answers.MAX_CUT_SECONDS
+        file = await run_in_threadpool(open_video, library, id)
+        longest = MAX_CUT_SECONDS
         if end <= start:
             raise ParameterError(f"end: {end:g} s is not after the start, {start:g} s")
         if end > start + longest:
@@ -271,13 +279,13 @@ def app(
         out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
         write = lambda path: video.cut(path, start, end, out, margin=margin)
         try:
-            await cutting.run(request, lambda: answers.reading(file, write))
+            await cutting.run(request, lambda: reading(file, write))
         except BaseException:
             out.unlink(missing_ok=True)
             raise
         title = legible(PurePosixPath(file.entry.video).stem)
         title = f"{title} {_clock(start)}-{_clock(end)}.mp4"
-        return answers.TemporaryFileResponse(out, media_type="video/mp4", filename=title)
+        return TemporaryFileResponse(out, media_type="video/mp4", filename=title)
 
     server.include_router(jobs.addresses(library, running, allowed))
     return server

@@ -1,8 +1,8 @@
 """Signals of a search: the ways in which a video can match a query, and their registry."""
 
 from collections.abc import Callable
-from typing import Any
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.signals.protocol import Signal
 from hlformer_jax.search.signals.transcript.signal import Transcript
@@ -14,7 +14,7 @@ SIGNALS: dict[str, type[Signal]] = {Visual.name: Visual, Transcript.name: Transc
 
 def update_all(
     index: Index,
-    encoder: Any,
+    encoder: Encoder,
     report: Callable[[str], None],
     pulse: Callable[[], None] = lambda: None,
 ) -> None:

@@ -8,11 +8,12 @@ signal is a class with the protocol `Signal` and an entry in `signals.SIGNALS`.
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search.index.database import Entry, Index
 from hlformer_jax.search.index.storage import Record
@@ -20,30 +21,11 @@ from hlformer_jax.search.signals.rankers import Ranker, ScoreKind
 from hlformer_jax.search.signals.transcript.said import Passage
 
 
-class CachingEncoder:
-    """An encoder that encodes each text of a query once, for all signals."""
-
-    def __init__(self, encoder: Any) -> None:
-        self._encoder, self._lock = encoder, threading.Lock()
-        self._embeddings: dict[tuple[str, ...], np.ndarray] = {}
-
-    def sentences(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
-        """Return the embeddings of texts."""
-        key = tuple(texts)
-        with self._lock:
-            if key not in self._embeddings:
-                self._embeddings[key] = self._encoder.sentences(list(texts))
-            return self._embeddings[key]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._encoder, name)
-
-
-class SignalQuery(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class SignalQuery:
     """What signals search for."""
 
-    encoder: Any
-    """Encodes texts as the index's encoder does (`CachingEncoder`)."""
+    encoder: Encoder
     texts: Sequence[str] = ()
     """Texts that a video should match, in any order."""
     then: Sequence[str] = ()
@@ -54,6 +36,17 @@ class SignalQuery(NamedTuple):
     """Longest gap between consecutive events, in seconds."""
     picture: np.ndarray | None = None
     """Embedding of a picture that frames should resemble."""
+
+    _embeddings: dict[str, np.ndarray] = dataclasses.field(default_factory=dict, compare=False)
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, compare=False)
+
+    def embed(self, text: str) -> Float[np.ndarray, " d"]:
+        """Return the embedding of a text, which is encoded once for all signals."""
+        with self._lock:
+            if text not in self._embeddings:
+                row = self.encoder.encode_texts([text])[0]
+                self._embeddings[text] = np.asarray(row, np.float32)
+            return self._embeddings[text]
 
     @property
     def single_text(self) -> str | None:
@@ -146,7 +139,7 @@ class Archive:
     index: Index
     records: Sequence[Record]
     """A record of each content whose embeddings are whole."""
-    encoder: Any
+    encoder: Encoder
     ranker: Ranker
     """Ranks the contents of `records` by their frames."""
     ranker_label: str
@@ -170,7 +163,7 @@ class Signal(Protocol):
 
     @staticmethod
     def update(
-        index: Index, encoder: Any, report: Callable[[str], None], pulse: Callable[[], None]
+        index: Index, encoder: Encoder, report: Callable[[str], None], pulse: Callable[[], None]
     ) -> None:
         """Compute what the signal stores of new and changed videos.
 

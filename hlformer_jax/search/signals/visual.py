@@ -8,7 +8,7 @@ Cosines of two pictures are larger, and further apart, than those of a picture a
 sum the picture decides what is looked for, and the text which variant of it.
 
 From the match threshold on, a frame may show what the query describes. For one text it is an offset
-above the `baseline`, calibrated by captions (`search.evaluation`). Otherwise it is chosen: for a
+above the `baseline`, calibrated by captions (`search.evaluate`). Otherwise it is chosen: for a
 text and an encoder with learned probabilities, the cosine with probability `MIN_PROBABILITY`; in
 all other cases `SPREADS` spreads above the median of the archive's cosines with the query. A spread
 is the distance from their quantile 0.1587 to the median, as the standard deviation of a normal
@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.data.transforms import unit
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import Level
 from hlformer_jax.search.signals.composition import Composed, Single
@@ -64,7 +65,7 @@ def chosen_threshold(
     return float(median + SPREADS * (median - lower))
 
 
-def baseline(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Any) -> float:
+def baseline(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Encoder) -> float:
     """Return the median of the archive's products with a text, to which its scores are compared.
 
     It is 0 if the encoder has learned probabilities, as cosines of all texts then compare, and for
@@ -92,7 +93,7 @@ class Visual:
 
     @staticmethod
     def update(
-        index: Index, encoder: Any, report: Callable[[str], None], pulse: Callable[[], None]
+        index: Index, encoder: Encoder, report: Callable[[str], None], pulse: Callable[[], None]
     ) -> None:
         """Do nothing: frames are encoded when a video is indexed."""
 
@@ -108,7 +109,10 @@ class Visual:
         """Encode a query, and find its match threshold; see `Signal`."""
         ranker, encoder = self.ranker, query.encoder
         texts = (*query.texts, *query.then, *query.without)
-        vectors = [ranker.encode(encoder, text) for text in texts]
+        vectors = [
+            ranker.encode(encoder, text) if ranker.is_trained else query.embed(text)
+            for text in texts
+        ]
         if query.picture is not None and query.texts:
             vectors[0] = unit(vectors[0] + query.picture).astype(np.float32)
         elif query.picture is not None:
@@ -182,7 +186,7 @@ class VisualMatches:
     """All videos, ranked by their frames."""
 
     signal: Visual
-    encoder: Any
+    encoder: Encoder
     query: Single | Composed
     is_probable: bool
     """Whether scores are shown as probabilities, if the encoder has learned them."""

@@ -17,11 +17,13 @@ import pytest
 from hlformer_jax import files
 from hlformer_jax.data.extracted import ExtractedReader
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import evaluation, exports, times
+from hlformer_jax.search import export, times
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli.commands import COMMANDS
+from hlformer_jax.search.encoder import DEFAULT_ENCODER
+from hlformer_jax.search.evaluate import metrics
 from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import DEFAULT_ENCODER, Index
+from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.ingest import extract
 from hlformer_jax.search.query import library
 from hlformer_jax.search.signals import rankers, visual
@@ -43,7 +45,7 @@ def calls(monkeypatch):
         return seen.encoder
 
     modules = {
-        "encoders": SimpleNamespace(load=load),
+        "encoders.hub": SimpleNamespace(load=load),
         "video": SimpleNamespace(
             find=archive.find,
             probe=archive.probe,
@@ -757,14 +759,14 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
         frames[name] = Index.open(index).read(record.content).vectors.astype(np.float32)
     every, elsewhere = np.concatenate(list(frames.values())), []
     for line in lines[:3]:
-        (query,) = encoder.sentences([line["sentence"]])
+        (query,) = encoder.encode_texts([line["sentence"]])
         others = [own @ query for name, own in frames.items() if name != line["video"]]
         elsewhere.append(np.concatenate(others).max() - np.median(every @ query))
     assert levels["best_frame"].above == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
     assert levels["best_frame"].frames == len(every)
     assert "50 % of what is absent pass (3 captions)" in ask("status").out
     for sentence in ("red", "white", "yellow", "black"):
-        (query,) = encoder.sentences([sentence])
+        (query,) = encoder.encode_texts([sentence])
         good = (every @ query).max() - np.median(every @ query) >= levels["best_frame"].above
         errors = ask("query", sentence).errors
         assert bool(errors) != good, sentence
@@ -794,10 +796,10 @@ def test_a_caption_that_is_right_for_every_video_has_no_auc_and_makes_no_level(a
 
 def test_runs_are_told_apart_in_a_table():
     runs = ["hlformer/0", "hlformer/1", "ms_sl"]
-    shown = evaluation.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
+    shown = metrics.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
     assert shown == ["best_frame", *runs]
-    assert evaluation.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
-    assert evaluation.told_apart(["segments"]) == ["segments"]
+    assert metrics.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
+    assert metrics.told_apart(["segments"]) == ["segments"]
 
 
 def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
@@ -862,7 +864,7 @@ def test_clips_of_two_videos_or_parts_never_have_one_name():
     long = "x" * 250
     names = ["a.mp4", "b/a.mp4", "b_a.mp4", "b%2Fa.mp4", "b/a.mkv", f"{long}.mp4", f"b/{long}.mp4"]
     parts = [(3, 5), (3.0001, 5), (1234567.1, 1234567.2), (1234567.1, 1234567.3)]
-    clips = [exports.clip_name(name, *part) for name, part in itertools.product(names, parts)]
+    clips = [export.clip_name(name, *part) for name, part in itertools.product(names, parts)]
     assert len(set(clips)) == len(clips)
     assert clips[0] == "a.mp4_3-5.mp4"
     assert all("/" not in clip and len(clip) < 240 for clip in clips)

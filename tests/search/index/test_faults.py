@@ -18,7 +18,7 @@ from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import Stamp
 from hlformer_jax.search.ingest import watch
-from hlformer_jax.search.serve import answers
+from hlformer_jax.search.serve.files import open_video
 
 
 class Faults:
@@ -286,7 +286,7 @@ def test_a_date_after_2262_is_clipped_with_a_line(index, films, year):
     assert again.notes == [] and again.verify() == {}
     assert archive.fill(again)[0].unchanged == 3
     [entry] = [one for one in archive.opened(index).videos() if one.video == "b.film"]
-    assert answers.open_video(archive.opened(index), entry.id).entry == entry
+    assert open_video(archive.opened(index), entry.id).entry == entry
 
 
 def test_one_bad_record_does_not_spoil_the_others(index):

@@ -186,9 +186,9 @@ def test_what_was_removed_stays_out_and_what_fails_is_tried_once(index, films):
 PROGRAM = """
 import archive, sys
 from pathlib import Path
-from hlformer_jax.search.cli import commands
-commands.reload_encoder = lambda *a: archive.Encoder()
-commands.watch_folders.real_video = lambda: archive.VIDEO
+from hlformer_jax.search.cli import index
+index.reload_encoder = lambda *a: archive.Encoder()
+index.watch_folders.real_video = lambda: archive.VIDEO
 from hlformer_jax.search.__main__ import main
 sys.exit(main(["watch", f"--index={sys.argv[1]}", "--settle=0.2", "--workers=0"]))
 """

@@ -15,7 +15,7 @@ from videos import Track
 
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.cli import commands
+from hlformer_jax.search.cli import index as index_commands
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.ingest.decoding import update_transcripts
 from hlformer_jax.search.ingest.extract import index_folder, real_video
@@ -290,7 +290,7 @@ def index(tmp_path):
 
 @pytest.fixture(autouse=True)
 def encoder(monkeypatch):
-    monkeypatch.setattr(commands, "reload_encoder", lambda facts, given: archive.Encoder())
+    monkeypatch.setattr(index_commands, "reload_encoder", lambda facts, given: archive.Encoder())
 
 
 @pytest.fixture

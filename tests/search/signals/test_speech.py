@@ -274,9 +274,9 @@ def test_killed_transcribe_goes_on_within_the_video(tmp_path, model):
     index_folder(index, archive.Encoder(), workers=1)
     program = (
         "import sys, archive\n"
-        "from hlformer_jax.search.cli import commands\n"
+        "from hlformer_jax.search.cli import index\n"
         "from hlformer_jax.search.__main__ import main\n"
-        "commands.reload_encoder = lambda facts, given: archive.Encoder()\n"
+        "index.reload_encoder = lambda facts, given: archive.Encoder()\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "transcribe", f"--index={index.directory}"]

@@ -10,7 +10,7 @@ import archive
 import pytest
 
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.cli import commands
+from hlformer_jax.search.cli import index as index_commands
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.ingest import decoding
 from hlformer_jax.search.signals.transcript import sidecars, transcripts
@@ -174,7 +174,7 @@ def test_folders_of_subtitles_are_read(tmp_path, root):
 
 
 def test_files_that_give_nothing_are_told_once_and_listed(tmp_path, root, capsys, monkeypatch):
-    monkeypatch.setattr(commands, "reload_encoder", lambda facts, given: archive.Encoder())
+    monkeypatch.setattr(index_commands, "reload_encoder", lambda facts, given: archive.Encoder())
     (root / "a.srt").write_text("[]")
     (root / "a.vtt").write_text("broken")
     write(root / "holiday.cut.srt")

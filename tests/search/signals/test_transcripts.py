@@ -9,7 +9,7 @@ import pytest
 
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.cli import commands
+from hlformer_jax.search.cli import index as index_commands
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.signals.transcript import said, transcripts
 
@@ -18,8 +18,8 @@ SPOKEN = {"by": "a model", "cues": [(4.0, 6.0, "recognised ahoy")]}
 
 @pytest.fixture(autouse=True)
 def encoder(monkeypatch):
-    monkeypatch.setattr(commands, "reload_encoder", lambda facts, given: archive.Encoder())
-    monkeypatch.setattr(commands, "real_video", lambda: archive.TOLD)
+    monkeypatch.setattr(index_commands, "reload_encoder", lambda facts, given: archive.Encoder())
+    monkeypatch.setattr(index_commands, "real_video", lambda: archive.TOLD)
 
 
 @pytest.fixture

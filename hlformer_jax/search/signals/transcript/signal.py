@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.signals.protocol import (
@@ -31,7 +32,7 @@ class Transcript:
 
     @staticmethod
     def update(
-        index: Index, encoder: Any, report: Callable[[str], None], pulse: Callable[[], None]
+        index: Index, encoder: Encoder, report: Callable[[str], None], pulse: Callable[[], None]
     ) -> None:
         """Encode the passages that have no embedding; see `Signal`."""
         said.embed(index, encoder, report, pulse)
@@ -55,7 +56,7 @@ class Transcript:
         by_words = self.passages.search(text)
         by_meaning: dict[str, list[Passage]] = {}
         if self.passages.embedded:
-            by_meaning = self.passages.near(query.encoder.sentences([text])[0])
+            by_meaning = self.passages.near(query.embed(text))
         return PassageMatches(said.joined(by_words, by_meaning))
 
 

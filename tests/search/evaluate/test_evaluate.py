@@ -10,8 +10,10 @@ from scipy.stats import mannwhitneyu
 
 from hlformer_jax.data.extracted import ExtractedReader, contents
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import evaluation
-from hlformer_jax.search.evaluation import Caption, Separation, evaluate
+from hlformer_jax.search.evaluate import captions, features, metrics, threshold
+from hlformer_jax.search.evaluate.captions import Caption
+from hlformer_jax.search.evaluate.metrics import evaluate
+from hlformer_jax.search.evaluate.threshold import Separation
 
 
 def test_lines_are_captions_and_times_may_be_missing(tmp_path):
@@ -21,7 +23,7 @@ def test_lines_are_captions_and_times_may_be_missing(tmp_path):
         '{"video": "b/c.mp4", "sentence": "two", "start": null, "split": "val"}\n',
         encoding="utf-8",
     )
-    assert evaluation.read(path) == [
+    assert captions.read(path) == [
         Caption("a.mp4", "ein Kühlschrank", 1.0, 2.5),
         Caption("b/c.mp4", "two", split="val"),
     ]
@@ -29,7 +31,7 @@ def test_lines_are_captions_and_times_may_be_missing(tmp_path):
         '{"video": "", "sentence": "x", "kind": "absent"}\n{"video": "a.mp4", "sentence": "x",'
         ' "also": ["b.mp4"], "then": ["y"], "not": ["z"], "within": 9, "said": true}\n'
     )
-    absent, parts = evaluation.read(path)
+    absent, parts = captions.read(path)
     assert absent == Caption("", "x", kind="absent") and absent.single and not parts.single
     assert parts == Caption(
         "a.mp4", "x", also=("b.mp4",), said=True, then=("y",), without=("z",), within=9.0
@@ -64,7 +66,7 @@ def test_a_wrong_line_is_named(tmp_path, line, complaint):
     path = tmp_path / "captions.jsonl"
     path.write_text('{"video": "a", "sentence": "x"}\n' + line)
     with pytest.raises(SearchError) as error:
-        evaluation.read(path)
+        captions.read(path)
     assert complaint in str(error.value)
 
 
@@ -72,10 +74,10 @@ def test_an_empty_file_and_one_that_is_no_text_are_refused(tmp_path):
     path = tmp_path / "captions.jsonl"
     path.write_bytes(b"\n")
     with pytest.raises(SearchError, match="caption"):
-        evaluation.read(path)
+        captions.read(path)
     path.write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(SearchError, match="UTF-8"):
-        evaluation.read(path)
+        captions.read(path)
 
 
 @pytest.fixture
@@ -119,7 +121,7 @@ def test_what_captions_find_in_their_videos_and_elsewhere_is_that_of_loops(index
               for one in library.ranked()}  # fmt: skip
 
     def above(sentence, videos):
-        (query,) = encoder.sentences([sentence])
+        (query,) = encoder.encode_texts([sentence])
         cosines = {name: [float(x.astype(np.float32) @ query) for x in own]
                    for name, own in frames.items()}  # fmt: skip
         centre = 0 if probable else np.median([x for own in cosines.values() for x in own])
@@ -141,7 +143,7 @@ def test_the_area_under_the_curve_is_scipy_s_with_ties():
     for _ in range(20):
         present, absent = (rng.integers(0, 9, rng.integers(1, 40)).astype(float) for _ in "ab")
         expected = mannwhitneyu(present, absent).statistic / len(present) / len(absent)
-        assert evaluation.auc(present, absent) == pytest.approx(100 * expected)
+        assert threshold.auc(present, absent) == pytest.approx(100 * expected)
 
 
 def test_a_level_calls_no_more_of_what_is_absent_good_than_it_says():
@@ -153,13 +155,13 @@ def test_a_level_calls_no_more_of_what_is_absent_good_than_it_says():
             # By definition: the least of the scores that at most rate (n + 1) - 1 others exceed.
             ordered = sorted(drawn[:39])
             bound = min(x for x in ordered if sum(y > x for y in ordered) <= rate * 40 - 1 + 1e-9)
-            level = evaluation.level(drawn[:39], rate)
+            level = threshold.level(drawn[:39], rate)
             assert level == math.nextafter(bound, math.inf)
             alarms.append(drawn[39] >= level)
         assert np.mean(alarms) == pytest.approx(rate, abs=0.015)
-    assert evaluation.level(np.arange(18.0), 0.05) is None
-    assert evaluation.level(np.arange(19.0), 0.05) == math.nextafter(18.0, math.inf)
-    assert evaluation.level(np.ones(19), 0.5) == math.nextafter(1.0, math.inf)  # above all ties
+    assert threshold.level(np.arange(18.0), 0.05) is None
+    assert threshold.level(np.arange(19.0), 0.05) == math.nextafter(18.0, math.inf)
+    assert threshold.level(np.ones(19), 0.5) == math.nextafter(1.0, math.inf)  # above all ties
 
 
 def test_the_trade_off_is_that_of_leaving_each_video_out_in_a_loop():
@@ -168,12 +170,12 @@ def test_the_trade_off_is_that_of_leaving_each_video_out_in_a_loop():
     apart = Separation(
         rng.normal(1, 1, 80), rng.normal(0, 1, 80), videos, {"k": rng.normal(size=7)}
     )
-    figures = evaluation.trade_off(apart, 0.1)
+    figures = threshold.trade_off(apart, 0.1)
     alarms, kept = [], []
     for i, video in enumerate(videos):
         others = np.asarray([x for x, other in zip(apart.absent, videos, strict=True)
                              if other != video])  # fmt: skip
-        level = evaluation.level(others, 0.1)
+        level = threshold.level(others, 0.1)
         alarms.append(apart.absent[i] >= level)
         kept.append(apart.present[i] >= level)
     assert figures["false alarms"][0] == pytest.approx(100 * np.mean(alarms))
@@ -183,9 +185,9 @@ def test_the_trade_off_is_that_of_leaving_each_video_out_in_a_loop():
     sums = [sum(k - np.mean(kept) for k, v in zip(kept, videos, strict=True) if v == video)
             for video in set(videos)]  # fmt: skip
     assert high - low == pytest.approx(2 * 196 * math.hypot(*sums) / 80, rel=0.3)
-    assert figures["level"] == evaluation.level(apart.absent, 0.1)
+    assert figures["level"] == threshold.level(apart.absent, 0.1)
     assert figures["absent"]["k"] == 100 * np.mean(apart.lacking["k"] >= figures["level"])
-    assert evaluation.trade_off(apart._replace(videos=("0",) * 80), 0.1) is None
+    assert threshold.trade_off(apart._replace(videos=("0",) * 80), 0.1) is None
 
 
 def test_by_kind_figures_are_those_of_what_each_way_of_asking_finds(tmp_path, films):
@@ -200,7 +202,7 @@ def test_by_kind_figures_are_those_of_what_each_way_of_asking_finds(tmp_path, fi
         Caption("a.film", "black", 0.0, 8.0, kind="order", then=("red",)),
         Caption("", "submarine", kind="absent", said=True),
     ]
-    kinds = evaluation.by_kind(library, asked)
+    kinds = metrics.by_kind(library, asked)
     # Blue is in c.film, of which the second caption knows nothing; all three are among five.
     assert kinds["seen"]["sight"] == pytest.approx(
         {"queries": 2, "R@1": 50, "R@5": 100, "mIoU": 100, "good": 100}
@@ -224,7 +226,7 @@ CAPTIONS = [
 def test_the_features_are_the_vectors_of_the_index_and_the_encoder_s_tokens(index, tmp_path):
     lines = []
     asked = [*CAPTIONS, Caption("gone.film", "red")]
-    counts = evaluation.write_features(
+    counts = features.write_features(
         index, archive.Encoder(), asked, tmp_path / "out", report=lines.append
     )
     assert sum(counts.values()) == 4 and "gone.film" in lines[0]
@@ -236,31 +238,31 @@ def test_the_features_are_the_vectors_of_the_index_and_the_encoder_s_tokens(inde
     for video, caption in kept:
         vectors = index.read(index.manifest.videos[video].content).vectors
         np.testing.assert_array_equal(reader.read_frames(video), vectors.astype(np.float32))
-        (tokens,) = archive.Encoder().tokens([caption.sentence])
+        (tokens,) = archive.Encoder().encode_tokens([caption.sentence])
         np.testing.assert_array_equal(reader.read_words(caption.caption_id), tokens)
     assert contents(tmp_path / "out")["feature"] == "colours-" + "f" * 12
     # The two moments of a video make a tree; the text of its parent is encoded as a whole.
     text = "red on black red again"
     assert contents(tmp_path / "out")["parents"] == {"a.film": {"a.film#parent#0": text}}
-    (tokens,) = archive.Encoder().tokens([text])
+    (tokens,) = archive.Encoder().encode_tokens([text])
     np.testing.assert_array_equal(reader.read_words("a.film#parent#0"), tokens)
 
 
 def test_every_split_has_videos_of_its_own_and_the_seed_decides():
     asked = [Caption(f"{k}.mp4", "a sentence") for k in range(40)] * 2
-    drawn = [evaluation.divide(asked, seed) for seed in (0, 0, 1)]
+    drawn = [features.divide(asked, seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert [len(drawn[0][split]) for split in ("train", "val", "test")] == [32, 4, 4]
     assert len(set().union(*drawn[0].values())) == 40
-    few = evaluation.divide(CAPTIONS, 0)
+    few = features.divide(CAPTIONS, 0)
     assert [len(few[split]) for split in ("train", "val", "test")] == [1, 1, 1]
 
 
 def test_captions_that_cannot_be_divided_are_refused_in_one_line():
     named = [Caption("a.film", "red", split="train"), Caption("b.film", "green")]
     with pytest.raises(SearchError, match="'green'"):
-        evaluation.divide(named, 0)
+        features.divide(named, 0)
     with pytest.raises(SearchError, match="'val'"):
-        evaluation.divide(named[:1], 0)
+        features.divide(named[:1], 0)
     with pytest.raises(SearchError, match=" 2 "):
-        evaluation.divide(CAPTIONS[:2], 0)
+        features.divide(CAPTIONS[:2], 0)

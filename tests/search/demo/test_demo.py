@@ -13,13 +13,15 @@ import pytest
 
 from hlformer_jax import files, search, video
 from hlformer_jax.retrieval.localisation import intersection_over_union
-from hlformer_jax.search import demo, evaluation
-from hlformer_jax.search.demo import Scene, Thing
-from hlformer_jax.search.evaluation import evaluate
+from hlformer_jax.search import demo
+from hlformer_jax.search.demo import drawing, kinds, making, scenes
+from hlformer_jax.search.demo.scenes import Scene, Thing
+from hlformer_jax.search.evaluate import captions, metrics, threshold
+from hlformer_jax.search.evaluate.metrics import evaluate
 from hlformer_jax.video import subtitles
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-GREY = np.full((demo.HEIGHT, demo.WIDTH, 3), 60, np.uint8)
+GREY = np.full((drawing.HEIGHT, drawing.WIDTH, 3), 60, np.uint8)
 
 
 def silent(line):
@@ -30,47 +32,47 @@ def silent(line):
 
 
 def test_scenes_fill_each_video_without_gaps_and_some_have_no_sentence():
-    told = demo.stories(0, 40)
+    told = scenes.stories(0, 40)
     for story in told:
         assert story.scenes[0].start == 0 and 20 <= story.duration <= 40
         assert all(a.end == b.start for a, b in itertools.pairwise(story.scenes))
         assert all(3 <= scene.end - scene.start <= 9 for scene in story.scenes)
-    scenes = [scene for story in told for scene in story.scenes]
-    without = [scene for scene in scenes if scene.sentence is None]
-    assert 0.1 < len(without) / len(scenes) < 0.4 and not any(one.things for one in without)
-    assert demo.stories(3, 5) == demo.stories(3, 5) != demo.stories(4, 5)
-    assert len(demo.captions(told).splitlines()) == len(scenes) - len(without)
+    every = [scene for story in told for scene in story.scenes]
+    without = [scene for scene in every if scene.sentence is None]
+    assert 0.1 < len(without) / len(every) < 0.4 and not any(one.things for one in without)
+    assert scenes.stories(3, 5) == scenes.stories(3, 5) != scenes.stories(4, 5)
+    assert len(making.captions(told).splitlines()) == len(every) - len(without)
     for count in (0, 41):
         with pytest.raises(ValueError):
-            demo.stories(0, count)
+            scenes.stories(0, count)
 
 
 def test_no_sentence_is_true_of_two_scenes_and_a_search_has_to_tell_every_attribute():
-    scenes = [scene for story in demo.stories(0, 40) for scene in story.scenes]
-    events = [(scene.action, frozenset(scene.things)) for scene in scenes if scene.sentence]
+    every = [scene for story in scenes.stories(0, 40) for scene in story.scenes]
+    events = [(scene.action, frozenset(scene.things)) for scene in every if scene.sentence]
     assert len(set(events)) == len(events) > 100
-    told = demo.stories(0, 24)
+    told = scenes.stories(0, 24)
     holds = lambda word: sum(
         any(word in (scene.sentence or "") for scene in story.scenes) for story in told
     )
-    for word in [*demo.COLOURS, *demo.SHAPES, "left", "grows", "meets"]:
+    for word in [*scenes.COLOURS, *scenes.SHAPES, "left", "grows", "meets"]:
         assert holds(word) > 5, word
-    pairs = [f"{colour} {shape}" for colour in demo.COLOURS for shape in demo.SHAPES]
+    pairs = [f"{colour} {shape}" for colour in scenes.COLOURS for shape in scenes.SHAPES]
     assert sum(holds(pair) for pair in pairs) / len(pairs) > 2
 
 
 def test_sentences_say_who_does_what_and_training_has_all_their_words():
     red, blue = Thing("red", "circle"), Thing("blue", "star")
-    assert demo.sentences("left", (red,))[0] == "a red circle moves to the left"
-    assert demo.sentences("meets", (red, blue))[0] == "a red circle meets a blue star"
+    assert scenes.sentences("left", (red,))[0] == "a red circle moves to the left"
+    assert scenes.sentences("meets", (red, blue))[0] == "a red circle meets a blue star"
     assert Scene(0, 3, "shrinks", (blue,)).sentence == "a blue star shrinks"
     words = lambda sentences: {word for sentence in sentences for word in sentence.split()}
-    told = [scene.sentence for story in demo.stories(0, 40) for scene in story.scenes]
-    assert words(filter(None, told)) <= words(said for _, said in demo.training_moments(5, 500))
+    told = [scene.sentence for story in scenes.stories(0, 40) for scene in story.scenes]
+    assert words(filter(None, told)) <= words(said for _, said in scenes.training_moments(5, 500))
 
 
 def test_the_demo_s_videos_are_those_of_the_tables_in_the_manual():
-    text = demo.captions(demo.stories(0, 24))
+    text = making.captions(scenes.stories(0, 24))
     digest = "1724d666c45c2ada486d6994bd9b70fcdf19c33309742704de3da72550be7eac"
     assert hashlib.sha256(text.encode()).hexdigest() == digest
 
@@ -84,14 +86,14 @@ def of_kind(asked, kind):
 
 def shown(story):
     """The sentences of a video's scenes with their times, both orders of what meets."""
-    for scene in demo._scenes_of(story):
+    for scene in kinds._scenes_of(story):
         for things in itertools.permutations(scene.things):
-            yield demo.sentences(scene.action, things)[0], scene.start, scene.end
+            yield scenes.sentences(scene.action, things)[0], scene.start, scene.end
 
 
 def test_every_query_of_a_kind_is_true_of_its_video_and_absent_ones_of_none():
-    told, said, asked = demo.kinds(0)
-    assert demo.kinds(0) == (told, said, asked) != demo.kinds(1)
+    told, said, asked = kinds.kinds(0)
+    assert kinds.kinds(0) == (told, said, asked) != kinds.kinds(1)
     videos = {story.name: story for story in told}
     every = [(sentence, name) for name in videos for sentence, *_ in shown(videos[name])]
     holders = lambda text: {name for sentence, name in every if sentence == text}
@@ -113,20 +115,20 @@ def test_every_query_of_a_kind_is_true_of_its_video_and_absent_ones_of_none():
         lines = of_kind(asked, kind)
         assert len(lines) > 50 and not any(one["video"] for one in lines)
         assert not any(holders(one["sentence"]) for one in lines)
-        new = [demo.UNSEEN.colour in one["sentence"] or demo.UNSEEN.shape in one["sentence"]
+        new = [kinds.UNSEEN.colour in one["sentence"] or kinds.UNSEEN.shape in one["sentence"]
                for one in lines]  # fmt: skip
         assert all(new) if kind == "absent colour or shape" else not any(new)
     assert not any(word in sentence for sentence, _ in every for word in ("purple", "star"))
     words = " ".join(text for cues in said.values() for *_, text in cues)
-    assert all(line in words for line, _ in demo.TOLD)
-    assert not any(line in words for line in demo.NEVER_SAID)
+    assert all(line in words for line, _ in kinds.TOLD)
+    assert not any(line in words for line in kinds.NEVER_SAID)
     for one in of_kind(asked, "said"):
         (text,) = [text for start, end, text in said[one["video"]] if start == one["start"]]
-        assert (text, one["sentence"]) in demo.TOLD and one["said"]
+        assert (text, one["sentence"]) in kinds.TOLD and one["said"]
 
 
 def test_near_duplicates_are_other_bytes_of_nearly_the_same_pictures(tmp_path):
-    told, *_ = demo.kinds(0)
+    told, *_ = kinds.kinds(0)
     originals = {story.scenes: story for story in told if not story.change}
     changes = {story.change: story for story in told if story.change}
     assert len(changes) == 3
@@ -134,7 +136,7 @@ def test_near_duplicates_are_other_bytes_of_nearly_the_same_pictures(tmp_path):
         pictures = []
         for story in (originals[copy.scenes], copy):
             story = dataclasses.replace(story, scenes=story.scenes[:2])
-            demo.write_video(story, tmp_path / story.name)
+            drawing.write_video(story, tmp_path / story.name)
             pictures.append([frame.image for frame in video.sample(tmp_path / story.name, 1)])
         files_of = [(tmp_path / one.name).read_bytes() for one in (originals[copy.scenes], copy)]
         assert files_of[0] != files_of[1]
@@ -147,7 +149,7 @@ def test_near_duplicates_are_other_bytes_of_nearly_the_same_pictures(tmp_path):
 def test_subtitles_are_read_as_they_were_told(tmp_path):
     cues = [(0.0, 1.5, "now"), (61.25, 62.5, "next a red circle grows")]
     path = tmp_path / "a.srt"
-    path.write_text(demo.subtitles(cues))
+    path.write_text(kinds.subtitles(cues))
     assert list(subtitles.read_file(path)) == cues
 
 
@@ -155,13 +157,13 @@ def test_subtitles_are_read_as_they_were_told(tmp_path):
 
 
 def in_colour(picture, colour, within=8):
-    return (abs(picture.astype(int) - demo.COLOURS[colour]) < within).all(-1)
+    return (abs(picture.astype(int) - scenes.COLOURS[colour]) < within).all(-1)
 
 
 def seen(action, time, colour="red", shape="circle"):
     """Where the full colour is: rows and columns."""
     scene = Scene(2, 6, action, (Thing(colour, shape),))
-    return np.nonzero(in_colour(demo.draw(scene, time, GREY), colour))
+    return np.nonzero(in_colour(drawing.draw(scene, time, GREY), colour))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def seen(action, time, colour="red", shape="circle"):
 def test_a_shape_moves_where_the_sentence_says_and_each_frame_shows_its_trail(action, axis, sign):
     centres = [np.mean(seen(action, time)[axis]) for time in (2, 3, 4, 5, 5.9)]
     assert (sign * np.diff(centres) > 5).all()
-    picture = demo.draw(Scene(2, 6, action, (Thing("red", "square"),)), 4, GREY)
+    picture = drawing.draw(Scene(2, 6, action, (Thing("red", "square"),)), 4, GREY)
     changed = np.nonzero((picture != GREY).any(-1))[axis]
     middle = np.mean(seen(action, 4, shape="square")[axis])
     behind, ahead = np.max(-sign * (changed - middle)), np.max(sign * (changed - middle))
@@ -185,7 +187,7 @@ def test_a_shape_changes_its_size_as_the_sentence_says(action, sign):
 
 def test_shapes_that_meet_touch_in_the_end_and_not_before():
     scene = Scene(0, 6, "meets", (Thing("red", "square"), Thing("blue", "square")))
-    pictures = [demo.draw(scene, time, GREY) for time in (0, 2, 5)]
+    pictures = [drawing.draw(scene, time, GREY) for time in (0, 2, 5)]
     columns = lambda picture, colour: np.nonzero(in_colour(picture, colour))[1]
     gaps = [columns(one, "blue").min() - columns(one, "red").max() for one in pictures]
     assert gaps[0] > gaps[1] > gaps[2] and abs(gaps[2]) < 8
@@ -193,15 +195,15 @@ def test_shapes_that_meet_touch_in_the_end_and_not_before():
 
 def test_shapes_and_backgrounds_can_be_told_apart():
     masks = []
-    for shape in demo.SHAPES:
+    for shape in scenes.SHAPES:
         mask = np.zeros(GREY.shape[:2], bool)
         mask[seen("grows", 3.9, shape=shape)] = True
         masks.append(mask)
     for one, other in itertools.combinations(masks, 2):
         assert (one & other).sum() / (one | other).sum() < 0.85
-    np.testing.assert_array_equal(demo.draw(Scene(0, 3), 1, GREY), GREY)
-    one, other = (demo.Background(seed).at(3.0) for seed in (1, 2))
-    assert (one == demo.Background(1).at(3.0)).all() and (one != other).mean() > 0.5
+    np.testing.assert_array_equal(drawing.draw(Scene(0, 3), 1, GREY), GREY)
+    one, other = (drawing.Background(seed).at(3.0) for seed in (1, 2))
+    assert (one == drawing.Background(1).at(3.0)).all() and (one != other).mean() > 0.5
     assert one.max() < 130
 
 
@@ -212,7 +214,7 @@ def test_a_written_video_shows_each_scene_at_its_time(tmp_path):
         Scene(6, 9, "left", (Thing("blue", "square"),)),
     )
     path = tmp_path / "below" / "a.mp4"
-    demo.write_video(demo.Story("a.mp4", told, 5), path)
+    drawing.write_video(scenes.Story("a.mp4", told, 5), path)
     assert video.probe(path)[:5] == (9, 192, 144, 12, "h264")
     for frame in video.sample(path, 2):
         assert (in_colour(frame.image, "red", 60).sum() > 300) == (frame.time < 3)
@@ -221,13 +223,13 @@ def test_a_written_video_shows_each_scene_at_its_time(tmp_path):
 
 
 def test_frames_for_training_are_of_their_seed_and_of_their_sentences():
-    images, said = demo.frames_for_training(7, 60, 32)
+    images, said = drawing.frames_for_training(7, 60, 32)
     assert images.shape == (60, 32, 32, 3) and images.dtype == np.uint8 and len(said) == 60
-    again, same = demo.frames_for_training(7, 60, 32)
+    again, same = drawing.frames_for_training(7, 60, 32)
     assert (images == again).all() and said == same
-    assert said != demo.frames_for_training(8, 60, 32)[1]
+    assert said != drawing.frames_for_training(8, 60, 32)[1]
     for image, sentence in zip(images, said, strict=True):
-        for colour in (word for word in sentence.split() if word in demo.COLOURS):
+        for colour in (word for word in sentence.split() if word in scenes.COLOURS):
             assert in_colour(image, colour, 40).sum() >= 8
 
 
@@ -244,8 +246,8 @@ def calls(monkeypatch):
         (folder / "config.json").write_text("{}")
         noted.append("train")
 
-    monkeypatch.setattr(demo, "_train", train)
-    monkeypatch.setattr(demo, "_index", lambda out, report, encoder: noted.append("index"))
+    monkeypatch.setattr(making, "_train", train)
+    monkeypatch.setattr(making, "_index", lambda out, report, encoder: noted.append("index"))
     return noted
 
 
@@ -271,7 +273,7 @@ def test_videos_and_captions_agree_and_a_second_call_renders_nothing(tmp_path, c
 
 
 def test_another_seed_is_refused_and_replaces_nothing(tmp_path, calls, monkeypatch):
-    monkeypatch.setattr(demo, "_render", lambda told, folder, report: None)
+    monkeypatch.setattr(making, "_render", lambda told, folder, report: None)
     demo.make(tmp_path / "demo", 1, silent)
     with pytest.raises(demo.DemoError, match="--seed=1"):
         demo.make(tmp_path / "demo", 2, silent)
@@ -316,7 +318,7 @@ def test_videos_to_train_on_are_others_than_the_demo_s(tmp_path, calls, monkeypa
             (folder / story.name).touch()
         rendered[folder.relative_to(tmp_path).as_posix()] = told
 
-    monkeypatch.setattr(demo, "_render", render)
+    monkeypatch.setattr(making, "_render", render)
     out = tmp_path / "demo"
     demo.make(out, 1, silent)
     demo.render_training(out, 1, silent)
@@ -324,9 +326,9 @@ def test_videos_to_train_on_are_others_than_the_demo_s(tmp_path, calls, monkeypa
     assert len(rendered) == 6
     every = [story for told in rendered.values() for story in told]
     assert len(every) == 240 and len({story.seed for story in [*every, *own]}) == 264
-    lines = evaluation.read(out / "training" / "captions.jsonl")
+    lines = captions.read(out / "training" / "captions.jsonl")
     of = lambda split: {line.video for line in lines if line.split == split}
-    videos = {split: of(split) for split in evaluation.SPLITS}
+    videos = {split: of(split) for split in captions.SPLITS}
     assert {split: len(of) for split, of in videos.items()} == {"train": 200, "val": 40, "test": 24}
     assert videos["test"] == {f"demo/{story.name}" for story in own}
     for folder, told in rendered.items():
@@ -346,7 +348,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.slow
 def test_sentences_find_their_video_and_their_moment(made):
-    asked = evaluation.read(made / "captions.jsonl")
+    asked = captions.read(made / "captions.jsonl")
     videos = {path.relative_to(made / "videos").as_posix() for path in made.rglob("*.mp4")}
     assert {caption.video for caption in asked} <= videos
     metrics, _ = evaluate(search.open(made / "index", ranker="best_frame"), asked)
@@ -357,12 +359,12 @@ def test_sentences_find_their_video_and_their_moment(made):
 @pytest.mark.slow
 def test_kinds_are_found_as_they_can_be_and_a_calibrated_level_keeps_its_rate(made):
     demo.make_kinds(made, report=silent)
-    asked = evaluation.read(made / "kinds" / "captions.jsonl")
+    asked = captions.read(made / "kinds" / "captions.jsonl")
     library = search.open(made / "kinds" / "index")
     done = {library.ranker_name: evaluate(library, asked)}
     separations = {name: apart for name, (_, apart) in done.items()}
-    evaluation.calibrate(library._index, separations, 10.0)
-    figures = evaluation.report(library, done, asked)
+    threshold.calibrate(library._index, separations, 10.0)
+    figures = metrics.report(library, done, asked)
     kinds = {kind: of["sight"] for kind, of in figures["kinds"].items()}
     assert kinds["seen"]["R@1"] > 25 and kinds["copied"]["R@5"] > 80  # chance is 3 and 30
     assert kinds["A then B"]["R@1"] > 75  # without the order, half
@@ -400,7 +402,7 @@ def test_the_page_plays_the_moment_that_was_asked_for(made, tmp_path):
     library = search.open(made / "index", ranker="best_frame")
     asked, moment = next(
         (caption, hit.moments[0])
-        for caption in evaluation.read(made / "captions.jsonl")
+        for caption in captions.read(made / "captions.jsonl")
         if (hit := library.query(caption.sentence, k=1)[0]).video == caption.video
         and intersection_over_union(hit.moments[0], caption.start, caption.end) > 0.7
     )

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.files import jsonable
-from hlformer_jax.search.serve import answers
+from hlformer_jax.search.serve import files, redaction, schemas
 
 NAME = os.fsdecode(b"caf\xe9.mp4")
 """A name that is no UTF-8."""
@@ -22,7 +22,7 @@ NAME = os.fsdecode(b"caf\xe9.mp4")
 
 def test_a_folder_that_holds_only_folders_can_be_chosen_too():
     entries = [SimpleNamespace(video=video) for video in ("a/b/c.mp4", "a/d.mp4", "e.mp4")]
-    assert answers.folders(entries) == ["a", "a/b"]
+    assert schemas.folders(entries) == ["a", "a/b"]
 
 
 def test_what_json_lacks_is_null_or_replaced():
@@ -35,11 +35,11 @@ def test_a_long_curve_keeps_its_peaks():
     scores = np.zeros(10_000)
     scores[[0, 7_777, 9_999]] = 1, 3, 2
     scores[5_000] = math.nan
-    few, kept = answers.thin(times, scores, 100)
+    few, kept = schemas.thin(times, scores, 100)
     assert len(few) == len(kept) == 100 and few == sorted(few) and not np.isnan(kept).any()
     curve = dict(zip(few, kept, strict=True))
     assert curve.items() >= {7_777 / 2: 3.0, 9_999 / 2: 2.0, 0.0: 1.0}.items()
-    assert answers.thin(times[:7], scores[:7], 100) == (times[:7].tolist(), scores[:7].tolist())
+    assert schemas.thin(times[:7], scores[:7], 100) == (times[:7].tolist(), scores[:7].tolist())
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_long_curve_keeps_its_peaks():
     ],
 )
 def test_of_absolute_paths_the_last_name_is_told(line, told):
-    assert answers.without_paths(line, {"folder": "/srv/my films", "videos": 3}) == (told or line)
+    assert redaction.without_paths(line, {"folder": "/srv/my films", "videos": 3}) == (told or line)
 
 
 # ---- files: the indexed ones alone
@@ -80,7 +80,7 @@ def archive(tmp_path):
 
 def refusal(archive, id):
     with pytest.raises(HTTPException) as refused:
-        answers.open_video(archive, id)
+        files.open_video(archive, id)
     assert str(archive.root) not in refused.value.detail
     return refused.value.status_code
 
@@ -88,7 +88,7 @@ def refusal(archive, id):
 @pytest.mark.usefixtures("unchecked")
 def test_what_is_served_is_the_file_that_was_indexed(archive):
     path = archive.add("trips/a.mp4", content=b"one")
-    file = answers.open_video(archive, "trips/a.mp4")
+    file = files.open_video(archive, "trips/a.mp4")
     path.unlink()
     path.write_bytes(b"two")  # under the same name: the open file is still the other
     assert file.path.read_bytes() == b"one" and file.media_type == "video/mp4"
@@ -124,7 +124,7 @@ def test_a_file_of_a_further_folder_is_served_from_it(archive):
     path = archive.add("trips/a.mp4")
     entry = archive.entry("trips/a.mp4")
     entry.video = "disk//a.mp4"
-    assert answers.open_video(archive, "trips/a.mp4").path.read_bytes() == b"film"
+    assert files.open_video(archive, "trips/a.mp4").path.read_bytes() == b"film"
     path.rename(archive.root / "a.mp4")
     path.symlink_to(archive.root / "a.mp4")  # out of the further folder, trips
     assert refusal(archive, "trips/a.mp4") == 403
@@ -135,7 +135,7 @@ def test_a_link_within_the_folder_is_followed_and_a_circle_refused(archive):
     path = archive.add("a.mp4")
     path.rename(archive.root / "trips" / "kept.mp4")
     path.symlink_to("trips/kept.mp4")
-    assert answers.open_video(archive, "a.mp4").path.read_bytes() == b"film"
+    assert files.open_video(archive, "a.mp4").path.read_bytes() == b"film"
     path.unlink()
     path.symlink_to("a.mp4")
     assert refusal(archive, "a.mp4") == 410
@@ -154,7 +154,7 @@ def test_an_unknown_id_is_refused_without_what_the_library_says(error):
         raise error("/home/secret/index")
 
     with pytest.raises(HTTPException) as refused:
-        answers.open_video(SimpleNamespace(entry=entry), "x")
+        files.open_video(SimpleNamespace(entry=entry), "x")
     assert refused.value.status_code == 404 and "secret" not in refused.value.detail
 
 
@@ -220,7 +220,7 @@ def test_a_temporary_file_is_deleted_whether_or_not_it_could_be_sent(tmp_path, c
     scope = {"type": "http", "method": "GET", "headers": []}
     failed = False
     try:
-        asyncio.run(answers.TemporaryFileResponse(path)(scope, receive, send))
+        asyncio.run(files.TemporaryFileResponse(path)(scope, receive, send))
     except* OSError:  # within a group, by the newer versions of Starlette
         failed = True
     assert failed == closed and b"".join(sent) == (b"" if closed else b"clip")
@@ -230,12 +230,12 @@ def test_a_temporary_file_is_deleted_whether_or_not_it_could_be_sent(tmp_path, c
 @pytest.mark.parametrize(
     ("address", "form"),
     [
-        ("/api/query?q=captain%20red", answers.Results),
-        ("/api/query?q=nothing", answers.Results),
-        ("/api/status", answers.Status),
-        ("/api/folders", answers.Folders),
-        ("/api/query", answers.Problem),
-        ("/api/job", answers.Problem),  # who may not change the index
+        ("/api/query?q=captain%20red", schemas.Results),
+        ("/api/query?q=nothing", schemas.Results),
+        ("/api/status", schemas.Status),
+        ("/api/folders", schemas.Folders),
+        ("/api/query", schemas.Problem),
+        ("/api/job", schemas.Problem),  # who may not change the index
     ],
 )
 def test_an_answer_has_the_described_form(client, address, form):
@@ -259,5 +259,5 @@ def test_the_page_names_every_address_and_parameter_and_needs_no_other_server(cl
 
 def test_names_are_escaped():
     server = FastAPI()
-    server.get("/x/<b>", responses=answers.responses(answers.Folders))(lambda: None)
-    assert "/x/&lt;b&gt;" in answers.describe(server)
+    server.get("/x/<b>", responses=schemas.responses(schemas.Folders))(lambda: None)
+    assert "/x/&lt;b&gt;" in schemas.describe(server)

@@ -1,11 +1,11 @@
 """An archive for programs that speak the Model Context Protocol, over stdin and stdout.
 
-    search   sentences to videos and moments, the JSON of `query --json`
+    search   a text to videos and moments, the JSON of `query --json`
     show     the frame at a second of a video, as a JPEG
     cut      a clip of a moment, written into the folder that --out names
 
 A program names videos by their ids and chooses no path: only files that are indexed are opened, by
-the rule of the page (`answers.open_video`), and clips have names of their own that replace nothing.
+the rule of the page (`files.open_video`), and clips have names of their own that replace nothing.
 Without --out there is no `cut`. Errors are lines without paths of this machine.
 """
 
@@ -23,11 +23,13 @@ from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
 from hlformer_jax.errors import QueryError, SearchError, UserError, legible, optional, suggestion
-from hlformer_jax.search import exports
+from hlformer_jax.search.export import clip_name
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.query.query import Query
-from hlformer_jax.search.serve import answers
+from hlformer_jax.search.serve import schemas
+from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video, reading
+from hlformer_jax.search.serve.redaction import without_paths
 
 SHOWN = 768
 """Pixels of a frame's width."""
@@ -78,7 +80,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
             raise failure(_for_agents(error.detail)) from None
         except (UserError, OSError) as error:
             line = error.phrased(OPERATOR_FLAGS) if isinstance(error, QueryError) else str(error)
-            line = answers.without_paths(line, library.status())
+            line = without_paths(line, library.status())
             raise failure(_for_agents(line)) from None
 
     def search(
@@ -117,7 +119,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
                 "results": [result.as_json() for result in results],
                 "good": results.good,
                 "verdict": results.verdict,
-                "warnings": [_for_agents(line) for line in answers.warnings(library, results)],
+                "warnings": [_for_agents(line) for line in schemas.warnings(library, results)],
             })  # fmt: skip
             return found
 
@@ -125,28 +127,28 @@ def server(library: Library, clips: Path | None = None) -> Any:
         """The frame at a second of a video, which is named by the id that search gives."""
         with lines():
             _check_times(time)
-            file = answers.open_video(library, id)
+            file = open_video(library, id)
             draw = lambda path: video.thumbnail(path, time, SHOWN)
-            return mcp.Image(data=answers.reading(file, draw), format="jpeg")
+            return mcp.Image(data=reading(file, draw), format="jpeg")
 
     def cut(id: str, start: float, end: float, margin: float = 0.0) -> str:
         """Write the part of a video between two seconds as a clip; returns the clip's name."""
         assert clips is not None
         with lines():
             _check_times(start, end, margin)
-            longest = answers.MAX_CUT_SECONDS
+            longest = MAX_CUT_SECONDS
             if end <= start:
                 raise SearchError(f"end: {end:g} s is not after the start, {start:g} s")
             if end > start + longest or margin > 60:
                 raise SearchError(f"a clip has {longest:.0f} s at most, its margins 60")
-            file = answers.open_video(library, id)
+            file = open_video(library, id)
             name = file.entry.video
-            out = clips / exports.clip_name(name, max(start - margin, 0), end + margin)
+            out = clips / clip_name(name, max(start - margin, 0), end + margin)
             if os.path.lexists(out):
                 raise SearchError(
                     f"the clip {out.name!r} was written before: use it, or cut at other times"
                 )
-            answers.reading(file, lambda path: video.cut(path, start, end, out, margin))
+            reading(file, lambda path: video.cut(path, start, end, out, margin))
             return out.name
 
     made.add_tool(search)

@@ -16,7 +16,7 @@ from PIL import Image
 from hlformer_jax.files import OutputError
 
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
-from hlformer_jax.search.serve import agents  # noqa: E402
+from hlformer_jax.search.serve import mcp as agents  # noqa: E402
 
 
 def call(server, *asked):
@@ -154,9 +154,9 @@ def test_a_line_that_is_no_message_is_answered_and_a_surrogate_replaced():
 @pytest.mark.slow  # it starts a process
 def test_the_server_speaks_over_stdin_and_stdout(rendered):
     program = (
-        "import page_library, sys\nfrom hlformer_jax.search import agents\n"
+        "import page_library, sys\nfrom hlformer_jax.search.serve import mcp\n"
         "from pathlib import Path\n"
-        "agents.run(agents.server(page_library.Library(Path(sys.argv[1]))))"
+        "mcp.run(mcp.server(page_library.Library(Path(sys.argv[1]))))"
     )
     started = mcp.StdioServerParameters(
         command=sys.executable, args=["-c", program, str(rendered)], env=processes.environment()

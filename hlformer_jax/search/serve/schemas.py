@@ -1,38 +1,26 @@
-"""What the server answers: JSON and its forms, files by their ids, and a page that describes both.
+"""JSON that the server answers, and its forms, on which a program may rely.
 
-The forms are what a program may rely on: fields are added, none is renamed or removed within a
-version of the package. Times are seconds from a video's start.
+Fields are added, and none is renamed or removed within a version of the package. Times are seconds
+from a video's start.
 """
 
-import contextlib
-import errno
 import html
-import os
-import re
-import stat
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path, PurePath, PurePosixPath
-from typing import Any, Literal, TypeVar
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any, Literal
 
 import numpy as np
 from fastapi import FastAPI
-from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict
-from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
 
-from hlformer_jax.errors import SearchError, UserError, legible, without_passwords
+from hlformer_jax.errors import legible
 from hlformer_jax.search import times
 from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import Stamp, split_name
+from hlformer_jax.search.index.storage import split_name
 from hlformer_jax.search.query import results as archive
 from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.serve.redaction import base_name, without_paths
 from hlformer_jax.search.signals.rankers import ScoreKind
-
-_QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
-_PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")
-
-T = TypeVar("T")
 
 PARAMETERS = {"text": "q", "image": "the picture", "without": "not", "tags": "tag"}
 """Parameters of a query whose names are not those of the fields of `Query`."""
@@ -43,21 +31,8 @@ MAX_POINTS = 600
 MAX_RECENT = 12
 """Newest videos that the page shows before anything is asked."""
 
-MAX_CUT_SECONDS = 1800.0
-"""Length of a clip without its margins."""
-
 MAX_FAILURES = 100
 """Failed files that are listed with their reasons."""
-
-MEDIA_TYPES = {
-    ".avi": "video/x-msvideo", ".m4v": "video/mp4", ".mkv": "video/x-matroska",
-    ".mov": "video/quicktime", ".mp4": "video/mp4", ".mpeg": "video/mpeg", ".mpg": "video/mpeg",
-    ".ogv": "video/ogg", ".ts": "video/mp2t", ".webm": "video/webm",
-}  # fmt: skip
-"""Media types by suffix. A browser inspects any other file itself. Never HTML."""
-
-
-# JSON
 
 
 def results(library: Library, best: archive.Results) -> dict[str, Any]:
@@ -104,7 +79,7 @@ def status(library: Library, manage: bool) -> dict[str, Any]:
         "subtitles": subtitles,
         "recent": [video(entry) | {"date": times.format_date(entry.date)} for entry in recent],
         "index": {
-            key: [*value] if key == "folders" else _base_name(value)
+            key: [*value] if key == "folders" else base_name(value)
             for key, value in summary.items()
         },
         "manage": manage,
@@ -142,142 +117,6 @@ def thin(
         best = [a + int(np.argmax(worth[a:b])) for a, b in zip(edges[:-1], edges[1:], strict=True)]
         times, scores = times[best], scores[best]
     return times.tolist(), scores.tolist()
-
-
-def without_paths(line: str, summary: Mapping[str, Any]) -> str:
-    """A line in which every absolute path, those of an index's state too, is its last name."""
-    known = {str(value) for value in summary.values() if _base_name(value) != value}
-    known |= {*summary.get("folders", {}).values()}
-    for place in sorted(known, key=len, reverse=True):
-        line = line.replace(f"{place}/", "").replace(place, PurePath(place).name)
-    line = _QUOTED_PATH.sub(r"\1\2\1", without_passwords(line))
-    return _PATH.sub(r"\1", line)
-
-
-def _base_name(value: Any) -> Any:
-    is_path = isinstance(value, str | Path) and PurePath(value).is_absolute()
-    return PurePath(value).name if is_path else value
-
-
-# Files
-
-
-class VideoFile:
-    """An indexed video's file, open as long as this object is referred to."""
-
-    def __init__(self, entry: Any, descriptor: int) -> None:
-        self.entry, self.status = entry, os.fstat(descriptor)
-        self.path = Path(f"/dev/fd/{descriptor}")  # of the open file, not of what has its name now
-        self._descriptor = descriptor
-
-    def __del__(self) -> None:
-        os.close(self._descriptor)
-
-    @property
-    def media_type(self) -> str:
-        """Its media type."""
-        suffix = PurePosixPath(self.entry.video).suffix.lower()
-        return MEDIA_TYPES.get(suffix, "application/octet-stream")
-
-
-def indexed(library: Library, id: str) -> Any:
-    """The indexed video of an id; an HTTPException, 404, where there is none."""
-    with contextlib.suppress(LookupError, UserError):  # whatever it says, a path in it is not told
-        entry = library.entry(id)
-        if entry.state != "failed":
-            return entry
-    raise HTTPException(404, "there is no such video in this index: search again")
-
-
-def open_video(library: Library, id: str) -> VideoFile:
-    """Opens the file of an indexed video: the very one that was indexed, and no other.
-
-    Links are followed within the indexed folder and not out of it.
-
-    Raises:
-      HTTPException: 404 for an id that is unknown or of a video that is not indexed, 403 for a file
-        that may not be read or that a link leads out of the folder to, 410 for one that is gone or
-        is not what was indexed.
-    """
-    entry = indexed(library, id)
-    try:
-        file = VideoFile(entry, _open_below(entry))
-    except PermissionError:
-        raise HTTPException(403, f"{entry.video} may not be read: change its rights") from None
-    except _LinkOutside:
-        line = f"{entry.video} is now a link out of the indexed folder, and not followed"
-        raise HTTPException(403, line) from None
-    except (OSError, ValueError) as error:
-        known = FileNotFoundError, NotADirectoryError, ValueError
-        if isinstance(error, known) or error.errno == errno.ELOOP:  # a link has its place
-            line = (
-                f"{entry.video} was deleted or moved since it was indexed: index the folder again"
-            )
-            raise HTTPException(410, line) from None
-        line = f"{entry.video} cannot be read ({error.strerror}): is its disk failing?"
-        raise HTTPException(422, line) from None
-    now = file.status
-    stamp = Stamp.of(now)
-    recorded = entry.size, entry.modified
-    if not stat.S_ISREG(now.st_mode) or recorded != (stamp.size, stamp.modified_ns / 1e9):
-        line = f"{entry.video} has changed since it was indexed: index the folder again"
-        raise HTTPException(410, line)
-    return file
-
-
-class _LinkOutside(Exception):
-    pass
-
-
-def _open_below(entry: Any) -> int:
-    """Descriptor of an entry's file, opened from its root name by name, none of them a link."""
-    path, below = Path(entry.path), split_name(entry.video)[1]
-    depth = len(PurePosixPath(below).parts)
-    root = Path(os.path.realpath(path.parents[depth - 1], strict=True))
-    resolved = Path(os.path.realpath(path, strict=True))
-    if not resolved.is_relative_to(root) or resolved == root:
-        raise _LinkOutside
-    *folders, name = resolved.relative_to(root).parts
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    place = os.open(root, flags | os.O_DIRECTORY)
-    try:
-        for folder in folders:
-            above, place = place, os.open(folder, flags | os.O_DIRECTORY, dir_fd=place)
-            os.close(above)
-        return os.open(name, flags | os.O_NONBLOCK, dir_fd=place)  # a pipe does not wait
-    finally:
-        os.close(place)
-
-
-def reading(file: VideoFile, work: Callable[[Path], T]) -> T:
-    """The result of a work on an open file, whose errors name the video."""
-    try:
-        return work(file.path)
-    except UserError as error:
-        line = str(error).replace(str(file.path), legible(file.entry.video))
-        raise SearchError(line) from None
-
-
-class OpenFileResponse(FileResponse):
-    """A video's file, whole or in ranges, from the descriptor that was checked."""
-
-    def __init__(self, file: VideoFile) -> None:
-        super().__init__(file.path, media_type=file.media_type, stat_result=file.status)
-        self._file = file  # stays open
-
-
-class TemporaryFileResponse(FileResponse):
-    """A file that is deleted once it has been sent, or could not be."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            Path(self.path).unlink(missing_ok=True)
-
-
-# Forms
 
 
 class _Form(BaseModel):

@@ -12,8 +12,8 @@ import videos
 
 from hlformer_jax import video
 from hlformer_jax.files import OutputError
-from hlformer_jax.search import Moment, Result, SearchError, exports
-from hlformer_jax.search.exports import Timing
+from hlformer_jax.search import Moment, Result, SearchError, export
+from hlformer_jax.search.export import Timing
 
 NTSC24, NTSC30, NTSC60 = (Fraction(count * 1000, 1001) for count in (24, 30, 60))
 
@@ -76,7 +76,7 @@ def test_how_frames_are_counted_follows_the_rate_and_the_timecode():
     ],
 )  # fmt: skip
 def test_frames_are_counted_at_a_rate_that_editors_have(mean, base, is_variable, nominal):
-    found = exports.nominal_rate(info(mean, base=base, is_variable=is_variable)(None))
+    found = export.nominal_rate(info(mean, base=base, is_variable=is_variable)(None))
     assert found == nominal
 
 
@@ -87,7 +87,7 @@ def test_two_clips_of_one_phone_share_an_edl(tmp_path):
         "b.mp4": info(NTSC30),
         "c.mp4": info(14.1, base=90_000, is_variable=True),
     }
-    exports.write(tmp_path / "x.edl", "t", hits, lambda path: rates[path.name](path))
+    export.write(tmp_path / "x.edl", "t", hits, lambda path: rates[path.name](path))
     events = [line for line in (tmp_path / "x.edl").read_text().splitlines() if " AX " in line]
     assert [line.split()[4:6] for line in events] == [
         ["00:00:01;00", "00:00:02;00"],
@@ -100,7 +100,7 @@ def test_two_clips_of_one_phone_share_an_edl(tmp_path):
     ("rate", "count"), [(120, 60), (100, 50), (240, 60), (Fraction(120_000, 1001), NTSC60)]
 )
 def test_timecode_above_60_frames_a_second_counts_every_second_one(tmp_path, rate, count):
-    exports.write(tmp_path / "x.edl", "t", [hit("a.mp4", (1.99, 3.0))], info(rate))
+    export.write(tmp_path / "x.edl", "t", [hit("a.mp4", (1.99, 3.0))], info(rate))
     [event] = [line for line in (tmp_path / "x.edl").read_text().splitlines() if " AX " in line]
     start, _ = event.split()[4:6]
     seconds, frames = start[-5:-3], start[-2:]
@@ -111,7 +111,7 @@ def test_timecode_above_60_frames_a_second_counts_every_second_one(tmp_path, rat
 def test_an_edl_has_events_one_after_the_other(tmp_path):
     hits = [hit("a.mp4", (10.0, 12.0), (61.0, 62.0)), hit("b c.mp4", (0.0, 0.001))]
     out = tmp_path / "x.edl"
-    assert exports.write(out, "a dog\nruns", hits, info(NTSC30, "01:00:00;00")) == 3
+    assert export.write(out, "a dog\nruns", hits, info(NTSC30, "01:00:00;00")) == 3
     assert out.read_text() == (
         "TITLE: a dog runs\nFCM: DROP FRAME\n\n"
         "001  AX       V     C        01:00:10;00 01:00:12;00 00:00:00;00 00:00:02;00\n"
@@ -123,7 +123,7 @@ def test_an_edl_has_events_one_after_the_other(tmp_path):
     )
     mixed = lambda path: info(25 if path.name == "a.mp4" else 24)(path)
     with pytest.raises(SearchError, match=r"24, 25"):
-        exports.write(tmp_path / "y.edl", "x", hits, mixed)
+        export.write(tmp_path / "y.edl", "x", hits, mixed)
     assert not (tmp_path / "y.edl").exists()
 
 
@@ -131,7 +131,7 @@ def test_a_timeline_has_each_moment_with_its_source_times_and_a_marker(tmp_path)
     otio = pytest.importorskip("opentimelineio")
     hits = [hit("a.mp4", (10.0, 14.0)), hit("b.mp4", (5.0, 6.0))]
     rates = {"a.mp4": info(NTSC24, "01:00:00:00"), "b.mp4": info(25)}
-    exports.write(tmp_path / "x.otio", "a dog", hits, lambda path: rates[path.name](path))
+    export.write(tmp_path / "x.otio", "a dog", hits, lambda path: rates[path.name](path))
     [track] = otio.adapters.read_from_file(str(tmp_path / "x.otio")).tracks
     first, second = track
     start = first.source_range.start_time
@@ -150,7 +150,7 @@ def test_an_event_of_final_cut_has_each_video_once_with_its_moments(tmp_path):
     hits = [hit("a&b.mp4", (10.0, 14.0), (50.0, 70.0)), hit("b\x01.mp4", (5.0, 6.0))]
     rates = {"a&b.mp4": info(NTSC24, "01:00:00:00"), "b\x01.mp4": info(25)}
     out = tmp_path / "x.fcpxml"
-    assert exports.write(out, 'a "dog"', hits, lambda path: rates[path.name](path)) == 3
+    assert export.write(out, 'a "dog"', hits, lambda path: rates[path.name](path)) == 3
     assert "<!DOCTYPE fcpxml>" in out.read_text()
     root = ElementTree.parse(out).getroot()
     seconds = lambda element, key: Fraction(element.get(key).removesuffix("s"))
@@ -176,29 +176,29 @@ def test_an_event_of_final_cut_has_each_video_once_with_its_moments(tmp_path):
 def test_a_playlist_and_a_table_and_what_is_cut_by_it(tmp_path):
     never = lambda path: pytest.fail("no file is read for it")
     hits = [hit("=1+2.mp4", (1.25, 3.5))._replace(tags=("b", "c d")), hit("ü.mp4", (2.0, 4.0))]
-    exports.write(tmp_path / "x.m3u8", "t", hits, never)
+    export.write(tmp_path / "x.m3u8", "t", hits, never)
     assert (tmp_path / "x.m3u8").read_text().splitlines()[:6] == [
         "#EXTM3U", "#PLAYLIST:t", "#EXTINF:2,=1+2.mp4", "#EXTVLCOPT:start-time=1.250",
         "#EXTVLCOPT:stop-time=3.500", "file:///films/%3D1%2B2.mp4",
     ]  # fmt: skip
     table = tmp_path / "x.csv"
-    assert exports.write(table, "t", hits, never) == 2
+    assert export.write(table, "t", hits, never) == 2
     assert table.read_bytes().startswith(b"\xef\xbb\xbfrank,")  # Excel takes it for UTF-8
     assert "'=1+2.mp4" in table.read_text() and ",=" not in table.read_text()
     tags = [line.rpartition(",")[2] for line in table.read_text().splitlines()]
     assert tags == ["tags", "b; c d", ""]
     ids = [one.id for one in hits]
     for marked in (True, False):
-        assert exports.read_csv(table) == [(ids[0], 1.25, 3.5), (ids[1], 2.0, 4.0)]
+        assert export.read_csv(table) == [(ids[0], 1.25, 3.5), (ids[1], 2.0, 4.0)]
         table.write_bytes(table.read_bytes().removeprefix(b"\xef\xbb\xbf" if marked else b""))
     with pytest.raises(OutputError):
-        exports.write(table, "t", hits, never)
+        export.write(table, "t", hits, never)
     for wrong in ("id,start,end\nx,3,3\n", "id,start\nx,3\n", "id,start,end\nx,nan,4\n"):
         table.write_text(wrong)
         with pytest.raises(SearchError, match="csv:2"):
-            exports.read_csv(table)
+            export.read_csv(table)
     with pytest.raises(SearchError, match="otio"):
-        exports.check(Path("x.txt"))
+        export.check(Path("x.txt"))
 
 
 def test_the_timecode_of_a_file_is_read(tmp_path):
