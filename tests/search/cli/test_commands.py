@@ -106,24 +106,24 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         ("serach", "invalid choice: 'serach'"),
         ("query red", "the following arguments are required: --index"),
         ("query red --index=nowhere", "nowhere holds no index: make one with"),
-        ("query ' ' {own}", "the sentence is empty"),
+        ("query ' ' {own}", "SENTENCE has an empty text"),
         ("query red {own} --k=0", "k is 0"),
         ("query red {own} --k=many", "invalid int value: 'many'"),
         ("query red {own} --ranker=best_frames", "did you mean 'best_frame'?"),
         ("query red {own} --since=soon", "'soon' is no date"),
         ("query red {own} --until=", "'' is no date"),
         ("query red {own} --checkpoint=nowhere", "has no config.json"),
-        ("query {own}", "the sentence is empty"),
-        ("query red {own} '--then= '", "the sentence is empty"),
+        ("query {own}", "SENTENCE is empty"),
+        ("query red {own} '--then= '", "--then has an empty text"),
         ("query red {own} --then=blue --within=0s", "within is 0 s"),
         ("query red {own} --then=blue --within=x", "'x' is no time"),
-        ("query red blue {own} --then=red", "there is one sentence"),
-        ("query --not=red {own}", "the sentence is empty"),
+        ("query red blue {own} --then=red", "there can be one SENTENCE"),
+        ("query --not=red {own}", "SENTENCE is empty"),
         ("query red {own} --not=b --ranker=segments", "of frames"),
         ("query red {own} --offset=-1", "offset is -1: give 0 or more"),
         ("query red {own} --signals=transcript", "holds no subtitles: put .srt"),
-        ("query red {own} --only=heard", "invalid choice: 'heard'"),
-        ("query red {own} --min-score=nan", "the least score is no number"),
+        ("query red {own} --signals=heard", "--signals has 'heard'"),
+        ("query red {own} --min-score=nan", "--min-score is not a number"),
         ("query {own} --image={deep}", "is no image"),
         ("query {own} --image=nowhere.png", "No such file"),
         ("query {own} --image=", "the path is empty"),
@@ -292,7 +292,7 @@ def test_another_folder_is_refused_unless_the_root_is_moved(ask, films, tmp_path
         done = ask("index", given)
         assert done.status == 1 and "--move-root" in done.errors[0]
     offline = ask("query", "red")
-    assert offline.status == 0 and "--move-root" in offline.errors[0]
+    assert offline.status == 0 and "moved root" in offline.errors[0]
     moved = ask("index", tmp_path / "elsewhere", "--move-root")
     assert moved.status == 0 and "3 unchanged" in moved.out
     assert not ask("query", "red").errors
@@ -641,7 +641,10 @@ def test_query_prints_a_table_or_exactly_the_list_that_programs_read(ask):
     assert len(lines) == 3 and not done.errors
     done = ask("query", "red", "--json", "--ranker=best_frame")
     hits = json.loads(done.out)
-    fields = {*"id video date date_of score moments seen copies said tags".split()}
+    fields = {
+        "id", "video", "date", "date_of", "score", "score_kind", "is_match", "signals", "moments",
+        "passages", "copies", "tags",
+    }  # fmt: skip
     assert [set(hit) for hit in hits] == [fields] * 3
     assert hits[0]["video"] == "a.film"
     assert all(set(m) == {"start", "end", "peak", "score"} for h in hits for m in h["moments"])
@@ -775,7 +778,7 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
     for name in ("d", "e", "f"):
         archive.random_film(films / f"{name}.film", 60, seed=ord(name))
     assert ask("index", films).status == 0
-    assert "--calibrate again" in ask("query", "green").errors[0]
+    assert "calibrate it again" in ask("query", "green").errors[0]
     assert ask("evaluate", given, "--calibrate=0").status == 0
     assert ask("query", "green").errors == before
 
