@@ -1,7 +1,7 @@
 """Sizes and options of an encoder, and the checks of the values that state them.
 
-A Hugging Face `config.json` holds only values that differ from transformers' defaults, which are in
-no file of the folder: each module of `families` has those of its architecture.
+A Hugging Face `config.json` holds only values that differ from transformers' defaults. These are
+not in the folder: each module of `families` has the defaults of its architecture.
 """
 
 import json
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hlformer_jax.errors import UserError, suggestion
+from hlformer_jax.errors import UserError
+from hlformer_jax.text import suggestion
 
 
 class EncoderError(UserError, ValueError):

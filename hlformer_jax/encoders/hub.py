@@ -115,14 +115,14 @@ def save(encoder: ImageTextEncoder, folder: str | Path) -> None:
     preprocessing = family.write_preprocessing(encoder.image_processor)
     folder = Path(folder)
     for name in (weights.SINGLE, tokenizer.FILE, tokenizer.SETTINGS, PREPROCESSORS[0], CONFIG):
-        files.check_output(folder / name, "own")
+        files.check_output(folder / name, files.Replace.OWN)
     (folder / CONFIG).unlink(missing_ok=True)
     content = weights.to_bytes(encoder.params, family.leaves(encoder.config))
-    files.write_bytes(folder / weights.SINGLE, content, "own")
-    files.write_bytes(folder / tokenizer.FILE, encoder.tokenizer.content, "own")
-    files.write_json(folder / tokenizer.SETTINGS, encoder.tokenizer.settings, "own")
-    files.write_json(folder / PREPROCESSORS[0], preprocessing, "own")
-    files.write_json(folder / CONFIG, config, "own")
+    files.write_bytes(folder / weights.SINGLE, content, files.Replace.OWN)
+    files.write_bytes(folder / tokenizer.FILE, encoder.tokenizer.content, files.Replace.OWN)
+    files.write_json(folder / tokenizer.SETTINGS, encoder.tokenizer.settings, files.Replace.OWN)
+    files.write_json(folder / PREPROCESSORS[0], preprocessing, files.Replace.OWN)
+    files.write_json(folder / CONFIG, config, files.Replace.OWN)
 
 
 def _read_image_processor(folder: Path, config: Config) -> images.Preprocessing:
@@ -210,10 +210,10 @@ def _fetch(
             name, revision=revision, files_metadata=True, timeout=20
         )
         sizes = {file.rfilename: file.size for file in info.siblings or ()}
-        wanted = _files_to_fetch(set(sizes), name)
+        needed = _files_to_fetch(set(sizes), name)
         uncached = [
             file
-            for file in wanted
+            for file in needed
             if not isinstance(
                 huggingface_hub.try_to_load_from_cache(name, file, revision=info.sha), str
             )
@@ -225,7 +225,7 @@ def _fetch(
                 f"fetching {name} from {constants.ENDPOINT}: {len(uncached)} files, {size}, to"
                 f" {cache}"
             )
-        for file in wanted:
+        for file in needed:
             path = huggingface_hub.hf_hub_download(
                 name, file, revision=revision, endpoint=constants.ENDPOINT
             )
@@ -253,11 +253,11 @@ def _files_to_fetch(names: set[str], model: str) -> list[str]:
     """Return the needed ones of a model's files; weights last."""
     if tokenizer.FILE not in names:
         raise tokenizer.missing_error(model)
-    wanted = [*(name for name in _SMALL_FILES if name in names), tokenizer.FILE]
+    needed = [*(name for name in _SMALL_FILES if name in names), tokenizer.FILE]
     if weights.SINGLE in names:
-        return [*wanted, weights.SINGLE]
+        return [*needed, weights.SINGLE]
     if weights.INDEX in names:
-        return [*wanted, weights.INDEX, *sorted(filter(_SHARD.fullmatch, names))]
+        return [*needed, weights.INDEX, *sorted(filter(_SHARD.fullmatch, names))]
     raise EncoderError(
         f"{model}: has no {weights.SINGLE}; pickles such as pytorch_model.bin are not read; a"
         " revision such as refs/pr/1 may have it, or convert it to safetensors yourself"

@@ -7,6 +7,7 @@ scored in blocks, and no queries x videos x positions array is kept.
               entailment cone of their own video (HLFormer eq. 18-20)
 """
 
+import dataclasses
 import functools
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,16 +21,18 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.data import transforms
 from hlformer_jax.data.feed import Features, GatherIndices, VideoFeed, gather, in_order
 from hlformer_jax.data.split import Split
 from hlformer_jax.models import Model
 from hlformer_jax.ops import cones
 from hlformer_jax.ops.numerics import unit
-from hlformer_jax.retrieval import corpus, localisation, ranking, scoring
+from hlformer_jax.retrieval import corpus, moments, ranking, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.retrieval.segments import segments
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.typing import Array, Captions
 
 CHUNK_BATCHES = 8
@@ -49,61 +52,14 @@ class Queries(NamedTuple):
     inside: Bool[Array, "*blocks Q"] | None
 
 
-class Evaluator:
-    """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
+@dataclasses.dataclass(frozen=True)
+class SplitEncoder:
+    """Encodes batches of a split; its fields are constants of the compiled programs."""
 
-    def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
-        self.scorer = scoring.build_scorer(config, model)
-        self._config, self._mesh, self._given = config, mesh, model
-        self._encode = jax.jit(self.encode_chunk, donate_argnums=(6, 7))
-        self._encode_one: Any = jax.jit(self.encode_batch)  # for eval_shape; the trace is cached
-        whole = parallel.replicated(mesh)
-        flat = lambda x, index: x.reshape(-1, *x.shape[2:])[index]
-        self._pick = jax.jit(
-            lambda rows, index: jax.tree.map(lambda x: flat(x, index), rows), out_shardings=whole
-        )
-        self._score = jax.jit(corpus.scores, out_shardings=whole)
-        self._rank = jax.jit(rank_queries, static_argnums=3, out_shardings=whole)
-        self._locate = jax.jit(_position_cosines, static_argnums=3, out_shardings=whole)
-
-    @functools.cached_property
-    def _model(self) -> Model:
-        """The model on the devices; placed at first use, as a plan for absent devices has none."""
-        placed: Model = parallel.replicate(self._mesh, self._given)
-        return placed
-
-    def feed(self, split: Split, resident: bool = False) -> VideoFeed:
-        """A feed of a split in its order, for any number of evaluations."""
-        # All blocks but the last are full, so that the column of a video is its index.
-        size = parallel.round_up(self._config.eval.video_batch, self._mesh.size)
-        longest = len(split) if resident else CHUNK_BATCHES
-        return VideoFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
-
-    def encode(
-        self, params: Any, feed: VideoFeed, dtype: str | None = None
-    ) -> tuple[Corpus, Queries]:
-        """The corpus of a split, and its captions, in their order.
-
-        The first videos of the corpus are those of the split. `dtype`: else `config.eval.corpus`.
-        """
-        steps = [step for group in feed.groups for step in group.steps]
-        videos, queries, _ = self._encode_one.eval_shape(
-            self._model, params, *feed.shapes(), np.int32(0)
-        )
-        dtype = dtype or self._config.eval.corpus
-        stored = corpus.empty(self.scorer, videos, len(steps), dtype, self._mesh)
-        sharding = parallel.sharded(self._mesh, axis=1)
-        zeros = lambda x: jnp.zeros((len(steps), *x.shape), x.dtype, device=sharding)
-        encoded = jax.tree.map(zeros, queries)
-        for chunk in feed.chunks():
-            span = chunk.first, chunk.num_steps
-            first, count = (parallel.replicate(self._mesh, np.int32(x)) for x in span)
-            inputs = self._model, params, chunk.features, chunk.indices
-            stored, encoded = self._encode(*inputs, first, count, stored, encoded)
-        counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
-        size = len(queries.vectors)
-        rows = [block * size + np.arange(count) for block, count in enumerate(counts)]
-        return stored, self._pick(encoded, np.concatenate(rows).astype(np.int32))
+    max_frames: int
+    max_words: int
+    min_radius: float
+    mesh: Mesh
 
     def encode_batch(
         self,
@@ -114,17 +70,16 @@ class Evaluator:
         step: Int[Array, ""],
     ) -> tuple[Any, Queries, Array]:
         """Encode one batch of videos and their captions; the last result masks the real videos."""
-        data = self._config.data
-        sizes = data.max_frames, data.max_words
-        batch = gather(features, indices, step, *sizes, self._mesh)
+        sizes = self.max_frames, self.max_words
+        batch = gather(features, indices, step, *sizes, self.mesh)
         queries = models.encode_query(model, params, batch.captions)
         videos = models.encode_video(model, params, batch.videos)
         inside = None
         if model.module.has_lift:
             lifted = models.lift(model, params, videos, queries)
             own = lifted.videos[batch.captions.video]
-            radius = self._config.loss.min_radius
-            inside = cones.energy(own, lifted.captions, lifted.curvature, radius) <= 0
+            energy = cones.energy(own, lifted.captions, lifted.curvature, self.min_radius)
+            inside = energy <= 0
         return videos, Queries(unit(queries), inside), batch.videos.mask
 
     def encode_chunk(
@@ -148,16 +103,98 @@ class Evaluator:
             return stored, jax.tree.map(put, encoded, queries)
 
         stored, encoded = jax.lax.fori_loop(0, count, body, (stored, encoded))
-        layout = corpus.shardings(self._mesh, stored)
-        return jax.lax.with_sharding_constraint(stored, layout), parallel.constrain(
-            self._mesh, encoded, axis=1
+        layout = corpus.shardings(self.mesh, stored)
+        return jax.lax.with_sharding_constraint(stored, layout), devices.constrain(
+            self.mesh, encoded, axis=1
         )
+
+
+class Programs(NamedTuple):
+    """Compiled functions of an evaluation, shared by all evaluators with the same constants."""
+
+    encode_batch: Any
+    encode_chunk: Any
+    pick_rows: Any
+    score: Any
+    rank: Any
+    locate: Any
+
+
+@functools.lru_cache(maxsize=8)
+def _programs(encoder: SplitEncoder, options: tuple[tuple[str, str | bool], ...]) -> Programs:
+    """Return the programs for an encoder's constants and the compiler's options."""
+    whole = devices.replicated(encoder.mesh)
+    compiled = functools.partial(jax.jit, compiler_options=dict(options) or None)
+
+    def pick_rows(blocks: Any, index: Int[Array, " n"]) -> Any:
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[index], blocks)
+
+    return Programs(
+        compiled(encoder.encode_batch),  # for eval_shape; the trace is cached
+        compiled(encoder.encode_chunk, donate_argnums=(6, 7)),
+        compiled(pick_rows, out_shardings=whole),
+        compiled(corpus.scores, out_shardings=whole),
+        compiled(rank_queries, static_argnums=3, out_shardings=whole),
+        compiled(_position_cosines, static_argnums=3, out_shardings=whole),
+    )
+
+
+class Evaluator:
+    """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
+
+    def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
+        self.scorer = scoring.build_scorer(config, model)
+        self._config, self._mesh, self._given = config, mesh, model
+        data, radius = config.data, config.loss.min_radius
+        encoder = SplitEncoder(data.max_frames, data.max_words, radius, mesh)
+        self.encode_batch, self.encode_chunk = encoder.encode_batch, encoder.encode_chunk
+        options = compiler.compiler_options(config) or {}
+        self._programs = _programs(encoder, tuple(options.items()))
+
+    @functools.cached_property
+    def _model(self) -> Model:
+        """The model on the devices; placed at first use, as a plan for absent devices has none."""
+        placed: Model = devices.replicate(self._mesh, self._given)
+        return placed
+
+    def feed(self, split: Split, resident: bool = False) -> VideoFeed:
+        """A feed of a split in its order, for any number of evaluations."""
+        # All blocks but the last are full, so that the column of a video is its index.
+        size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
+        longest = len(split) if resident else CHUNK_BATCHES
+        return VideoFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
+
+    def encode(
+        self, params: Any, feed: VideoFeed, dtype: str | None = None
+    ) -> tuple[Corpus, Queries]:
+        """The corpus of a split, and its captions, in their order.
+
+        The first videos of the corpus are those of the split. `dtype`: else `config.eval.corpus`.
+        """
+        steps = [step for group in feed.groups for step in group.steps]
+        videos, queries, _ = self._programs.encode_batch.eval_shape(
+            self._model, params, *feed.shapes(), np.int32(0)
+        )
+        dtype = dtype or self._config.eval.corpus
+        stored = corpus.empty(self.scorer, videos, len(steps), dtype, self._mesh)
+        sharding = devices.sharded(self._mesh, axis=1)
+        zeros = lambda x: jnp.zeros((len(steps), *x.shape), x.dtype, device=sharding)
+        encoded = jax.tree.map(zeros, queries)
+        for chunk in feed.chunks():
+            span = chunk.first, chunk.num_steps
+            first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
+            inputs = self._model, params, chunk.features, chunk.indices
+            stored, encoded = self._programs.encode_chunk(*inputs, first, count, stored, encoded)
+        counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
+        size = len(queries.vectors)
+        rows = [block * size + np.arange(count) for block, count in enumerate(counts)]
+        return stored, self._programs.pick_rows(encoded, np.concatenate(rows).astype(np.int32))
 
     def score(self, stored: Corpus, queries: Queries, split: Split) -> Float[np.ndarray, "Q V"]:
         """Ranking scores of encoded captions against all videos, float32; higher is better."""
         scores = np.empty((len(queries.vectors), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries.vectors)):
-            rows = parallel.to_host(self._score(stored, block))
+            rows = devices.to_host(self._programs.score(stored, block))
             rows = rows[: len(scores) - start, : scores.shape[1]]
             scores[start : start + len(rows)] = rows
         return scores
@@ -169,7 +206,7 @@ class Evaluator:
           stored: a corpus of `encode`, float32.
           split: the split that it holds.
         """
-        whole = {name: parallel.to_host(branch.values) for name, branch in stored.stored.items()}
+        whole = {name: devices.to_host(branch.values) for name, branch in stored.stored.items()}
         return {name: x.reshape(-1, *x.shape[2:])[: len(split)] for name, x in whole.items()}
 
     def evaluate(self, params: Any, feed: VideoFeed, dtype: str | None = None) -> Result:
@@ -179,14 +216,14 @@ class Evaluator:
     def rank(self, stored: Corpus, queries: Queries, split: Split) -> Result:
         """Metrics of a split whose videos and captions are encoded."""
         vectors, size = queries.vectors, self._config.eval.query_batch
-        ranks = parallel.to_host(self._rank(stored, vectors, split.caption_video, size))
+        ranks = devices.to_host(self._programs.rank(stored, vectors, split.caption_video, size))
         more: dict[str, float] = {}
         if queries.inside is not None:
-            more["InCone"] = 100 * float(np.mean(parallel.to_host(queries.inside)))
+            more["InCone"] = 100 * float(np.mean(devices.to_host(queries.inside)))
         overlaps = self._overlaps(stored, vectors, split)
         if overlaps is None:
             return self._made(ranks, split, more)
-        more |= localisation.metrics(overlaps)
+        more |= moments.metrics(overlaps)
         return self._made(ranks, split, more, {"overlaps": overlaps})
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
@@ -205,7 +242,7 @@ class Evaluator:
         """The result of ranks, by the ratio of moment to video where times are known; and more."""
         metrics = {**ranking.metrics(ranks), **more}
         if split.spans:
-            metrics |= ranking.metrics_by_ratio(ranks, localisation.ratios(split.caption_spans()))
+            metrics |= ranking.metrics_by_ratio(ranks, moments.ratios(split.caption_spans()))
         per_query = {"ranks": ranks, "videos": split.caption_video, **arrays}
         return Result(metrics, len(ranks), len(split), per_query)
 
@@ -217,7 +254,7 @@ class Evaluator:
             return None
         rows = self.scores_over_time(stored, queries, split.caption_video, split)
         pairs = zip(rows, split.caption_spans(), strict=True)
-        return np.concatenate([localisation.overlaps(row[None], [span]) for row, span in pairs])
+        return np.concatenate([moments.overlaps(row[None], [span]) for row, span in pairs])
 
     def scores_over_time(
         self,
@@ -227,8 +264,8 @@ class Evaluator:
         split: Split,
     ) -> list[Float[np.ndarray, " F"]]:
         """Scores of each query over the source's frames of one video, by the video's index."""
-        found = self._locate(stored, queries, videos, self._config.eval.query_batch)
-        cosines = {name: parallel.to_host(rows) for name, rows in found.items()}
+        found = self._programs.locate(stored, queries, videos, self._config.eval.query_batch)
+        cosines = {name: devices.to_host(rows) for name, rows in found.items()}
         data, scores = self._config.data, []
         # Captions of a video follow one another, and are scored together.
         for own in np.split(np.arange(len(videos)), np.flatnonzero(np.diff(videos)) + 1):
@@ -337,7 +374,7 @@ def zero_shot_scores(test: Split) -> dict[str, Float[np.ndarray, "Q V"]]:
     best = np.stack([(captions @ own.T).max(axis=-1) for own in frames], axis=-1)
     found = {"zero-shot, best frame": best, "zero-shot, mean of frames": captions @ means.T}
     if importlib.util.find_spec("pywt") is not None:
-        parts = [localisation.segments(own, np.arange(float(len(own))))[1] for own in frames]
+        parts = [segments(own, np.arange(float(len(own))))[1] for own in frames]
         scores = [(captions @ own.T).max(axis=-1) for own in parts]
         found["zero-shot, best interval"] = np.stack(scores, axis=-1)
     return found

@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
 from hlformer_jax import files
-from hlformer_jax.errors import ConfigError, suggestion
+from hlformer_jax.errors import ConfigError
 from hlformer_jax.ops.numerics import as_float, as_indices, check_shape
+from hlformer_jax.text import suggestion
 from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)
@@ -29,6 +30,9 @@ METRICS_FILE, QUERIES_FILE = "test_metrics.json", "test_queries.npz"
 
 LAST = "last"
 """Value of `eval.select` that takes the last epoch for the best, without early stopping."""
+
+MAX_LEAVES = 5
+"""Action trees with so many leaves or more are one group of queries."""
 
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are not in percent, and at most 1."""
@@ -186,13 +190,15 @@ class Result:
         return {**self.metrics, "queries": self.queries, "videos": self.videos}
 
 
-def check_place(directory: Path, replace: files.Replace = "own") -> None:
+def check_place(directory: Path, replace: files.Replace = files.Replace.OWN) -> None:
     """Refuses (an OSError) a directory whose files `write_result` must not replace."""
     for name in (METRICS_FILE, QUERIES_FILE):
         files.check_output(directory / name, replace)
 
 
-def write_result(result: Result, directory: Path, replace: files.Replace = "own") -> None:
+def write_result(
+    result: Result, directory: Path, replace: files.Replace = files.Replace.OWN
+) -> None:
     """Writes test_metrics.json, and test_queries.npz where the family knows its `per_query`."""
     files.write_json(directory / METRICS_FILE, result.as_json(), replace)
     if result.per_query:
@@ -203,9 +209,9 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     """Prints metrics, one row a name, to standard output.
 
     A metric may be of a part, which then stands before its last slash: "leaves=2/t2v/MRR" is the
-    column MRR in a row of its own, "leaves=2/t2v". Parts of the same metrics share a table.
+    column MRR in a row of its own, "leaves = 2/t2v". Parts of the same metrics share a table.
     """
-    from hlformer_jax import command  # here, since metrics load no configuration
+    from hlformer_jax import cli  # here, since metrics load no configuration
 
     for columns, parts in _tables(next(iter(rows.values()))).items():
         lines = []
@@ -214,10 +220,20 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
                 prefix = f"{part}/" if part else ""
                 cells = [_cell(metrics, f"{prefix}{column}") for column in columns]
                 if any(cells):  # chance, say, knows no parts
-                    lines.append([" ".join(filter(None, (name, part))), *cells])
+                    lines.append([" ".join(filter(None, (name, part_label(part)))), *cells])
         # A table takes what it needs, no name is cut short.
-        command.print_table(["", *columns], lines, title, width=200)
+        cli.print_table(["", *columns], lines, title, width=200)
         title = ""
+
+
+def part_label(part: str) -> str:
+    """Return a part of the test split as people write it: "leaves ≥ 5/t2v" of "leaves=5/t2v"."""
+    group, slash, direction = part.partition("/")
+    kind, _, value = group.partition("=")
+    if kind != "leaves":
+        return part
+    sign = "≥" if value == str(MAX_LEAVES) else "="
+    return f"leaves {sign} {value}{slash}{direction}"
 
 
 def format_metric(name: str, value: float) -> str:

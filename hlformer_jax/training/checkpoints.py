@@ -14,6 +14,7 @@ STEP/SHA256SUMS, which `sha256sum --check` reads too, says what the files were w
 """
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -30,10 +31,11 @@ import orbax.checkpoint as ocp
 from absl import logging
 from ml_collections import ConfigDict
 
-from hlformer_jax import files, parallel
+from hlformer_jax import files
 from hlformer_jax.config import family_of, flat, leaves
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
+from hlformer_jax.runtime import devices, processes
 from hlformer_jax.training.step import TrainState
 
 _SUMS = "SHA256SUMS"
@@ -102,8 +104,7 @@ class Series:
 
         `clean` removes the temporary files of a killed save; for the process that writes.
         """
-        # Orbax reports every save at the level of information; a run has its own log.
-        logging.get_absl_logger().addFilter(_not_orbax)
+        logging.get_absl_logger().addFilter(_is_worth_logging)
         self._manager = ocp.CheckpointManager(
             Path(directory).absolute(),
             options=ocp.CheckpointManagerOptions(
@@ -188,6 +189,8 @@ class Series:
             yield
         except (OSError, ValueError, KeyError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            if (full := os.strerror(errno.ENOSPC)) in reason:
+                reason = full
             where = f"{self._manager.directory}: the checkpoint of {what}"
             raise CheckpointError(f"{where} ({reason[:200]}): {hint}") from error
 
@@ -303,7 +306,7 @@ class RunCheckpoints:
 
     def due(self) -> bool:
         """Whether it is time to save, in every process when in one."""
-        return parallel.any_process(time.monotonic() - self._saved >= self._seconds)
+        return processes.any_process(time.monotonic() - self._saved >= self._seconds)
 
     def save(self, state: TrainState, progress: Progress) -> None:
         """Saves the best epoch first: what the newest state says of it is then there."""
@@ -323,7 +326,7 @@ def _check_room(directory: Path, tree: Any) -> None:
 
     Orbax reports a full disk from several threads, each with tracebacks.
     """
-    needed = parallel.nbytes(tree) + CHECKPOINT_OVERHEAD_BYTES
+    needed = devices.nbytes(tree) + CHECKPOINT_OVERHEAD_BYTES
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise OSError(f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free")
@@ -357,8 +360,12 @@ def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     return {name(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _not_orbax(record: Any) -> bool:
-    return "orbax" not in record.pathname or record.levelname not in ("INFO", "DEBUG")
+def _is_worth_logging(record: Any) -> bool:
+    """Return False for orbax's reports of saves and of errors.
+
+    A run has its own log, and orbax raises an error beside the tracebacks of its threads.
+    """
+    return "orbax" not in record.pathname or record.levelname == "WARNING"
 
 
 # The directory
@@ -573,7 +580,7 @@ def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None
     path = workdir / file
     if not os.path.lexists(path):
         return None
-    files.check_output(path, "any")  # no link
+    files.check_output(path, files.Replace.ANY)  # refuses a link
     try:
         recorded: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except ValueError:

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import flax.struct
@@ -15,7 +15,6 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.feed import Group, KeptFeed, NodeFeed, SubtreeFeed, fits
@@ -27,7 +26,9 @@ from hlformer_jax.models.hover import Hover, Points, angles
 from hlformer_jax.retrieval import hierarchy, ranking
 from hlformer_jax.retrieval.hierarchy import NodeEvaluator
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import compiler, devices, processes
 from hlformer_jax.training import optim
+from hlformer_jax.training.step import list_program_fields
 from hlformer_jax.typing import Array, TreeBatch
 
 TERMS = ("align", "tree", "chain", "order")
@@ -169,7 +170,7 @@ class HOVER:
     def data(self) -> TreeData:
         """The splits; prepared on first use."""
         elsewhere = self._config.eval.test_collection
-        with parallel.first_alone("data"):
+        with processes.first_alone("data"):
             opened = open_trees(self._config)
             if not elsewhere:
                 return opened
@@ -239,6 +240,10 @@ class HOVER:
         batch_size, seed = config.train.batch_size, config.seed
         return SubtreeFeed(train, groups, self._mesh, resident, batch_size, seed)
 
+    def program_constants(self) -> Hashable:
+        """Return what a program of training steps depends on beside its arguments."""
+        return self.fingerprint, list_program_fields(self._config)
+
     def describe(self) -> dict[str, Any]:
         """The fields that make the model; see `Family`."""
         config, sizes = self._config, ("visual_dim", "text_dim", "max_words")
@@ -276,7 +281,7 @@ class HOVER:
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as test:
             points = self.evaluator.encode(params, test)
-        return {name: parallel.to_host(x) for name, x in points._asdict().items()} | {
+        return {name: devices.to_host(x) for name, x in points._asdict().items()} | {
             "nodes": split.pool.names
         }
 
@@ -288,7 +293,7 @@ class HOVER:
         """Its parameters, and the operations of encoding a node's frames and its text."""
         config, model = self._config, self.model
         params, node = jax.eval_shape(lambda: (self.init_params(), hover.zero_nodes(config)))
-        flops = lambda method: parallel.count_flops(
+        flops = lambda method: compiler.count_flops(
             lambda params, nodes: model.apply({"params": params}, nodes, method=method),
             params,
             node,

@@ -9,9 +9,10 @@ import optax
 import pytest
 import runs
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.config import ConfigError, default
 from hlformer_jax.data.feed import Schedule
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.optim import Rows
 from hlformer_jax.training.step import init_state
@@ -43,7 +44,7 @@ def _tree_steps(config, longest):
     family = runs.Tree(config)
     groups = Schedule(family.num_examples, config.train.batch_size, 0).groups(1, longest)
     feed, optimiser = family.feed(groups), family.optimiser(10)
-    state = parallel.replicate(family.mesh, init_state(family.init_params(), optimiser))
+    state = devices.replicate(family.mesh, init_state(family.init_params(), optimiser))
     compiled = step.compile_steps(family.loss(3), optimiser, family.project, feed, state, config)
     return compiled, state, feed
 
@@ -66,10 +67,10 @@ def test_chunks_of_any_length_take_the_same_steps():
 
 def test_a_program_that_the_devices_have_no_memory_for_is_refused(monkeypatch):
     monkeypatch.setattr(runs.ExampleFeed, "bytes_ahead", 1000)  # of chunks that are not in use yet
-    needed = parallel.memory_plan(_tree_steps(runs.tree(), 2)[0].program)["peak"] + 1000
-    monkeypatch.setattr(parallel, "available_bytes", lambda mesh: needed)
+    needed = compiler.memory_plan(_tree_steps(runs.tree(), 2)[0].program)["peak"] + 1000
+    monkeypatch.setattr(devices, "available_bytes", lambda mesh: needed)
     _tree_steps(runs.tree(), 2)
-    monkeypatch.setattr(parallel, "available_bytes", lambda mesh: needed - 1)
+    monkeypatch.setattr(devices, "available_bytes", lambda mesh: needed - 1)
     with pytest.raises(ConfigError, match="encode_parts"):
         _tree_steps(runs.tree(), 2)
 
@@ -211,3 +212,29 @@ def test_the_optimiser_does_to_rows_what_it_does_to_the_tree(together):
     norms = [optax.tree.norm(given) for given in (_rows_tree(1), Rows.of(_rows_tree(1)))]
     close(Rows.of(_rows_tree(1)).norm(), norms[0])
     close(*norms)
+
+
+def test_short_runs_with_equal_constants_share_a_program():
+    families = [runs.Tree(runs.tree(**{"compile_fast": True, "seed": seed})) for seed in (0, 1)]
+    compiled, ends = [], []
+    for family, constants in [*((family, "tree") for family in families), (families[1], "other")]:
+        groups = Schedule(family.num_examples, family.config.train.batch_size, 0).groups(1, 3)
+        feed, optimiser = family.feed(groups), family.optimiser(10)
+        state = devices.replicate(family.mesh, init_state(family.init_params(), optimiser))
+        arguments = family.loss(3), optimiser, family.project, feed, state, family.config
+        compiled.append(step.compile_steps(*arguments, constants))
+        ends.append(compiled[-1].steps(state, next(iter(feed.chunks())))[0].params["space"])
+    assert compiled[0].program is compiled[1].program is not compiled[2].program
+    # The second run's loss is its own, with its own seed.
+    np.testing.assert_array_equal(ends[1], ends[2])
+    assert np.any(ends[0] != ends[1])
+
+
+def test_program_fields_leave_out_what_the_loss_holds():
+    config = default()
+    fields = step.list_program_fields(config)
+    config.loss.margin = 0.5
+    config.model.temperature = 2.0
+    assert step.list_program_fields(config) == fields
+    config.optim.learning_rate = 0.5
+    assert step.list_program_fields(config) != fields

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from hlformer_jax.cli import command_line
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, SearchError, command_line, optional
+from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.options import (
     ENCODER,

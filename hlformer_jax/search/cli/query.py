@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, UserError, optional, printable
+from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search import export
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.options import (
@@ -25,6 +26,7 @@ from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import Results
 from hlformer_jax.search.signals import SIGNALS, Visual
 from hlformer_jax.search.times import format_clock, format_date, parse_moment, parse_seconds
+from hlformer_jax.text import printable
 
 
 @command(

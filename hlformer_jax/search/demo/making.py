@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from hlformer_jax import command, files
+from hlformer_jax import cli, files
 from hlformer_jax.errors import UserError
 from hlformer_jax.search.demo.drawing import frames_for_training, write_video
 from hlformer_jax.search.demo.kinds import kinds, subtitles, times_of
@@ -49,7 +49,7 @@ def make(
     told = stories(seed, videos)
     _claim(out, {"seed": seed, "videos": videos})
     _render(told, out / "videos", report)
-    files.write_bytes(out / "captions.jsonl", captions(told).encode(), "own")
+    files.write_bytes(out / "captions.jsonl", captions(told).encode(), files.Replace.OWN)
     if not (out / "encoder" / "config.json").exists():
         _train(out / "encoder", seed, report)
     _index(out, report, out / "encoder")
@@ -74,7 +74,7 @@ def render_training(out: str | Path, seed: int = 0, report: Callable[[str], None
         told = stories(drawn, GROUP)
         _render(told, folder / "videos" / group, report)
         lines += captions(told, f"{group}/", split=group.rstrip("0123456789"))
-    files.write_bytes(folder / "captions.jsonl", lines.encode(), "own")
+    files.write_bytes(folder / "captions.jsonl", lines.encode(), files.Replace.OWN)
 
 
 def make_kinds(out: str | Path, seed: int = 0, report: Callable[[str], None] = print) -> None:
@@ -89,10 +89,10 @@ def make_kinds(out: str | Path, seed: int = 0, report: Callable[[str], None] = p
     for name, cues in said.items():
         path = (folder / "videos" / name).with_suffix(".srt")
         if not path.exists():
-            files.write_bytes(path, subtitles(cues).encode(), "none")
+            files.write_bytes(path, subtitles(cues).encode(), files.Replace.NOTHING)
     _render(told, folder / "videos", report)
     lines = "".join(json.dumps(one) + "\n" for one in asked)
-    files.write_bytes(folder / "captions.jsonl", lines.encode(), "own")
+    files.write_bytes(folder / "captions.jsonl", lines.encode(), files.Replace.OWN)
     _index(folder, report, Path(out) / "encoder")
 
 
@@ -141,7 +141,7 @@ def _render(told: Sequence[Story], folder: Path, report: Callable[[str], None]) 
     todo = [story for story in told if not (folder / story.name).exists()]
     if not todo:
         return
-    workers = min(command.cores(), len(todo))
+    workers = min(cli.cores(), len(todo))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context) as pool:
         for _ in pool.map(write_video, todo, [folder / story.name for story in todo]):

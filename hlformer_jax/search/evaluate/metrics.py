@@ -2,7 +2,7 @@
 
 `evaluate` asks every caption that is seen and of one sentence over all indexed videos: its rank is
 that of the best of its videos, as `retrieval.ranking` counts, and first moments of its own video
-are held against its times (`retrieval.localisation`). `by_kind` asks all of them as a person would.
+are held against its times (`retrieval.moments`). `by_kind` asks all of them as a person would.
 """
 
 import os
@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from hlformer_jax import command
-from hlformer_jax.errors import SearchError, suggestion
+from hlformer_jax import cli
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search.evaluate.captions import Caption
 from hlformer_jax.search.evaluate.threshold import RATES, Separation, auc, trade_off
 from hlformer_jax.search.index.database import Entry
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
+from hlformer_jax.text import suggestion
 
 
 def evaluate(
@@ -34,7 +35,7 @@ def evaluate(
     Raises:
       SearchError: when a caption is of a video that is not indexed.
     """
-    from hlformer_jax.retrieval import localisation, ranking
+    from hlformer_jax.retrieval import moments, ranking
 
     entries, examine = library.examiner()
     columns = _columns(entries, captions)
@@ -52,13 +53,13 @@ def evaluate(
             best.append(every[~other].max())
             if caption.start is not None and caption.end is not None:
                 of_own = result.moments[0], caption.start, caption.end
-                overlaps.append(localisation.intersection_over_union(*of_own))
+                overlaps.append(moments.intersection_over_union(*of_own))
         else:
             lacking.setdefault(caption.kind, []).append(float(every.max()) - centre)
         progress()
     every, other, own = np.stack(scores), np.stack(others), np.stack(best)
     metrics = ranking.metrics(np.asarray(ranking.rank_among(every, own[:, None], other)))
-    metrics |= localisation.metrics(np.asarray(overlaps, np.float32))
+    metrics |= moments.metrics(np.asarray(overlaps, np.float32))
     present = own - np.asarray(centres)
     absent = np.where(other, every, -np.inf).max(-1) - np.asarray(centres)
     videos = tuple(one.video for one in captions if one.single and one.video)
@@ -100,7 +101,7 @@ def by_kind(
       a result that is called a good match: of what no video has, the false alarms, and there is
       nothing else of it.
     """
-    from hlformer_jax.retrieval import localisation
+    from hlformer_jax.retrieval import moments
 
     _columns(library.ranked(), captions)
     spoken = library.passage_count > 0
@@ -119,7 +120,7 @@ def by_kind(
                 row |= {"R@1": found[:1] == [0], "R@5": bool(found)}
             if caption.start is not None and caption.end is not None:
                 times = caption.start, caption.end
-                row["mIoU"] = bool(found) and localisation.intersection_over_union(
+                row["mIoU"] = bool(found) and moments.intersection_over_union(
                     results[found[0]].moments[0], *times
                 )
             kinds.setdefault(caption.kind, {}).setdefault(way, []).append(row)
@@ -177,7 +178,7 @@ def print_report(figures: Mapping[str, Any]) -> None:
     if levels:
         absent = next(iter(levels.values()))["absent"]
         head = ["level for", "score", "false alarms", "kept", *absent]
-        command.print_table(head, lines, f"good matches, {shown}; percent", width=200)
+        cli.print_table(head, lines, f"good matches, {shown}; percent", width=200)
     columns = "R@1", "R@5", "mIoU", "good"
     lines = [
         [kind or "captions", way, f"{own['queries']:.0f}"]
@@ -186,7 +187,7 @@ def print_report(figures: Mapping[str, Any]) -> None:
         for way, own in of.items()
     ]
     head = ["kind", "by", "queries", *columns]
-    command.print_table(head, lines, f"by kind, {shown}; percent", ["by"], 200)
+    cli.print_table(head, lines, f"by kind, {shown}; percent", ["by"], 200)
 
 
 def told_apart(names: Sequence[str]) -> list[str]:

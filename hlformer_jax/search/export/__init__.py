@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, legible, optional
+from hlformer_jax.errors import SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.export import tables, timelines
 from hlformer_jax.search.export.moments import Part, clip_name
 from hlformer_jax.search.export.tables import read_csv
 from hlformer_jax.search.export.timecode import Timing, nominal_rate
 from hlformer_jax.search.query.results import Result
+from hlformer_jax.text import legible
 
 __all__ = ["Timing", "check", "clip_name", "nominal_rate", "read_csv", "write"]
 
@@ -32,7 +34,7 @@ def write(
     title: str,
     results: Sequence[Result],
     probe: Callable[[Path], Any],
-    replace: files.Replace = "none",
+    replace: files.Replace = files.Replace.NOTHING,
 ) -> int:
     """Writes all moments of results; returns how many. `probe` is that of `hlformer_jax.video`.
 

@@ -7,10 +7,11 @@ from pathlib import PurePosixPath
 import numpy as np
 from jaxtyping import Bool
 
-from hlformer_jax.errors import QueryError, legible, suggestion
+from hlformer_jax.errors import QueryError
 from hlformer_jax.search.index.database import Entry, tag_key
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.times import date_span
+from hlformer_jax.text import legible, suggestion
 
 
 def passing(videos: Sequence[Entry], query: Query) -> Bool[np.ndarray, " V"]:

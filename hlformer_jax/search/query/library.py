@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, QueryError, SearchError, legible
+from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.search.encoder import reload_encoder
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import WAIT_SECONDS, Entry, Index, absent
@@ -43,6 +43,7 @@ from hlformer_jax.search.signals.rankers import Ranker, RowRanker
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.signal import Transcript
 from hlformer_jax.search.signals.visual import Visual, VisualMatches, baseline
+from hlformer_jax.text import legible
 
 T = TypeVar("T")
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hlformer_jax.errors import QueryError, SearchError, legible, suggestion
+from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.search import times
 from hlformer_jax.search.signals import SIGNALS
 from hlformer_jax.search.times import When
+from hlformer_jax.text import legible, suggestion
 
 
 @dataclasses.dataclass(frozen=True)

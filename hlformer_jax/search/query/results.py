@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, SupportsIndex, overload
 import numpy as np
 from jaxtyping import Float
 
-from hlformer_jax.errors import legible
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search import times
 from hlformer_jax.search.index.storage import Level
 from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.search.signals.transcript.said import Passage
+from hlformer_jax.text import legible
 
 
 class Result(NamedTuple):

@@ -13,7 +13,6 @@ import numpy as np
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
-from hlformer_jax.errors import legible
 from hlformer_jax.search import times
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import split_name
@@ -21,6 +20,7 @@ from hlformer_jax.search.query import results as archive
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve.redaction import base_name, without_paths
 from hlformer_jax.search.signals.rankers import ScoreKind
+from hlformer_jax.text import legible
 
 PARAMETERS = {"text": "q", "image": "the picture", "without": "not", "tags": "tag"}
 """Parameters of a query whose names are not those of the fields of `Query`."""

@@ -31,7 +31,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from hlformer_jax import __version__, video
-from hlformer_jax.errors import QueryError, SearchError, UserError, legible
+from hlformer_jax.errors import QueryError, SearchError, UserError
 from hlformer_jax.search import times
 from hlformer_jax.search.index.database import tag_key
 from hlformer_jax.search.query.library import Library
@@ -47,6 +47,7 @@ from hlformer_jax.search.serve.files import (
 )
 from hlformer_jax.search.serve.guard import Answer, ParameterError
 from hlformer_jax.search.signals import SIGNALS
+from hlformer_jax.text import legible
 
 STATIC = Path(__file__).parent / "static"
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from hlformer_jax.retrieval.localisation import Moment, moments
+from hlformer_jax.retrieval.moments import Moment, find_moments
 from hlformer_jax.search.index.storage import VideoArrays
 from hlformer_jax.search.signals.rankers import Ranker, Untrained
 
@@ -47,7 +47,7 @@ class Single(NamedTuple):
     def locate(self, content: int, arrays: VideoArrays, period: float, count: int) -> Located:
         """Return the scores of the frames of a content, and its best moments."""
         scores = self.ranker.over_time(content, arrays, self.vector)
-        return scores, moments(arrays.times, scores, period, count)
+        return scores, find_moments(arrays.times, scores, period, count)
 
 
 class Composed(NamedTuple):
@@ -93,14 +93,14 @@ class Composed(NamedTuple):
         """
         parts = self._parts(content)
         if self.within is None:
-            by_part = [moments(arrays.times, part, period, count) for part in parts]
+            by_part = [find_moments(arrays.times, part, period, count) for part in parts]
             ranked = [best[i] for i in range(count) for best in by_part if i < len(best)]
             return parts.mean(0), ranked
         scores, ends = chain(parts, arrays.times, self.within)
         # A frame that begins no sequence scores below all others, and is in no moment.
         scores = np.where(np.isfinite(scores), scores, parts.min())
         best = []
-        for moment in moments(arrays.times, scores, period, count):
+        for moment in find_moments(arrays.times, scores, period, count):
             last = arrays.times[ends[np.searchsorted(arrays.times, moment.peak)]]
             best.append(moment._replace(end=max(moment.end, float(last) + period)))
         return scores, best

@@ -25,10 +25,12 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import QueryError, SearchError, optional, without_passwords
+from hlformer_jax.errors import QueryError, SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import VideoArrays
 from hlformer_jax.search.signals.rankers import RowRanker
+from hlformer_jax.text import without_passwords
 
 SCHEMA = "hlformer"
 """The schema of an address that names none."""

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.index.database import Entry, Index
 from hlformer_jax.search.index.storage import Record
 from hlformer_jax.search.signals.rankers import Ranker, ScoreKind

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from hlformer_jax.errors import QueryError
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.serve import server

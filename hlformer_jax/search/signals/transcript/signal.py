@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.signals.protocol import (
     Archive,
