@@ -27,6 +27,7 @@ from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.files import digest, is_gone
 from hlformer_jax.lazy import optional
+from hlformer_jax.search import signals
 from hlformer_jax.search.index import Index, Record, Stamp, VideoArrays, Writer, split_name
 from hlformer_jax.search.index.records import (
     MAX_BYTES,
@@ -48,7 +49,7 @@ from hlformer_jax.search.ingest.decoding import (
     encode,
     update_transcripts,
 )
-from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.text import printable
 
 
@@ -299,7 +300,7 @@ class _Run:
             update_transcripts(
                 self.index, self.video, self.report, retry, self.workers, self.timeout, self.pulse
             )
-            said.embed(self.index, self.encoder, self.report, self.pulse)
+            signals.update_all(self.index, self.encoder, self.report, self.pulse)
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
 

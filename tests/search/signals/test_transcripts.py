@@ -47,7 +47,7 @@ def fill(index):
 def found(index, words="ahoy"):
     """Return the videos that say something, and the warnings."""
     hits = archive.opened(index).query(words)
-    return [hit.video for hit in hits if hit.said], hits.warnings
+    return [hit.video for hit in hits if hit.passages], hits.warnings
 
 
 def status(index, capsys, command="status"):

@@ -73,7 +73,7 @@ class Copies:
 class Transcript:
     """The transcript of one content.
 
-    `recognised` has a mapping for "speech" and one for "writing", with "by" (the model), "cues" and
+    `recognised` has a mapping for "speech" and one for "ocr", with "by" (the model), "cues" and
     whatever else a recogniser keeps.
     """
 
