@@ -129,12 +129,19 @@ class Database:
         """Make the database of an index without videos; one that is damaged is moved aside.
 
         Raises:
-          SearchError: when the directory holds something else.
+          SearchError: when the directory holds something else, or an index.
           OSError: when it cannot be written.
         """
         check_place(directory)
-        if any(os.path.lexists(directory / name) for name in OLDER):
-            _check_directory(directory)
+        if is_begun(directory):
+            try:
+                cls(directory)
+            except UnreadableError:
+                raise
+            except DamagedError:  # and so is its copy: nothing is known of it any more
+                pass
+            else:
+                raise SearchError(f"{directory} is an index: open it, or choose another --index")
         files.write_bytes(directory / MARK, _MARKED + b"format 4 or later\n")
         connection = sqlite3.connect(":memory:", isolation_level=None)
         with contextlib.closing(connection):

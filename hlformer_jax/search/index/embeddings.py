@@ -45,7 +45,7 @@ class Span(NamedTuple):
     """The rows of one content."""
 
     first: int
-    count: int
+    rows: int
     checksum: str  # of the embeddings and times
     rounded_checksum: str  # of the rounded rows and their bounds
 
@@ -98,8 +98,8 @@ class Embeddings:
           DamagedError: when they are damaged.
           UnreadableError: when they cannot be read now.
         """
-        vectors = np.empty((span.count, self._width), np.float16)
-        times = np.empty(span.count, np.float64)
+        vectors = np.empty((span.rows, self._width), np.float16)
+        times = np.empty(span.rows, np.float64)
         for suffix, array in ((FRAMES, vectors), (TIMES, times)):
             path = self.path(generation, suffix)
             try:
@@ -129,20 +129,20 @@ class Embeddings:
         Raises:
           FileNotFoundError: when the files of the generation are missing.
         """
-        end = spans[-1].first + spans[-1].count if spans else 0
+        end = spans[-1].first + spans[-1].rows if spans else 0
         matrix = self._mapped(generation, FRAMES, np.float16, self._width, end)
         times = self._mapped(generation, TIMES, np.float64, 1, end)
         damaged = []
         for place, span in enumerate(spans):
             if (generation, span) in self._checked:
                 continue
-            part = slice(span.first, span.first + span.count)
+            part = slice(span.first, span.first + span.rows)
             if len(matrix) >= part.stop and checksum(matrix[part], times[part]) == span.checksum:
                 self._checked.add((generation, span))
             else:
                 damaged.append(place)
         starts = np.asarray([span.first for span in spans], np.int64)
-        ends = starts + np.asarray([span.count for span in spans], np.int64)
+        ends = starts + np.asarray([span.rows for span in spans], np.int64)
         return ContentRows(matrix[:end], starts, ends), damaged
 
     def rounded(
@@ -155,7 +155,7 @@ class Embeddings:
             values, bounds = _longer(values, len(matrix)), _longer(bounds, len(matrix))
         for span in spans:
             key = generation, span._replace(checksum=ROUNDED)
-            part = slice(span.first, span.first + span.count)
+            part = slice(span.first, span.first + span.rows)
             if key in self._checked:
                 continue
             if checksum(values[part], bounds[part]) == span.rounded_checksum:
@@ -177,8 +177,8 @@ class Embeddings:
     def damaged_rounded(self, generation: int, spans: Iterable[Span]) -> bool:
         """Read the rounded rows of contents, and return whether any is damaged."""
         for span in spans:
-            values = np.empty((span.count, self._width), np.int8)
-            bounds = np.empty((span.count, 2), np.float32)
+            values = np.empty((span.rows, self._width), np.int8)
+            bounds = np.empty((span.rows, 2), np.float32)
             try:
                 for suffix, array in ((ROUNDED, values), (BOUNDS, bounds)):
                     with open(self.path(generation, suffix), "rb") as file:
@@ -199,7 +199,7 @@ class Embeddings:
         Raises:
           OSError: when they cannot be written.
         """
-        firsts = np.cumsum([0, *(span.count for span in spans)]).tolist()
+        firsts = np.cumsum([0, *(span.rows for span in spans)]).tolist()
         for suffix, size in self._item_bytes.items():
             with (
                 open(self.path(generation, suffix), "rb") as source,
@@ -207,8 +207,8 @@ class Embeddings:
             ):
                 os.ftruncate(file, 0)
                 for span, first in zip(spans, firsts, strict=False):
-                    for start in range(0, span.count * size, _COPIED_BYTES):
-                        count = min(_COPIED_BYTES, span.count * size - start)
+                    for start in range(0, span.rows * size, _COPIED_BYTES):
+                        count = min(_COPIED_BYTES, span.rows * size - start)
                         part = np.zeros(count, np.uint8)
                         _read(source.fileno(), span.first * size + start, part)
                         _write(file, first * size + start, part)
@@ -286,7 +286,7 @@ def checksum(*arrays: np.ndarray) -> str:
 
 
 def _write(file: int, offset: int, array: np.ndarray) -> None:
-    rest = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    rest = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     while rest:
         written = os.pwrite(file, rest, offset)
         rest, offset = rest[written:], offset + written
@@ -294,7 +294,7 @@ def _write(file: int, offset: int, array: np.ndarray) -> None:
 
 def _read(file: int, offset: int, array: np.ndarray) -> bool:
     """Fill an array from a file; return whether the file was long enough."""
-    rest = memoryview(array.reshape(-1).view(np.uint8))
+    rest = array.reshape(-1).view(np.uint8).data
     while rest:
         count = os.preadv(file, [rest], offset)
         if not count:

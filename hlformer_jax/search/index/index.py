@@ -272,8 +272,8 @@ class Index:
         videos, roots, tags = self.videos, self.roots, self.tags
         paths = {}
         for name in sorted(videos):
-            root, path = split_name(name)
-            paths[name] = roots[root] / path
+            root, below_root = split_name(name)
+            paths[name] = roots[root] / below_root
         entries, offline = [], absent(paths)
         for name, path in paths.items():
             record = videos[name]

@@ -209,7 +209,7 @@ class ContentRows(NamedTuple):
         return cls(matrix, ends - np.asarray(counts, np.int64), ends)
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """The number of rows that belong to contents."""
         return int((self.ends - self.starts).sum())
 

@@ -72,7 +72,7 @@ class Writer:
             content, float(arrays.duration), float(arrays.recorded), legible(arrays.warning), *span,
         )  # fmt: skip
         self.execute(
-            "UPDATE settings SET value = ? WHERE name = 'rows_end'", span.first + span.count
+            "UPDATE settings SET value = ? WHERE name = 'rows_end'", span.first + span.rows
         )
         for name, stamp in paths.items():
             self.record(name, content, stamp)
@@ -195,7 +195,7 @@ class Writer:
         [[generation], [end]] = self.execute(
             "SELECT value FROM settings WHERE name IN ('generation', 'rows_end') ORDER BY name"
         )
-        used = sum(span.count for span in spans)
+        used = sum(span.rows for span in spans)
         if end - used <= DEAD_SHARE * end:
             return
         firsts = self._index.embeddings.compact(generation, spans)

@@ -242,7 +242,7 @@ class Untrained:
         else:
             matrix, counts, path = intervals.rows(index, contents)
             self._rows = packed.ContentRows.of_counts(matrix, counts)
-        self.count = self._rows.count
+        self.count = self._rows.total
         if self.count >= packed.LARGE and self.top == 1 and not normalise:
             self._rounded = (
                 index.rounded_frames(contents) if self.of_frames

@@ -96,6 +96,17 @@ def test_without_database_and_copy_nothing_is_guessed(index, films):
     assert (index.directory / database.DAMAGED).read_bytes() == b"x" * 5000
 
 
+def test_an_index_that_is_whole_is_not_made_anew(index, films):
+    before = archive.everything(index.directory)
+    with pytest.raises(SearchError, match="is an index: open it"):
+        archive.create(index.directory, films)
+    (index.directory / DATABASE).unlink()  # its copy is whole
+    with pytest.raises(SearchError, match="is an index: open it"):
+        archive.create(index.directory, films)
+    archive.fill(Index.open(index.directory))
+    assert archive.everything(index.directory) == before
+
+
 def test_a_damaged_list_of_checksums_condemns_nothing(index):
     flip(index.directory / SUMS, 60)
     assert Index.open(index.directory).notes == [] and index.verify() == {}

@@ -206,6 +206,6 @@ def test_scores_with_dead_rows_are_those_of_brute_force(varied, large):
     found = rows.best(rounded, query, 3, np.ones(len(contents), bool))
     if found is not None:
         np.testing.assert_allclose(np.sort(found)[-3:], np.sort(wanted)[-3:], atol=1e-6)
-    assert rows.count == sum(record.frames for record in records.values()) < len(rows.matrix)
+    assert rows.total == sum(record.frames for record in records.values()) < len(rows.matrix)
     every = np.concatenate([index.read(content).vectors for content in contents])
     np.testing.assert_array_equal(rows.sample(10**6), every)

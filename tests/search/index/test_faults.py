@@ -416,8 +416,10 @@ def test_a_database_that_cannot_be_read_now_is_not_replaced(index):
             archive.fill(again)
     assert archive.everything(index.directory) == before
     assert archive.fill(again)[0].unchanged == 3 and again.notes == []
-    with unreadable("index.db", "index.db.bak"), pytest.raises(UnreadableError):
-        Index.open(index.directory)
+    with unreadable("index.db", "index.db.bak"):
+        for act in (Index.open, lambda place: archive.create(place, index.root)):
+            with pytest.raises(UnreadableError):
+                act(index.directory)
 
 
 def test_only_what_is_known_to_be_gone_is_gone(tmp_path):

@@ -84,7 +84,7 @@ def test_rows_of_contents_leave_out_those_between_them():
     wanted = [products[3:7].max(), products[10:20].max(), products[25:30].max()]
     np.testing.assert_array_equal(rows.maxima(products), wanted)
     np.testing.assert_array_equal(rows.maxima(np.stack([products, -products]))[0], wanted)
-    assert rows.count == 19
+    assert rows.total == 19
     parts = np.concatenate([matrix[3:7], matrix[10:20], matrix[25:30]])
     np.testing.assert_array_equal(rows.sample(99), parts)
     np.testing.assert_array_equal(rows.sample(4), parts[[0, 4, 9, 14]])
