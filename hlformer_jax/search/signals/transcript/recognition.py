@@ -111,7 +111,7 @@ class Outcome(NamedTuple):
 class Recogniser(Protocol):
     """A recogniser of cues in videos."""
 
-    source: str  # "speech" or "writing"
+    source: str  # "speech" or "ocr"
     name: str  # of the model, to be shown
     by: str  # identifies model and settings; cues of another are replaced
 
@@ -153,7 +153,7 @@ def load_speech(model: str, language: str = "", audio: str = "default") -> "Spee
     """
     whisper = optional("faster_whisper", "speech")
     vad = optional("faster_whisper.vad", "speech")
-    optional("langcodes", "speech")
+    optional("langcodes", "search")
     try:
         loaded = whisper.WhisperModel(model, compute_type="auto")
         if language and language not in loaded.supported_languages:
@@ -342,12 +342,12 @@ def _new_track() -> dict[str, Any]:
 
 def _is_language(tag: str) -> bool:
     """Return whether a track's tag names a language."""
-    return bool(tag) and optional("langcodes", "speech").tag_is_valid(tag)
+    return bool(tag) and optional("langcodes", "search").tag_is_valid(tag)
 
 
 def _same_language(language: str, tag: str) -> bool:
     """Return whether a track's tag, such as "ger" or "de-AT", means a language of Whisper."""
-    langcodes = optional("langcodes", "speech")
+    langcodes = optional("langcodes", "search")
     with contextlib.suppress(langcodes.LanguageTagError):
         # 10: regional and close variants, such as Norwegian and Bokmål, but no sister languages.
         return bool(langcodes.tag_distance(language, tag) < 10)
@@ -512,7 +512,7 @@ class TextRecogniser:
     A frame that looks like the last one that was read is not read again.
     """
 
-    source = "writing"
+    source = "ocr"
 
     def __init__(self, engine: Any, version: str) -> None:
         """Take an engine of RapidOCR."""
@@ -544,7 +544,7 @@ class TextRecogniser:
         if text:
             cues.append(Cue(round(start, 3), round(frames.end, 3), text))
         notes = [frames.warning] if frames.warning else []
-        return Outcome(TRANSCRIBED if cues else "without writing", cues, notes)
+        return Outcome(TRANSCRIBED if cues else "without text", cues, notes)
 
 
 def _differs(before: np.ndarray, image: np.ndarray) -> bool:
@@ -593,7 +593,7 @@ class Checkpoint:
 
 
 class Position(NamedTuple):
-    """How far the recognition of an index has come."""
+    """The progress of the recognition of an index."""
 
     done: int  # videos
     total: int
