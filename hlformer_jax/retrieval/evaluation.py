@@ -363,7 +363,7 @@ def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarra
     def mean_rank(penalty: float) -> float:
         similarity = scores(val, penalty)
         relevant = similarity[np.arange(len(similarity)), val.caption_video]
-        return float(np.mean(np.sum(similarity > own[:, None], axis=1)))
+        return float(np.mean(np.sum(similarity > relevant[:, None], axis=1)))
 
     return scores(test, min(PENALTIES, key=mean_rank))
 
