@@ -71,9 +71,23 @@ def test_the_longest_video_name_wins(videos, file, expected):
 
 @pytest.mark.parametrize(
     "words",
-    [".new", ".cut", ".old", ".may", ".run", ".2", "-2", ".part1", " en", "2", ".2024", ".original",
-     ".mkv", ".final.cut"],
-)  # fmt: skip
+    [
+        ".new",
+        ".cut",
+        ".old",
+        ".may",
+        ".run",
+        ".2",
+        "-2",
+        ".part1",
+        " en",
+        "2",
+        ".2024",
+        ".original",
+        ".mkv",
+        ".final.cut",
+    ],
+)
 def test_unknown_words_are_left_out_with_a_reason(words):
     owners, reason = owner(["holiday.mp4"], f"holiday{words}.srt")
     assert owners == [] and reason
