@@ -160,7 +160,7 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         ("features nowhere --captions={deep} --out=o", "nowhere is no folder: give"),
         ("cut a.film {own} --start=5 --end=0:04", "is not after --start=5"),
         ("cut a.film {own} --start=1 --end=2 --out=", "path is empty"),
-        ("query red {own} --store=dir", "--store=dir is no address"),
+        ("query red {own} --store=dir", "--store dir is not the address"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_status_1(
