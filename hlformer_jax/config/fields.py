@@ -196,7 +196,7 @@ PRVR: Mapping[str, Any] = {
         # IoU 0.5, IoU 0.7 and mIoU. "last": keep the last epoch.
         "select": Field("SumR", LINE),
         # Times of the captions' moments. If given, each evaluation adds the localisation of the
-        # first moment (retrieval/localisation.py). A file (docs/data.md), relative to
+        # first moment (retrieval/moments.py). A file (docs/data.md), relative to
         # {manual_dir}/{collection}; "data": the times in the data set itself; "": none.
         "moments": Field("", PATH),
         "video_batch": Field(64, SIZE),

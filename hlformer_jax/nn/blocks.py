@@ -429,7 +429,7 @@ class MeanGuided(Fusion):
         over_blocks: Any = nn.vmap(EuclideanBlock, in_axes=(None, 0, None, None, None), **shared)
         cross = over_blocks(self.cross_options, SingleQueryAttention, name="cross")
         attended = cross(question, blocks, None, bank.mask, train)[..., 0, :]
-        hidden = nn.relu(Dense(blocks.shape[-1], options.dtype, name="layer1")(attended))
+        hidden: Array = nn.relu(Dense(blocks.shape[-1], options.dtype, name="layer1")(attended))
         hidden = nn.vmap(Dropout, in_axes=0, **shared)(options.dropout, train)(hidden)
         logits = as_float(Dense(blocks.shape[-2], options.dtype, name="layer2")(hidden))
         self.sow("intermediates", "logits", logits)
@@ -467,7 +467,7 @@ class DynamicWeights(Fusion):
         options, inputs = self.options, bank.inputs
         cross = EuclideanBlock(self.cross_options, SingleQueryAttention, name="cross")
         attended = cross(_repeat_token(bank), inputs, None, bank.mask, train)[..., 0, :]
-        hidden = nn.relu(Dense(inputs.shape[-1], options.dtype, name="layer1")(attended))
+        hidden: Array = nn.relu(Dense(inputs.shape[-1], options.dtype, name="layer1")(attended))
         hidden = Dropout(options.dropout, train)(hidden)
         logits = as_float(Dense(len(bank.blocks), options.dtype, name="layer2")(hidden))
         weights = jax.nn.softmax(logits / bank.temperature, axis=-1)

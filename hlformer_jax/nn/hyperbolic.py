@@ -330,7 +330,7 @@ class Embedding(nn.Module):
     def __call__(self, index: Int[Array, "*batch"]) -> Float[Array, "*batch n"]:
         draw = nn.initializers.normal(self.deviation)
 
-        def init_points(key: Array) -> Array:
+        def init_points(key: jax.Array) -> Array:
             return self.space.exp_map0(draw(key, (self.entries, self.features)))
 
         return embed(self.space, self.param("embedding", init_points), index)

@@ -37,8 +37,9 @@ class Family(Protocol):
 
     Optional members that the trainer uses: `summary() -> str`, the data in one line;
     `notes() -> list[str]`, remarks on the data after an epoch; `learning_rate(total_steps)`, the
-    schedule to log; and `any_length = True` if no step depends on the number of epochs, so that a
-    run may be extended.
+    schedule to log; `program_constants() -> Hashable`, by which short runs share programs
+    (`step.compile_steps`); and `any_length = True` if no step depends on the number of epochs, so
+    that a run may be extended.
     """
 
     @property

@@ -24,7 +24,7 @@ from hlformer_jax.data import dataset, synthetic
 from hlformer_jax.data.split import Split
 from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import UserError
-from hlformer_jax.retrieval import evaluation, localisation, ranking
+from hlformer_jax.retrieval import evaluation, moments, ranking
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices, processes
 from hlformer_jax.text import suggestion
@@ -257,7 +257,7 @@ class Archive:
             np.take_along_axis(scores, best, axis=1).reshape(-1), videos, over_time, strict=True
         ):
             duration = self._durations.get(int(video))
-            [moment] = localisation.first_moments(row[None], duration or 100.0)
+            [moment] = moments.first_moments(row[None], duration or 100.0)
             name = split.video_ids[int(video)]
             times = moment.start, moment.end, duration is not None
             ranked.append(RankedVideo(name, float(score), *times))

@@ -338,10 +338,12 @@ class Outcome(NamedTuple):
     Attributes:
       results: test metrics by title; the best epoch comes first.
       progress: the progress of the run.
+      references: titles in `results` of baselines, such as the linear baseline.
     """
 
     results: dict[str, Result]
     progress: Progress
+    references: tuple[str, ...] = ()
 
 
 def train(
@@ -373,7 +375,8 @@ def train(
         f"metrics: {directory / ranking.METRICS_FILE}; log: {directory / 'metrics.jsonl'};"
         f" parameters: {directory / 'checkpoints' / 'best'}"
     )
-    return Outcome(rows, trainer.progress)
+    # The first two are of the best and of the last epoch.
+    return Outcome(rows, trainer.progress, tuple(rows)[2:])
 
 
 @contextlib.contextmanager
@@ -425,9 +428,19 @@ def start(
             compiler.without_garbage_collection(),
             ThreadPoolExecutor(1, "state") as thread,  # compiles beside the steps
         ):
-            future = thread.submit(_first_state, restored, initial, mesh)
+            options = compiler.compiler_options(config)
+            future = thread.submit(_first_state, restored, initial, mesh, options)
             loss = family.loss(steps_per_epoch)
-            compiled = compile_steps(loss, optimiser, family.project, feed, template, config)
+            constants = getattr(family, "program_constants", None)
+            compiled = compile_steps(
+                loss,
+                optimiser,
+                family.project,
+                feed,
+                template,
+                config,
+                constants() if constants else None,
+            )
         state = future.result()
         if params is not None:
             state = state.replace(params=params)
@@ -457,11 +470,13 @@ def start(
         )
 
 
-def _first_state(restored: tuple[TrainState, Progress] | None, initial: Any, mesh: Mesh) -> Any:
-    """Return the restored state, or compile and run the initialisation."""
+def _first_state(
+    restored: tuple[TrainState, Progress] | None, initial: Any, mesh: Mesh, options: Any
+) -> Any:
+    """Return the restored state, or compile the initialisation with `options` and run it."""
     if restored is not None:
         return restored[0]
-    return devices.replicate(mesh, initial.lower().compile()())
+    return devices.replicate(mesh, initial.lower().compile(options)())
 
 
 def _initial_params(origin: Path, template: Any, family: Family) -> Any:

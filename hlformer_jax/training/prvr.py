@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -19,7 +19,7 @@ from hlformer_jax.config import ConfigError
 from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
-from hlformer_jax.data.released import CLIP_SPACE
+from hlformer_jax.data.layouts import CLIP_SPACE
 from hlformer_jax.data.source import SPLITS
 from hlformer_jax.data.split import Split
 from hlformer_jax.losses import Terms, numbers, options, retrieval, weighted_sum
@@ -27,13 +27,14 @@ from hlformer_jax.losses.retrieval import NegativeRanks, Pairs
 from hlformer_jax.models import Cost, Model, cost, meaning
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import wide
-from hlformer_jax.retrieval import evaluation, localisation, scoring
+from hlformer_jax.retrieval import evaluation, moments, scoring
 from hlformer_jax.retrieval import ranking as ranks
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.retrieval.scoring import MaximumSimilarity
 from hlformer_jax.runtime import devices, processes
 from hlformer_jax.training import optim
+from hlformer_jax.training.step import list_program_fields
 from hlformer_jax.typing import Array, Batch
 
 TERMS = {
@@ -293,7 +294,7 @@ class PRVR:
             bounds = (0.0, *ranks.RATIOS, 1.0)
             groups = [f"ratio={low:g}-{high:g}" for low, high in itertools.pairwise(bounds)]
             recalls = [f"{group}/{name}" for group in groups for name in names[:5]]
-            names += [*localisation.METRICS, *recalls]
+            names += [*moments.METRICS, *recalls]
         return tuple(names)
 
     def summary(self) -> str:
@@ -342,6 +343,10 @@ class PRVR:
         train, batch_size = self.data.train, self._config.train.batch_size
         resident = fits(train, self._mesh, self._config)
         return VideoFeed(train, groups, self._mesh, batch_size, resident)
+
+    def program_constants(self) -> Hashable:
+        """Return what a program of training steps depends on beside its arguments."""
+        return self.fingerprint, list_program_fields(self._config)
 
     def describe(self) -> dict[str, Any]:
         """Return the fields that define the model; see `Family`."""

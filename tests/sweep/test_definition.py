@@ -36,8 +36,8 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
         ({"seeds": (1, 1)}, "share the directory"),
         ({"variants": {"../": {}}}, "needs a letter"),
         ({"published": {"ful": {"SumR": 1.0}}}, "no variant 'ful'; did you mean 'full'"),
-        ({"published": {"full": {"R@2": 1.0}}}, "'R@2' is no metric"),
-        ({"cited": {"other": {"R@2": 1.0}}}, "'R@2' is no metric"),
+        ({"published": {"full": {"R@2": 1.0}}}, "'R@2' is not a metric"),
+        ({"cited": {"other": {"R@2": 1.0}}}, "'R@2' is not a metric"),
         ({"corrections": {"full": {"R@1": (1.0, "why")}}}, "no R@1 is published"),
         ({"published_costs": {"ful": {"parameters": 1.0}}}, "no variant 'ful'"),
         ({"cited": {"full": {"R@1": 1.0}}}, "'full' is a variant"),
@@ -46,7 +46,7 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
         ({"relative": {"full": "ful"}}, "no variant 'ful'"),
         ({"metrics": ()}, "config.metrics is (): name one or more"),
         ({"metrics": ("R@1", "R@1")}, "each once"),
-        ({"metrics": ("R@1",), "published": {"full": {"SumR": 1.0}}}, "'SumR' is no metric"),
+        ({"metrics": ("R@1",), "published": {"full": {"SumR": 1.0}}}, "'SumR' is not a metric"),
         ({"variants": {"a": {"model": {"name": "gmmformer_v2"}}}}, "'a': config.model.name is"),
         ({"base": "../ms_sl.py:tvr-"}, "ms_sl.py: there is no variant 'tvr-'"),
         ({"name": "fast"}, "no variant 'fast'"),
@@ -76,6 +76,25 @@ def test_runs_have_the_base_with_their_overrides_and_seed(sweep_of):
     expected.model.update(fusion="mean", euclidean_widths=(0.5,))
     assert found[3].config.to_dict() == expected.to_dict()
     assert sweep.base.to_dict() == default().to_dict()
+
+
+def test_a_sweep_outside_the_package_names_a_base_or_has_its_own(tmp_path):
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from hlformer_jax.config import load\n\n\n"
+        "def get_config(name=''):\n"
+        "    config = load('tvr', name)\n"
+        "    config.seed = 7\n"
+        "    return config\n"
+    )
+    define = lambda base: definition.define(
+        str(tmp_path / "sweep.py"), "", title="t", base=base, variants={"full": {}}
+    )
+    assert define("tvr").base == load("tvr")
+    assert define("ms_sl:tvr").base.model.name == "ms_sl"
+    assert define("mine").base.seed == define("mine.py").base.seed == 7
+    with pytest.raises(ConfigError, match="did you mean 'tvr'"):
+        define("tvrr")
 
 
 def test_debug_shrinks_the_base_and_keeps_what_a_variant_is(sweep_of):

@@ -24,7 +24,7 @@ from hlformer_jax.search.cli.options import (
 )
 from hlformer_jax.search.evaluate import captions, metrics, threshold
 from hlformer_jax.search.evaluate.features import tokens, write_features
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
 
@@ -127,11 +127,11 @@ def features(options: Options) -> None:
 
 def _text_features(options: Options) -> None:
     """Writes the features of a released collection's captions."""
-    from hlformer_jax.data import annotations, released, source
+    from hlformer_jax.data import annotations, hdf5, layouts, source
 
     folder = options.folder.resolve()
-    collection = released.Collection(folder.parent, folder.name, "-", 0, 0)
-    moments = released.MomentCollection(folder.parent, folder.name, "-", 0, 0)
+    collection = layouts.Collection(folder.parent, folder.name, "-", 0, 0)
+    moments = layouts.MomentCollection(folder.parent, folder.name, "-", 0, 0)
     lists = [options.captions] if options.captions else [
         path for kind in (collection, moments) for path in map(kind.captions, source.SPLITS)
         if path.is_file()
@@ -146,5 +146,5 @@ def _text_features(options: Options) -> None:
     encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, report=console.report)
     with console.progress_bar("caption", len(sentences)) as bar:
         features = tokens(encoder, sentences, bar.update)
-        released.write_words(out, (encoder.name, encoder.fingerprint), features, replace)
+        hdf5.write_words(out, (encoder.name, encoder.fingerprint), features, replace)
     print(f"{out}: {len(sentences)} captions, features of width {encoder.token_width}")

@@ -2,7 +2,7 @@
 
 `evaluate` asks every caption that is seen and of one sentence over all indexed videos: its rank is
 that of the best of its videos, as `retrieval.ranking` counts, and first moments of its own video
-are held against its times (`retrieval.localisation`). `by_kind` asks all of them as a person would.
+are held against its times (`retrieval.moments`). `by_kind` asks all of them as a person would.
 """
 
 import os
@@ -15,7 +15,7 @@ from hlformer_jax import cli
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.evaluate.captions import Caption
 from hlformer_jax.search.evaluate.threshold import RATES, Separation, auc, trade_off
-from hlformer_jax.search.index.database import Entry
+from hlformer_jax.search.index import Entry
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.text import suggestion
@@ -35,7 +35,7 @@ def evaluate(
     Raises:
       SearchError: when a caption is of a video that is not indexed.
     """
-    from hlformer_jax.retrieval import localisation, ranking
+    from hlformer_jax.retrieval import moments, ranking
 
     entries, examine = library.examiner()
     columns = _columns(entries, captions)
@@ -43,7 +43,7 @@ def evaluate(
     best, others, centres, scores, overlaps = [], [], [], [], []
     lacking: dict[str, list[float]] = {}
     for caption in (one for one in captions if one.single):
-        every, centre, hit = examine(caption.sentence, columns.get(caption.video, 0))
+        every, centre, result = examine(caption.sentence, columns.get(caption.video, 0))
         if caption.video:
             own = contents[[columns[video] for video in (caption.video, *caption.also)]]
             other = ~np.isin(contents, own)  # a copy of the same bytes is as right
@@ -52,14 +52,14 @@ def evaluate(
             centres.append(centre)
             best.append(every[~other].max())
             if caption.start is not None and caption.end is not None:
-                of_own = hit.moments[0], caption.start, caption.end
-                overlaps.append(localisation.intersection_over_union(*of_own))
+                of_own = result.moments[0], caption.start, caption.end
+                overlaps.append(moments.intersection_over_union(*of_own))
         else:
             lacking.setdefault(caption.kind, []).append(float(every.max()) - centre)
         progress()
     every, other, own = np.stack(scores), np.stack(others), np.stack(best)
     metrics = ranking.metrics(np.asarray(ranking.rank_among(every, own[:, None], other)))
-    metrics |= localisation.metrics(np.asarray(overlaps, np.float32))
+    metrics |= moments.metrics(np.asarray(overlaps, np.float32))
     present = own - np.asarray(centres)
     absent = np.where(other, every, -np.inf).max(-1) - np.asarray(centres)
     videos = tuple(one.video for one in captions if one.single and one.video)
@@ -83,8 +83,8 @@ def _columns(entries: Sequence[Entry], captions: Sequence[Caption]) -> dict[str,
     return columns
 
 
-WAYS = {"sight": "seen", "words": "said", "both": None}
-"""How a caption is asked, by the name of that, and `only` of `Library.query`."""
+WAYS = {"sight": "visual", "words": "transcript", "both": None}
+"""Names of the ways in which a caption is asked, and their `signals` of `Library.query`."""
 
 
 def by_kind(
@@ -101,27 +101,27 @@ def by_kind(
       a result that is called a good match: of what no video has, the false alarms, and there is
       nothing else of it.
     """
-    from hlformer_jax.retrieval import localisation
+    from hlformer_jax.retrieval import moments
 
     _columns(library.ranked(), captions)
-    spoken = library.subtitles > 0
+    spoken = library.passage_count > 0
     kinds: dict[str, dict[str, list[dict[str, float]]]] = {}
     for caption in captions:
         alone = not (caption.then or caption.without)
-        for way, only in WAYS.items() if spoken and alone else [("sight", "seen")]:
-            hits = library.query(
-                caption.sentence, 5, moments=1, then=caption.then, without=caption.without,
-                within=caption.within, only=only if alone else None,
+        for way, signals in WAYS.items() if spoken and alone else [("sight", "visual")]:
+            results = library.query(
+                caption.sentence, k=5, moments=1, then=caption.then, without=caption.without,
+                within=caption.within, signals=signals if alone else None,
             )  # fmt: skip
-            row: dict[str, float] = {"queries": 1, "good": hits.good}
+            row: dict[str, float] = {"queries": 1, "good": results.good}
             right = {caption.video, *caption.also}
-            found = [i for i, hit in enumerate(hits) if right & {hit.video, *hit.copies}]
+            found = [i for i, one in enumerate(results) if right & {one.video, *one.copies}]
             if caption.video:
                 row |= {"R@1": found[:1] == [0], "R@5": bool(found)}
             if caption.start is not None and caption.end is not None:
                 times = caption.start, caption.end
-                row["mIoU"] = bool(found) and localisation.intersection_over_union(
-                    hits[found[0]].moments[0], *times
+                row["mIoU"] = bool(found) and moments.intersection_over_union(
+                    results[found[0]].moments[0], *times
                 )
             kinds.setdefault(caption.kind, {}).setdefault(way, []).append(row)
         progress()

@@ -23,7 +23,7 @@ from hlformer_jax.search.export import tables, timelines
 from hlformer_jax.search.export.moments import Part, clip_name
 from hlformer_jax.search.export.tables import read_csv
 from hlformer_jax.search.export.timecode import Timing, nominal_rate
-from hlformer_jax.search.query.library import Hit
+from hlformer_jax.search.query.results import Result
 from hlformer_jax.text import legible
 
 __all__ = ["Timing", "check", "clip_name", "nominal_rate", "read_csv", "write"]
@@ -32,11 +32,11 @@ __all__ = ["Timing", "check", "clip_name", "nominal_rate", "read_csv", "write"]
 def write(
     path: Path,
     title: str,
-    hits: Sequence[Hit],
+    results: Sequence[Result],
     probe: Callable[[Path], Any],
     replace: files.Replace = files.Replace.NOTHING,
 ) -> int:
-    """Writes all moments of hits; returns how many. `probe` is that of `hlformer_jax.video`.
+    """Writes all moments of results; returns how many. `probe` is that of `hlformer_jax.video`.
 
     Raises:
       SearchError: for an unknown suffix, or an EDL of several rates.
@@ -44,7 +44,11 @@ def write(
       OutputError: when something stands there that must stay.
     """
     form = check(path)
-    parts = [Part(rank, hit, one) for rank, hit in enumerate(hits, 1) for one in hit.moments]
+    parts = [
+        Part(rank, result, moment)
+        for rank, result in enumerate(results, 1)
+        for moment in result.moments
+    ]
     files.write_bytes(path, form(" ".join(legible(title).split()), parts, probe), replace)
     return len(parts)
 

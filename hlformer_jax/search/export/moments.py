@@ -5,22 +5,22 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from hlformer_jax.retrieval.localisation import Moment
-from hlformer_jax.search.query.library import Hit
+from hlformer_jax.retrieval.moments import Moment
+from hlformer_jax.search.query.results import Result
 from hlformer_jax.text import legible
 
 
 class Part(NamedTuple):
-    """A moment of a hit."""
+    """A moment of a result."""
 
     rank: int
-    hit: Hit
+    result: Result
     moment: Moment
 
     @property
     def title(self) -> str:
         """Its video's name on one line."""
-        return " ".join(legible(self.hit.path.name).split())
+        return " ".join(legible(self.result.path.name).split())
 
 
 MAX_NAME = 200

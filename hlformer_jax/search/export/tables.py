@@ -20,11 +20,11 @@ def write_csv(title: str, parts: Sequence[Part], probe: Any) -> bytes:
     text = io.StringIO(newline="")
     rows = csv.writer(text)
     rows.writerow(COLUMNS)
-    for rank, hit, moment in parts:
+    for rank, result, moment in parts:
         times = [f"{time:.3f}" for time in (moment.start, moment.end, moment.peak)]
-        video, path, tags = map(_cell, (hit.video, str(hit.path), "; ".join(hit.tags)))
-        by = f"{moment.score:.6g}", " and ".join(hit.signals)
-        rows.writerow([rank, hit.id, video, *times, *by, format_date(hit.date), path, tags])
+        video, path, tags = map(_cell, (result.video, str(result.path), "; ".join(result.tags)))
+        by = f"{moment.score:.6g}", " and ".join(result.signals)
+        rows.writerow([rank, result.id, video, *times, *by, format_date(result.date), path, tags])
     return text.getvalue().encode("utf-8-sig")  # its mark tells Excel the encoding
 
 
@@ -66,6 +66,6 @@ def write_m3u(title: str, parts: Sequence[Part], probe: Any) -> bytes:
         lines += [
             f"#EXTINF:{round(end - start)},{part.title}",
             f"#EXTVLCOPT:start-time={start:.3f}", f"#EXTVLCOPT:stop-time={end:.3f}",
-            part.hit.path.as_uri(),
+            part.result.path.as_uri(),
         ]  # fmt: skip
     return "\n".join([*lines, ""]).encode()

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from hlformer_jax.errors import SearchError
 from hlformer_jax.lazy import optional
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.export.moments import Part
 from hlformer_jax.search.export.timecode import MAX_TIMECODE_RATE, Timing, nominal_rate
 
@@ -29,14 +29,14 @@ def write_edl(title: str, parts: Sequence[Part], probe: Any) -> bytes:
     lines = [f"TITLE: {title}", f"FCM: {'DROP' if drops else 'NON-DROP'} FRAME", ""]
     recorded = 0
     for event, part in enumerate(parts, 1):
-        timing = timings[part.hit.path]
+        timing = timings[part.result.path]
         first, count = _frames(timing, part.moment)
         places = timing.first + first, timing.first + first + count, recorded, recorded + count
         recorded += count
         lines += [
             f"{event:03}  AX       V     C        {' '.join(map(timing.timecode, places))}",
             f"* FROM CLIP NAME: {part.title}",
-            f"* SOURCE FILE: {part.hit.path.as_uri()}",
+            f"* SOURCE FILE: {part.result.path.as_uri()}",
         ]
     return "\n".join([*lines, ""]).encode()
 
@@ -46,7 +46,7 @@ def _edl_timings(parts: Sequence[Part], probe: Callable[[Path], Any]) -> dict[Pa
 
     A variable rate has no frames of its own to count: it takes the rate of the other videos.
     """
-    infos = {path: probe(path) for path in {part.hit.path for part in parts}}
+    infos = {path: probe(path) for path in {part.result.path for part in parts}}
     rates = {path: _timecode_rate(nominal_rate(info)) for path, info in infos.items()}
     fixed = [rates[path] for path, info in infos.items() if not info.is_variable]
     common = Counter(fixed or sorted(rates.values(), reverse=True)).most_common(1)
@@ -70,16 +70,16 @@ def write_otio(title: str, parts: Sequence[Part], probe: Any) -> bytes:
     timeline = schema.Timeline(title)
     track = schema.Track("moments", kind=schema.TrackKind.Video)
     for part in parts:
-        hit, moment, timing = part.hit, part.moment, timings[part.hit.path]
+        result, moment, timing = part.result, part.moment, timings[part.result.path]
         time = lambda number, rate=float(timing.rate): at.RationalTime(number, rate)
         span = lambda first, count, time=time, offset=timing.first: at.TimeRange(
             time(offset + first), time(count)
         )
         first, count = _frames(timing, moment)
         peak = min(max(timing.frame(moment.peak), first), first + count - 1)
-        facts = {"score": float(moment.score), "rank": part.rank, "id": hit.id}
-        whole = span(0, max(timing.frame(hit.duration), first + count))
-        file = schema.ExternalReference(hit.path.as_uri(), whole)
+        facts = {"score": float(moment.score), "rank": part.rank, "id": result.id}
+        whole = span(0, max(timing.frame(result.duration), first + count))
+        file = schema.ExternalReference(result.path.as_uri(), whole)
         clip = schema.Clip(part.title, file, span(first, count), metadata={"hlformer": facts})
         clip.markers.append(schema.Marker(title, span(peak, 1)))
         track.append(clip)
@@ -92,7 +92,7 @@ def write_fcpxml(title: str, parts: Sequence[Part], probe: Any) -> bytes:
     """Return an event of Final Cut Pro (FCPXML 1.10); times are whole frames, as fractions."""
     grouped: dict[Path, list[Part]] = {}
     for part in parts:
-        grouped.setdefault(part.hit.path, []).append(part)
+        grouped.setdefault(part.result.path, []).append(part)
     root, child = ElementTree.Element("fcpxml", version="1.10"), ElementTree.SubElement
     resources = child(root, "resources")
     library = child(root, "library")
@@ -102,7 +102,7 @@ def write_fcpxml(title: str, parts: Sequence[Part], probe: Any) -> bytes:
         timing = Timing.of(info)
         time = lambda frames, rate=timing.rate: f"{Fraction(frames) / rate}s"
         spans = [_frames(timing, part.moment) for part in own]
-        count = max(timing.frame(own[0].hit.duration), *(sum(span) for span in spans))
+        count = max(timing.frame(own[0].result.duration), *(sum(span) for span in spans))
         of, start = f"video{number}", {"start": time(timing.first)}
         size = {"width": str(info.width), "height": str(info.height)}
         child(resources, "format", size, id=f"format{number}", frameDuration=time(1))
@@ -129,7 +129,7 @@ def _printable(text: str) -> str:
 
 
 def _timings(parts: Sequence[Part], probe: Callable[[Path], Any]) -> dict[Path, Timing]:
-    return {path: Timing.of(probe(path)) for path in {part.hit.path for part in parts}}
+    return {path: Timing.of(probe(path)) for path in {part.result.path for part in parts}}
 
 
 def _frames(timing: Timing, moment: Moment) -> tuple[int, int]:

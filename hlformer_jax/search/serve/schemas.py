@@ -14,12 +14,16 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
 from hlformer_jax.search import times
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import split_name
-from hlformer_jax.search.query import library as archive
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import split_name
+from hlformer_jax.search.query import results as archive
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve.redaction import base_name, without_paths
+from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.text import legible
+
+PARAMETERS = {"text": "q", "image": "the picture", "without": "not", "tags": "tag"}
+"""Parameters of a query whose names are not those of the fields of `Query`."""
 
 MAX_POINTS = 600
 """Points of a curve of scores: more than the page has columns for would only be slow."""
@@ -31,19 +35,19 @@ MAX_FAILURES = 100
 """Failed files that are listed with their reasons."""
 
 
-def hits(library: Library, best: archive.Hits) -> dict[str, Any]:
-    """`Hit.as_json` of each, with a curve of scores of `MAX_POINTS` points at most."""
+def results(library: Library, best: archive.Results) -> dict[str, Any]:
+    """Return `Result.as_json` of each, with a curve of at most `MAX_POINTS` scores."""
     shown = []
-    for hit in best:
-        times, scores = thin(np.asarray(hit.times), np.asarray(hit.scores))
-        more = {"folder": hit.folder, "duration": hit.duration, "times": times, "scores": scores}
-        shown.append(hit.as_json() | more)
+    for result in best:
+        times, scores = thin(np.asarray(result.times), np.asarray(result.scores))
+        facts = {"folder": result.folder, "duration": result.duration}
+        shown.append(result.as_json() | facts | {"times": times, "scores": scores})
     verdict = {"good": best.good, "verdict": best.verdict}
-    return {"hits": shown, **verdict, "warnings": warnings(library, best)}
+    return {"results": shown, **verdict, "warnings": warnings(library, best)}
 
 
-def warnings(library: Library, best: archive.Hits) -> list[str]:
-    """The warnings of a query, without paths."""
+def warnings(library: Library, best: archive.Results) -> list[str]:
+    """Return the warnings of a query, without paths."""
     summary = library.status() if best.warnings else {}
     return [without_paths(line, summary) for line in best.warnings]
 
@@ -85,7 +89,7 @@ def status(library: Library, manage: bool) -> dict[str, Any]:
 def roots(index: Index) -> dict[str, Any]:
     """The folders of an index, with their paths; only for those who may change it."""
     counts = {name: {"videos": 0, "failed": 0} for name in index.roots}
-    for video, record in index.manifest.videos.items():
+    for video, record in index.videos.items():
         if own := counts.get(split_name(video)[0]):
             own["videos" if record.indexed else "failed"] += 1
     return {
@@ -152,18 +156,20 @@ class Video(_Form):
     scores: list[float | None]
 
 
-class Hit(Video):
-    """A video that answers a query; `times` and `scores` are a curve of 600 points at most."""
+class Result(Video):
+    """A video that matches a query; `times` and `scores` are a curve of at most 600 points."""
 
-    seen: bool | None
-    said: list[Passage]
+    score_kind: ScoreKind | None
+    is_match: bool | None
+    signals: list[str]
+    passages: list[Passage]
     copies: list[str]
 
 
-class Hits(_Form):
-    """Best first; `good` says whether one may be what was asked for, `verdict` why none is."""
+class Results(_Form):
+    """Best first; `good` says whether one may be what was searched for, `verdict` why none is."""
 
-    hits: list[Hit]
+    results: list[Result]
     good: bool
     verdict: str
     warnings: list[str]
@@ -200,10 +206,11 @@ class Status(_Form):
 
 
 class Folders(_Form):
-    """Folders that hold videos, themselves or below, and tags that videos have."""
+    """Folders that hold videos or folders of videos, tags that videos have, and all signals."""
 
     folders: list[str]
     tags: list[str]
+    signals: list[str]
 
 
 class Tags(_Form):

@@ -1,6 +1,6 @@
 """Embeddings of a video's intervals, for the ranker `segments`.
 
-Intervals are computed from the frame embeddings (`retrieval.localisation.segments`, TF-PRVR's
+Intervals are computed from the frame embeddings (`retrieval.segments.segments`, TF-PRVR's
 algorithm) when the ranker is first used; the matrix of an index is stored beside it.
 """
 
@@ -14,10 +14,9 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.errors import DamagedError
-from hlformer_jax.retrieval import localisation
-from hlformer_jax.search.index import packed
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import VideoArrays
+from hlformer_jax.retrieval import segments
+from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.index.records import VideoArrays
 
 
 class Intervals(NamedTuple):
@@ -38,7 +37,7 @@ class Intervals(NamedTuple):
 
 def of(arrays: VideoArrays) -> Intervals:
     """Compute the intervals of a video."""
-    spans, embeddings = localisation.segments(arrays.vectors, arrays.times)
+    spans, embeddings = segments.segments(arrays.vectors, arrays.times)
     return Intervals(spans[:, 0], embeddings)
 
 
@@ -52,10 +51,10 @@ def rows(index: Index, contents: Sequence[str]) -> tuple[np.ndarray, list[int], 
     Raises:
       DamagedError: if embeddings of contents are missing or damaged; names them all.
     """
-    digest = hashlib.sha256("\0".join([index.manifest.key, *contents]).encode()).hexdigest()[:32]
+    digest = hashlib.sha256("\0".join([index.key, *contents]).encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"segments-{digest}.npy"
     counts_path = path.with_suffix(".counts.npy")
-    width = index.manifest.encoder.width
+    width = index.encoder.width
     stored = packed.mapped(counts_path, (1, len(contents)), "float32")
     if stored is not None:
         counts = stored[0].astype(int).tolist()

@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from hlformer_jax import files
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import decoding, extract
 from hlformer_jax.search.serve import jobs, server
 from hlformer_jax.video import listing
@@ -57,7 +57,7 @@ def change(client, address):
 
 
 def names(client):
-    return [hit["video"] for hit in client.get("/api/query?q=red&k=50").json()["hits"]]
+    return [hit["video"] for hit in client.get("/api/query?q=red&k=50").json()["results"]]
 
 
 def begin(client, library, films):
@@ -155,7 +155,7 @@ def test_a_further_folder_is_added_listed_and_removed_again(client, films, tmp_p
 
 
 def test_a_removed_video_stays_out_until_it_is_added(client, films):
-    ids = {one["video"]: one["id"] for one in client.get("/api/query?q=red").json()["hits"]}
+    ids = {one["video"]: one["id"] for one in client.get("/api/query?q=red").json()["results"]}
     content = archive.everything(films)
     assert change(client, f"remove?id={ids['a.film']}&id={ids['b.film']}")["state"] == "done"
     assert names(client) == ["trips/c.film"] and archive.everything(films) == content
@@ -173,7 +173,7 @@ def test_what_add_refuses_is_a_line_and_leaves_the_index_as_it_is(client, index,
         (films.parent, "hold the same files"),
         (tmp_path / "missing", "is not there"),
         (tmp_path / "empty", "holds no video"),
-        (tmp_path / "note.txt", "add its own folder"),
+        (tmp_path / "note.txt", "add the folder that it is in"),
     ):
         job = change(client, f"add?path={path}")
         assert job["state"] == "failed" and part in job["line"] and "\n" not in job["line"]
@@ -289,8 +289,8 @@ def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
             index, archive.Encoder(), workers=1, timeout=9, video=archive.VIDEO, report=print,
             pulse=pulse,
         )  # fmt: skip
-    with index.writing():  # the lock is free again
-        assert "hanging.film" not in index.manifest.videos
+    with index.running():  # the lock is free again
+        assert "hanging.film" not in index.videos
 
 
 def test_another_process_that_writes_is_said_in_a_line(client, library):
@@ -348,7 +348,7 @@ def test_tags_of_one_meaning_are_one(client, library):
     decomposed, composed = "Cafe\u0301", "CAF\u00c9"
     tag(add=decomposed)
     assert tag(add=composed) == [composed]
-    assert client.get("/api/query", params={"q": "red", "tag": decomposed}).json()["hits"]
+    assert client.get("/api/query", params={"q": "red", "tag": decomposed}).json()["results"]
     assert tag(drop=decomposed.upper()) == []
 
 
