@@ -91,8 +91,14 @@ def test_directory_without_checkpoint_or_results_is_free(tmp_path):
         checkpoints.check_workdir(tmp_path, runs.tree())
 
 
-@pytest.mark.parametrize("name", [*checkpoints.WRITTEN, "config.json"])
-@pytest.mark.parametrize("kind", ["file", "link", "directory"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "file") for name in (*checkpoints.WRITTEN, "config.json")),
+        ("config.json", "link"),
+        ("config.json", "directory"),
+    ],
+)
 def test_foreign_files_in_a_directory_are_refused(tmp_path, name, kind):
     directory, theirs = tmp_path / "run", tmp_path / "theirs"
     directory.mkdir()
