@@ -39,7 +39,7 @@ from hlformer_jax.search.ingest.extract import (
     default_workers,
     index_folder,
     real_video,
-    to_add,
+    resolve_additions,
 )
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import update_all
@@ -83,7 +83,7 @@ def add(options: Options) -> None:
     """Index files, removed ones too, or a further folder, and leave all others alone."""
     index = console.open_index(options.index)
     _check_work(options)
-    chosen, further = to_add(index, options.paths, console.report)
+    chosen, further = resolve_additions(index, options.paths, console.report)
     encoder = reload_encoder(index.encoder, options.encoder)
     extract_videos(index, encoder, options, chosen, further)
 

@@ -54,47 +54,47 @@ from hlformer_jax.text import printable
 
 
 class Progress(NamedTuple):
-    """How far a run is; all times in seconds."""
+    """The progress of a run; all times in seconds."""
 
-    done: int  # videos that are decoded or failed
+    done: int  # videos that were decoded or failed
     total: int  # videos that must be decoded
-    video: str  # the one that is under way
-    position: float  # how much of it is encoded
+    video: str  # the path of the current video
+    position: float  # the end of its encoded part
     duration: float  # its length
     seconds: float  # of video encoded in this run
-    elapsed: float  # since the first video was begun
+    elapsed: float  # since the start of the first video
     failed: int = 0  # in this run
 
     @property
     def speed(self) -> float:
-        """Multiples of real time."""
+        """Return the seconds of video that were encoded per second."""
         return _speed(self.seconds, self.elapsed)
 
 
 class Report(NamedTuple):
-    """What a run did, in numbers of paths."""
+    """The results of a run, as numbers of paths."""
 
     indexed: int = 0  # decoded and encoded
-    known: int = 0  # recognised by their content: moved, renamed, copied, touched
-    unchanged: int = 0  # left alone
+    known: int = 0  # recognised by their content: moved, renamed, copied or touched
+    unchanged: int = 0  # not read again
     failed: int = 0  # in this run
-    skipped: int = 0  # failed before, and not tried again
-    offline: int = 0  # not there now; their vectors are kept
-    unreadable: int = 0  # indexed, and not to be read now; their vectors are kept
-    gone: int = 0  # failed before, and no longer there
-    removed: int = 0  # taken out by a person, and left out
-    unlisted: int = 0  # folders, and groups of files, that could not be looked into
-    seconds: float = 0.0  # of video that were encoded
+    skipped: int = 0  # failed before and were not tried again
+    offline: int = 0  # cannot be reached; their embeddings are kept
+    unreadable: int = 0  # indexed before and unreadable now; their embeddings are kept
+    gone: int = 0  # failed before and are missing now
+    removed: int = 0  # removed by a user, and left out
+    unlisted: int = 0  # folders and groups of files that could not be listed
+    seconds: float = 0.0  # of encoded video
     elapsed: float = 0.0
 
     @property
     def speed(self) -> float:
-        """Multiples of real time."""
+        """Return the seconds of video that were encoded per second."""
         return _speed(self.seconds, self.elapsed)
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of paths, each with its words."""
+        """Return the numbers of paths by their descriptions for users."""
         return {
             "indexed": self.indexed,
             "found again by their content": self.known,
@@ -110,7 +110,7 @@ class Report(NamedTuple):
 
 
 def counted(what: object, counts: Mapping[str, int]) -> str:
-    """Numbers as a line, but for those that are 0."""
+    """Return a line of the numbers that are not 0."""
     listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{what}: {listed or 'no video'}"
 
@@ -123,13 +123,13 @@ PATHS_AT_ONCE, SECONDS_AT_ONCE = 256, 1.0
 """Most files that are digested before they are recorded together, and the longest time of that."""
 
 BYTES_AT_ONCE = 2**34
-"""Bytes of new files that are digested before the first of them are decoded."""
+"""Bytes of new files that are digested before the first ones are decoded."""
 
 LOCK_SECONDS = 1.0
-"""How long a run waits for a short change of another writer, as of a tag."""
+"""Seconds for which a run waits for a short change by another process, such as a tag."""
 
-LARGER = 2
-"""Frames are decoded to so many times the encoder's size, at least, where they are larger."""
+OVERSIZE = 2
+"""Larger frames are decoded at this multiple of the encoder's image size, before preprocessing."""
 
 
 def index_folder(
@@ -148,29 +148,31 @@ def index_folder(
     progress: Callable[[Progress], None] = lambda progress: None,
     pulse: Callable[[], None] = lambda: None,
 ) -> Report:
-    """Brings an index up to date with its folders; one that is not there keeps all its videos.
+    """Bring an index up to date with its folders; an offline folder keeps all its videos.
 
     Args:
       index: the index.
       encoder: the encoder of the index.
-      workers: number of processes that decode; 0 decodes in this one; None: half the cores.
-      retry: whether to try again what failed and has not changed since.
+      workers: number of decoding processes; 0 decodes in this one; None: half of the cores.
+      retry: whether to try files again that failed and have not changed since.
       timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
-      only: files of the folders to add; the rest is not looked at. None: the whole folder.
-      further: folders that become further ones of the index before that (`to_add`).
-      restore: whether those of `only` that were removed from the index come back.
-      video: the functions that read videos; those of `hlformer_jax.video` by default.
-      source: what decodes, and may encode as well (`cluster.source`); None: processes of this
-        machine, `workers` of them.
-      report: takes a line on every video that failed and every file that was damaged.
-      progress: is called after every batch of frames.
-      pulse: is called for every folder that is listed and every megabyte that is read, and every
-        second while processes decode; what it raises ends the run as Ctrl-C does: all whole files
-        are kept.
+      only: files to index; other files are not scanned. None: the whole folders.
+      further: folders that become roots of the index first (see `resolve_additions`).
+      restore: whether files of `only` that were removed from the index come back.
+      video: the functions that read videos; by default `hlformer_jax.video`.
+      source: decodes, and may encode as well (`cluster.source`); by default `workers` processes of
+        this machine.
+      report: receives a line for every failed video and every damaged file.
+      progress: called after every batch of frames.
+      pulse: called for every listed folder and every megabyte read, and every second while
+        processes decode. If it raises, the run ends as by Ctrl-C: complete videos are kept.
+
+    Returns:
+      The numbers of paths by result.
 
     Raises:
-      SearchError: when the encoder is another one, no folder is there, the disk is full, or another
-        process writes.
+      SearchError: if the encoder is not the index's, all folders are offline, the disk is full, or
+        another process is writing.
     """
     index.check_encoder(encoder)
     with index.running(wait=LOCK_SECONDS):
@@ -187,51 +189,60 @@ def index_folder(
         return run.perform(retry, only, restore)
 
 
-def to_add(
+def resolve_additions(
     index: Index,
-    given: Iterable[Path],
+    paths: Iterable[Path],
     report: Callable[[str], None] = print,
     pulse: Callable[[], None] = lambda: None,
 ) -> tuple[list[Path], list[Path]]:
-    """The files of what a person adds, files or folders, and the folders that are further ones.
+    """Find the videos of files and folders that a user adds to an index.
+
+    Args:
+      index: the index.
+      paths: files below the roots of the index, and folders.
+      report: receives a line for each folder that cannot be listed.
+      pulse: called for every folder; it may raise to stop.
+
+    Returns:
+      The videos, and the folders that are to become roots of the index.
 
     Raises:
-      SearchError: when one is not there, a file of no folder of the index, a folder without videos,
-        or one that holds a folder of the index or lies in one.
+      SearchError: if a path does not exist, a file is not below a root, a new folder has no videos,
+        or contains a root or is inside one.
     """
     video = real_video()
-    chosen: list[Path] = []
-    further: list[Path] = []
-    for one in given:
-        # Not resolved at its end: a link in the folder is a path of the folder.
-        named = one.name not in ("", "..")
-        place = one.parent.resolve() / one.name if named else one.resolve()
-        if not place.exists():
-            raise SearchError(f"{one} is not there: give files of {index.root}, or a folder")
-        outside = index.name_below(place) is None
-        if outside:
-            if not place.is_dir():
+    videos: list[Path] = []
+    new_roots: list[Path] = []
+    for path in paths:
+        # The last part is not resolved: a link in a folder is a path of that folder.
+        has_name = path.name not in ("", "..")
+        absolute = path.parent.resolve() / path.name if has_name else path.resolve()
+        if not absolute.exists():
+            raise SearchError(f"{path} does not exist: give files of {index.root}, or a folder")
+        is_outside = index.name_below(absolute) is None
+        if is_outside:
+            if not absolute.is_dir():
                 raise SearchError(
-                    f"{one} is not in {index.root}, the folder of this index: move it there, or"
-                    " add its own folder"
+                    f"{path} is not in {index.root}, the folder of this index: move it there, or"
+                    " add the folder that it is in"
                 )
-            place = place.resolve()
-            index.check_root(place)
-            further.append(place)
-        found = video.find(place, report, pulse) if place.is_dir() else [place]
-        if outside and not found:
-            raise SearchError(f"{one} holds no video that FFmpeg reads")
-        chosen += found
-    return chosen, further
+            absolute = absolute.resolve()
+            index.check_root(absolute)
+            new_roots.append(absolute)
+        files = video.find(absolute, report, pulse) if absolute.is_dir() else [absolute]
+        if is_outside and not files:
+            raise SearchError(f"{path} holds no video that FFmpeg reads")
+        videos += files
+    return videos, new_roots
 
 
 def default_workers() -> int:
-    """Half of the cores this process may use, at least 1 and at most 8."""
+    """Return half of the cores that this process may use, at least 1 and at most 8."""
     return min(max(cli.cores() // 2, 1), 8)
 
 
 def real_video() -> Video:
-    """The functions of `hlformer_jax.video`."""
+    """Return the functions of `hlformer_jax.video`."""
     module = optional("hlformer_jax.video", "search")
     subtitles = optional("hlformer_jax.video.subtitles", "search")
     suffixes = optional("hlformer_jax.video.listing", "search").VIDEO_SUFFIXES
@@ -435,7 +446,7 @@ class _Run:
 
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
         encoder = self.encoder
-        size, fps = LARGER * encoder.image_size, self.index.fps
+        size, fps = OVERSIZE * encoder.image_size, self.index.fps
         job = Job(self.video, fps, size, encoder.preprocess, self.timeout)
         of_path = {self.index.path(files[0].name): content for content, files in tasks.items()}
         under_way: dict[Path, _Encoded] = {}

@@ -27,7 +27,7 @@ from starlette.responses import Response
 from hlformer_jax.errors import UserError
 from hlformer_jax.files import jsonable
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.ingest.extract import Progress, counted, index_folder, to_add
+from hlformer_jax.search.ingest.extract import Progress, counted, index_folder, resolve_additions
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.guard import Answer, ParameterError
@@ -104,7 +104,7 @@ class Jobs:
         """Adds a folder or file, as the command `add` does."""
 
         def work(index: Index) -> str:
-            only, further = to_add(index, [path], self._note, self._pulse)
+            only, further = resolve_additions(index, [path], self._note, self._pulse)
             return self._extract(index, only, further=further)
 
         return self._begin("add", work)

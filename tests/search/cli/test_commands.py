@@ -146,7 +146,7 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         ("evaluate {own} --captions={deep} --json={deep}", "deep.jsonl exists"),
         ("evaluate {own} --captions={deep} --json={deep} --overwrite", "is the file of the"),
         ("features {films} --captions={deep} --out={films}", "holds other things"),
-        ("add nowhere.film {own}", "is not there: give files of"),
+        ("add nowhere.film {own}", "does not exist: give files of"),
         ("add {deep} {own}", "is not in"),
         ("add {index} {own}", "holds no video"),
         ("add {films}/.. {own}", "hold the same files"),
@@ -564,7 +564,7 @@ def test_a_link_of_the_folder_is_a_path_of_the_folder(ask, films, index, tmp_pat
     elsewhere = archive.film(tmp_path / "elsewhere.film", ["yellow"] * 2)
     (films / "link.film").symlink_to(elsewhere)
     refused = ask("add", elsewhere)
-    assert refused.status == 1 and "move it there, or add its own folder" in refused.errors[0]
+    assert refused.status == 1 and "add the folder that it is in" in refused.errors[0]
     assert ask("add", films / "link.film").status == 0
     assert "link.film" in Index.open(index).videos
 

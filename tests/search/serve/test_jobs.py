@@ -173,7 +173,7 @@ def test_what_add_refuses_is_a_line_and_leaves_the_index_as_it_is(client, index,
         (films.parent, "hold the same files"),
         (tmp_path / "missing", "is not there"),
         (tmp_path / "empty", "holds no video"),
-        (tmp_path / "note.txt", "add its own folder"),
+        (tmp_path / "note.txt", "add the folder that it is in"),
     ):
         job = change(client, f"add?path={path}")
         assert job["state"] == "failed" and part in job["line"] and "\n" not in job["line"]
