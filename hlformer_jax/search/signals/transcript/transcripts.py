@@ -171,8 +171,6 @@ def load(index: Index, content: str) -> Transcript | None:
     for source, facts, cues in rows:
         fields = json.loads(facts)
         fields["cues"] = [Cue(*cue) for cue in json.loads(zlib.decompress(cues))]
-            "cues": [Cue(*cue) for cue in json.loads(zlib.decompress(cues))]
-        }
         if source == _TRACKS:
             transcript.tracks = Source(**fields)
         elif source == _FILE:
