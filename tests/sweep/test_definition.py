@@ -23,7 +23,10 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
     [
         ({"variants": {}}, "no variants"),
         ({"seeds": ()}, "no seeds"),
-        ({"variants": {"a": {"model": {"fuson": "mean"}}}}, "config.model.fuson is unknown; did you mean"),
+        (
+            {"variants": {"a": {"model": {"fuson": "mean"}}}},
+            "config.model.fuson is unknown; did",
+        ),
         ({"variants": {"a": {"modl": {}}}}, "config.modl is unknown; did you mean 'model'"),
         ({"variants": {"a": {"model": 3}}}, "'a': config.model is a section"),
         ({"variants": {"a": {"dtype": {"x": 1}}}}, "config.dtype is a field"),
