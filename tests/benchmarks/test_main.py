@@ -16,7 +16,7 @@ from benchmarks import step as measured
 from benchmarks.measure import Floor, Options
 from benchmarks.step import PeerError, Training
 from hlformer_jax import models
-from hlformer_jax.config import default
+from hlformer_jax.config import debug, default
 from hlformer_jax.data.source import SPLITS
 from hlformer_jax.runtime import compiler
 from hlformer_jax.training import optim, prvr, step
@@ -90,7 +90,7 @@ def test_the_floor_is_the_slower_of_arithmetic_and_memory():
     assert measure.floor(1.0, 2 * most.bytes).seconds == pytest.approx(2)
 
 
-def test_the_clock_leaves_the_first_run_out_and_waits_for_the_results(monkeypatch):
+def test_clock_skips_the_first_run_and_waits(monkeypatch):
     now, took = [0.0], iter((64.0, 0.5, 0.125, 0.25, 0.625, 0.375))
 
     class Result:
@@ -135,7 +135,7 @@ def _wide():
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_operations_of_a_step_are_those_of_its_products_forwards_and_backwards():
+def test_step_operations_match_its_products():
     config = _wide()
     model, videos, captions = models.build(config), 6, 20
     batch = models.zero_batch(config, videos, captions)
@@ -161,7 +161,7 @@ def test_operations_of_a_step_are_those_of_its_products_forwards_and_backwards()
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_encoding_in_parts_takes_less_memory_and_counts_the_same_operations():
+def test_encoding_in_parts_takes_less_memory():
     wide = {"model.hidden_size": 64, "data.max_frames": 64, "data.visual_dim": 128}
     plain, in_parts = (
         Training(runs.retrieval("", **wide, **parts, **{"train.batch_size": 64}), 64, 1)
@@ -173,7 +173,7 @@ def test_encoding_in_parts_takes_less_memory_and_counts_the_same_operations():
     assert in_parts.flops() == plain.flops() > 1e8
 
 
-def test_the_rate_is_that_of_the_bytes_read_and_the_floor_that_of_copying_them():
+def test_prepare_rate_and_floor_count_input_bytes():
     config = default()
     config.data.update(visual_dim=6, text_dim=5, max_frames=30)
     [row] = measured.prepare(config, Options(videos=9))
@@ -199,16 +199,18 @@ def test_compiling_is_timed_part_by_part():
 @pytest.fixture
 def small(monkeypatch):
     """Few points, two functions, and this package again in the place of a peer."""
-    sizes = {"PAIRS": 5, "DIMENSION": 3, "POINTS": 4, "POINT_DIMENSION": 3, "RADII": (1e-6, 1.0)}
-    for name, value in {**sizes, "FUNCTIONS": ("distance", "pairwise_distance")}.items():
-        monkeypatch.setattr(geometry, name, value)
+    sizes = geometry.SMALL._replace(pairs=5, points=(4, 3), dtypes=("float32", "float64"))
+    monkeypatch.setattr(geometry, "SMALL", sizes)
+    monkeypatch.setattr(geometry, "DIMENSION", 3)
+    monkeypatch.setattr(geometry, "FUNCTIONS", ("distance", "pairwise_distance"))
+    monkeypatch.setattr(geometry, "LAYERS", ())
     monkeypatch.setattr(geometry, "floor", lambda flops, moved: Floor(flops, moved, 1.0))
-    monkeypatch.setattr(geometry, "peers", lambda dtype: {"peer": geometry.ours()})
+    monkeypatch.setattr(geometry, "peers", lambda dtype: {"peer": geometry.package_functions()})
 
 
 @pytest.mark.slow  # it compiles every function in two precisions
-def test_each_function_is_timed_and_measured_with_its_gradients_and_beside_its_peers(small):
-    rows = list(geometry.geometry(default(), Options(repeats=3)))
+def test_geometry_rows_have_times_errors_and_peers(small):
+    rows = list(geometry.geometry(debug(default()), Options(repeats=3)))
     assert [row.what for row in rows] == [
         f"{model}.{name}, {shape}"
         for model in geometry.MODELS
@@ -228,16 +230,15 @@ def test_each_function_is_timed_and_measured_with_its_gradients_and_beside_its_p
 @pytest.mark.slow  # it compiles every function
 @pytest.mark.parametrize("model", geometry.MODELS)
 @pytest.mark.parametrize("name", geometry.FUNCTIONS)
-def test_the_sixty_digits_are_those_of_the_functions(model, name, monkeypatch):
-    """Values and gradients of the formulas agree with the functions where these are exact."""
-    monkeypatch.setattr(geometry, "RADII", (0.1, 1.0))
-    [(_, facts)] = geometry._errors_of(model, name, "float32", {"ours": geometry.ours()})
+def test_sixty_digits_agree_with_the_functions(model, name):
+    libraries = {"ours": geometry.package_functions()}
+    [(_, facts)] = geometry.errors_of(model, name, "float32", libraries, (0.1, 1.0))
     assert facts["not finite"] == 0
     assert facts["error"] < 1e-5 and facts["gradient's error"] < 1e-4
 
 
 def test_a_wrong_or_infinite_value_is_seen():
-    ours = geometry.ours()
+    ours = geometry.package_functions()
     wrong = {
         ("lorentz", "distance"): lambda x, y: ours.functions["lorentz", "distance"](x, y) * 1.01,
     }
@@ -246,10 +247,10 @@ def test_a_wrong_or_infinite_value_is_seen():
         "wrong": ours._replace(functions=wrong),
         "infinite": ours._replace(functions=infinite),
     }
-    facts = dict(geometry._errors_of("lorentz", "distance", "float32", libraries))
+    facts = dict(geometry.errors_of("lorentz", "distance", "float32", libraries))
     np.testing.assert_allclose(facts["wrong"]["error"], 0.01, rtol=1e-3)
     np.testing.assert_allclose(facts["wrong"]["gradient's error"], 0.01, rtol=1e-3)
-    assert facts["infinite"]["not finite"] >= 2 * len(geometry.RADII)
+    assert facts["infinite"]["not finite"] >= 2 * len(geometry.Sizes().radii)
 
 
 def _checkout(folder, content=""):
@@ -271,7 +272,7 @@ def untouched(monkeypatch):
             del sys.modules[name]
 
 
-def test_every_setting_of_the_default_configuration_has_its_counterpart():
+def test_default_configuration_maps_to_released_settings():
     config = default()
     config.model.update(hidden_size=64, lorentz_dim=31, euclidean_blocks=2, lorentz_blocks=2)
     config.model.lorentz_widths = (0, 2)
@@ -297,7 +298,7 @@ def test_every_setting_of_the_default_configuration_has_its_counterpart():
         ("optim.weight_decay", 0.0, "0.01"),
     ],
 )
-def test_a_configuration_without_counterpart_is_refused_with_its_field(field, value, only):
+def test_unmappable_configuration_names_its_field(field, value, only):
     config = default()
     section, name = field.split(".")
     config[section][name] = value
@@ -306,7 +307,7 @@ def test_a_configuration_without_counterpart_is_refused_with_its_field(field, va
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_that_is_no_checkout_is_refused_with_what_it_lacks(tmp_path):
+def test_incomplete_checkout_names_missing_files(tmp_path):
     (_checkout(tmp_path) / "src" / "Opts" / "builder.py").unlink()
     with pytest.raises(PeerError, match="checkout") as error:
         measured.Released(tmp_path, default(), "cpu")

@@ -14,7 +14,7 @@ import processes
 import pytest
 
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import watch
 from hlformer_jax.search.signals.transcript import said, transcripts
 from hlformer_jax.video import subtitles
@@ -60,7 +60,7 @@ def following(index, settle=0.3, changes=True):
 
 
 @pytest.mark.slow  # waits for what settles, eight times
-def test_what_changes_is_a_line_and_is_in_the_index(index, films, tmp_path, monkeypatch):
+def test_changes_are_indexed_and_reported(index, films, tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "TICK", 50)
     archive.film(films / "before.film", ["red"] * 3)  # while nothing watched
     (films / "b.film").unlink()
@@ -89,8 +89,9 @@ def test_what_changes_is_a_line_and_is_in_the_index(index, films, tmp_path, monk
         disk = tmp_path / "disk"
         archive.film(disk / "d.film", ["black"] * 9)
         other = Index.open(index.directory)
-        with other.writing():  # as `add` does in another process
-            other.add_root(disk)
+        with other.running():  # as `add` does in another process
+            with other.writing() as writer:
+                writer.add_root(disk)
             archive.film(films / "while locked.film", ["blue"] * 2)
             wait("another process is writing")
         wait("indexed while locked.film")
@@ -105,11 +106,11 @@ def test_what_changes_is_a_line_and_is_in_the_index(index, films, tmp_path, monk
     }  # fmt: skip
     assert now.entries()[5].id == ids["new folder/n.film"]
     spoken = said.Said(now, archive.Encoder()).search("ahoy")
-    assert spoken.keys() == {now.manifest.videos["before.film"].content}
+    assert spoken.keys() == {now.videos["before.film"].content}
     assert now.verify() == {}
 
 
-def test_a_file_that_is_still_copied_is_not_read(index, films):
+def test_a_file_that_is_being_copied_waits(index, films):
     encoder, told = archive.Encoder(), []
     content = (films / "b.film").read_bytes()
     copy = films / "copied.film"
@@ -122,7 +123,7 @@ def test_a_file_that_is_still_copied_is_not_read(index, films):
             yield [str(copy)]
             time.sleep(0.06)
         assert encoder.seen == 0
-        assert "copied.film" not in Index.open(index.directory).manifest.videos
+        assert "copied.film" not in Index.open(index.directory).videos
         copy.write_bytes(content[:-3] + bytes(3))
         for _ in range(40):
             yield ()
@@ -134,7 +135,7 @@ def test_a_file_that_is_still_copied_is_not_read(index, films):
 
 
 @pytest.mark.parametrize("limit", ["instances", "watches"])
-def test_without_a_watch_of_the_system_files_are_looked_at(index, films, monkeypatch, limit):
+def test_files_are_polled_if_the_system_has_no_watches(index, films, monkeypatch, limit):
     watchfiles = pytest.importorskip("watchfiles", reason="the extra search is not installed")
     real, told = watchfiles.watch, []
     errors = {
@@ -158,7 +159,7 @@ def test_without_a_watch_of_the_system_files_are_looked_at(index, films, monkeyp
     assert "max_user_" in line and "no watches left" in line and "\n" not in line
 
 
-def test_an_index_that_is_deleted_while_it_is_watched_is_a_line(index):
+def test_a_deleted_index_ends_watching(index):
     changes = watch.watch_changes(index.directory)
     next(changes)
     shutil.rmtree(index.directory)
@@ -169,18 +170,18 @@ def test_an_index_that_is_deleted_while_it_is_watched_is_a_line(index):
         next(watch.watch_changes(index.directory))
 
 
-def test_what_was_removed_stays_out_and_what_fails_is_tried_once(index, films):
-    with index.writing():
-        index.drop("a.film")
-        index.manifest.excluded.add("a.film")
+def test_removed_videos_stay_out_and_failures_are_tried_once(index, films):
+    with index.writing() as writer:
+        writer.drop("a.film")
+        writer.exclude("a.film", "")
     os.utime(films / "a.film", (1, 1))
     (films / "bad.film").write_bytes(b"broken")
     told, changes = [], [["x"]] * 4
     options = told.append, archive.VIDEO, changes
     watch.follow(index.directory, archive.Encoder(), 0.0, *options, workers=0)
     assert len(told) == 1 and "is no film" in told[0]
-    assert {"a.film"} == Index.open(index.directory).manifest.excluded
-    assert "a.film" not in Index.open(index.directory).manifest.videos
+    assert {"a.film"} == set(Index.open(index.directory).excluded)
+    assert "a.film" not in Index.open(index.directory).videos
 
 
 PROGRAM = """
@@ -195,7 +196,7 @@ sys.exit(main(["watch", f"--index={sys.argv[1]}", "--settle=0.2", "--workers=0"]
 
 
 @pytest.mark.slow  # starts processes
-def test_a_killed_watch_goes_on_and_ctrl_c_ends_it(index, films):
+def test_a_killed_watch_continues_and_ctrl_c_ends_it(index, films):
     env = processes.environment()
     command = [sys.executable, "-c", PROGRAM, str(index.directory)]
     # Its decoding never ends, so that the kill comes before that whenever it comes.
@@ -219,4 +220,4 @@ def test_a_killed_watch_goes_on_and_ctrl_c_ends_it(index, films):
             (films / "hanging.film").rename(films / "new.film")
             archive.random_film(films / "slow.film", 60)
     now = Index.open(index.directory)
-    assert now.verify() == {} and len(now.manifest.videos) == 5 and not now.notes
+    assert now.verify() == {} and len(now.videos) == 5 and not now.notes
