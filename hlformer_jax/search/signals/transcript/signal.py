@@ -114,6 +114,6 @@ def _groups(scope: Scope, content: int, passages: Sequence[Passage]) -> Iterator
             videos_by_texts.setdefault(key, []).append(video)
             best[key] = min(indices)
     for key in sorted(videos_by_texts, key=lambda key: best[key]):
-        first, *copies = videos_by_texts[key]
+        first, *equal = videos_by_texts[key]
         passage = passages[best[key]]
-        yield Group(positions[first], passage.score, tuple(copies), passage.share)
+        yield Group(positions[first], passage.score, tuple(equal), passage.share)
