@@ -7,20 +7,19 @@ from typing import Any
 
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.cli.options import Options
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.query.library import Library
 
 
 def check_place(out: Path, flag: str, index: Index | None = None) -> None:
     """Refuse an output that lies in the directory of an index, or is a video of `index`."""
     real = Path(os.path.realpath(out))
-    inside = storage.index_around(out)
+    inside = database.index_around(out)
     if inside is None and index is not None and real.is_relative_to(index.directory.resolve()):
         inside = index.directory
     if inside is not None:
         raise SearchError(f"{flag}={out} lies in the index {inside}: choose another place")
-    if index is not None and index.name_below(real) in index.manifest.videos:
+    if index is not None and index.name_below(real) in index.videos:
         raise SearchError(f"{flag}={out} is a video of the index: choose another name")
 
 

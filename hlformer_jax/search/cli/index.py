@@ -26,12 +26,11 @@ from hlformer_jax.search.cli.options import (
     path,
 )
 from hlformer_jax.search.encoder import DEFAULT_ENCODER, load_encoder, reload_encoder
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import (
-    Index,
+from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.index.index import (
     check_rate,
 )
-from hlformer_jax.search.index.storage import EncoderFacts
+from hlformer_jax.search.index.records import EncoderFacts
 from hlformer_jax.search.ingest import watch as watch_folders
 from hlformer_jax.search.ingest.decoding import update_transcripts
 from hlformer_jax.search.ingest.extract import (
@@ -40,7 +39,7 @@ from hlformer_jax.search.ingest.extract import (
     default_workers,
     index_folder,
     real_video,
-    to_add,
+    resolve_additions,
 )
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import update_all
@@ -68,11 +67,11 @@ def index(options: Options) -> None:
         directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint
     )
     if options.checkpoint is not None:
-        _check_model(options.checkpoint, index.manifest.encoder)
-        with index.writing():
-            index.manifest.checkpoint = str(options.checkpoint.resolve())
+        _check_model(options.checkpoint, index.encoder)
+        with index.writing() as writer:
+            writer.set_checkpoint(options.checkpoint.resolve())
     extract_videos(index, encoder, options)
-    if any(one.indexed for one in index.manifest.videos.values()):
+    if index.contents():
         Library(directory, encoder=encoder).ranked()  # so that the first question need not wait
 
 
@@ -84,8 +83,8 @@ def add(options: Options) -> None:
     """Index files, removed ones too, or a further folder, and leave all others alone."""
     index = console.open_index(options.index)
     _check_work(options)
-    chosen, further = to_add(index, options.paths, console.report)
-    encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    chosen, further = resolve_additions(index, options.paths, console.report)
+    encoder = reload_encoder(index.encoder, options.encoder)
     extract_videos(index, encoder, options, chosen, further)
 
 
@@ -102,7 +101,7 @@ def watch(options: Options) -> None:
         raise SearchError(f"--settle={options.settle:g}: give seconds above 0")
     optional("watchfiles", "search")
     index = console.open_index(options.index)
-    encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
     for root in index.roots.values():
         console.say(f"watching {root} (Ctrl-C ends it)")
@@ -132,10 +131,10 @@ def prepare_index(
     try:
         index = Index.open(directory)
     except DamagedError:  # of which nothing is left
-        storage.check_place(directory)
+        database.check_place(directory)
     except SearchError:
-        storage.check_place(directory)
-        if any((directory / name).exists() for name in (storage.MANIFEST, storage.MARK)):
+        database.check_place(directory)
+        if database.is_begun(directory):
             raise
     if index is None:
         inside = directory.resolve()
@@ -149,13 +148,13 @@ def prepare_index(
         return Index.create(directory, folder, encoder, rate, places), encoder
     for note in index.notes:
         console.report(note)
-    if fps is not None and fps != index.manifest.fps:
+    if fps is not None and fps != index.fps:
         raise SearchError(
-            f"{directory} has {index.manifest.fps:g} frames a second and --fps={fps:g} asks for"
+            f"{directory} has {index.fps:g} frames a second and --fps={fps:g} asks for"
             " others: leave --fps out, or make a new index by --index"
         )
     root, known = folder.resolve(), index.roots
-    moved = "" if root in known.values() or not index.manifest.root else None
+    moved = "" if root in known.values() else None
     if moved is None and move_root:
         away = [name for name in known if index.is_missing(name)]
         if len(away) != 1:
@@ -176,14 +175,11 @@ def prepare_index(
             f" where it is now {root}, or, for a further folder,"
             f" {command_line('search', 'add', root, f'--index={directory}')}"
         )
-    encoder = reload_encoder(index.manifest.encoder, given)
+    encoder = reload_encoder(index.encoder, given)
     index.check_encoder(encoder)
     if root not in known.values():
-        with index.writing():
-            if moved:
-                index.manifest.roots[moved] = str(root)
-            else:
-                index.manifest.root = str(root)
+        with index.writing() as writer:
+            writer.move_root(moved, root)
     return index, encoder
 
 
@@ -224,7 +220,7 @@ def extract_videos(
         given = options.encoder
         if given is not None and os.path.isdir(given):
             given = os.path.abspath(given)
-        load = functools.partial(reload_encoder, index.manifest.encoder, given)
+        load = functools.partial(reload_encoder, index.encoder, given)
         source = cluster.source(options.ray, index, load, options.workers)
     with console.progress_bar("video") as bar:
 
@@ -265,9 +261,9 @@ def transcribe(options: Options) -> None:
     recognisers = recognition.load_all(
         options.ocr, options.speech, options.language, options.audio, console.report
     )
-    encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
-    with index.writing():
+    with index.running():
         update_transcripts(index, real_video(), console.report, workers=default_workers())
         for recogniser in recognisers:
             with console.progress_bar("video") as bar:

@@ -19,8 +19,7 @@ from hlformer_jax.search.cli.options import (
     option,
     repeated,
 )
-from hlformer_jax.search.index import packed, storage
-from hlformer_jax.search.index.database import WAIT_SECONDS, Index
+from hlformer_jax.search.index import Index, packed, split_name
 from hlformer_jax.search.ingest.extract import counted
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import said, transcripts
@@ -34,20 +33,16 @@ def status(options: Options) -> None:
     index = console.open_index(options.index)
     of = index.summary()
     noted = [entry for entry in index.entries() if entry.reason]
-    damaged = [one.line for one in transcripts.damaged(index).values()]
-    left_out: list[transcripts.Problem] = []
-    with contextlib.suppress(DamagedError):  # of which `damaged` has a line
-        left_out = transcripts.problems(index)
+    left_out = transcripts.problems(index)
     if options.json:
         lists: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
         for entry in noted:
             kind = "failures" if entry.state == "failed" else "warnings"
             lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
         lists["subtitles"] = [problem._asdict() for problem in left_out]
-        lists["transcripts"] = damaged
         print(json.dumps(files.jsonable(of | lists), indent=2))
         return
-    level = index.manifest.levels.get(rankers.DEFAULT)
+    level = index.thresholds.get(rankers.DEFAULT)
     length = (
         f"{format_clock(of['seconds'])} long, {of['frames']} frames, {of['bytes'] / 1e6:.1f} MB"
     )
@@ -73,8 +68,6 @@ def status(options: Options) -> None:
         print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
     for problem in left_out:
         print(f"  subtitles: {printable(problem.file)}: {printable(problem.reason)}")
-    for line in damaged:
-        print(f"  damaged: {printable(line)}")
 
 
 @command(
@@ -87,7 +80,7 @@ def remove(options: Options) -> None:
     """Take videos out of an index, until they are added again; the files stay."""
     index = console.open_index(options.index)
     count = index.remove(options.videos)
-    print(f"removed {count} of {count + len(index.manifest.videos)} videos")
+    print(f"removed {count} of {count + len(index.videos)} videos")
 
 
 @command(
@@ -103,8 +96,8 @@ def tag(options: Options) -> None:
     if options.add or options.drop:
         if not options.videos:
             raise SearchError("which videos? Give their paths or ids")
-        with index.writing(wait=WAIT_SECONDS):
-            index.tag({index.name_of(one) for one in options.videos}, options.add, options.drop)
+        with index.writing() as writer:
+            writer.tag({index.name_of(one) for one in options.videos}, options.add, options.drop)
     names = {index.name_of(one) for one in options.videos}
     for entry in index.entries():
         if entry.video in names or entry.tags and not names:
@@ -120,7 +113,7 @@ def prune(options: Options) -> None:
         raise SearchError(f"{index.root} is not there: is its disk mounted? Nothing is dropped")
     for root in away.values():
         console.report(f"{root} is not there: is its disk mounted? Nothing of it is dropped")
-    offline = [one for one in index.offline() if storage.split_name(one)[0] not in away]
+    offline = [one for one in index.offline() if split_name(one)[0] not in away]
     names = [one for one in offline if files.is_gone(index.path(one), follow=True)]
     if kept := len(offline) - len(names):
         first = next(one for one in offline if one not in names)
@@ -130,35 +123,28 @@ def prune(options: Options) -> None:
     if not options.yes:
         print(f"{len(names)} videos are offline" + ("; --yes drops them" if names else ""))
         return
-    with index.writing(wait=WAIT_SECONDS):
+    with index.writing() as writer:
         gone = set(index.offline()) & set(names)
-        index.forget(gone)
-    print(f"dropped {len(gone)} videos, {len(index.manifest.videos)} are left")
+        writer.forget(gone)
+    print(f"dropped {len(gone)} videos, {len(index.videos)} are left")
 
 
 @command(INDEX)
 def verify(options: Options) -> None:
     """Read an index through, and name what is damaged."""
     index = Index.open(options.index)
-    wrong = index.verify() | packed.damaged(index.directory)
-    wrong |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
-    texts = said.damaged(index)
-    for line in (*wrong.values(), *(damage.line for damage in texts.values())):
+    wrong = index.verify() | packed.damaged(index.directory) | said.damaged(index)
+    for line in wrong.values():
         print(printable(line))
     contents = index.contents()
-    paths = (index.text, index.text_copy, index.text_vectors)
-    total = len(contents) + sum(os.path.lexists(path(one)) for one in contents for path in paths)
+    total = len(contents) + sum(os.path.lexists(index.text_vectors(one)) for one in contents)
+    total += 3  # the database, its copy, and the rounded rows
     with contextlib.suppress(OSError):  # which `packed.damaged` has told
         total += len(packed.own_files(index.directory))
-    if wrong or texts:
+    if wrong:
         again = command_line("search", "index", index.root, f"--index={options.index}")
-        count = len(wrong) + len(texts)
-        mended = len(wrong) + sum(damage.is_mended for damage in texts.values())
-        remedy = f"{again} makes them anew"
-        if mended < count:
-            remedy = f"{again} makes {mended} anew; the lines above say what the others need"
-        raise DamagedError(f"{count} of {total} files are damaged: {remedy}")
-    print(f"{total} files are whole")
+        raise DamagedError(f"{len(wrong)} of {total} parts are damaged: {again} makes them anew")
+    print(f"{total} parts are whole")
 
 
 @command(INDEX, *RANKER)

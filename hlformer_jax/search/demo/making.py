@@ -15,8 +15,7 @@ from hlformer_jax.search.demo.drawing import frames_for_training, write_video
 from hlformer_jax.search.demo.kinds import kinds, subtitles, times_of
 from hlformer_jax.search.demo.scenes import Story, stories
 from hlformer_jax.search.encoder import load_encoder
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.ingest.extract import index_folder
 
 NOTE, MADE_BY = "demo.json", "hlformer_jax.search demo"
@@ -175,7 +174,7 @@ def _index(out: Path, report: Callable[[str], None], encoder_folder: Path) -> No
     """Brings the index of DIR/videos, DIR/index, up to date."""
     encoder, places = load_encoder(encoder_folder)
     directory = out / "index"
-    if (directory / storage.MANIFEST).exists():
+    if database.is_begun(directory):
         index = Index.open(directory)
     else:
         index = Index.create(directory, out / "videos", encoder, places=places)

@@ -11,7 +11,7 @@ from hlformer_jax.data import extracted, source
 from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search.evaluate.captions import SPLITS, Caption
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 
 SHARES = (0.8, 0.1)
 """Shares of the videos in train and val where the captions name no split; test has the rest."""
@@ -36,7 +36,7 @@ def write_features(
       SearchError: when no video of the captions is indexed, or a split would be empty.
       OSError: when the folder cannot be written.
     """
-    contents = {name: one.content for name, one in index.manifest.videos.items() if one.indexed}
+    contents = {name: one.content for name, one in index.videos.items() if one.indexed}
     captions = [caption for caption in captions if caption.single and caption.video]
     asked = {caption.video for caption in captions}
     if missing := sorted(asked - contents.keys()):
@@ -58,9 +58,9 @@ def write_features(
     for texts in parents.values():
         sentences |= texts
     videos = sorted({caption.video for caption in kept})
-    facts = index.manifest.encoder
+    facts = index.encoder
     slug = re.sub(r"[^0-9A-Za-z._-]+", "-", facts.name).strip(".-") or "encoder"
-    about = {**dataclasses.asdict(facts), "fps": index.manifest.fps}
+    about = {**dataclasses.asdict(facts), "fps": index.fps}
     vectors = ((video, index.read(contents[video]).vectors) for video in videos)
     words = tokens(encoder, sentences)
     name = f"{slug}-{facts.fingerprint[:12]}"

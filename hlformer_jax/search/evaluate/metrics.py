@@ -15,7 +15,7 @@ from hlformer_jax import cli
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.evaluate.captions import Caption
 from hlformer_jax.search.evaluate.threshold import RATES, Separation, auc, trade_off
-from hlformer_jax.search.index.database import Entry
+from hlformer_jax.search.index import Entry
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.text import suggestion

@@ -22,8 +22,8 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import Level
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import Threshold
 from hlformer_jax.search.signals import rankers
 
 
@@ -104,8 +104,8 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
                 f"{len(absent)} captions do not tell what {percent:g} % are: give"
                 f" {math.ceil(100 / percent) - 1} on what is seen, or a larger rate"
             )
-        known[name] = Level(above, percent, len(absent), frames)
+        known[name] = Threshold(above, percent, len(absent), frames)
     if percent and not known:
         raise SearchError("no caption is one sentence on what is seen in a video")
-    with index.writing():
-        index.manifest.levels = index.manifest.levels | known if percent else {}
+    with index.writing() as writer:
+        writer.set_thresholds(index.thresholds | known if percent else {})

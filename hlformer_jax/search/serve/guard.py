@@ -198,7 +198,7 @@ def install(server: FastAPI, library: Library) -> None:
         _, *names = first["loc"]  # of a repeated parameter, its number follows its name
         return _refuse(400, f"{names[0] if names else 'the request'}: {first['msg']}")
 
-    def failed(_: Any, error: Any) -> JSONResponse:  # in a thread: it may read the manifest
+    def failed(_: Any, error: Any) -> JSONResponse:  # in a thread: it may read the index
         summary = {}
         with suppress(Exception):
             summary = dict(library.status())

@@ -26,8 +26,8 @@ from starlette.responses import Response
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.files import jsonable
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.ingest.extract import Progress, counted, index_folder, to_add
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.ingest.extract import Progress, counted, index_folder, resolve_additions
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.guard import Answer, ParameterError
@@ -104,7 +104,7 @@ class Jobs:
         """Adds a folder or file, as the command `add` does."""
 
         def work(index: Index) -> str:
-            only, further = to_add(index, [path], self._note, self._pulse)
+            only, further = resolve_additions(index, [path], self._note, self._pulse)
             return self._extract(index, only, further=further)
 
         return self._begin("add", work)
@@ -114,7 +114,7 @@ class Jobs:
 
         def work(index: Index) -> str:
             count = index.remove(videos)
-            return f"removed {count} of {count + len(index.manifest.videos)} videos"
+            return f"removed {count} of {count + len(index.videos)} videos"
 
         return self._begin("remove", work)
 
@@ -184,7 +184,7 @@ class Jobs:
         )  # fmt: skip
         line = re.sub(r" \([^)]*\)", "", counted("the index", report.counts))
         self._change(lambda job: {"line": f"{line}; its rows are being read", "video": ""})
-        if any(one.indexed for one in index.manifest.videos.values()):
+        if index.contents():
             self._library.ranked()  # so that the next question need not wait
         return line
 
@@ -271,7 +271,7 @@ def addresses(library: Library, jobs: Jobs, allowed: Allowed) -> APIRouter:
         """
         videos = [known(one).video for one in id]
         if folder is not None:
-            further = Index.open(library.directory).manifest.roots
+            further = {n: str(p) for n, p in Index.open(library.directory).roots.items() if n}
             if folder not in further:
                 raise HTTPException(404, "there is no such further folder in this index")
             videos.append(further[folder])

@@ -25,7 +25,7 @@ from hlformer_jax import __version__, files, video
 from hlformer_jax.errors import QueryError, SearchError, UserError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.export import clip_name
-from hlformer_jax.search.index import storage
+from hlformer_jax.search.index import database
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import schemas
@@ -156,7 +156,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
     made.add_tool(search)
     made.add_tool(show, structured_output=False)
     if clips is not None:
-        if (inside := storage.index_around(clips)) is not None:
+        if (inside := database.index_around(clips)) is not None:
             raise files.OutputError(f"{clips} lies in the index {inside}: choose another folder")
         files.check_directory(clips)
         made.add_tool(cut)

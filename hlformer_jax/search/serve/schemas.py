@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
 from hlformer_jax.search import times
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import split_name
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import split_name
 from hlformer_jax.search.query import results as archive
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve.redaction import base_name, without_paths
@@ -89,7 +89,7 @@ def status(library: Library, manage: bool) -> dict[str, Any]:
 def roots(index: Index) -> dict[str, Any]:
     """The folders of an index, with their paths; only for those who may change it."""
     counts = {name: {"videos": 0, "failed": 0} for name in index.roots}
-    for video, record in index.manifest.videos.items():
+    for video, record in index.videos.items():
         if own := counts.get(split_name(video)[0]):
             own["videos" if record.indexed else "failed"] += 1
     return {

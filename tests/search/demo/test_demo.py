@@ -372,9 +372,9 @@ def test_kinds_are_found_as_they_can_be_and_a_calibrated_level_keeps_its_rate(ma
     # A tenth of 60 and of 54 is promised, with three deviations.
     assert kinds["absent combination"]["good"] < 22
     assert kinds["absent colour or shape"]["good"] < 23 < figures["rankers"]["best_frame"]["AUC"]
-    vectors = lambda name: library._index.read(
-        library._index.manifest.videos[name].content
-    ).vectors.astype(np.float32)
+    vectors = lambda name: library._index.read(library._index.videos[name].content).vectors.astype(
+        np.float32
+    )
     for one in {one.video: one for one in asked if one.kind == "copied"}.values():
         own, copy = vectors(one.video), vectors(one.also[0])
         assert np.median((own * copy).sum(-1)) > 0.6
@@ -382,7 +382,7 @@ def test_kinds_are_found_as_they_can_be_and_a_calibrated_level_keeps_its_rate(ma
 
 @pytest.mark.slow
 def test_a_second_time_nothing_is_made_anew(made):
-    parts = ("videos", "encoder", "index/videos")
+    parts = ("videos", "encoder")
     times = lambda: {
         path: path.stat().st_mtime_ns
         for part in parts

@@ -117,7 +117,7 @@ def test_what_captions_find_in_their_videos_and_elsewhere_is_that_of_loops(index
         Caption("a.film", "white", said=True), Caption("", "yellow", kind="k"),
     ]  # fmt: skip
     metrics, apart = evaluate(library, asked)
-    frames = {one.video: index.read(index.manifest.videos[one.video].content).vectors
+    frames = {one.video: index.read(index.videos[one.video].content).vectors
               for one in library.ranked()}  # fmt: skip
 
     def above(sentence, videos):
@@ -236,7 +236,7 @@ def test_the_features_are_the_vectors_of_the_index_and_the_encoder_s_tokens(inde
         (c.video, c.sentence, c.start, c.end) for c in CAPTIONS
     )
     for video, caption in kept:
-        vectors = index.read(index.manifest.videos[video].content).vectors
+        vectors = index.read(index.videos[video].content).vectors
         np.testing.assert_array_equal(reader.read_frames(video), vectors.astype(np.float32))
         (tokens,) = archive.Encoder().encode_tokens([caption.sentence])
         np.testing.assert_array_equal(reader.read_words(caption.caption_id), tokens)
