@@ -89,7 +89,7 @@ CREATE TABLE thresholds (
 ) WITHOUT ROWID;
 CREATE TABLE cues (
     content TEXT NOT NULL REFERENCES contents(hash) ON DELETE CASCADE, position INTEGER NOT NULL,
-    source TEXT NOT NULL, facts TEXT NOT NULL, cues TEXT NOT NULL, PRIMARY KEY (content, position)
+    source TEXT NOT NULL, facts TEXT NOT NULL, cues BLOB NOT NULL, PRIMARY KEY (content, position)
 ) WITHOUT ROWID;
 CREATE TABLE partial_recognitions (
     content TEXT PRIMARY KEY REFERENCES contents(hash) ON DELETE CASCADE,
