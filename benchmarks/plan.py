@@ -576,19 +576,15 @@ def _extract(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     """A batch of images through an encoder as large as SigLIP base/16 at 224 pixels."""
     encoders = optional("hlformer_jax.encoders.encoder", "search")
     train = optional("hlformer_jax.encoders.train", "search")
-    transformer = optional("hlformer_jax.encoders.transformer", "search")
     pixels, size = encoder_size(options.encoder)
     encoder = train.untrained(pixels, ["a person opens the fridge"], size=size, name="plan")
-    preparation = encoder.preparation
     kernel_dtype = jnp.dtype(config.dtype)
 
     def shape_of(x: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, kernel_dtype if x.ndim > 1 else x.dtype)
 
     def program(params: Any, images: Any) -> Any:
-        return transformer.encode_images(
-            params, encoder.config, images, preparation.shift, preparation.scale
-        )
+        return encoders.encode_images(params, encoder.config, encoder.image_processor, images)
 
     images = jax.ShapeDtypeStruct((encoders.MAX_IMAGES_AT_ONCE, pixels, pixels, 3), np.uint8)
     params = jax.tree.map(shape_of, encoder.params["vision"])

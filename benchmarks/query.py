@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,15 @@ from benchmarks.measure import (
 )
 from hlformer_jax import files, models, parallel
 from hlformer_jax.data.transforms import unit
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import UserError, optional
 from hlformer_jax.models import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
+from hlformer_jax.search.encoder import load_encoder
 from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index, load_encoder
+from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import Stamp, VideoArrays
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.rankers import LABELS
@@ -144,11 +146,23 @@ def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
     return measure.floor(flops, moved, dtype)
 
 
-class Archive:
-    """Simulated vectors, of width d, of so many hours of video: two videos at least.
+class _RandomTexts:
+    """An encoder whose texts have random vectors: passages are too many to be encoded."""
 
-    It stands for an encoder too, of passages of subtitles, which are too many to be encoded.
-    """
+    def __init__(self, encoder: Encoder, width: int) -> None:
+        self.name, self.fingerprint = encoder.name, encoder.fingerprint
+        self.preprocessing, self.preprocess = encoder.preprocessing, encoder.preprocess
+        self.width, self.image_size = width, encoder.image_size
+        self.encode_images, self.probability = encoder.encode_images, encoder.probability
+
+    def encode_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
+        """Return random unit vectors, always the same for the same texts."""
+        random = np.random.default_rng(zlib.crc32("".join(texts).encode()))
+        return unit(random.standard_normal((len(texts), self.width)))
+
+
+class Archive:
+    """Simulated vectors, of width d, of so many hours of video: two videos at least."""
 
     def __init__(self, hours: float, width: int) -> None:
         self.videos = max(round(hours * 3600 / SECONDS), 2)
@@ -163,20 +177,15 @@ class Archive:
         frames /= np.linalg.norm(frames, axis=1, keepdims=True)
         return frames
 
-    def write(self, directory: Path, encoder: Any, places: tuple[str, ...]) -> Index:
+    def write(self, directory: Path, encoder: Encoder, places: tuple[str, ...]) -> Index:
         """A new index of the archive, which names an encoder and where it can be loaded from."""
         root = directory.with_name(f"{directory.name}-videos")
         index = Index.create(directory, root, encoder, places=places)
         with index.writing():
             for video in range(self.videos):
                 self.put(index, video)
-            said.embed(index, self, lambda line: None)
+            said.embed(index, _RandomTexts(encoder, self.width), lambda line: None)
         return index
-
-    def sentences(self, texts: list[str]) -> Float[np.ndarray, "Q d"]:
-        """Random unit vectors, of the same texts always the same."""
-        random = np.random.default_rng(zlib.crc32("".join(texts).encode()))
-        return unit(random.standard_normal((len(texts), self.width)))
 
     def put(self, index: Index, video: int) -> None:
         """Writes a video into an index held for writing; rows follow the videos' numbers."""
@@ -200,7 +209,7 @@ class Archive:
             index.tag([name], ["kept"])
 
 
-def prepared_encoder(given: str, folder: Path) -> tuple[Any, tuple[str, ...]]:
+def prepared_encoder(given: str, folder: Path) -> tuple[Encoder, tuple[str, ...]]:
     """The encoder that is measured with, and where it can be loaded from again.
 
     `given` is a folder, a hub id, or one of random parameters, written into the new `folder`:
@@ -208,11 +217,11 @@ def prepared_encoder(given: str, folder: Path) -> tuple[Any, tuple[str, ...]]:
     """
     if given not in ("base", "tiny"):
         return load_encoder(given)
-    encoders = optional("hlformer_jax.encoders", "search")
+    hub = optional("hlformer_jax.encoders.hub", "search")
     train = optional("hlformer_jax.encoders.train", "search")
     pixels, size = encoder_size(given)
     words = "a person opens the fridge " + " ".join(f"word{i}" for i in range(size.vocabulary))
-    encoders.save(train.untrained(pixels, [words], size=size, name=given), folder)
+    hub.save(train.untrained(pixels, [words], size=size, name=given), folder)
     return load_encoder(folder)
 
 
@@ -258,7 +267,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 def _queries(
-    archive: Archive, index: Index, encoder: Any, repeats: int, store: str
+    archive: Archive, index: Index, encoder: Encoder, repeats: int, store: str
 ) -> Iterator[Row]:
     hours = archive.videos * SECONDS / 3600
     size = f"{hours:,.4g} hour{'s' * (hours != 1)}: "
@@ -274,7 +283,7 @@ def _queries(
     yield Row(f"{size}rows packed", summary([clock(pack)]), None, _sizes(index.directory))
     # Words that a fiftieth, a two-hundredth and fewer of the passages have.
     sentences = [f"word30 word100 word{200 + i}" for i in range(max(repeats, 3) + 1)]
-    sentence = timed(encoder.sentences, sentences[:1], repeats=5, seconds=1.0)
+    sentence = timed(encoder.encode_texts, sentences[:1], repeats=5, seconds=1.0)
     others = {ranker: {"only": "seen"} for ranker in ("segments", "top_3_frames, normalised")}
     if store:
         upload = library("best_frame", stored=True).upload
@@ -292,7 +301,7 @@ def _queries(
         yield Row(f"{size}query, {name}", whole, floor, facts)
     with index.writing():
         archive.put(index, archive.videos)
-        said.embed(index, archive, lambda line: None)
+        said.embed(index, _RandomTexts(encoder, archive.width), lambda line: None)
     yield Row(f"{size}packed again for a new video", summary([clock(pack)]))
 
 
@@ -337,11 +346,11 @@ def _open_and_ask(directory: str, start: str) -> None:
     from hlformer_jax.errors import optional
 
     sentence = "a person opens the fridge"
-    optional("hlformer_jax.encoders", "search")
+    optional("hlformer_jax.encoders.hub", "search")
     marks = [float(start), time.time()]
     library = search.open(directory)
     marks.append(time.time())
-    library.encoder.sentences([sentence])
+    library.encoder.encode_texts([sentence])
     marks.append(time.time())
     for _ in range(2):
         library.query(sentence)

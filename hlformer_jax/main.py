@@ -163,7 +163,7 @@ def _query(config: Any, source: Path) -> int:
         return command.fail("--mode=query takes one process: leave --processes out")
     encoder = None
     if ENCODER.value and QUERY.value:
-        encoder = optional("hlformer_jax.encoders", "search").load_text(
+        encoder = optional("hlformer_jax.encoders.hub", "search").load_text(
             ENCODER.value, report=_report
         )
     asked = QUERY.value, CAPTION.value, encoder, SPLIT.value, TOP.value

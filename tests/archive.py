@@ -45,6 +45,10 @@ class FilmError(UserError, ValueError):
     """A film that cannot be read."""
 
 
+def preprocess(image):
+    return image[:4, :4]
+
+
 class Encoder:
     """The encoder; `probable` gives it a learned scale and bias."""
 
@@ -53,21 +57,21 @@ class Encoder:
     width = token_width = WIDTH
     max_tokens = 8
     image_size = 4
+    preprocess = staticmethod(preprocess)
 
     def __init__(self, fingerprint="f" * 64, probable=False):
         self.fingerprint = fingerprint
         self.probable = probable
-        self.preparation = SimpleNamespace(apply=preprocess)
         self.seen = 0
 
-    def images(self, pixels):
+    def encode_images(self, pixels):
         self.seen += len(pixels)
         return embed(pixels.astype(np.float64).mean(axis=(1, 2)))
 
-    def sentences(self, texts):
+    def encode_texts(self, texts):
         return np.concatenate([embed(self._colours(text).mean(0, keepdims=True)) for text in texts])
 
-    def tokens(self, texts):
+    def encode_tokens(self, texts):
         return [embed(self._colours(text)) for text in texts]
 
     def probability(self, cosine):
@@ -76,10 +80,6 @@ class Encoder:
     def _colours(self, text):
         known = [COLOURS[word] for word in text.split() if word in COLOURS]
         return np.asarray(known or [COLOURS["white"]], float)
-
-
-def preprocess(image):
-    return image[:4, :4]
 
 
 def embed(colours):

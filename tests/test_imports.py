@@ -29,9 +29,10 @@ MAY_IMPORT = {
         "lazy", "typing", "errors", "command", "config", "ops", "parallel", "files", "data",
         "models",
     },
+    "encoders": {"lazy", "typing", "errors", "files"},
     "training": {
         "typing", "errors", "files", "config", "ops", "losses", "parallel", "data", "models",
-        "retrieval",
+        "retrieval", "encoders",
     },
     "torch_checkpoint": {"errors", "config", "training"},
     "figures": {
@@ -42,7 +43,6 @@ MAY_IMPORT = {
         "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
         "training", "figures",
     },
-    "encoders": {"typing", "errors", "files"},
     "video": {"typing", "errors", "files"},
     "search": {
         "typing", "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
@@ -59,16 +59,18 @@ MAY_IMPORT = {
 SEARCH_MAY_IMPORT = {
     "times": set(),
     "index": set(),
+    "encoder": {"index"},
     "signals": {"times", "index"},
-    "query": {"times", "index", "signals"},
+    "query": {"times", "index", "encoder", "signals"},
     "ingest": {"index", "signals"},
     "export": {"times", "query"},
     "evaluate": {"index", "signals", "query"},
-    "demo": {"times", "index", "ingest"},
+    "demo": {"times", "index", "encoder", "ingest"},
     "serve": {"times", "index", "signals", "query", "ingest", "export"},
     "cli": {
         "times",
         "index",
+        "encoder",
         "signals",
         "query",
         "ingest",

@@ -22,7 +22,7 @@ for hit in library.query("a person opens the fridge", k=5):
     assert hit.times.shape == hit.scores.shape  # the score of every frame, and its second
 
 encoder = encoders.load("ENCODER")  # a folder, or a hub id: google/siglip-base-patch16-224
-vectors = encoder.sentences(["a red circle", "a blue square"])  # float32, of unit length
+vectors = encoder.encode_texts(["a red circle", "a blue square"])  # float32, of unit length
 print(vectors.shape, search.open("DIR", ranker="best_frame", encoder=encoder).ranker_name)
 ```
 
@@ -32,8 +32,8 @@ The package needs the extra `search`, a Ray cluster the extra `ray` and PostgreS
 """
 
 from pathlib import Path
-from typing import Any
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search.index.database import Entry, Index
@@ -49,7 +49,7 @@ def open(
     directory: str | Path,
     checkpoint: str | Path | None = None,
     ranker: str | None = None,
-    encoder: Any = None,
+    encoder: Encoder | str | Path | None = None,
     store: str | Store | None = None,
     normalise: bool = False,
 ) -> Library:

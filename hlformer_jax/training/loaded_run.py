@@ -22,6 +22,7 @@ from hlformer_jax import files, parallel, training
 from hlformer_jax.config import default, family_of, leaves
 from hlformer_jax.data import dataset, synthetic
 from hlformer_jax.data.split import Split
+from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import UserError, suggestion
 from hlformer_jax.retrieval import evaluation, localisation, ranking
 from hlformer_jax.retrieval.ranking import Result
@@ -254,7 +255,9 @@ def _durations(split: Split) -> dict[int, float]:
     return {int(video): span.duration for video, span in spans if span is not None}
 
 
-def check_encoder(config: ConfigDict, encoder: Any, warn: Callable[[str], None]) -> None:
+def check_encoder(
+    config: ConfigDict, encoder: TokenEncoder | None, warn: Callable[[str], None]
+) -> None:
     """Refuses an encoder (or None) that did not make the data set's features; warns of TVR's.
 
     Raises:
@@ -295,7 +298,7 @@ def answer(
     path: Path,
     sentences: Sequence[str],
     captions: Sequence[str] = (),
-    encoder: Any = None,
+    encoder: TokenEncoder | None = None,
     split: str = "test",
     top: int = 10,
     report: Callable[[str], None] = print,
@@ -308,7 +311,7 @@ def answer(
       path: a run's directory or a converted checkpoint.
       sentences: free sentences; their features are the encoder's.
       captions: ids of captions of the split; their features are prepared.
-      encoder: an `encoders.TextEncoder`; None where there are no sentences.
+      encoder: the encoder of the training features; None without sentences.
       split: the split whose videos are ranked.
       top: how many videos of each.
       report: takes lines of the answer.
@@ -319,7 +322,10 @@ def answer(
     if sentences:
         check_encoder(config, encoder, warn)
     archive = Archive(config, path, split, warn)
-    words = [*(encoder.tokens(sentences) if sentences else ()), *map(archive.words, captions)]
+    words = [
+        *(encoder.encode_tokens(sentences) if encoder is not None and sentences else ()),
+        *map(archive.words, captions),
+    ]
     for asked, videos in zip((*sentences, *captions), archive.ask(words, top), strict=True):
         report(f"{asked!r}: the best of {len(archive.split)} videos of {split}")
         report(f"{'rank':>4}  {'score':>7}  {'moment':<17}  video")

@@ -13,9 +13,9 @@ import pytest
 from scipy import special
 
 from hlformer_jax import encoders
-from hlformer_jax.encoders import EncoderError, config, transformer
+from hlformer_jax.encoders import EncoderError, config, families, hub, transformer
 from hlformer_jax.encoders import encoder as module
-from hlformer_jax.encoders.config import LARGEST_ID
+from hlformer_jax.encoders.families.clip import LARGEST_ID
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ID = "someone/tiny"
@@ -41,20 +41,20 @@ def distance(ours, theirs):
 
 
 def test_images_agree_with_transformers(encoder, expected, pictures):
-    found = encoder.images(inputs(encoder, pictures))
+    found = encoder.encode_images(inputs(encoder, pictures))
     assert found.dtype == np.float32 and found.shape == (3, encoder.width)
     assert distance(found, expected.images) < AGREEMENT
 
 
 def test_sentences_agree_with_transformers(encoder, expected, sentences):
-    found = encoder.sentences(sentences)
+    found = encoder.encode_texts(sentences)
     assert type(found) is np.ndarray  # on the host
     assert found.dtype == np.float32 and found.shape == (len(sentences), encoder.width)
     assert distance(found, expected.sentences) < AGREEMENT
 
 
 def test_features_of_tokens_agree_with_transformers(encoder, expected, sentences):
-    features = encoder.tokens(sentences[: len(expected.tokens)])
+    features = encoder.encode_tokens(sentences[: len(expected.tokens)])
     _, real = encoder.tokenizer(sentences)
     for own, theirs, mask in zip(features, expected.tokens, real, strict=False):
         assert own.shape == (mask.sum(), encoder.token_width)
@@ -66,7 +66,10 @@ def test_features_of_tokens_agree_with_transformers(encoder, expected, sentences
 @pytest.mark.parametrize("kind", ["old_clip", "siglip"])
 def test_bfloat16_stays_near(kind, expected, loaded, sentences, pictures):
     encoder = loaded(kind, "bfloat16")
-    images, texts = encoder.images(inputs(encoder, pictures)), encoder.sentences(sentences)
+    images, texts = (
+        encoder.encode_images(inputs(encoder, pictures)),
+        encoder.encode_texts(sentences),
+    )
     assert images.dtype == texts.dtype == np.float32
     apart = max(distance(images, expected.images), distance(texts, expected.sentences))
     assert 1e-4 < apart < ROUNDED
@@ -78,34 +81,34 @@ def test_what_fills_a_batch_up_changes_nothing(loaded, sentences):
     at_once = module.IMAGES_AT_ONCE["cpu"]
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (2 * at_once + 3, 36, 36, 3), np.uint8)
-    together = encoder.images(pixels)
-    one_by_one = np.concatenate([encoder.images(pixels[i : i + 1]) for i in (0, 17, 34)])
+    together = encoder.encode_images(pixels)
+    one_by_one = np.concatenate([encoder.encode_images(pixels[i : i + 1]) for i in (0, 17, 34)])
     np.testing.assert_allclose(together[[0, 17, 34]], one_by_one, atol=5e-7)
     many = [f"{text} {i}" for i in range(9) for text in sentences]
-    together = encoder.sentences(many)
-    assert len(together) == len(many) > module.SENTENCES_AT_ONCE
+    together = encoder.encode_texts(many)
+    assert len(together) == len(many) > module.TEXTS_AT_ONCE
     for i in (0, 31, 32, 44):
-        np.testing.assert_allclose(encoder.sentences([many[i]])[0], together[i], atol=5e-7)
-        own, among = encoder.tokens([many[i]])[0], encoder.tokens(many)[i]
+        np.testing.assert_allclose(encoder.encode_texts([many[i]])[0], together[i], atol=5e-7)
+        own, among = encoder.encode_tokens([many[i]])[0], encoder.encode_tokens(many)[i]
         np.testing.assert_allclose(own, among, atol=5e-6)
 
 
 def test_images_compile_once_and_sentences_twice(loaded, sentences):
     encoder = loaded("new_clip", "bfloat16")  # of which no other test has a program
-    before = module._images._cache_size(), module._sentences._cache_size()
+    before = module.encode_images._cache_size(), module._encode_texts._cache_size()
     for count in (1, 3, 16, 20):
-        encoder.images(np.zeros((count, 36, 36, 3), np.uint8))
-        encoder.sentences(sentences[:1] * count)
-        encoder.tokens(sentences)
-    assert module._images._cache_size() == before[0] + 1
-    assert module._sentences._cache_size() == before[1] + 2
+        encoder.encode_images(np.zeros((count, 36, 36, 3), np.uint8))
+        encoder.encode_texts(sentences[:1] * count)
+        encoder.encode_tokens(sentences)
+    assert module.encode_images._cache_size() == before[0] + 1
+    assert module._encode_texts._cache_size() == before[1] + 2
 
 
 def test_nothing_in_is_nothing_out(loaded):
     encoder = loaded("siglip")
-    assert encoder.images(np.zeros((0, 36, 36, 3), np.uint8)).shape == (0, 24)
-    assert encoder.sentences([]).shape == (0, 24)
-    assert encoder.tokens([]) == []
+    assert encoder.encode_images(np.zeros((0, 36, 36, 3), np.uint8)).shape == (0, 24)
+    assert encoder.encode_texts([]).shape == (0, 24)
+    assert encoder.encode_tokens([]) == []
 
 
 def test_facts_of_an_encoder(loaded):
@@ -132,10 +135,10 @@ def test_probability_is_the_sigmoid_of_the_trained_loss(loaded):
 def test_wrong_inputs_are_one_line(loaded):
     encoder = loaded("siglip")
     for call, part in [
-        (lambda: encoder.images(np.zeros((1, 32, 32, 3), np.uint8)), "preprocess"),
-        (lambda: encoder.images(np.zeros((1, 36, 36, 3), np.float32)), "float32"),
-        (lambda: encoder.sentences("one string"), "a list of sentences"),
-        (lambda: encoder.sentences(["a", 3]), "a sentence is a string, not 3"),
+        (lambda: encoder.encode_images(np.zeros((1, 32, 32, 3), np.uint8)), "preprocess"),
+        (lambda: encoder.encode_images(np.zeros((1, 36, 36, 3), np.float32)), "float32"),
+        (lambda: encoder.encode_texts("one string"), "a list of texts"),
+        (lambda: encoder.encode_texts(["a", 3]), "a text is a string, not 3"),
     ]:
         with pytest.raises(EncoderError, match=part) as caught:
             call()
@@ -148,17 +151,17 @@ def test_a_saved_encoder_is_read_back_the_same(loaded, tmp_path, pictures, sente
         encoders.save(before, tmp_path / kind)
         after = encoders.load(tmp_path / kind)
         pixels = np.stack([before.preprocess(picture) for picture in pictures])
-        np.testing.assert_array_equal(before.images(pixels), after.images(pixels))
-        np.testing.assert_array_equal(before.sentences(sentences), after.sentences(sentences))
+        np.testing.assert_array_equal(before.encode_images(pixels), after.encode_images(pixels))
+        np.testing.assert_array_equal(before.encode_texts(sentences), after.encode_texts(sentences))
         assert after.config == before.config and after.kind == kind
         assert (after.scale, after.bias) == (before.scale, before.bias)
-        drafts = {path.name for path in (tmp_path / kind).glob(".*")} - {module.files.WRITTEN}
+        drafts = {path.name for path in (tmp_path / kind).glob(".*")} - {hub.files.WRITTEN}
         assert not drafts
 
 
 def test_only_a_siglip_in_float32_is_saved(loaded, tmp_path):
     for encoder in (loaded("old_clip"), loaded("siglip", "bfloat16")):
-        with pytest.raises(EncoderError, match="float32"):
+        with pytest.raises(EncoderError, match="saved"):
             encoders.save(encoder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -169,7 +172,7 @@ def test_a_folder_that_could_not_be_written_is_no_encoders(loaded, tmp_path, mon
     def full(path, content, replace):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.files, "write_bytes", full)
+    monkeypatch.setattr(hub.files, "write_bytes", full)
     with pytest.raises(OSError, match="space"):
         encoders.save(loaded("siglip"), tmp_path)
     with pytest.raises(EncoderError, match=r"config\.json"):
@@ -224,7 +227,7 @@ def test_an_encoder_needs_its_folder_no_longer(copy, sentences):
     encoder = encoders.load(folder)
     for name in os.listdir(folder):
         (folder / name).unlink()
-    assert np.isfinite(encoder.sentences(sentences)).all()
+    assert np.isfinite(encoder.encode_texts(sentences)).all()
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
@@ -304,7 +307,7 @@ def test_an_id_is_fetched_once_and_says_so_before(server, tmp_path, loaded, sent
     assert encoder.name == ID
     assert not list(tmp_path.rglob("*.bin")) and not list(tmp_path.rglob("README.md"))
     own = loaded("new_clip")
-    np.testing.assert_array_equal(encoder.sentences(sentences), own.sentences(sentences))
+    np.testing.assert_array_equal(encoder.encode_texts(sentences), own.encode_texts(sentences))
     assert encoder.fingerprint == own.fingerprint  # the cache's names of files are their SHA-256
 
     server.asked.clear()
@@ -437,17 +440,19 @@ def test_a_sentence_is_pooled_at_its_end_or_a_siglips_at_the_last_position(
     ids = np.array([[3, 5, 7, 7, 9, 9], [3, 9, 5, 7, 9, 0]], np.int32)
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(2, 6, sizes.text.width)).astype(np.float32)
-    found = transformer.pool_sentence(encoder.params["text"], sizes, hidden, ids)
+    family = families.image_text_family(sizes)
+    found = family.pool_texts(encoder.params["text"], sizes, hidden, ids)
     head = encoder.params["text"]["head"]
     expected = hidden[np.arange(2), positions] @ np.asarray(head["kernel"])
     np.testing.assert_allclose(found, expected + np.asarray(head.get("bias", 0)), atol=2e-6)
 
 
 def test_hidden_states_of_patches_agree_with_transformers(encoder, expected, pictures):
-    preparation = encoder.preparation
+    processor = encoder.image_processor
     pixels = encoder.preprocess(pictures[0])[None].astype(np.float32)
-    normal = (pixels - np.float32(preparation.shift)) * np.float32(preparation.scale)
-    found = np.asarray(transformer.image_states(encoder.params["vision"], encoder.config, normal))
+    normal = (pixels - np.float32(processor.shift)) * np.float32(processor.scale)
+    family = families.image_text_family(encoder.config)
+    found = np.asarray(family.image_states(encoder.params["vision"], encoder.config, normal))
     scale = np.linalg.norm(expected.patches, axis=-1, keepdims=True)
     apart = np.linalg.norm(found / scale - expected.patches / scale, axis=-1)
     assert apart.max() < AGREEMENT

@@ -10,7 +10,8 @@ import pytest
 import safetensors.numpy
 
 from hlformer_jax import encoders
-from hlformer_jax.encoders import EncoderError, config, transformer
+from hlformer_jax.encoders import EncoderError, config, families
+from hlformer_jax.encoders.families.roberta import RobertaConfig
 
 AGREEMENT = 1e-5
 """Largest difference of float32 states, relative to their norm; 7e-7 if XLA optimises."""
@@ -37,7 +38,7 @@ def apart(ours, theirs):
 def test_tokens_and_their_features_agree_with_transformers(roberta, expected, sentences):
     ids, real = roberta.tokenizer(sentences)
     np.testing.assert_array_equal(ids, expected.ids)
-    features = roberta.tokens(sentences)
+    features = roberta.encode_tokens(sentences)
     for own, theirs, mask in zip(features, expected.tokens, real, strict=True):
         assert own.shape == (mask.sum(), 24) and own.dtype == np.float32
         assert apart(own, theirs[mask]) < AGREEMENT
@@ -49,21 +50,21 @@ def test_tokens_and_their_features_agree_with_transformers(roberta, expected, se
 def test_padding_changes_nothing(roberta, sentences):
     ids, real = roberta.tokenizer(sentences[:1])
     count = int(real.sum())
-    states = lambda ids, real: transformer.token_states(
+    states = lambda ids, real: families.text_family(roberta.config).token_states(
         roberta.params["text"], roberta.config, jnp.asarray(ids), jnp.asarray(real)
     )
     padded = states(ids, real)[:, :count]
     np.testing.assert_allclose(padded, states(ids[:, :count], real[:, :count]), atol=2e-6)
     other = np.where(real, ids, 7)  # whatever stands there
     np.testing.assert_array_equal(padded, states(other, real)[:, :count])
-    among = roberta.tokens(sentences * 9)
-    np.testing.assert_allclose(among[5], roberta.tokens(sentences[:1])[0], atol=5e-6)
+    among = roberta.encode_tokens(sentences * 9)
+    np.testing.assert_allclose(among[5], roberta.encode_tokens(sentences[:1])[0], atol=5e-6)
 
 
 def test_bfloat16_stays_near_and_keeps_norms_and_results_in_float32(golden, expected, sentences):
     encoder = encoders.load_text(golden / "roberta", dtype="bfloat16")
     _, real = encoder.tokenizer(sentences)
-    found = np.concatenate(encoder.tokens(sentences))
+    found = np.concatenate(encoder.encode_tokens(sentences))
     assert found.dtype == np.float32
     assert 1e-4 < apart(found, expected.tokens[real]) < ROUNDED
     dtypes = {
@@ -87,7 +88,9 @@ def test_names_without_a_prefix_and_with_a_pooler_are_read_too(copy, roberta, se
     bare["embeddings.position_ids"] = np.arange(34)[None]
     safetensors.numpy.save_file(bare, path)
     for own, theirs in zip(
-        encoders.load_text(folder).tokens(sentences), roberta.tokens(sentences), strict=True
+        encoders.load_text(folder).encode_tokens(sentences),
+        roberta.encode_tokens(sentences),
+        strict=True,
     ):
         np.testing.assert_array_equal(own, theirs)
     safetensors.numpy.save_file(bare | {"encoder.layer.2.output.dense.bias": np.zeros(24)}, path)
@@ -101,10 +104,10 @@ def test_sizes_of_the_hub_s_files_and_defaults():
         "num_hidden_layers": 24, "num_attention_heads": 16, "max_position_embeddings": 514,
         "type_vocab_size": 1, "layer_norm_eps": 1e-5,
     }  # fmt: skip
-    found = config.read_text(large, "f")
+    found = families.read_config(large, "f", text_only=True)
     text = config.Text(1024, 4096, 24, 16, "gelu", 1e-5, 50265, 512, 0, 1)
-    assert found == config.Roberta("roberta", text, 1)
-    bare = config.read_text({"model_type": "roberta"}, "f")
+    assert found == RobertaConfig("roberta", text, 1)
+    bare = families.read_config({"model_type": "roberta"}, "f", text_only=True)
     assert bare.text == config.Text(768, 3072, 12, 12, "gelu", 1e-12, 50265, 510, 0, 1)
 
 
@@ -132,5 +135,7 @@ def test_it_has_no_images_and_an_image_text_encoder_has_tokens(golden, loaded, s
     with pytest.raises(EncoderError, match="image-text"):
         encoders.load(golden / "roberta")
     both, alone = loaded("siglip"), encoders.load_text(golden / "siglip")
-    np.testing.assert_array_equal(both.tokens(sentences)[0], alone.tokens(sentences)[0])
+    np.testing.assert_array_equal(
+        both.encode_tokens(sentences)[0], alone.encode_tokens(sentences)[0]
+    )
     assert both.fingerprint == alone.fingerprint

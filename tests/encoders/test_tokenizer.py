@@ -9,6 +9,7 @@ from PIL import Image
 
 from hlformer_jax import encoders
 from hlformer_jax.encoders import EncoderError, images, tokenizer
+from hlformer_jax.encoders.families import FAMILIES
 
 
 def test_ids_agree_with_transformers(encoder, expected, sentences):
@@ -29,7 +30,7 @@ def test_the_empty_sentence_has_its_marks(loaded):
     for kind, marks in [("old_clip", 2), ("new_clip", 2), ("siglip", 1), ("siglip2", 1)]:
         _, real = loaded(kind).tokenizer([""])
         assert real.sum() == marks
-        vector = loaded(kind).sentences(["", "   "])
+        vector = loaded(kind).encode_texts(["", "   "])
         np.testing.assert_allclose(np.linalg.norm(vector, axis=1), 1, atol=1e-6)
 
 
@@ -57,7 +58,7 @@ def test_siglip2_keeps_every_letter_of_ten_scripts(loaded, sentence):
 
 
 def test_a_lone_surrogate_is_no_accident(encoder):
-    assert encoder.sentences(["a \ud800 file"]).shape == (1, encoder.width)
+    assert encoder.encode_texts(["a \ud800 file"]).shape == (1, encoder.width)
 
 
 def test_padding_is_that_of_the_named_token(copy):
@@ -99,9 +100,9 @@ def test_a_tokenizer_without_its_file_says_what_to_do(copy):
 
 def test_a_damaged_tokenizer_is_one_line(copy):
     for kind, name, part in [
-        ("siglip", "tokenizer.json", "no tokenizer"),
-        ("siglip2", "tokenizer_config.json", "no JSON"),
-        ("old_clip", "tokenizer.json", "no tokenizer"),
+        ("siglip", "tokenizer.json", "not a tokenizer"),
+        ("siglip2", "tokenizer_config.json", "not JSON"),
+        ("old_clip", "tokenizer.json", "not a tokenizer"),
     ]:
         folder = copy(kind)
         content = (folder / name).read_bytes()
@@ -117,15 +118,19 @@ def test_a_tokenizer_of_another_model_is_refused(loaded):
         tokenizer.build(backend, b"", {}, loaded("siglip").config, "f")
 
 
+def preprocessing(content, family):
+    return images.read(content, FAMILIES[family].image_settings, "f")
+
+
 CLIP = {"size": 32, "crop_size": 32}
 SIGLIP = {"size": {"height": 32, "width": 32}}
 
 
 def test_inputs_agree_with_transformers(encoder, expected, pictures):
-    preparation = encoder.preparation
+    processor = encoder.image_processor
     pixels = np.stack([encoder.preprocess(picture) for picture in pictures])
     assert pixels.dtype == np.uint8
-    normal = (pixels - np.array(preparation.shift)) * np.array(preparation.scale)
+    normal = (pixels - np.array(processor.shift)) * np.array(processor.scale)
     np.testing.assert_allclose(
         normal.transpose(0, 3, 1, 2)[:, :, ::3], expected.pixels, atol=1e-6, rtol=0
     )
@@ -134,11 +139,11 @@ def test_inputs_agree_with_transformers(encoder, expected, pictures):
 def test_an_image_of_the_right_size_stays():
     image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     for content, family in ((CLIP, "clip"), (SIGLIP, "siglip")):
-        np.testing.assert_array_equal(images.read(content, family, "f").apply(image), image)
+        np.testing.assert_array_equal(preprocessing(content, family).apply(image), image)
 
 
 def test_an_image_smaller_than_the_crop_is_framed_in_black():
-    clip = images.read({"size": 20, "crop_size": 23}, "clip", "f")
+    clip = preprocessing({"size": 20, "crop_size": 23}, "clip")
     found = clip.apply(np.full((20, 20, 3), 9, np.uint8))
     # transformers puts the odd row above and the odd column to the left
     assert found.shape == (23, 23, 3) and found.sum() == 20 * 20 * 3 * 9
@@ -152,7 +157,7 @@ def test_a_long_image_is_cropped_where_transformers_crops_it(shape):
     tall, wide = (int(32 * side / min(shape[:2])) for side in shape[:2])
     whole = np.asarray(Image.fromarray(image).resize((wide, tall), Image.Resampling.BICUBIC))
     top, left = (tall - 32) // 2, (wide - 32) // 2
-    found = images.read(CLIP, "clip", "f").apply(image)
+    found = preprocessing(CLIP, "clip").apply(image)
     np.testing.assert_array_equal(found, whole[top : top + 32, left : left + 32])
 
 
@@ -163,14 +168,14 @@ def test_a_thread_of_an_image_takes_no_gigabytes(shape, monkeypatch):
     monkeypatch.setattr(
         Image.Image, "resize", lambda self, size, *rest: sizes.append(size) or resize(self, size)
     )
-    found = images.read(CLIP, "clip", "f").apply(np.full(shape, 77, np.uint8))
+    found = preprocessing(CLIP, "clip").apply(np.full(shape, 77, np.uint8))
     assert found.shape == (32, 32, 3) and (found == 77).all()
     assert max(tall * wide for tall, wide in sizes) <= 2**24
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_what_an_image_is():
-    siglip = images.read(SIGLIP, "siglip", "f")
+    siglip = preprocessing(SIGLIP, "siglip")
     for wrong in (
         np.zeros((4, 4), np.uint8),
         np.zeros((4, 4, 4), np.uint8),
@@ -182,23 +187,23 @@ def test_what_an_image_is():
 
 
 def test_the_text_of_a_preparation():
-    assert str(images.read({}, "clip", "f")) == (
+    assert str(preprocessing({}, "clip")) == (
         "resize 224 crop 224 bicubic, mean 0.4815,0.4578,0.4082, std 0.2686,0.2613,0.2758 v1"
     )
-    assert str(images.read({"resample": 2}, "siglip", "f")) == (
+    assert str(preprocessing({"resample": 2}, "siglip")) == (
         "resize 224 bilinear, mean 0.5, std 0.5 v1"
     )
 
 
 def test_without_rescaling_or_normalising():
-    found = images.read({"do_rescale": False, "do_normalize": False}, "siglip", "f")
+    found = preprocessing({"do_rescale": False, "do_normalize": False}, "siglip")
     assert (found.factor, found.mean, found.std) == (1.0, (0.0,) * 3, (1.0,) * 3)
     assert found.scale == (1.0,) * 3 and found.shift == (0.0,) * 3
 
 
 def test_written_and_read_again():
-    found = images.read({"size": 40, "image_mean": [0.1, 0.2, 0.3]}, "siglip", "f")
-    assert images.read(images.write(found), "siglip", "f") == found
+    found = preprocessing({"size": 40, "image_mean": [0.1, 0.2, 0.3]}, "siglip")
+    assert preprocessing(images.write(found, "SiglipImageProcessor"), "siglip") == found
 
 
 @pytest.mark.parametrize(
@@ -212,11 +217,11 @@ def test_written_and_read_again():
         ({"do_resize": False}, "clip", "do_resize is false"),
         ({"resample": 9}, "clip", "resample 9"),
         ({"rescale_factor": -1}, "clip", "rescale_factor -1"),
-        ({"image_mean": [0.5, 0.5]}, "clip", "no three numbers"),
+        ({"image_mean": [0.5, 0.5]}, "clip", "not three numbers"),
         ({"image_std": [0.5, 0.5, 0]}, "clip", "not positive"),
     ],
 )
 def test_settings_that_make_no_sense_are_one_line(content, family, part):
     with pytest.raises(EncoderError, match=part) as caught:
-        images.read(content, family, "f/preprocessor_config.json")
+        images.read(content, FAMILIES[family].image_settings, "f/preprocessor_config.json")
     assert str(caught.value).startswith("f/preprocessor_config.json: ")

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from hlformer_jax import encoders
-from hlformer_jax.encoders import EncoderError, transformer
+from hlformer_jax.encoders import EncoderError
 from hlformer_jax.encoders import train as module
 from hlformer_jax.encoders.images import Preprocessing
 
@@ -49,7 +49,7 @@ def test_drawings_never_seen_find_their_sentences(trained):
     images, sentences = drawings(120, 1)
     known = sorted(set(sentences))
     assert len(known) == 12
-    found = encoder.sentences(known) @ encoder.images(images).T
+    found = encoder.encode_texts(known) @ encoder.encode_images(images).T
     best = [known[i].split() for i in found.argmax(0)]
     right = np.array([[a == b for a, b in zip(x, y.split(), strict=True)] for x, y in zip(
         best, sentences, strict=True
@@ -72,10 +72,10 @@ def test_the_loss_falls_and_is_told_ten_times(trained):
 def test_probabilities_tell_what_belongs_together(trained):
     encoder, _ = trained
     images, sentences = drawings(60, 2)
-    cosines = (encoder.images(images) * encoder.sentences(sentences)).sum(1)
+    cosines = (encoder.encode_images(images) * encoder.encode_texts(sentences)).sum(1)
     other = [s.replace("red", "x").replace("green", "red").replace("x", "green") for s in sentences]
     changed = np.array([a != b for a, b in zip(sentences, other, strict=True)])
-    others = (encoder.images(images) * encoder.sentences(other)).sum(1)
+    others = (encoder.encode_images(images) * encoder.encode_texts(other)).sum(1)
     own, foreign = encoder.probability(cosines), encoder.probability(others)[changed]
     assert np.median(own) > 0.3 > 0.05 > np.median(foreign)
 
@@ -86,10 +86,10 @@ def test_a_trained_encoder_is_saved_and_read_as_any_other(trained, tmp_path):
     encoders.save(encoder, tmp_path / "tiny-siglip")
     read = encoders.load(tmp_path / "tiny-siglip")
     images, sentences = drawings(5, 3)
-    np.testing.assert_array_equal(encoder.images(images), read.images(images))
+    np.testing.assert_array_equal(encoder.encode_images(images), read.encode_images(images))
     for texts in (sentences, ["A RED, square!", "", "words never heard of " * 9]):
-        np.testing.assert_array_equal(encoder.sentences(texts), read.sentences(texts))
-        for own, again in zip(encoder.tokens(texts), read.tokens(texts), strict=True):
+        np.testing.assert_array_equal(encoder.encode_texts(texts), read.encode_texts(texts))
+        for own, again in zip(encoder.encode_tokens(texts), read.encode_tokens(texts), strict=True):
             np.testing.assert_array_equal(own, again)
     for fact in ("name", "kind", "width", "scale", "bias", "preprocessing", "fingerprint"):
         assert getattr(read, fact) == getattr(encoder, fact), fact
@@ -106,8 +106,8 @@ def test_equal_seeds_give_equal_encoders():
 
 
 def test_the_loss_is_that_of_siglip():
-    sizes = module._config(24, SIZE, 20)
-    params = module._initial(sizes, np.random.default_rng(0))
+    sizes = module._make_config(24, SIZE, 20)
+    params = module.initial_params(sizes, np.random.default_rng(0))
     rng = np.random.default_rng(1)
     pixels = rng.integers(0, 256, (4, 24, 24, 3), np.uint8)
     ids = rng.integers(0, 20, (3, 8)).astype(np.int32)
@@ -116,8 +116,8 @@ def test_the_loss_is_that_of_siglip():
 
     @jax.jit
     def program(params):
-        seen = transformer.encode_images(params["vision"], sizes, pixels, half.shift, half.scale)
-        said, _ = transformer.encode_sentences(params["text"], sizes, ids)
+        seen = module.SIGLIP.encode_images(params["vision"], sizes, half, pixels)
+        said, _ = module.SIGLIP.encode_texts(params["text"], sizes, ids)
         return module.loss(params, sizes, half, pixels, ids, belongs), seen, said
 
     value, seen, said = program(params)
@@ -132,8 +132,8 @@ def test_a_step_tells_every_image_from_its_own_sentence_and_others():
     own = rng.integers(0, 300, 50)
     ids = np.zeros((300, 4), np.int32)
     ids[:, 0], ids[:, 1] = np.arange(3, 303), 1  # sentences of one word each, and the end mark
-    for images, said, belongs in module._steps(np.arange(50), own, ids, 7, 20, rng):
-        assert len(said) == module.SENTENCES_OF_A_STEP == len(set(said[:, 0]))
+    for images, said, belongs in module._draw_steps(np.arange(50), own, ids, 7, 20, rng):
+        assert len(said) == module.MAX_SENTENCES_OF_A_STEP == len(set(said[:, 0]))
         np.testing.assert_array_equal(belongs, ids[own[images]][:, None, 0] == said[None, :, 0])
         assert (belongs.sum(1) == 1).all()
 
@@ -142,26 +142,26 @@ def test_a_sentence_that_lost_words_belongs_where_the_rest_is_said_in_order():
     longer = np.array([[5, 6, 7, 1, 0], [7, 6, 5, 1, 0], [5, 5, 6, 7, 1]])
     shorter = np.array([[5, 7, 1, 0, 0], [6, 1, 0, 0, 0], [5, 5, 1, 0, 0], [7, 6, 5, 1, 0]])
     expected = [[True, True, False, False], [False, True, False, True], [True, True, True, False]]
-    np.testing.assert_array_equal(module.contained(shorter, longer), expected)
+    np.testing.assert_array_equal(module.contains_words(shorter, longer), expected)
 
 
 def test_many_sentences_lose_words_and_none_all():
     ids = np.tile(np.array([5, 6, 7, 8, 1, 0], np.int32), (4000, 1))
-    found = module.shortened(ids, np.random.default_rng(0))
+    found = module.drop_words(ids, np.random.default_rng(0))
     words = (found > 2).sum(1)
     assert words.min() == 1 and 0.6 < (words == 4).mean() < 0.8
     assert ((found == 1).sum(1) == 1).all()  # the end mark stays, and what follows is padding
     assert (found[np.arange(4000), words] == 1).all()
-    assert module.contained(found, ids[:1]).all()
+    assert module.contains_words(found, ids[:1]).all()
 
 
 @pytest.mark.slow
 def test_a_part_of_a_sentence_finds_it(trained):
     encoder, _ = trained
     images, sentences = drawings(120, 5)
-    seen = encoder.images(images)
+    seen = encoder.encode_images(images)
     for words in (("red", "green", "blue"), SHAPES, ("left", "right")):
-        best = (encoder.sentences(list(words)) @ seen.T).argmax(0)
+        best = (encoder.encode_texts(list(words)) @ seen.T).argmax(0)
         right = [words[i] in sentence for i, sentence in zip(best, sentences, strict=True)]
         assert np.mean(right) > 0.85, words
 
@@ -175,7 +175,7 @@ def test_a_part_of_a_sentence_finds_it(trained):
         ((2, 24, 24, 3), np.uint8, ["a"], SIZE, "2 images and 1 sentences"),
         ((2, 24, 24, 3), np.uint8, ["a", "a"], SIZE, "at least two different"),
         ((2, 4, 4, 3), np.uint8, ["a", "b"], SIZE, "a patch must fit"),
-        ((2, 24, 24, 3), np.uint8, ["a", "b"], module.Size(width=30), "heads divide"),
+        ((2, 24, 24, 3), np.uint8, ["a", "b"], module.Size(width=30), "heads must divide"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -193,6 +193,6 @@ def test_an_untrained_encoder_has_its_sizes_and_is_read_as_any_other(tmp_path):
     read = encoders.load(tmp_path)
     assert read.fingerprint == encoder.fingerprint
     pixels = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)
-    np.testing.assert_array_equal(read.images(pixels), encoder.images(pixels))
+    np.testing.assert_array_equal(read.encode_images(pixels), encoder.encode_images(pixels))
     other = module.untrained(16, ["a red circle", "a blue one"], size=size, seed=1)
     assert other.fingerprint != encoder.fingerprint

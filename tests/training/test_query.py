@@ -105,7 +105,9 @@ def test_what_cannot_be_asked_is_one_line(archive, retrieval, data_dir, tmp_path
         loaded_run.answer(synthetic, retrieval.path, ["a sentence"])
 
     told = []
-    encoder = types.SimpleNamespace(token_width=8, name="mine", fingerprint="f" * 64)
+    encoder = types.SimpleNamespace(
+        token_width=8, name="mine", fingerprint="f" * 64, encode_tokens=len
+    )
     config = runs.retrieval(data_dir)
     config.data.update(manual_dir=str(tmp_path), collection="tvr", feature="i3d")
     with pytest.raises(QueryError, match="--encoder is missing"):
@@ -156,7 +158,7 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
     assert search(arguments) == 0
     encoder = encoders.load_text(ROBERTA)
     with collection.open() as reader:
-        for k, own in enumerate(encoder.tokens(SENTENCES)):
+        for k, own in enumerate(encoder.encode_tokens(SENTENCES)):
             np.testing.assert_array_equal(reader.read_words(f"video{k}#enc#0"), own)
     assert collection.encoder() == ("roberta", encoder.fingerprint)
     assert "6 captions, features of width 24" in capsys.readouterr().out
@@ -165,7 +167,7 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
     other.write_text("new#0 a person sings\n")
     assert search([*arguments, f"--captions={other}", f"--out={tmp_path / 'new.hdf5'}"]) == 0
     with h5py.File(tmp_path / "new.hdf5") as file:
-        np.testing.assert_array_equal(file["new#0"], encoder.tokens(["a person sings"])[0])
+        np.testing.assert_array_equal(file["new#0"], encoder.encode_tokens(["a person sings"])[0])
     folder = collection.root / "Trees"  # moments beside the lists, of the same videos
     folder.mkdir()
     moment = {"id": "video0#val_2#0", "start": 0.0, "end": 1.0, "text": " a person\nsings "}
@@ -175,7 +177,7 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
     with h5py.File(collection.text_features) as file:
         assert len(file) == 7
         # In another batch sums are rounded otherwise.
-        expected = encoder.tokens(["a person sings"])[0]
+        expected = encoder.encode_tokens(["a person sings"])[0]
         np.testing.assert_allclose(file["video0#val_2#0"], expected, atol=1e-5)
     collection.captions("test").write_text("video0#enc#0 another\n")
     assert search([*arguments, "--overwrite"]) == 1

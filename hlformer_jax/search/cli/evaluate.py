@@ -140,7 +140,7 @@ def _text_features(options: Options) -> None:
     console.check_place(out, "--out")
     files.check_output(out, replace)
     sentences = annotations.read_sentences(lists)
-    load = optional("hlformer_jax.encoders", "search").load_text
+    load = optional("hlformer_jax.encoders.hub", "search").load_text
     encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, report=console.report)
     with console.progress_bar("caption", len(sentences)) as bar:
         features = tokens(encoder, sentences, bar.update)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError, command_line, optional
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.options import (
@@ -22,13 +23,11 @@ from hlformer_jax.search.cli.options import (
     option,
     path,
 )
+from hlformer_jax.search.encoder import DEFAULT_ENCODER, load_encoder, reload_encoder
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import (
-    DEFAULT_ENCODER,
     Index,
     check_rate,
-    load_encoder,
-    reload_encoder,
 )
 from hlformer_jax.search.index.storage import EncoderFacts
 from hlformer_jax.search.ingest import watch as watch_folders
@@ -208,7 +207,7 @@ def _check_work(options: Options) -> None:
 
 def extract_videos(
     index: Index,
-    encoder: Any,
+    encoder: Encoder,
     options: Options,
     only: Iterable[Path] | None = None,
     further: Iterable[Path] = (),

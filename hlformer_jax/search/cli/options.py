@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.search.index.database import DEFAULT_ENCODER
+from hlformer_jax.search.encoder import DEFAULT_ENCODER
 from hlformer_jax.search.signals import rankers
 
 Options = argparse.Namespace

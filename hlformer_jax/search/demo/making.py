@@ -14,8 +14,9 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.search.demo.drawing import frames_for_training, write_video
 from hlformer_jax.search.demo.kinds import kinds, subtitles, times_of
 from hlformer_jax.search.demo.scenes import Story, stories
+from hlformer_jax.search.encoder import load_encoder
 from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index, load_encoder
+from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.ingest.extract import index_folder
 
 NOTE, MADE_BY = "demo.json", "hlformer_jax.search demo"

@@ -4,11 +4,11 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from hlformer_jax.data import extracted, source
+from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search.evaluate.captions import SPLITS, Caption
 from hlformer_jax.search.index.database import Index
@@ -20,7 +20,7 @@ _SENTENCES_AT_ONCE = 256
 
 def write_features(
     index: Index,
-    encoder: Any,
+    encoder: TokenEncoder,
     captions: Sequence[Caption],
     out: Path,
     seed: int = 0,
@@ -107,11 +107,13 @@ def divide(
 
 
 def tokens(
-    encoder: Any, sentences: dict[str, str], progress: Callable[[int], object] = lambda count: None
+    encoder: TokenEncoder,
+    sentences: dict[str, str],
+    progress: Callable[[int], object] = lambda count: None,
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The features of the tokens of sentences, with their names; tells how many are done."""
     names = list(sentences)
     for start in range(0, len(names), _SENTENCES_AT_ONCE):
         some = names[start : start + _SENTENCES_AT_ONCE]
-        yield from zip(some, encoder.tokens([sentences[name] for name in some]), strict=True)
+        yield from zip(some, encoder.encode_tokens([sentences[name] for name in some]), strict=True)
         progress(len(some))

@@ -19,11 +19,9 @@ A video that is not where it was is offline: its record and its vectors stay unt
 
 import contextlib
 import errno
-import functools
 import hashlib
 import itertools
 import os
-import sys
 import time
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -31,11 +29,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import (
     DamagedError,
     SearchError,
     UnreadableError,
-    optional,
     suggestion,
 )
 from hlformer_jax.search.index import storage
@@ -106,7 +104,7 @@ class Index:
         cls,
         directory: Path,
         root: Path,
-        encoder: Any,
+        encoder: Encoder,
         fps: float = 1.0,
         places: tuple[str, ...] = (),
     ) -> "Index":
@@ -215,7 +213,7 @@ class Index:
         """Seconds between two frames."""
         return 1 / self.manifest.fps
 
-    def check_encoder(self, encoder: Any) -> None:
+    def check_encoder(self, encoder: Encoder) -> None:
         """Refuses an encoder that is not the one of the index."""
         ours, theirs = self.manifest.encoder, EncoderFacts.of(encoder)
         for field in ("fingerprint", "preprocessing", "width"):
@@ -673,36 +671,6 @@ class Index:
             text = hashlib.sha256(text).hexdigest().encode()
             identity = text[:16].decode()
         return identity
-
-
-DEFAULT_ENCODER = "google/siglip-base-patch16-224"
-
-
-def load_encoder(given: str | Path) -> tuple[Any, tuple[str, ...]]:
-    """The encoder of a hub id or a folder, and the places to load it from again.
-
-    Raises:
-      UserError: when there is none, or it cannot be read.
-    """
-    report = functools.partial(print, file=sys.stderr, flush=True)  # a program may read the results
-    encoder = optional("hlformer_jax.encoders", "search").load(str(given), report=report)
-    return encoder, (str(Path(given).resolve() if os.path.isdir(given) else given),)
-
-
-def reload_encoder(facts: EncoderFacts, given: str | Path | None = None) -> Any:
-    """The encoder of an index, from the first place that is there, or from a given one.
-
-    Raises:
-      UserError: when its folder is gone, or it cannot be read.
-    """
-    gone = [place for place in facts.places if os.path.isabs(place) and not os.path.isdir(place)]
-    places = [place for place in facts.places if place not in gone]
-    if given is None and gone and not places:
-        raise SearchError(
-            f"the encoder of the index, {facts.name!r}, is not at {gone[0]} any more: say where it"
-            " is by --encoder=PATH"
-        )
-    return load_encoder(given if given is not None else (*places, facts.name)[0])[0]
 
 
 def check_rate(fps: float) -> None:

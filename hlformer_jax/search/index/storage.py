@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError, UnreadableError, command_line
 
 _SEAL = re.compile(rb'\{\n  "digest": "([0-9a-f]{64})",')
@@ -254,7 +255,7 @@ class EncoderFacts:
     places: tuple[str, ...] = ()  # hub id or folders; the first that is there is loaded
 
     @classmethod
-    def of(cls, encoder: Any, places: tuple[str, ...] = ()) -> "EncoderFacts":
+    def of(cls, encoder: Encoder, places: tuple[str, ...] = ()) -> "EncoderFacts":
         """The facts of an encoder of `hlformer_jax.encoders`."""
         facts = encoder.name, encoder.fingerprint, encoder.preprocessing, int(encoder.width)
         return cls(*facts, places)

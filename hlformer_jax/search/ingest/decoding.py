@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hlformer_jax.data.transforms import unit
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import SearchError, UserError
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.signals.transcript import transcripts
@@ -435,7 +436,7 @@ def update_transcripts(
     transcripts.update(index, video.texts, read, report, retry, pulse)
 
 
-def encode(encoder: Any, frames: Frames) -> Vectors:
+def encode(encoder: Encoder, frames: Frames) -> Vectors:
     """The vectors of frames as an index keeps them."""
-    vectors = unit(np.asarray(encoder.images(frames.images), np.float64))
+    vectors = unit(np.asarray(encoder.encode_images(frames.images), np.float64))
     return Vectors(frames.path, frames.times, vectors.astype(np.float16))

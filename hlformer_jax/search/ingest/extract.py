@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hlformer_jax import command
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import (
     DamagedError,
     SearchError,
@@ -139,7 +140,7 @@ LARGER = 2
 
 def index_folder(
     index: Index,
-    encoder: Any,
+    encoder: Encoder,
     *,
     workers: int | None = None,
     retry: bool = False,
@@ -260,7 +261,7 @@ class _Run:
     """One run; the index is held for writing."""
 
     index: Index
-    encoder: Any
+    encoder: Encoder
     video: Video
     source: Source
     timeout: float | None
@@ -429,7 +430,7 @@ class _Run:
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
         encoder = self.encoder
         size, fps = LARGER * encoder.image_size, self.index.manifest.fps
-        job = Job(self.video, fps, size, encoder.preparation.apply, self.timeout)
+        job = Job(self.video, fps, size, encoder.preprocess, self.timeout)
         of_path = {self.index.path(files[0].name): content for content, files in tasks.items()}
         under_way: dict[Path, _Encoded] = {}
         began = time.monotonic()

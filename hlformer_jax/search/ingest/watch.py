@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import SearchError, UserError, optional, printable
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import Index, LockedError, absent
@@ -97,7 +98,7 @@ def watched(
 
 def follow(
     directory: Path,
-    encoder: Any,
+    encoder: Encoder,
     settle: float = SETTLE,
     say: Callable[[str], None] = print,
     video: Video | None = None,

@@ -20,11 +20,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.data.transforms import unit
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, command_line, legible
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search import times
+from hlformer_jax.search.encoder import reload_encoder
 from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import WAIT_SECONDS, Entry, Index, absent, reload_encoder
+from hlformer_jax.search.index.database import WAIT_SECONDS, Entry, Index, absent
 from hlformer_jax.search.index.storage import Record
 from hlformer_jax.search.query import queries
 from hlformer_jax.search.query.queries import Composed, Single
@@ -281,7 +283,7 @@ class Library:
         directory: str | Path,
         checkpoint: str | Path | None = None,
         ranker: str | None = None,
-        encoder: Any = None,
+        encoder: Encoder | str | Path | None = None,
         store: str | Store | None = None,
         normalise: bool = False,
     ) -> None:
@@ -307,7 +309,7 @@ class Library:
         self._label = rankers.label(name, normalise)
         self._given = encoder
         self._store = Store(store) if isinstance(store, str) else store
-        self._encoder: Any = None
+        self._encoder: Encoder | None = None
         self._snapshot: _Snapshot | None = None
         self._listing: tuple[tuple[int, int, int], dict[str, Entry]] = ((0, 0, 0), {})
         self._lock, self._listing_lock = threading.Lock(), threading.Lock()
@@ -547,7 +549,7 @@ class Library:
         near: dict[str, list[Passage]] = {}
         if asks_said and now.said.embedded:
             own = self._checkpoint is None  # else the query is the trained model's
-            near = now.said.near(vectors[0] if own else encoder.sentences(sentences)[0])
+            near = now.said.near(vectors[0] if own else encoder.encode_texts(sentences)[0])
         texts = said.joined(texts, near)
         if image is not None:
             picture = queries.picture(encoder, Path(image) if isinstance(image, str) else image)
@@ -619,7 +621,7 @@ class Library:
     def _asked(
         self,
         now: _Snapshot,
-        encoder: Any,
+        encoder: Encoder,
         vectors: Sequence[Float[np.ndarray, " H"]],
         unwanted: int,
         within: float | None,
@@ -728,7 +730,13 @@ class Library:
         return lines + now.said.notes
 
     def _hit(
-        self, now: _Snapshot, encoder: Any, position: int, score: float, asked: _Asked, count: int
+        self,
+        now: _Snapshot,
+        encoder: Encoder,
+        position: int,
+        score: float,
+        asked: _Asked,
+        count: int,
     ) -> Hit:
         entry, content = now.entries[position], int(now.own[position])
         arrays = now.source.read(entry.content)
@@ -797,7 +805,7 @@ class Library:
 
         return trained.Trained(self._checkpoint, index, records)
 
-    def _loaded(self) -> Any:
+    def _loaded(self) -> Encoder:
         if self._encoder is not None:
             return self._encoder
         encoder = self._given
@@ -840,7 +848,7 @@ def _stamp(directory: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _readable(encoder: Any, cosines: Any) -> Any:
+def _readable(encoder: Encoder, cosines: Any) -> Any:
     """Probabilities of cosines, where the encoder has learned them; a number of a number."""
     probabilities = encoder.probability(np.asarray(cosines, np.float32))
     if probabilities is None:

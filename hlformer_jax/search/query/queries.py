@@ -48,6 +48,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import SearchError, legible, suggestion
 from hlformer_jax.retrieval.localisation import Moment, moments
 from hlformer_jax.search.index.database import Entry, tag_key
@@ -82,7 +83,7 @@ def level(
     return float(median + SPREADS * (median - lower))
 
 
-def centre(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Any) -> float:
+def centre(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Encoder) -> float:
     """What scores of a sentence are compared from: the median of the archive's products with it.
 
     0 where the encoder has learned probabilities, so that cosines of all sentences compare, and
@@ -218,7 +219,7 @@ PICTURE_FORMATS = "JPEG", "PNG", "WEBP", "GIF", "AVIF", "TIFF", "BMP"
 """Formats of pictures that a person may ask by; no other reader of Pillow sees their bytes."""
 
 
-def picture(encoder: Any, image: Path | bytes) -> Float[np.ndarray, " d"]:
+def picture(encoder: Encoder, image: Path | bytes) -> Float[np.ndarray, " d"]:
     """The vector of an image, upright, of a file or of a file's content.
 
     Raises:
@@ -244,7 +245,7 @@ def picture(encoder: Any, image: Path | bytes) -> Float[np.ndarray, " d"]:
         raise SearchError(f"{name} has too many pixels: give a smaller one") from None
     except (OSError, ValueError, SyntaxError) as error:  # Pillow's, of damaged files
         raise SearchError(f"{name} is damaged ({error}): give another") from None
-    vector: np.ndarray = np.asarray(encoder.images(encoder.preparation.apply(pixels)[None])[0])
+    vector: np.ndarray = np.asarray(encoder.encode_images(encoder.preprocess(pixels)[None])[0])
     return vector.astype(np.float32)
 
 

@@ -15,11 +15,12 @@ of the video for the texts of `BANK`), with α = 0.75 and k = 64.
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import QueryError, suggestion
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import Index
@@ -35,7 +36,7 @@ class Ranker(Protocol):
     def calibrated(self) -> bool:
         """Whether scores are cosines of the encoder, which its probabilities are made of."""
 
-    def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
+    def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """The query of a sentence."""
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
@@ -148,13 +149,14 @@ SAMPLE = 4096
 """Number of rows from which the distribution of an archive's products is estimated."""
 
 
-def bank(index: Index, encoder: Any) -> Float[np.ndarray, "Q d"]:
+def bank(index: Index, encoder: Encoder | None) -> Float[np.ndarray, "Q d"]:
     """Return the embeddings of `BANK`, which are stored in the index."""
     key = hashlib.sha256("\n".join([index.manifest.key, *BANK]).encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"bank-{key}.npy"
 
     def encode() -> np.ndarray:
-        return np.asarray(encoder.sentences(list(BANK)), np.float32)
+        assert encoder is not None
+        return np.asarray(encoder.encode_texts(list(BANK)), np.float32)
 
     return packed.made(path, (len(BANK), index.manifest.encoder.width), encode)
 
@@ -193,7 +195,7 @@ class Untrained:
         name: str,
         index: Index,
         records: Sequence[Record] | None,
-        encoder: Any = None,
+        encoder: Encoder | None = None,
         normalise: bool = False,
     ) -> None:
         """Map the rows of all contents.
@@ -246,9 +248,9 @@ class Untrained:
         nearest: np.ndarray = ALPHA * np.sort(scores, axis=-1)[:, -NEAREST:].mean(-1)
         return nearest.astype(np.float32)
 
-    def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
+    def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """Return the embedding of a text; see `Ranker`."""
-        vector: np.ndarray = np.asarray(encoder.sentences([sentence])[0], np.float32)
+        vector: np.ndarray = np.asarray(encoder.encode_texts([sentence])[0], np.float32)
         return vector
 
     def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:

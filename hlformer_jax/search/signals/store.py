@@ -24,6 +24,7 @@ from urllib.parse import unquote
 import numpy as np
 from jaxtyping import Bool, Float
 
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import SearchError, command_line, optional, without_passwords
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import VideoArrays
@@ -301,7 +302,7 @@ class Stored:
         self._contents = {content: i for i, content in enumerate(contents)}
         self.calibrated = ranker.calibrated
 
-    def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
+    def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """The ranker's query; see `Ranker`."""
         return self._ranker.encode(encoder, sentence)
 

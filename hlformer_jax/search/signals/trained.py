@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import files, models, parallel
 from hlformer_jax.config import family_of
 from hlformer_jax.data import extracted, transforms
+from hlformer_jax.encoders.protocol import Encoder, TokenEncoder
 from hlformer_jax.errors import SearchError
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus, evaluation, scoring
@@ -150,9 +151,13 @@ class Trained:
             self._corpus = _encoded(self._model, path, index, records)
         self._scores = jax.jit(corpus.scores)
 
-    def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
+    def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """The model's vector of a sentence; see `Ranker`."""
-        return encode_query(self._model, np.asarray(encoder.tokens([sentence])[0]))
+        if not isinstance(encoder, TokenEncoder):
+            raise SearchError(
+                f"a trained model reads features of tokens, which {encoder.name!r} does not have"
+            )
+        return encode_query(self._model, np.asarray(encoder.encode_tokens([sentence])[0]))
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
         """The model's scores; see `Ranker`."""

@@ -20,9 +20,10 @@ from hlformer_jax.errors import SearchError
 from hlformer_jax.search import export, times
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli.commands import COMMANDS
+from hlformer_jax.search.encoder import DEFAULT_ENCODER
 from hlformer_jax.search.evaluate import metrics
 from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import DEFAULT_ENCODER, Index
+from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.ingest import extract
 from hlformer_jax.search.query import library, queries
 from hlformer_jax.search.signals import rankers
@@ -44,7 +45,7 @@ def calls(monkeypatch):
         return seen.encoder
 
     modules = {
-        "encoders": SimpleNamespace(load=load),
+        "encoders.hub": SimpleNamespace(load=load),
         "video": SimpleNamespace(
             find=archive.find,
             probe=archive.probe,
@@ -758,14 +759,14 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
         frames[name] = Index.open(index).read(record.content).vectors.astype(np.float32)
     every, elsewhere = np.concatenate(list(frames.values())), []
     for line in lines[:3]:
-        (query,) = encoder.sentences([line["sentence"]])
+        (query,) = encoder.encode_texts([line["sentence"]])
         others = [own @ query for name, own in frames.items() if name != line["video"]]
         elsewhere.append(np.concatenate(others).max() - np.median(every @ query))
     assert levels["best_frame"].above == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
     assert levels["best_frame"].frames == len(every)
     assert "50 % of what is absent pass (3 captions)" in ask("status").out
     for sentence in ("red", "white", "yellow", "black"):
-        (query,) = encoder.sentences([sentence])
+        (query,) = encoder.encode_texts([sentence])
         good = (every @ query).max() - np.median(every @ query) >= levels["best_frame"].above
         errors = ask("query", sentence).errors
         assert bool(errors) != good, sentence

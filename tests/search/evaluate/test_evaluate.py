@@ -121,7 +121,7 @@ def test_what_captions_find_in_their_videos_and_elsewhere_is_that_of_loops(index
               for one in library.ranked()}  # fmt: skip
 
     def above(sentence, videos):
-        (query,) = encoder.sentences([sentence])
+        (query,) = encoder.encode_texts([sentence])
         cosines = {name: [float(x.astype(np.float32) @ query) for x in own]
                    for name, own in frames.items()}  # fmt: skip
         centre = 0 if probable else np.median([x for own in cosines.values() for x in own])
@@ -238,13 +238,13 @@ def test_the_features_are_the_vectors_of_the_index_and_the_encoder_s_tokens(inde
     for video, caption in kept:
         vectors = index.read(index.manifest.videos[video].content).vectors
         np.testing.assert_array_equal(reader.read_frames(video), vectors.astype(np.float32))
-        (tokens,) = archive.Encoder().tokens([caption.sentence])
+        (tokens,) = archive.Encoder().encode_tokens([caption.sentence])
         np.testing.assert_array_equal(reader.read_words(caption.caption_id), tokens)
     assert contents(tmp_path / "out")["feature"] == "colours-" + "f" * 12
     # The two moments of a video make a tree; the text of its parent is encoded as a whole.
     text = "red on black red again"
     assert contents(tmp_path / "out")["parents"] == {"a.film": {"a.film#parent#0": text}}
-    (tokens,) = archive.Encoder().tokens([text])
+    (tokens,) = archive.Encoder().encode_tokens([text])
     np.testing.assert_array_equal(reader.read_words("a.film#parent#0"), tokens)
 
 

@@ -98,7 +98,7 @@ def folder(tmp_path):
 def search(monkeypatch, capfd):
     """Calls a command with the encoder of colours; its status, output and lines of complaint."""
     fake = SimpleNamespace(load=lambda name, report: archive.Encoder())
-    monkeypatch.setitem(sys.modules, "hlformer_jax.encoders", fake)
+    monkeypatch.setitem(sys.modules, "hlformer_jax.encoders.hub", fake)
 
     def call(*arguments):
         capfd.readouterr()

@@ -12,8 +12,9 @@ import processes
 import pytest
 
 from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.search.encoder import load_encoder, reload_encoder
 from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index, load_encoder, reload_encoder
+from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import EncoderFacts
 
 
@@ -167,7 +168,7 @@ def loaded(monkeypatch):
     """The names by which encoders were loaded."""
     names = []
     load = lambda name, report: names.append(name) or archive.Encoder()
-    monkeypatch.setitem(sys.modules, "hlformer_jax.encoders", SimpleNamespace(load=load))
+    monkeypatch.setitem(sys.modules, "hlformer_jax.encoders.hub", SimpleNamespace(load=load))
     return names
 
 
@@ -194,7 +195,7 @@ def test_the_first_place_that_is_there_is_taken_unless_another_is_named(loaded, 
     ):
         reload_encoder(known, given)
         assert loaded.pop() == expected and not loaded
-    with pytest.raises(SearchError, match=f"{gone} .*--encoder="):
+    with pytest.raises(SearchError, match=f"{gone}.*--encoder="):
         reload_encoder(facts(gone))
 
 

@@ -391,10 +391,10 @@ def test_speed_is_in_multiples_of_real_time_and_finite_at_the_start():
     assert progress._replace(seconds=0.0, elapsed=0.0).speed == Report().speed == 0
 
 
-class Raw:
+class Raw(archive.Encoder):
     """An encoder whose vectors have lengths of their own, the second frame's being none."""
 
-    def images(self, pixels):
+    def encode_images(self, pixels):
         return np.asarray([[3.0, 4.0], [0.0, 0.0]], np.float32)
 
 

@@ -48,8 +48,8 @@ def test_the_video_and_the_moment_of_a_sentence_come_first(index, ranker):
 
 
 def test_letters_and_their_accents_are_asked_as_one(library, monkeypatch):
-    asked, sentences = [], library.encoder.sentences
-    monkeypatch.setattr(library.encoder, "sentences", lambda x: asked.extend(x) or sentences(x))
+    asked, sentences = [], library.encoder.encode_texts
+    monkeypatch.setattr(library.encoder, "encode_texts", lambda x: asked.extend(x) or sentences(x))
     for form in ("NFC", "NFD"):
         library.query(unicodedata.normalize(form, "café 강아지"))
     assert asked == ["café 강아지"] * 2
@@ -120,7 +120,7 @@ def test_a_picture_finds_what_resembles_it_alone_and_with_words(library, films, 
     vectors = archive.embed(np.asarray([archive.COLOURS["blue"], archive.COLOURS["red"]], float))
     asked = vectors.sum(0) / np.linalg.norm(vectors.sum(0))
     for hit in library.query("red", like=("d.film", 5), k=9):
-        frames = encoder.images(np.load(hit.path)[:, None, None])
+        frames = encoder.encode_images(np.load(hit.path)[:, None, None])
         assert hit.score == pytest.approx((frames @ asked).max(), abs=1e-3)
 
 

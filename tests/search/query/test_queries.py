@@ -29,10 +29,10 @@ def brute(index, wanted, unwanted=(), levels=(), within=None):
         arrays = index.read(record.content)
         frames = arrays.vectors.astype(np.float32)
         parts = []
-        for vector in encoder.sentences(wanted):
+        for vector in encoder.encode_texts(wanted):
             scores = [float(frame @ vector) for frame in frames]
             for i, level in enumerate(levels):
-                other = encoder.sentences(unwanted)[i]
+                other = encoder.encode_texts(unwanted)[i]
                 for f, frame in enumerate(frames):
                     scores[f] -= max(float(frame @ other) - level, 0)
             parts.append(scores)
@@ -74,7 +74,7 @@ def test_scores_are_those_of_a_loop_over_all_frames(library, index, wanted, opti
     ranker = library._ready()[0].ranker
     levels = [
         queries.level(ranker, one, archive.Encoder().probability)
-        for one in (archive.Encoder().sentences(without) if without else ())
+        for one in (archive.Encoder().encode_texts(without) if without else ())
     ]
     within = options.get("within", 60) if then else None
     expected = brute(index, [*wanted, *then], without, levels, within)

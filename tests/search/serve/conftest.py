@@ -43,10 +43,10 @@ class Encoder(archive.Encoder):
         self.gate, self.inside = threading.Event(), threading.Event()
         self.gate.set()
 
-    def images(self, pixels):
+    def encode_images(self, pixels):
         self.inside.set()
         assert self.gate.wait(20)
-        return super().images(pixels)
+        return super().encode_images(pixels)
 
 
 @pytest.fixture

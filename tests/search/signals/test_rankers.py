@@ -36,7 +36,7 @@ def test_scores_are_those_of_brute_force(index, records, name, normalise, monkey
     ranker = rankers.Untrained(name, index, records, archive.Encoder(), normalise)
     query = ranker.encode(archive.Encoder(), "red yellow").astype(np.float64)
     found = ranker.scores(query.astype(np.float32))
-    others = archive.Encoder().sentences(bank).astype(np.float64)
+    others = archive.Encoder().encode_texts(bank).astype(np.float64)
     for i, record in enumerate(records):
         arrays = index.read(record.content)
         rows, over_time = arrays.vectors, arrays.vectors.astype(np.float64) @ query
@@ -58,9 +58,9 @@ def test_biases_are_computed_once_for_an_archive_an_encoder_and_a_bank(index, re
     asked = []
 
     class Encoder(archive.Encoder):
-        def sentences(self, texts):
+        def encode_texts(self, texts):
             asked.append(len(texts))
-            return super().sentences(texts)
+            return super().encode_texts(texts)
 
     build = lambda: rankers.Untrained("best_frame", index, records, Encoder(), normalise=True)
     query = build().encode(archive.Encoder(), "red")

@@ -128,7 +128,7 @@ class Words(archive.Encoder):
 
     asked = ()
 
-    def sentences(self, texts):
+    def encode_texts(self, texts):
         self.asked = [*self.asked, *texts]
         same = lambda word: {"boat": "ship", "vessel": "ship", "noon": "midday"}.get(word, word)
         of = lambda word: np.random.default_rng(list(same(word).encode())).normal(size=self.width)
@@ -172,8 +172,10 @@ def test_near_passages_are_those_above_the_level_of_the_bank(spoken, monkeypatch
     known = {entry.content: entry.id for entry in spoken.entries()}
     library, encoder = archive.opened(spoken, encoder=Words()), Words()
     passages = [(key, *cue) for key, id in known.items() for cue in library.transcript(id)]
-    rows = encoder.sentences([text for *_, text in passages]).astype(np.float16)
-    cosines = lambda texts: encoder.sentences(texts).astype(np.float64) @ rows.T.astype(np.float64)
+    rows = encoder.encode_texts([text for *_, text in passages]).astype(np.float16)
+    cosines = lambda texts: (
+        encoder.encode_texts(texts).astype(np.float64) @ rows.T.astype(np.float64)
+    )
     bank = cosines(list(rankers.BANK))
     above = np.quantile(bank.max(1) - np.median(bank, axis=1), 0.05)
     found = 0
@@ -181,7 +183,7 @@ def test_near_passages_are_those_above_the_level_of_the_bank(spoken, monkeypatch
         [expected] = cosines([sentence])
         wanted = np.flatnonzero(expected > np.median(expected) + above)
         wanted = wanted[np.argsort(-expected[wanted])]
-        near = said.Said(spoken, encoder).near(encoder.sentences([sentence])[0])
+        near = said.Said(spoken, encoder).near(encoder.encode_texts([sentence])[0])
         got = sorted((one for own in near.values() for one in own), key=lambda one: -one.score)
         assert [one.text for one in got] == [passages[i][3] for i in wanted]
         np.testing.assert_allclose([one.score for one in got], expected[wanted], atol=1e-6)

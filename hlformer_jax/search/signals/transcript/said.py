@@ -43,6 +43,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
+from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import Index
@@ -142,7 +143,7 @@ def _vectors(index: Index, content: str, texts: Sequence[str]) -> Float[np.ndarr
 
 def embed(
     index: Index,
-    encoder: Any,
+    encoder: Encoder,
     report: Callable[[str], None],
     pulse: Callable[[], None] = lambda: None,
 ) -> None:
@@ -168,7 +169,7 @@ def embed(
     made: list[np.ndarray] = []  # embeddings of the content that is under way
     while batch := list(itertools.islice(passages, AT_ONCE)):
         pulse()
-        encoded = np.asarray(encoder.sentences([text for *_, text in batch])).astype(np.float16)
+        encoded = np.asarray(encoder.encode_texts([text for *_, text in batch])).astype(np.float16)
         for (content, texts, _), embedding in zip(batch, encoded, strict=True):
             made.append(embedding)
             if len(made) == len(texts):
@@ -205,7 +206,7 @@ def _listing(directory: Path) -> list[tuple[str, int, int, int, int]]:
 class Said:
     """The passages of an index."""
 
-    def __init__(self, index: Index, encoder: Any) -> None:
+    def __init__(self, index: Index, encoder: Encoder | None) -> None:
         """Maps the table of all passages and their vectors, or makes them anew."""
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
@@ -301,7 +302,7 @@ class Said:
         insert = "INSERT INTO copies (names, are_others) VALUES (?, ?)"
         return int(self._db.execute(insert, values).lastrowid or 0)
 
-    def _map(self, index: Index, encoder: Any, path: Path, matrix: np.ndarray) -> None:
+    def _map(self, index: Index, encoder: Encoder | None, path: Path, matrix: np.ndarray) -> None:
         """Takes the vectors, and finds the level from which on a passage is near."""
         self._rounded = packed.kept(path, matrix) if len(matrix) >= packed.LARGE else None
         self._matrix, self._sampled = matrix, rankers.sampled(matrix)
