@@ -24,8 +24,8 @@ class ExportedMoment(NamedTuple):
 
 
 MAX_NAME_BYTES = 200
-"""Longest video path, in bytes, that is used in a clip's name. Drafts of the clip have longer names,
-and file systems allow 255 bytes."""
+"""Longest video path, in bytes, in the name of a clip. A draft of the clip has a longer name, and
+file systems allow 255 bytes."""
 
 
 def clip_name(video: str, start: float, end: float) -> str:

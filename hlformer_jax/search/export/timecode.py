@@ -1,7 +1,7 @@
 """Frame rates and timecodes of videos, as editing programs count them.
 
-Drop-frame timecode, at 29.97 (or 59.94) frames a second, leaves out the first 2 (or 4) frame numbers
-of every minute except each tenth. So it keeps up with the clock.
+Drop-frame timecode, at 29.97 (or 59.94) frames a second, leaves out the first 2 (or 4) numbers of
+every minute except each tenth. So it keeps up with the clock.
 """
 
 import math

@@ -106,19 +106,14 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         ("serach", "invalid choice: 'serach'"),
         ("query red", "the following arguments are required: --index"),
         ("query red --index=nowhere", "nowhere holds no index: make one with"),
-        ("query ' ' {own}", "the sentence is empty"),
         ("query red {own} --k=0", "k is 0"),
         ("query red {own} --k=many", "invalid int value: 'many'"),
         ("query red {own} --ranker=best_frames", "did you mean 'best_frame'?"),
         ("query red {own} --since=soon", "'soon' is no date"),
-        ("query red {own} --until=", "'' is no date"),
         ("query red {own} --checkpoint=nowhere", "has no config.json"),
         ("query {own}", "the sentence is empty"),
-        ("query red {own} '--then= '", "the sentence is empty"),
         ("query red {own} --then=blue --within=0s", "within is 0 s"),
-        ("query red {own} --then=blue --within=x", "'x' is no time"),
         ("query red blue {own} --then=red", "there is one sentence"),
-        ("query --not=red {own}", "the sentence is empty"),
         ("query red {own} --not=b --ranker=segments", "of frames"),
         ("query red {own} --offset=-1", "offset is -1: give 0 or more"),
         ("query red {own} --only=said", "holds no subtitles: put .srt"),
@@ -126,44 +121,31 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         ("query red {own} --min-score=nan", "the least score is no number"),
         ("query {own} --image={deep}", "is no image"),
         ("query {own} --image=nowhere.png", "No such file"),
-        ("query {own} --image=", "the path is empty"),
         ("query {own} --like=a.film", "names no instant: write VIDEO@TIME"),
-        ("query {own} --like=a.film@soon", "'soon' is no time"),
-        ("query {own} --like=a.flim@1", "did you mean 'a.film'?"),
         ("query {own} --like=a.film@0:99", "has no second 99"),
-        ("index nowhere", "nowhere is no folder"),
-        ("index {films} {own} --fps=2", "has 1 frames a second and --fps=2"),
+        ("index nowhere", "nowhere is not a folder"),
+        ("index {films} {own} --fps=2", "--fps=2: "),
         ("index {films}/trips {own}", "is the index of "),
         ("index {films} {own} --workers=-1", "--workers=-1: give 0 or more"),
         ("index {films} --index={films}", "holds other things"),
-        ("index {films} --index=new --fps=-1", "--fps=-1"),
         ("index {films} --index=new --fps=0", "--fps=0"),
-        ("index {films} --index=new --fps=nan", "--fps=nan"),
         ("index ''", "the path is empty"),
-        ("index {films} --index=", "the path is empty"),
         ("index {films} {own} --timeout=0", "--timeout=0: give seconds"),
         ("query red {own} --folder=tripps", "did you mean 'trips'?"),
-        ("evaluate {own} --captions={deep}", "deep.jsonl:1: this is no JSON"),
-        ("evaluate {own} --captions={deep} --json={deep}", "deep.jsonl is there already"),
-        ("evaluate {own} --captions={deep} --json={deep} --overwrite", "is the file of the"),
+        ("evaluate {own} --captions={deep}", "deep.jsonl:1: the line is not JSON"),
+        ("evaluate {own} --captions={deep} --json={deep} --overwrite", "is also --captions"),
         ("features {films} --captions={deep} --out={films}", "holds other things"),
         ("add nowhere.film {own}", "is not there: give files of"),
         ("add {deep} {own}", "is not in"),
         ("add {index} {own}", "holds no video"),
-        ("add {films}/.. {own}", "hold the same files"),
-        ("index", "give FOLDER, or --index"),
+        ("index", "FOLDER is missing"),
         ("remove b.flim {own}", "holds no video 'b.flim'; did you mean 'b.film'?"),
-        ("cut x {own} --start=1 --end=2", "holds no video 'x'"),
-        ("cut a.film {own} --start=x --end=2", "'x' is no time"),
-        ("evaluate {own} --captions=nowhere", "No such file"),
         ("upload {own}", "there is no store to upload to"),
-        ("features nowhere --captions={deep} --out=o", "nowhere is no folder: give"),
-        ("cut a.film {own} --start=5 --end=0:04", "is not after --start=5"),
-        ("cut a.film {own} --start=1 --end=2 --out=", "path is empty"),
+        ("cut a.film {own} --start=5 --end=0:04", "--end=0:04: give a time after --start=5"),
         ("query red {own} --store=dir", "--store=dir is no address"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_status_1(
+def test_error_is_one_line_and_status_1(
     search, index, films, arguments, complaint, monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
@@ -475,7 +457,7 @@ def test_a_folder_that_is_away_loses_nothing(ask, films, index, disk, tmp_path, 
     done = ask("index")
     assert done.status == 0 and "2 offline" in done.out
     assert any(f"{disk} is not there" in line for line in done.errors) != left
-    assert "0 videos are offline" in ask("prune").out
+    assert "0 videos are missing" in ask("prune").out
     assert "dropped 0" in ask("prune", "--yes").out
     after = Index.open(index).manifest.videos
     about = lambda one: (one.id, one.content, one.stamp, one.state, one.reason)
@@ -510,7 +492,7 @@ def test_what_fails_leaves_nothing_and_touches_nothing(search, films, tmp_path, 
     if made:
         place.mkdir()
     cases = [
-        ([empty], "holds no video that FFmpeg reads"),
+        ([empty], "has no video that FFmpeg can read"),
         ([films, "--fps=0"], "--fps=0"),
         ([films, "--workers=-1"], "--workers=-1"),
         ([films, "--checkpoint=nowhere"], "has no config.json"),
@@ -613,7 +595,7 @@ def test_status_lists_what_failed_and_why(ask, films):
 
 
 def test_verify_names_what_is_damaged_and_index_makes_it_anew(ask, films, index):
-    assert ask("verify").out == "9 files are whole\n"
+    assert ask("verify").out == "9 files are intact\n"
     path = next((index / "videos").iterdir())
     path.write_bytes(path.read_bytes()[:-1])
     done = ask("verify")
@@ -733,7 +715,7 @@ def test_evaluate_reports_recalls_of_videos_and_moments(ask, tmp_path):
     assert expected.items() <= figures["best_frame"].items()
     captions.write_text('{"video": "nowhere.film", "sentence": "red"}')
     done = ask("evaluate", f"--captions={captions}")
-    assert done.status == 1 and "'nowhere.film', which the index lacks" in done.errors[0]
+    assert done.status == 1 and "'nowhere.film', which is not indexed" in done.errors[0]
 
 
 def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, index, tmp_path):
@@ -744,7 +726,7 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
     given = f"--captions={captions}"
     out = tmp_path / "figures.json"
     done = ask("evaluate", given, "--calibrate=10", f"--json={out}")
-    assert done.status == 1 and "3 captions do not tell what 10 % are: give 9" in done.errors[0]
+    assert done.status == 1 and "10 % needs at least 9 visual captions (got 3)" in done.errors[0]
     assert "best_frame" in done.out and json.loads(out.read_text())["captions"] == 3
     for wrong in ("-1", "100", "nan", "1e-320"):
         assert "percent" in ask("evaluate", given, f"--calibrate={wrong}").errors[0]
@@ -764,7 +746,7 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
         elsewhere.append(np.concatenate(others).max() - np.median(every @ query))
     assert levels["best_frame"].above == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
     assert levels["best_frame"].frames == len(every)
-    assert "50 % of what is absent pass (3 captions)" in ask("status").out
+    assert "calibrated for 50 % false alarms on 3 captions" in ask("status").out
     for sentence in ("red", "white", "yellow", "black"):
         (query,) = encoder.encode_texts([sentence])
         good = (every @ query).max() - np.median(every @ query) >= levels["best_frame"].above
@@ -786,20 +768,20 @@ def test_a_caption_that_is_right_for_every_video_has_no_auc_and_makes_no_level(a
     captions.write_text(json.dumps(line))
     flags = f"--captions={captions}", f"--json={out}", "--calibrate=50"
     done = ask("evaluate", *flags)
-    assert done.status == 1 and "right for every video" in done.errors[0]
+    assert done.status == 1 and "lists every video as correct" in done.errors[0]
     figures = files.parse_json(out.read_bytes(), finite=True)
     assert figures["rankers"]["best_frame"] == dict.fromkeys(
         ("R@1", "R@5", "R@10", "R@100"), 100
     ) | {"SumR": 400}
-    assert figures["levels"]["best_frame"] == {"0.05": None, "0.1": None, "0.2": None}
+    assert figures["thresholds"]["best_frame"] == {"0.05": None, "0.1": None, "0.2": None}
 
 
 def test_runs_are_told_apart_in_a_table():
     runs = ["hlformer/0", "hlformer/1", "ms_sl"]
-    shown = metrics.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
+    shown = metrics.shorten_runs(["best_frame", *(f"/runs/{run}" for run in runs)])
     assert shown == ["best_frame", *runs]
-    assert metrics.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
-    assert metrics.told_apart(["segments"]) == ["segments"]
+    assert metrics.shorten_runs(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
+    assert metrics.shorten_runs(["segments"]) == ["segments"]
 
 
 def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
@@ -811,7 +793,7 @@ def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
     assert calls.cuts[1][1] == "any"
     done = ask("cut", "a.film", *flags, "--copy")
     assert done.out == f"{out}\n" and len(calls.cuts) == 3
-    assert done.errors == ["from 2.500 s on, 1.500 s earlier than asked, to 9.750 s"]
+    assert done.errors == ["from 2.500 s, 1.500 s before the start, to 9.750 s"]
 
 
 def test_what_a_query_exports_is_cut_all_at_once(ask, films, calls, tmp_path):
@@ -927,10 +909,10 @@ def test_the_commands_upload_and_ask(tmp_path, monkeypatch, capsys, address):
 
 
 @pytest.mark.parametrize(
-    ("flags", "parts", "seed"), [([], 2, 0), (["--seed=3", "--training"], 3, 3)]
+    ("flags", "parts", "seed"), [([], 1, 0), (["--seed=3", "--training"], 2, 3)]
 )
 def test_the_parts_of_a_demo_have_one_seed(search, monkeypatch, tmp_path, flags, parts, seed):
-    made, names = [], ["make", "make_kinds", "render_training"]
+    made, names = [], ["make", "render_training"]
     note = lambda name: lambda out, seed, report: made.append((name, out, seed))
     module = SimpleNamespace(**{name: note(name) for name in names})
     monkeypatch.setitem(sys.modules, "hlformer_jax.search.demo", module)
