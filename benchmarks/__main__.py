@@ -32,10 +32,12 @@ from ml_collections import ConfigDict, config_flags
 
 from benchmarks import measure
 from benchmarks.measure import Options, Row
-from hlformer_jax import command, files, parallel
+from hlformer_jax import cli, files
 from hlformer_jax.config import ConfigError, check, default, family_of
 from hlformer_jax.data.synthetic import is_synthetic
-from hlformer_jax.errors import UserError, optional
+from hlformer_jax.errors import UserError
+from hlformer_jax.lazy import optional
+from hlformer_jax.runtime import compiler
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Sizes to measure at; without one, those of ActivityNet Captions."
@@ -99,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
     if argv[1:2] == ["plan"] and len(argv) == 2 + bool(DIFF.value):
         return _plan(argv[2:])
     if len(argv) != 2 or argv[1] not in PROGRAMS:
-        return command.fail(f"give one name: {', '.join(PROGRAMS)}, plan")
+        return cli.fail(f"give one name: {', '.join(PROGRAMS)}, plan")
     name, config = argv[1], CONFIG.value or default()
     logging.set_verbosity(logging.WARNING)
     try:
@@ -108,15 +110,15 @@ def main(argv: Sequence[str]) -> int:
             files.check_output(Path(JSON.value), replace)
         check(config)
         if family_of(config) != "prvr":
-            return command.fail(
+            return cli.fail(
                 f"--config is of the model {config.model.name!r}: give one of partially relevant"
                 " video retrieval, for example configs/anet.py"
             )
-        parallel.configure(config)
+        compiler.configure(config)
         peer = None
         if PEER.value:
             if name != "step":
-                return command.fail("--peer goes with step")
+                return cli.fail("--peer goes with step")
             from benchmarks.step import Released
 
             # It needs room beside us, of which JAX would take most at its start.
@@ -132,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
         if JSON.value:
             files.write_json(Path(JSON.value), _as_json(name, rows, config), replace)
     except (UserError, OSError) as error:
-        return command.fail(str(error))
+        return cli.fail(str(error))
     return 0
 
 
@@ -161,7 +163,7 @@ def _plan(other: Sequence[str]) -> int:
         if FIGURE.value:
             plan.tree_map(result, Path(FIGURE.value), replace)
     except (UserError, OSError) as error:
-        return command.fail(str(error))
+        return cli.fail(str(error))
     return 0
 
 
@@ -183,7 +185,7 @@ def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> No
         if JSON.value:
             written = about | {"config": config.to_dict(), "programs": results}
             files.write_json(Path(JSON.value), written, replace)
-            replace = "any"
+            replace = files.Replace.ANY
     if not results:
         raise ConfigError("no program could be measured: why stands above")
     plan.show_measured(results, device.device_kind)
@@ -215,18 +217,16 @@ def _print(name: str, rows: Sequence[Row]) -> None:
         low, high = _seconds(row.timing.low), _seconds(row.timing.high)
         floor = _seconds(row.floor.seconds) if row.floor else "-"
         ratio = f"{row.timing.median / row.floor.seconds:.2f}" if row.floor else "-"
-        facts = "\n".join(
-            f"{name} {command.three_digits(value)}" for name, value in row.facts.items()
-        )
+        facts = "\n".join(f"{name} {cli.three_digits(value)}" for name, value in row.facts.items())
         median = _seconds(row.timing.median)
         lines.append((row.what, median, f"{low} - {high}", floor, ratio, facts))
     head = ("", "median", "range", "floor", "ratio", "")
-    command.print_table(head, lines, title, left=("",), width=110)
+    cli.print_table(head, lines, title, left=("",), width=110)
     used = {dtype: measure.ceilings(dtype) for dtype in ("float32", "bfloat16")}
     for dtype, ceiling in used.items():
         print(
-            f"{dtype}: matrix product {command.three_digits(ceiling.flops / 1e12)} TFLOP/s,"
-            f" copy {command.three_digits(ceiling.bytes / 1e9)} GB/s"
+            f"{dtype}: matrix product {cli.three_digits(ceiling.flops / 1e12)} TFLOP/s,"
+            f" copy {cli.three_digits(ceiling.bytes / 1e9)} GB/s"
         )
 
 
@@ -255,9 +255,9 @@ def _as_json(name: str, rows: Sequence[Row], config: ConfigDict) -> dict:
 def _seconds(value: float) -> str:
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= scale or unit == "us":
-            return f"{command.three_digits(value / scale)} {unit}"
+            return f"{cli.three_digits(value / scale)} {unit}"
     return ""
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=command.parse)
+    app.run(main, flags_parser=cli.parse)

@@ -1,11 +1,14 @@
 """Functions of hyperbolic space beside those of hyperbolix and geoopt, where they are installed.
 
-Each function is timed in both models, with and without its gradient, in turn with its peers. Errors
-of values and gradients are against 60 digits (mpmath), in float32 and float64, for points 1e-12 to
-12 from the origin whose partners lie in another direction, near, next to them, or opposite.
-Gradients are in the coordinates of the ball, or in the space components of the hyperboloid. An
-error is that of the whole vector, relative to its length. Values that are not finite are counted,
-at coincident points too, and are in no error.
+Each function is timed in both models, with and without its gradient, in turn with its peers, and so
+are layers and a step of Riemannian Adam. Times are the shortest of all repeats, since other
+processes only lengthen them; `taskset -c 0` before the command measures one core.
+
+Errors of values and gradients are against 60 digits (mpmath), in float32 and float64, for points
+1e-12 to 12 from the origin whose partners lie in another direction, near, next to them, or
+opposite. Gradients are in the coordinates of the ball, or in the space components of the
+hyperboloid. An error is that of the whole vector, relative to its length. Values that are not
+finite are counted, at coincident points too, and are in no error.
 """
 
 import functools
@@ -18,11 +21,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from ml_collections import ConfigDict
 
 from benchmarks.measure import Options, Row, clock, floor, summary
-from hlformer_jax.errors import optional
-from hlformer_jax.ops import lorentz, poincare
+from hlformer_jax import nn
+from hlformer_jax.lazy import optional
+from hlformer_jax.ops import lorentz, manifolds, optim, poincare
 
 PAIRS, DIMENSION = 10_000, 128
 SETS = (256, 32, 64)
@@ -34,7 +39,13 @@ RADII = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 3.0, 6.0, 12.0)
 KINDS = ("generic", "near", "nearest", "opposite", "same")
 DIGITS = 60
 MODELS = ("lorentz", "poincare")
+CLASSES = 100
+"""Number of hyperplanes of `mlr`, and dimension of the points of `linear`."""
+HEADS = (8, 128, 32)
+"""Points of attention: how many heads, of how many positions, of how many dimensions."""
 FUNCTIONS = ("exp_map", "log_map", "distance", "transport", "centroid", "pairwise_distance")
+LAYERS = ("mlr", "linear", "attention", "adam")
+"""Rows without errors: layers, and a step of Riemannian Adam."""
 
 
 class Library(NamedTuple):
@@ -55,21 +66,24 @@ def geometry(config: ConfigDict, options: Options) -> Iterator[Row]:
     libraries = {"ours": ours(), **peers("float32")}
     wrong = errors()
     for model in MODELS:
-        for name in FUNCTIONS:
+        for name in (*FUNCTIONS, *LAYERS):
+            if (model, name) not in libraries["ours"].functions:
+                continue
             what, inputs = _inputs(model, name)
             rows = _times(model, name, inputs, libraries, options.repeats)
-            seconds, facts = rows["ours"], wrong[model, name, "ours"]
+            seconds, facts = rows["ours"], wrong.get((model, name, "ours"), {})
             slopes = seconds[1]
             if len(slopes):
-                facts |= {"with gradients, ms": float(np.median(slopes)) * 1e3}
+                facts |= {"with gradients, ms": float(np.min(slopes)) * 1e3}
             for peer in [peer for peer in rows if peer != "ours"]:
                 for kind, ours_, theirs in zip(
                     ("", "gradients "), seconds, rows[peer], strict=True
                 ):
                     if len(theirs):
-                        ratio = float(np.median(theirs / ours_))
+                        ratio = float(np.min(theirs) / np.min(ours_))
                         facts[f"{peer}: {kind}times as long"] = ratio
-                facts |= {f"{peer}: {k}": v for k, v in wrong[model, name, peer].items()}
+                errors_of_peer = wrong.get((model, name, peer), {})
+                facts |= {f"{peer}: {k}": v for k, v in errors_of_peer.items()}
             moved = 4.0 * sum(x.size for x in inputs) + 4.0 * inputs[0].size
             flops = 0.0
             if name == "pairwise_distance":
@@ -85,9 +99,26 @@ def ours() -> Library:
         for name in ("exp_map", "log_map", "distance", "pairwise_distance"):
             functions[model, name] = getattr(module, name)
         functions[model, "transport"] = module.parallel_transport
+        space = getattr(manifolds, model.capitalize())()
+        functions[model, "mlr"] = functools.partial(nn.mlr, space)
+        functions[model, "linear"] = functools.partial(nn.linear, space)
+        functions[model, "adam"] = functools.partial(_adam_step, space)
+    attend = functools.partial(nn.attention, manifolds.Lorentz(), scale=1.0)
+    functions["lorentz", "attention"] = attend
     functions["lorentz", "centroid"] = lambda x: lorentz.centroid(x)[..., 0, :]
     functions["poincare", "centroid"] = lambda x: poincare.gyromidpoint(x)[..., 0, :]
     return _of_jax(functions)
+
+
+def _adam_step(space: manifolds.Manifold, x: Any, gradient: Any, moment: Any) -> Any:
+    """A step of Riemannian Adam with second moments of lengths, as the peers have it."""
+    adam = optim.scale_by_length_adam(per_coordinate=False)
+    optimizer = optim.riemannian(optax.chain(adam, optax.scale(-0.01)), space)
+    state = optimizer.init(x)
+    frame = moment[..., -state[0].mu.shape[-1] :]
+    state = (state[0]._replace(mu=frame), *state[1:])
+    updates, state = optimizer.update(gradient, state, x)
+    return updates, state
 
 
 def peers(dtype: str) -> dict[str, Library]:
@@ -112,6 +143,8 @@ def _hyperbolix(dtype: str) -> Library:
     manifolds = importlib.import_module("hyperbolix.manifolds")
     core = importlib.import_module("hyperbolix.nn_layers.hyperboloid_core")
     ball = importlib.import_module("hyperbolix.nn_layers.poincare_batchnorm")
+    layers = importlib.import_module("hyperbolix.nn_layers")
+    nnx = importlib.import_module("flax.nnx")
     functions: dict[tuple[str, str], Callable[..., Any]] = {}
     for model, kind in (("lorentz", "Hyperboloid"), ("poincare", "Poincare")):
         space = getattr(manifolds, kind)(dtype=jnp.dtype(dtype))
@@ -126,11 +159,47 @@ def _hyperbolix(dtype: str) -> Library:
         functions[model, "pairwise_distance"] = lambda x, y, row=row: jax.lax.map(
             lambda point: row(point, y), x
         )
+        functions |= _hyperbolix_layers(model, space, layers, nnx)
+    attend = layers.HyperbolicFullAttention(
+        HEADS[-1] + 1, HEADS[-1], centroid_form="gemm", init_tau=1.0, rngs=nnx.Rngs(0)
+    )
+    single = lambda x: x[:, :, None]
+    functions["lorentz", "attention"] = lambda q, k, v: attend._attend(
+        single(q), single(k), single(v), 1.0, 1.0
+    )
     equal = lambda x: jnp.full((*x.shape[:-2], 1, x.shape[-2]), 1 / x.shape[-2], x.dtype)
     functions["lorentz", "centroid"] = lambda x: core.lorentz_midpoint(x, equal(x), 1.0)[..., 0, :]
     space = manifolds.Poincare(dtype=jnp.dtype(dtype))
     functions["poincare", "centroid"] = jax.vmap(lambda x: ball.poincare_midpoint(x, space, 1.0))
     return _of_jax(functions)
+
+
+def _hyperbolix_layers(
+    model: str, space: Any, layers: ModuleType, nnx: ModuleType
+) -> dict[tuple[str, str], Callable[..., Any]]:
+    """Layers of hyperbolix whose normals and offsets are arguments, and its Riemannian Adam."""
+    optimizers = importlib.import_module("hyperbolix.optim")
+    scores = space.compute_mlr if model == "lorentz" else space.compute_mlr_pp
+    name = "HypLinearHyperboloidPLFC" if model == "lorentz" else "HypLinearPoincarePP"
+    width = DIMENSION + (model == "lorentz"), CLASSES + (model == "lorentz")
+    graph, state = nnx.split(getattr(layers, name)(space, *width, rngs=nnx.Rngs(0)))
+
+    def linear(x: Any, normals: Any, offsets: Any) -> Any:
+        layer = nnx.merge(graph, state)
+        layer.kernel, layer.bias = nnx.Param(normals), nnx.Param(offsets[:, None])
+        return layer(x, 1.0)
+
+    def adam(x: Any, gradient: Any, moment: Any) -> Any:
+        optimizer = optimizers.riemannian_adam(0.01)
+        point = optimizers.ManifoldParam(x, manifold=space, curvature=1.0)
+        state = optimizer.init(point)._replace(m1=moment)
+        return optimizer.update(gradient, state, point)
+
+    return {
+        (model, "mlr"): lambda x, normals, offsets: scores(x, normals, offsets[:, None], 1.0),
+        (model, "linear"): linear,
+        (model, "adam"): adam,
+    }
 
 
 def _geoopt(dtype: str) -> Library:
@@ -177,13 +246,14 @@ def _times(
 ) -> dict[str, tuple[np.ndarray, ...]]:
     """Seconds of the function, and of its gradient, by library, all in turn.
 
-    The gradient of all distances is left out: a peer would keep several arrays of 4 GiB for it.
+    The gradient of all distances is left out: a peer would keep several arrays of 4 GiB for it. So
+    is that of a step of an optimiser.
     """
     results: dict[str, tuple[np.ndarray, ...]] = {}
     libraries = {k: v for k, v in libraries.items() if (model, name) in v.functions}
     for with_gradient in (False, True):
         clocks = np.zeros((0, len(libraries)))
-        if not (with_gradient and name == "pairwise_distance"):
+        if not (with_gradient and name in ("pairwise_distance", "adam")):
             runs = [_run(x, model, name, inputs, with_gradient) for x in libraries.values()]
             for run in runs:
                 clock(run)  # compiles
@@ -216,13 +286,24 @@ def _inputs(model: str, name: str) -> tuple[str, list[np.ndarray]]:
         shape = SETS
     if name == "pairwise_distance":
         shape = (POINTS, POINT_DIMENSION)
+    if name == "attention":
+        shape = HEADS
     module = lorentz if model == "lorentz" else poincare
     draw = lambda seed: (
         jax.random.normal(jax.random.key(seed), shape) / np.float32(shape[-1] ** 0.5)
     )
     x, y = (module.exp_map0(draw(seed)) for seed in (0, 1))
     v = module.transport0(x, draw(2))
-    inputs = {"exp_map": (x, v), "transport": (x, y, v), "centroid": (x,)}.get(name, (x, y))
+    normals, offsets = draw(3)[:CLASSES], draw(4)[0, :CLASSES]
+    inputs = {
+        "exp_map": (x, v),
+        "transport": (x, y, v),
+        "centroid": (x,),
+        "mlr": (x, normals, offsets),
+        "linear": (x, normals, offsets),
+        "attention": (x, y, x),
+        "adam": (x, v, v),
+    }.get(name, (x, y))
     return f"[{', '.join(map(str, shape))}]", [np.asarray(value) for value in inputs]
 
 

@@ -34,17 +34,19 @@ from benchmarks.query import (
     encoder_size,
     validation,
 )
-from hlformer_jax import command, files, models, parallel
+from hlformer_jax import cli, files, models
 from hlformer_jax.config import ConfigError, family_of
 from hlformer_jax.data.feed import Schedule
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
-from hlformer_jax.errors import UserError, optional
+from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing
+from hlformer_jax.lazy import optional
 from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hover import Points
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.evaluation import rank_queries
 from hlformer_jax.retrieval.hierarchy import rank_nodes, relatives
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.training.step import chunk_of_steps, init_state
 
 DTYPES = ("bfloat16", "tf32", "float32")
@@ -358,7 +360,7 @@ def summary(
     Args:
       text: its scheduled HLO.
       gpu: the GPU that it is for.
-      memory: bytes, see `parallel.memory_plan`.
+      memory: bytes, see `compiler.memory_plan`.
       turns: see `kernels`.
       units: what the rest is given for one of: as many as the program computes.
     """
@@ -417,7 +419,7 @@ class Program(NamedTuple):
 
 def _abstract(mesh: Mesh, tree: Any) -> Any:
     """Shapes to compile for: whole on every device, but where a sharding is given."""
-    whole = parallel.replicated(mesh)
+    whole = devices.replicated(mesh)
 
     def one(x: Any) -> jax.ShapeDtypeStruct:
         if isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None:
@@ -458,7 +460,7 @@ def _step(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     feed = family.feed(Schedule(family.num_examples, size, config.seed).groups(1, steps))
     optimiser, loss = family.optimiser(100), jax.tree.map(np.asarray, family.loss(feed.steps))
     make = lambda: init_state(family.init_params(), optimiser)
-    whole = parallel.replicated(mesh)
+    whole = devices.replicated(mesh)
     program = jax.jit(
         chunk_of_steps(optimiser, family.project, feed),
         donate_argnums=0,
@@ -480,7 +482,7 @@ def _first_chunk(feed: Any) -> tuple[Any, Any]:
 def _stored(scorer: Any, encoded: Any, videos: int, dtype: str, mesh: Mesh) -> corpus.Corpus:
     """Shapes of a corpus of encoded videos, in blocks of as many as are given."""
     blocks = -(-videos // jax.tree.leaves(encoded)[0].shape[0])
-    here = parallel.mesh(jax.devices()[:1])
+    here = devices.mesh(jax.devices()[:1])
     stored = jax.eval_shape(lambda: corpus.empty(scorer, encoded, blocks, dtype, here))
     place = lambda x, to: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=to)
     placed: corpus.Corpus = jax.tree.map(place, stored, corpus.shardings(mesh, stored))
@@ -497,7 +499,7 @@ def _evaluate(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     model, shapes = jax.tree.map(np.asarray, family.model), jax.eval_shape(family.init_params)
     encoded = jax.eval_shape(evaluator.encode_batch, model, shapes, *feed.shapes(), np.int32(0))
     stored = _stored(evaluator.scorer, encoded[0], len(split), config.eval.corpus, mesh)
-    each = parallel.sharded(mesh, axis=1)
+    each = devices.sharded(mesh, axis=1)
     all_steps = lambda x: jax.ShapeDtypeStruct((feed.steps, *x.shape), x.dtype, sharding=each)
     queries = jax.tree.map(all_steps, encoded[1])
 
@@ -524,9 +526,9 @@ def _evaluate_nodes(config: ConfigDict, mesh: Mesh, family: Any) -> Program:
     """Encoding of the validation split's nodes, and their ranks both ways."""
     evaluator, split = family.evaluator, family.data.val
     feed = evaluator.feed(split, resident=True)
-    size = parallel.round_up(min(config.eval.query_batch, split.num_nodes), mesh.size)
+    size = devices.round_up(min(config.eval.query_batch, split.num_nodes), mesh.size)
     width = (feed.steps, feed.nodes, config.model.hyperbolic_dim)
-    points: Any = jax.ShapeDtypeStruct(width, jnp.float32, sharding=parallel.sharded(mesh, axis=1))
+    points: Any = jax.ShapeDtypeStruct(width, jnp.float32, sharding=devices.sharded(mesh, axis=1))
 
     def program(
         params: Any, features: Any, indices: Any, count: Any, stored: Any, related: Any
@@ -552,7 +554,7 @@ def _query(count: int, config: ConfigDict, mesh: Mesh, options: Options) -> Prog
     videos = measure.num_videos(config, options, "test", corpus.SEARCHED_VIDEOS)
     params = jax.eval_shape(lambda: models.init_params(model, config))
     captions = jax.eval_shape(lambda: models.zero_batch(config, captions=count).captions)
-    encoded = corpus.encoded_shapes(config, parallel.round_up(min(corpus.BLOCK, videos), mesh.size))
+    encoded = corpus.encoded_shapes(config, devices.round_up(min(corpus.BLOCK, videos), mesh.size))
     stored = _stored(scoring.build_scorer(config, model), encoded, videos, "bfloat16", mesh)
 
     def program(params: Any, captions: Any, stored: corpus.Corpus) -> Any:
@@ -605,7 +607,7 @@ OF_EVERY_FAMILY = ("step", "evaluate")
 """Those that HOVER has too."""
 
 
-def mesh(gpu: Gpu, devices: int = 1) -> Mesh:
+def mesh(gpu: Gpu, count: int = 1) -> Mesh:
     """A mesh of described GPUs, for shapes alone.
 
     Raises:
@@ -618,7 +620,7 @@ def mesh(gpu: Gpu, devices: int = 1) -> Mesh:
     jax.config.update("jax_platforms", "cpu")
     try:
         described = topologies.get_topology_desc(
-            platform="cuda", topology_name="", topology=f"1x1x{devices}",
+            platform="cuda", topology_name="", topology=f"1x1x{count}",
             target_config=gpu.description(),
         )  # fmt: skip
     except Exception as error:  # of the plugin, in many classes
@@ -626,7 +628,7 @@ def mesh(gpu: Gpu, devices: int = 1) -> Mesh:
         raise ConfigError(
             f"no compiler for {gpu.name}: pip install 'hlformer-jax[cuda12]' ({reason})"
         ) from None
-    return parallel.mesh(described.devices)
+    return devices.mesh(described.devices)
 
 
 def compiled(name: str, mesh: Mesh, config: ConfigDict, options: Options) -> tuple[Any, Program]:
@@ -641,7 +643,7 @@ def compiled(name: str, mesh: Mesh, config: ConfigDict, options: Options) -> tup
             " retrieval, for example configs/anet.py, or --program=step or evaluate"
         )
     measure.announce(f"compile {name}, {config.dtype}")
-    with jax.default_matmul_precision(parallel.precision(config)):
+    with jax.default_matmul_precision(compiler.precision(config)):
         program = PROGRAMS[name](config, mesh, options)
         # Without a device nothing is tuned, and Triton finds no tiles for some products.
         described = mesh.devices.flat[0] not in jax.devices()
@@ -676,7 +678,7 @@ def _summary(name: str, gpu: str, config: ConfigDict, program: Any, source: Prog
     about = {"program": name, "gpu": gpu, "dtype": config.dtype, "jax": jax.__version__}
     if config.dtype == "float32":
         about["dtype"] += f" ({config.precision})"
-    memory, counts = parallel.memory_plan(program), (source.turns, source.units)
+    memory, counts = compiler.memory_plan(program), (source.turns, source.units)
     return about | summary(program.as_text(), GPUS[gpu], memory, *counts)
 
 
@@ -701,7 +703,7 @@ def measured(
     The plan is that of the very program that runs, by the rates of the described GPU. No program is
     begun after `MEASURING_SECONDS`.
     """
-    here, start = parallel.mesh(jax.local_devices()[:1]), time.perf_counter()
+    here, start = devices.mesh(jax.local_devices()[:1]), time.perf_counter()
     kinds = [
         (name, dtype) for name in names for dtype in DTYPES if name == "step" or dtype == "bfloat16"
     ]
@@ -726,7 +728,7 @@ def measured(
 
 # Output
 
-_digits = command.three_digits
+_digits = cli.three_digits
 
 
 def show(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> None:
@@ -736,7 +738,7 @@ def show(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> N
     facts = [_facts(one) for one in both]
     names = dict.fromkeys(name for one in facts for name in one)
     rows = [[name, *(_digits(one.get(name, 0.0)) for one in facts)] for name in names]
-    command.print_table(("", "plan", "other")[: 1 + len(both)], rows, width=120)
+    cli.print_table(("", "plan", "other")[: 1 + len(both)], rows, width=120)
     if other is None:
         head: tuple[str, ...] = ("ms", "bound", "GB", "times", "line", "result")
         rows = []
@@ -752,7 +754,7 @@ def show(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> N
             [*(_digits(1e3 * one["lines"].get(line, 0)) for one in both), line]
             for line in lines[:DEAREST]
         ]
-    command.print_table(head, rows, left=head, width=120)
+    cli.print_table(head, rows, left=head, width=120)
 
 
 def _facts(result: Mapping[str, Any]) -> dict[str, float]:
@@ -779,7 +781,7 @@ def show_measured(results: Sequence[Mapping[str, Any]], device: str) -> None:
             [one["program"], one["dtype"], milliseconds, median, ratio, launches, bound, peak]
         )
     title = f"planned for {gpu}, measured on {device}"
-    command.print_table(head, rows, title, left=head, width=120)
+    cli.print_table(head, rows, title, left=head, width=120)
 
 
 def tree_map(result: Mapping[str, Any], path: Path, replace: files.Replace) -> None:

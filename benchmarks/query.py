@@ -42,14 +42,16 @@ from benchmarks.measure import (
     summary,
     timed,
 )
-from hlformer_jax import files, models, parallel
+from hlformer_jax import files, models
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import UserError, optional
+from hlformer_jax.errors import UserError
+from hlformer_jax.lazy import optional
 from hlformer_jax.models import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
+from hlformer_jax.runtime import devices
 from hlformer_jax.search.encoder import load_encoder
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import Index
@@ -82,9 +84,9 @@ def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
     """Encoding and ranking of a validation split of ActivityNet's proportions."""
     videos, captions = validation(config, options)
     announce(f"encode and rank {videos:,} videos and {captions:,} captions")
-    mesh, model = parallel.mesh(), models.build(config)
+    mesh, model = devices.mesh(), models.build(config)
     split = measure.simulated_split(videos, captions, config)
-    params = parallel.replicate(mesh, models.init_params(model, config))
+    params = devices.replicate(mesh, models.init_params(model, config))
     evaluator = Evaluator(model, config, mesh)
     resident = evaluator.feed(split, resident=True)
     stored, queries = evaluator.encode(params, resident)
@@ -94,14 +96,14 @@ def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
     encode = timed(evaluator.encode, params, resident, repeats=options.repeats)
     announce("rank alone")
     rank = timed(lambda: evaluator.rank(stored, queries, split).metrics, repeats=options.repeats)
-    moved = resident.bytes_per_device + parallel.nbytes((params, stored)) / mesh.size
+    moved = resident.bytes_per_device + devices.nbytes((params, stored)) / mesh.size
     one = cost(config)
     flops = (videos * one.flops_video + captions * one.flops_caption) / mesh.size
     encode_floor = measure.floor(flops, moved, config.dtype)
     rank_floor = search_floor(stored, captions)
     both = Floor(*(a + b for a, b in zip(encode_floor, rank_floor, strict=True)))
     yield Row("evaluate", whole, both, {"videos": float(videos), "captions": float(captions)})
-    yield Row("  encode", encode, encode_floor, {"corpus GB": parallel.nbytes(stored) / 1e9})
+    yield Row("  encode", encode, encode_floor, {"corpus GB": devices.nbytes(stored) / 1e9})
     yield Row("  rank", rank, rank_floor)
 
 
@@ -114,7 +116,7 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     one = cost(config)
     for dtype in scoring.DTYPES:
         stored = corpus.random(config, videos, dtype)
-        size = parallel.nbytes(stored) / videos
+        size = devices.nbytes(stored) / videos
         facts = {"bytes/video": size, "parameters": float(one.parameters)}
         for count in (1, 256):
             queries = random_queries(stored, count)
@@ -125,7 +127,7 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     for count in (1, 256):
         captions = models.zero_batch(config, captions=count).captions
         timing = each(timed(encode, params, captions, repeats=options.repeats), count)
-        moved = parallel.nbytes((params, captions)) / count
+        moved = devices.nbytes((params, captions)) / count
         floor = measure.floor(one.flops_caption, moved, config.dtype)
         operations = {"MFLOPs": one.flops_caption / 1e6}
         yield Row(f"encode {count} queries, each", timing, floor, operations)
@@ -140,8 +142,8 @@ def random_queries(stored: Corpus, count: int) -> Float[Array, "Q H"]:
 def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
     """Of `queries` queries over `units`: products with every position, the corpus read once."""
     coordinates = [branch.values for branch in stored.stored.values()]
-    flops = 2 * queries * sum(x.size for x in coordinates) / parallel.mesh().size / units
-    moved = parallel.nbytes(stored) / parallel.mesh().size / units
+    flops = 2 * queries * sum(x.size for x in coordinates) / devices.mesh().size / units
+    moved = devices.nbytes(stored) / devices.mesh().size / units
     dtype = "float32" if coordinates[0].dtype == jnp.float32 else "bfloat16"
     return measure.floor(flops, moved, dtype)
 
@@ -343,7 +345,7 @@ def _open_and_ask(directory: str, start: str) -> None:
     import time
 
     from hlformer_jax import search
-    from hlformer_jax.errors import optional
+    from hlformer_jax.lazy import optional
 
     sentence = "a person opens the fridge"
     optional("hlformer_jax.encoders.hub", "search")

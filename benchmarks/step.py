@@ -25,12 +25,13 @@ from ml_collections import ConfigDict
 
 from benchmarks import measure
 from benchmarks.measure import Floor, Options, Row, announce, clock, num_videos, summary, timed
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.data import prepared
 from hlformer_jax.data.feed import Chunk, Schedule
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval.evaluation import Evaluator
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.training import checkpoints, prvr
 from hlformer_jax.training.step import TrainState, compile_steps, init_state, train_step
 from hlformer_jax.typing import Batch
@@ -42,7 +43,7 @@ class Training:
     def __init__(
         self, config: ConfigDict, videos: int, longest: int, resident: bool = True
     ) -> None:
-        self.config, self.mesh = config, parallel.mesh()
+        self.config, self.mesh = config, devices.mesh()
         captions = round(videos * CAPTIONS_PER_VIDEO)
         family = measure.simulated_family(config, self.mesh, videos, captions, resident)
         family.check_trainable()
@@ -53,7 +54,7 @@ class Training:
         self._optimiser = family.optimiser(100 * self.steps_per_epoch)
         self._project = family.project
         state = init_state(family.init_params(), self._optimiser)
-        self.state: TrainState = parallel.replicate(self.mesh, state)
+        self.state: TrainState = devices.replicate(self.mesh, state)
         loss = family.loss(self.steps_per_epoch)
         self.compiled = compile_steps(
             loss, self._optimiser, self._project, self.feed, self.state, config
@@ -79,7 +80,7 @@ class Training:
         data = self.config.data
         vectors = videos * (data.max_clips + data.max_frames) * data.visual_dim
         batch = self.split.dtype.itemsize * (vectors + captions * data.max_words * data.text_dim)
-        moved = 2 * parallel.nbytes(self.state) + batch / self.mesh.size
+        moved = 2 * devices.nbytes(self.state) + batch / self.mesh.size
         return measure.floor(self.flops(), moved, self.config.dtype)
 
     def flops(self) -> float:
@@ -93,11 +94,11 @@ class Training:
             lambda: models.zero_batch(plain, self.feed.videos, self.feed.captions)
         )
         take = lambda loss, *given: train_step(loss, self._optimiser, self._project)(*given)
-        return parallel.count_flops(take, loss, self.state, batch) / self.mesh.size
+        return compiler.count_flops(take, loss, self.state, batch) / self.mesh.size
 
     def memory(self) -> dict[str, float]:
         """Memory on each device: the compiler's plan, what was in use if known, the features."""
-        plan = parallel.memory_plan(self.compiled.program).get("peak", float("nan"))
+        plan = compiler.memory_plan(self.compiled.program).get("peak", float("nan"))
         facts = {"peak GB (planned)": plan / 1e9}
         stats = jax.local_devices()[0].memory_stats() or {}
         if "peak_bytes_in_use" in stats:
@@ -162,7 +163,7 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
         series = checkpoints.newest(Path(directory))
         timing = timed(lambda: series.save(next(numbers), state, {}), repeats=options.repeats)
         series.close()
-    yield Row("checkpoint", timing, None, {"GB": parallel.nbytes(state) / 1e9})
+    yield Row("checkpoint", timing, None, {"GB": devices.nbytes(state) / 1e9})
 
 
 def prepare(config: ConfigDict, options: Options) -> Iterator[Row]:
@@ -195,8 +196,8 @@ def compilation(config: ConfigDict, options: Options) -> Iterator[Row]:
         split = measure.simulated_split(
             config.eval.video_batch, 2 * config.eval.video_batch, config
         )
-        evaluator = Evaluator(model, config, parallel.mesh())
-        params = parallel.replicate(parallel.mesh(), models.init_params(model, config))
+        evaluator = Evaluator(model, config, devices.mesh())
+        params = devices.replicate(devices.mesh(), models.init_params(model, config))
         evaluator.evaluate(params, evaluator.feed(split))
 
     for name, run in (

@@ -11,9 +11,11 @@ from typing import Any
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from hlformer_jax import command
+from hlformer_jax import cli
+from hlformer_jax.cli import command_line
 from hlformer_jax.config import check
-from hlformer_jax.errors import UserError, command_line, optional
+from hlformer_jax.errors import UserError
+from hlformer_jax.lazy import optional
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Configuration file, for example configs/anet.py or configs/anet.py:debug."
@@ -78,46 +80,44 @@ OVERWRITE = flags.DEFINE_bool(
 def main(argv: Sequence[str]) -> int:
     """Runs the command; a wrong input ends it with one line and exit status 1."""
     if len(argv) > 1:
-        return command.fail(f"unexpected argument {argv[1]!r}: options begin with --")
+        return cli.fail(f"unexpected argument {argv[1]!r}: options begin with --")
     if MODE.value == "ensemble":
         return _ensemble()
     named: str = CHECKPOINT.value or WORKDIR.value or ""
     if CONFIG.value is None and (MODE.value == "train" or not named):
-        return command.fail("--config is missing: for example --config=configs/synthetic.py")
+        return cli.fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
-    from hlformer_jax import parallel
     from hlformer_jax.retrieval import ranking
+    from hlformer_jax.runtime import compiler, processes
     from hlformer_jax.training import loaded_run, loop
 
     try:
         config = loaded_run.read_config(Path(named)) if CONFIG.value is None else CONFIG.value
     except UserError as error:
-        return command.fail(f"--config is missing, and {error}")
+        return cli.fail(f"--config is missing, and {error}")
     try:
         config.to_dict()  # a file that could not be read is reported at its first use
     except OSError as error:
-        return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
+        return cli.fail(f"the configuration file cannot be read: {cli.last_line(error)}")
     if "variants" in config:
         given = getattr(flags.FLAGS["config"], "config_filename")  # noqa: B009 - untyped
         right = command_line("sweep", f"--config={given}")
-        return command.fail(f"--config is a sweep: it runs with {right}")
+        return cli.fail(f"--config is a sweep: it runs with {right}")
     logging.set_verbosity(logging.WARNING)
     try:
         check(config)
-        parallel.join_processes(COORDINATOR.value, PROCESSES.value, PROCESS.value)
-        parallel.configure(config)
+        processes.join_processes(COORDINATOR.value, PROCESSES.value, PROCESS.value)
+        compiler.configure(config)
         if MODE.value == "train":
             if CHECKPOINT.value or SCORES.value or EMBEDDINGS.value:
-                return command.fail(
-                    "--checkpoint, --scores and --embeddings go with --mode=evaluate"
-                )
-            directory = Path(WORKDIR.value or command.default_workdir())
+                return cli.fail("--checkpoint, --scores and --embeddings go with --mode=evaluate")
+            directory = Path(WORKDIR.value or cli.default_workdir())
             init = Path(INIT.value) if INIT.value else None
             loop.train(config, directory, PROFILE.value, init=init)
             return 0
         if INIT.value:
-            return command.fail("--init goes with --mode=train")
-        source = Path(named or command.default_workdir())
+            return cli.fail("--init goes with --mode=train")
+        source = Path(named or cli.default_workdir())
         if MODE.value == "query":
             return _query(config, source)
         directory = Path(WORKDIR.value or source)
@@ -125,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
         result = loaded_run.evaluate_checkpoint(
             config, source, scores, print, directory, OVERWRITE.value, embeddings
         )
-        if parallel.is_first():
+        if processes.is_first():
             title = f"Test split: {result.queries} queries, {result.videos} videos"
             ranking.print_table(title, {"checkpoint": result.metrics})
             print(f"metrics: {directory / ranking.METRICS_FILE}")
@@ -134,9 +134,9 @@ def main(argv: Sequence[str]) -> int:
         print(stopped, file=sys.stderr)
         return stopped.status
     except KeyboardInterrupt:
-        return command.interrupted()
+        return cli.interrupted()
     except (UserError, OSError) as error:
-        return command.fail(str(error))
+        return cli.fail(str(error))
 
 
 def _ensemble() -> int:
@@ -147,7 +147,7 @@ def _ensemble() -> int:
     try:
         results = ensemble.evaluate(members, workdir, OVERWRITE.value)
     except (UserError, OSError) as error:
-        return command.fail(str(error))
+        return cli.fail(str(error))
     last = results["ensemble"]
     title = f"Test split: {last.queries} queries, {last.videos} videos"
     ranking.print_table(title, {name: result.metrics for name, result in results.items()})
@@ -160,7 +160,7 @@ def _query(config: Any, source: Path) -> int:
     from hlformer_jax.training import loaded_run
 
     if PROCESSES.value > 1:
-        return command.fail("--mode=query takes one process: leave --processes out")
+        return cli.fail("--mode=query takes one process: leave --processes out")
     encoder = None
     if ENCODER.value and QUERY.value:
         encoder = optional("hlformer_jax.encoders.hub", "search").load_text(
@@ -177,7 +177,7 @@ def _report(line: str) -> None:
 
 def program() -> None:
     """The console command hlformer-train."""
-    app.run(main, flags_parser=command.parse)
+    app.run(main, flags_parser=cli.parse)
 
 
 if __name__ == "__main__":

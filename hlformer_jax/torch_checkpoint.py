@@ -30,8 +30,9 @@ import ml_dtypes
 import numpy as np
 from absl import app
 
+from hlformer_jax.cli import command_line
 from hlformer_jax.config import DATA_SETS, DEFINITIONS
-from hlformer_jax.errors import UserError, command_line
+from hlformer_jax.errors import UserError
 from hlformer_jax.training import checkpoints
 
 

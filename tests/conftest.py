@@ -28,9 +28,9 @@ import pytest
 from jaxtyping import install_import_hook
 
 CHECKED = (
-    "command", "config", "data", "encoders", "errors", "figures", "files", "losses",
-    "main", "models", "nn", "ops", "parallel", "retrieval", "search", "sweep",
-    "torch_checkpoint", "training", "typing", "video",
+    "cli", "config", "data", "encoders", "errors", "figures", "files", "losses",
+    "main", "models", "nn", "ops", "retrieval", "runtime", "search", "sweep",
+    "text", "torch_checkpoint", "training", "typing", "video",
 )  # fmt: skip
 """Packages whose annotations are executed in all tests."""
 

@@ -114,14 +114,14 @@ def _call(program, argv, errors):
 
     from absl import app
 
-    from hlformer_jax import command
+    from hlformer_jax import cli
 
     os.dup2(errors, 1)
     os.dup2(errors, 2)
     sys.argv = argv
     status = 0
     try:
-        app.run(program.main, flags_parser=command.parse)
+        app.run(program.main, flags_parser=cli.parse)
     except SystemExit as error:
         status = error.code or 0
     except BaseException:

@@ -57,11 +57,11 @@ def test_features_are_not_called_other_things(tmp_path, unreadable):
 
 
 def test_an_own_file_is_not_called_foreign(tmp_path, unreadable):
-    files.write_bytes(tmp_path / "table.txt", b"one", "own")
-    files.check_output(tmp_path / "table.txt", "own")
+    files.write_bytes(tmp_path / "table.txt", b"one", files.Replace.OWN)
+    files.check_output(tmp_path / "table.txt", files.Replace.OWN)
     unreadable(files.WRITTEN)
     with pytest.raises(OSError, match=EIO):
-        files.check_output(tmp_path / "table.txt", "own")
+        files.check_output(tmp_path / "table.txt", files.Replace.OWN)
 
 
 def test_packed_rows_that_cannot_be_listed_are_damaged(tmp_path, unreadable):

@@ -265,7 +265,9 @@ class TimedVideo(NamedTuple):
     moments: tuple[AnnotatedMoment, ...]
 
 
-def write_moments(path: Path, videos: Iterable[TimedVideo], replace: files.Replace = "any") -> None:
+def write_moments(
+    path: Path, videos: Iterable[TimedVideo], replace: files.Replace = files.Replace.ANY
+) -> None:
     """Writes a file of moments, whole or not at all."""
     lines = (json.dumps(moments_to_json(video), ensure_ascii=False) for video in videos)
     files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode(), replace)

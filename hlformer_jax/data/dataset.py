@@ -17,8 +17,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.config import fault
 from hlformer_jax.data import annotations, extracted, qvhighlights, synthetic, trees
-from hlformer_jax.data.prepared import Prepared, prepare
-from hlformer_jax.data.released import (
+from hlformer_jax.data.layouts import (
     CLIP_B32_FEATURES,
     MSC_FEATURES,
     ClipB32Collection,
@@ -26,6 +25,7 @@ from hlformer_jax.data.released import (
     MomentCollection,
     MscCollection,
 )
+from hlformer_jax.data.prepared import Prepared, prepare
 from hlformer_jax.data.source import SPLITS, DataError, Source, teacher_width
 from hlformer_jax.data.split import PreparedVideos, Split
 from hlformer_jax.data.trees import Pool, Tree
@@ -108,7 +108,7 @@ def choose_source(data: ConfigDict) -> Source:
 
     Without `manual_dir` and with synthetic videos it is the synthetic corpus; otherwise it is what
     `SOURCES` has for its collection, or the released layout, or those of CLIP features by the name
-    of the feature (`released.MSC_FEATURES`, `released.CLIP_B32_FEATURES`).
+    of the feature (`layouts.MSC_FEATURES`, `layouts.CLIP_B32_FEATURES`).
     """
     if synthetic.is_synthetic(data):
         return synthetic.Corpus(

@@ -24,6 +24,7 @@ from absl import logging
 from jaxtyping import Float
 
 from hlformer_jax import files
+from hlformer_jax.cli import command_line
 from hlformer_jax.data.annotations import (
     AnnotatedMoment,
     TimedVideo,
@@ -35,7 +36,6 @@ from hlformer_jax.data.annotations import (
 )
 from hlformer_jax.data.source import SPLITS, Caption, DataError, MissingSourceError, Reader, digest
 from hlformer_jax.data.trees import parent_texts
-from hlformer_jax.errors import command_line
 
 COLLECTION = "own"
 """`config.data.collection` of such a folder."""
@@ -364,7 +364,7 @@ def check_place(folder: Path, overwrite: bool) -> None:
             f"{folder} holds features already: give another folder, or --overwrite"
         )
     for name in NAMES:
-        files.check_output(folder / name, "any")
+        files.check_output(folder / name, files.Replace.ANY)
 
 
 def write(

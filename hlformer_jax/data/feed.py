@@ -31,10 +31,10 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.data import transforms
 from hlformer_jax.data.dataset import TreeSplit
 from hlformer_jax.data.split import Split
+from hlformer_jax.runtime import devices, processes
 from hlformer_jax.typing import Array, Batch, Captions, Nodes, Subtrees, TreeBatch, Videos
 
 B = TypeVar("B")
@@ -167,8 +167,8 @@ def gather(
     def ragged(
         rows: Array, start: Array, count: Array, owner: Array, real: Array, length: int
     ) -> tuple[Array, Array]:
-        first = parallel.take_rows(mesh, start, owner)
-        lengths = jnp.where(real, parallel.take_rows(mesh, count, owner), 0)
+        first = devices.take_rows(mesh, start, owner)
+        lengths = jnp.where(real, devices.take_rows(mesh, count, owner), 0)
         position = jnp.arange(length, dtype=jnp.int32)
         mask = position[None] < lengths[:, None]
         place = jnp.where(mask, first[:, None] + position[None], 0)
@@ -186,12 +186,12 @@ def gather(
         Videos(clips, frames, frame_mask, videos),
         Captions(words, word_mask, jnp.asarray(index.video), captions, teacher),
     )
-    return parallel.constrain(mesh, batch)
+    return devices.constrain(mesh, batch)
 
 
 def take_masked(mesh: Mesh, rows: Array, index: Array, mask: Array) -> jax.Array:
     """Rows of a sharded array by a global index, zero where the mask is False (inside of jit)."""
-    taken = parallel.take_rows(mesh, rows, index)
+    taken = devices.take_rows(mesh, rows, index)
     mask = jnp.asarray(mask).reshape(mask.shape + (1,) * (taken.ndim - mask.ndim))
     return jnp.where(mask, taken, jnp.zeros((), taken.dtype))
 
@@ -236,7 +236,7 @@ def largest_capacity(split: Split, chunks: list[np.ndarray], num_devices: int) -
             needed = (len(share), *(int(counts[share].sum()) for counts in per_video))
             rows = [max(a, b) for a, b in zip(rows, needed, strict=True)]
     multiples = (1, CAPTION_MULTIPLE, ROW_MULTIPLE, ROW_MULTIPLE)
-    return Capacity(*map(parallel.round_up, rows, multiples))
+    return Capacity(*map(devices.round_up, rows, multiples))
 
 
 def _pack(split: Split, videos: np.ndarray, capacity: Capacity, mesh: Mesh, keep: bool) -> Features:
@@ -255,7 +255,7 @@ def _pack(split: Split, videos: np.ndarray, capacity: Capacity, mesh: Mesh, keep
     return jax.tree.map(
         lambda *shards: jax.make_array_from_single_device_arrays(
             (mesh.size * shards[0].shape[0], *shards[0].shape[1:]),
-            parallel.sharded(mesh),
+            devices.sharded(mesh),
             list(shards),
         ),
         *parts,
@@ -423,7 +423,7 @@ class DeviceFeed(Generic[B]):
 
     def shapes(self) -> tuple[Features, Any]:
         """Shapes of a chunk's features and indices, to compile for before there are any."""
-        count, sharding = self.mesh.size, parallel.sharded(self.mesh)
+        count, sharding = self.mesh.size, devices.sharded(self.mesh)
 
         def rows(shape: tuple[int, ...], dtype: np.dtype) -> Any:
             return jax.ShapeDtypeStruct((count * shape[0], *shape[1:]), dtype, sharding=sharding)
@@ -431,7 +431,7 @@ class DeviceFeed(Generic[B]):
         layout = self._capacity.layout(self._features)
         features = Features(*(rows(shape, dtype) for shape, dtype in layout))
         nothing = self._indices(Group(0, []), np.zeros(0, np.int64))
-        return features, parallel.abstract(self.mesh, nothing)
+        return features, devices.abstract(self.mesh, nothing)
 
     def batch(self, chunk: Chunk, step: int) -> B:
         """The batch of one step of a chunk, counted from 0, as the compiled programs see it."""
@@ -465,7 +465,7 @@ class DeviceFeed(Generic[B]):
         else:
             videos = self._videos(group)
             features = self._pack(videos)
-        indices = parallel.replicate(self.mesh, self._indices(group, videos))
+        indices = devices.replicate(self.mesh, self._indices(group, videos))
         return Chunk(group.first, len(group.steps), features, indices)
 
 
@@ -477,11 +477,11 @@ class VideoFeed(DeviceFeed[Batch]):
     ) -> None:
         """Each step of the groups has indices of videos."""
         self.split, self.batch_size = split, batch_size
-        self.videos = parallel.round_up(batch_size, mesh.size)
+        self.videos = devices.round_up(batch_size, mesh.size)
         counts = split.captions_per_video
         most = max(int(counts[step].sum()) for group in groups for step in group.steps)
         multiple = math.lcm(CAPTION_MULTIPLE, mesh.size)
-        self.captions = parallel.round_up(most, multiple)
+        self.captions = devices.round_up(most, multiple)
         super().__init__(split, np.arange(len(split)), groups, mesh, resident)
 
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> Batch:
@@ -533,9 +533,9 @@ def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
         return config.data.resident == "always"
     whole = largest_capacity(split, [np.arange(len(split))], mesh.size)
     needed = whole.bytes(split)
-    free = parallel.available_bytes(mesh, free=True)
+    free = devices.available_bytes(mesh, free=True)
     shared = config.data.cache_gib * 2**30 / len(mesh.local_devices)
-    return not parallel.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))
+    return not processes.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))
 
 
 # Nodes of trees
@@ -648,7 +648,7 @@ def gather_nodes(
         word_mask=word_mask,
         mask=real,
     )
-    return parallel.constrain(mesh, nodes)
+    return devices.constrain(mesh, nodes)
 
 
 # Feeds
@@ -664,7 +664,7 @@ class _TreeFeed(DeviceFeed[T]):
     ) -> None:
         self.split = split
         most = max(len(self._nodes(step)) for group in groups for step in group.steps)
-        self.nodes = parallel.round_up(most, mesh.size)
+        self.nodes = devices.round_up(most, mesh.size)
         self._intervals = self.intervals(
             split.rows, split.num_rows, split.num_frames, split.short_video
         )
@@ -754,7 +754,7 @@ class SubtreeFeed(_TreeFeed[TreeBatch]):
         """The batch of a step of a chunk, counted from 0 (inside of jit)."""
         index = jax.tree.map(lambda x: x[step], indices)
         nodes = gather_nodes(features, index.nodes, self.mesh, self.seed)
-        subtrees, below = parallel.constrain(
+        subtrees, below = devices.constrain(
             self.mesh, jax.tree.map(jnp.asarray, (index.subtrees, index.below))
         )
         return TreeBatch(nodes, subtrees, below)
@@ -763,7 +763,7 @@ class SubtreeFeed(_TreeFeed[TreeBatch]):
         return np.unique(self.split.pool.subtrees[step])
 
     def _gathered(self, step: np.ndarray, nodes: NodeIndices) -> TreeIndices:
-        pool, size = self.split.pool, parallel.round_up(self.batch_size, self.mesh.size)
+        pool, size = self.split.pool, devices.round_up(self.batch_size, self.mesh.size)
         rows = np.asarray(nodes.node)
         subtrees = np.zeros((size, 3), np.int32)
         pair, mask = np.zeros((2, size), bool)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hlformer_jax import files
+from hlformer_jax import cli, files
 from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.annotations import Annotations
 from hlformer_jax.data.source import DataError
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m hlformer_jax.data.moments", description=__doc__.splitlines()[0]
     )
-    place = files.given_path
+    place = cli.path_argument
     parser.add_argument("file", type=place, metavar="FILE", help="the annotations")
     parser.add_argument("--out", type=place, metavar="MOMENTS.jsonl", help="writes the moments")
     parser.add_argument("--overwrite", action="store_true", help="replace a file that is there")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hlformer_jax.errors import UserError, suggestion
+from hlformer_jax.errors import UserError
+from hlformer_jax.text import suggestion
 
 
 class EncoderError(UserError, ValueError):

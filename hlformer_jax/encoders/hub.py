@@ -115,14 +115,14 @@ def save(encoder: ImageTextEncoder, folder: str | Path) -> None:
     preprocessing = family.write_preprocessing(encoder.image_processor)
     folder = Path(folder)
     for name in (weights.SINGLE, tokenizer.FILE, tokenizer.SETTINGS, PREPROCESSORS[0], CONFIG):
-        files.check_output(folder / name, "own")
+        files.check_output(folder / name, files.Replace.OWN)
     (folder / CONFIG).unlink(missing_ok=True)
     content = weights.to_bytes(encoder.params, family.leaves(encoder.config))
-    files.write_bytes(folder / weights.SINGLE, content, "own")
-    files.write_bytes(folder / tokenizer.FILE, encoder.tokenizer.content, "own")
-    files.write_json(folder / tokenizer.SETTINGS, encoder.tokenizer.settings, "own")
-    files.write_json(folder / PREPROCESSORS[0], preprocessing, "own")
-    files.write_json(folder / CONFIG, config, "own")
+    files.write_bytes(folder / weights.SINGLE, content, files.Replace.OWN)
+    files.write_bytes(folder / tokenizer.FILE, encoder.tokenizer.content, files.Replace.OWN)
+    files.write_json(folder / tokenizer.SETTINGS, encoder.tokenizer.settings, files.Replace.OWN)
+    files.write_json(folder / PREPROCESSORS[0], preprocessing, files.Replace.OWN)
+    files.write_json(folder / CONFIG, config, files.Replace.OWN)
 
 
 def _read_image_processor(folder: Path, config: Config) -> images.Preprocessing:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from hlformer_jax import command
-from hlformer_jax.errors import UserError, suggestion
+from hlformer_jax import cli
+from hlformer_jax.errors import UserError
+from hlformer_jax.text import suggestion
 
 WORKDIR = flags.DEFINE_multi_string(
     "workdir", [], "Directory of a finished run; give it again to set several side by side."
@@ -42,9 +43,9 @@ def main(argv: Sequence[str]) -> int:
             return _curves()
         return _figure(argv[1:])
     except KeyboardInterrupt:
-        return command.interrupted()
+        return cli.interrupted()
     except (UserError, OSError) as error:
-        return command.fail(str(error))
+        return cli.fail(str(error))
 
 
 def _curves() -> int:
@@ -52,9 +53,9 @@ def _curves() -> int:
     from hlformer_jax.figures import curves
 
     if not WORKDIR.value:
-        return command.fail("--workdir is missing: give the directory of a run or a sweep")
+        return cli.fail("--workdir is missing: give the directory of a run or a sweep")
     for directory in WORKDIR.value:
-        print(curves.draw(Path(directory), files.replacing(OVERWRITE.value, own=True)))
+        print(curves.draw(Path(directory), files.replacing(OVERWRITE.value, listed=True)))
     return 0
 
 
@@ -66,16 +67,16 @@ def _figure(names: Sequence[str]) -> int:
 
     known = [*report.FIGURES, "report", "curves"]
     if len(names) != 1:
-        return command.fail(f"give the name of one figure: {', '.join(known)}")
+        return cli.fail(f"give the name of one figure: {', '.join(known)}")
     [name] = names
     if name not in known:
         near = suggestion(name, known)
-        return command.fail(f"there is no figure {name!r}: use {', '.join(known)}{near}")
+        return cli.fail(f"there is no figure {name!r}: use {', '.join(known)}{near}")
     if not WORKDIR.value:
-        return command.fail("--workdir is missing: give the directory of a finished run")
+        return cli.fail("--workdir is missing: give the directory of a finished run")
     out = Path(OUT.value or Path(WORKDIR.value[0]) / "figures")
     # RUN/figures is ours, and drawn again; what a person names is not.
-    replace = files.replacing(OVERWRITE.value, own=OUT.value is None)
+    replace = files.replacing(OVERWRITE.value, listed=OUT.value is None)
     if OUT.value or out.is_dir():
         report.check_place(name, out, replace)
     options = corpus.Options(tuple(VIDEO.value), SPLIT.value, SEED.value)
@@ -94,7 +95,7 @@ def _figure(names: Sequence[str]) -> int:
 
 def program() -> None:
     """The console command hlformer-figures."""
-    app.run(main, flags_parser=command.parse)
+    app.run(main, flags_parser=cli.parse)
 
 
 if __name__ == "__main__":

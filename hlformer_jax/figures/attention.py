@@ -22,7 +22,7 @@ from hlformer_jax.figures import corpus, drawing
 from hlformer_jax.figures.corpus import NotApplicable, Options, Subject, applicable
 from hlformer_jax.figures.drawing import COLOURS, Columns, Drawing, Figure
 from hlformer_jax.models.two_branch import bank_widths
-from hlformer_jax.retrieval import localisation
+from hlformer_jax.retrieval import moments
 from hlformer_jax.typing import Array
 
 BRANCHES = {"clips": "clip_branch", "frames": "frame_branch"}
@@ -178,7 +178,7 @@ def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
     """Cosines of some captions of a video over its time, a strip of clips and one of frames a run.
 
     All strips of clips share a scale of colours, and so do those of frames. The dashed box is the
-    annotated moment, the solid one the first moment of `retrieval.localisation` by the model's
+    annotated moment, the solid one the first moment of `retrieval.moments` by the model's
     ranking score.
     """
     subjects, left_out = corpus.on_one_split(subjects, options)
@@ -202,7 +202,7 @@ def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
     scales = _scales([strips for _, (strips, _) in measured], shown)
     for row, axes in enumerate(rows):
         place, run = divmod(row, len(measured))
-        caption, (subject, (strips, moments)) = shown[place], measured[run]
+        caption, (subject, (strips, first)) = shown[place], measured[run]
         note = subject.label, split.video_ids[video], ids[caption]
         drawn = {name: every[caption] for name, every in strips.items()}
         _draw_strips(axes, drawn, duration, scales)
@@ -210,13 +210,13 @@ def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
             line = every[caption]
             edges = np.arange(len(line) + 1) / len(line) * duration
             table.add(*note, name, np.arange(len(line)), edges[:-1], edges[1:], line)
-        label, moment, span = subject.label, moments[caption], spans[caption]
+        label, moment, span = subject.label, first[caption], spans[caption]
         _box(axes, moment.start, moment.end, len(strips), "-", COLOURS[1])
         table.add(*note, "first moment", None, moment.start, moment.end, None)
         if span is not None:
             _box(axes, span.start, span.end, len(strips), "--", "black")
             table.add(*note, "annotated moment", None, span.start, span.end, None)
-            overlap = localisation.intersection_over_union(moment, span.start, span.end)
+            overlap = moments.intersection_over_union(moment, span.start, span.end)
             label += f"\nIoU {overlap:.2f}"
         axes.text(1.01, 0.5, label, transform=axes.transAxes, va="center")
         if axes is not rows[-1]:
@@ -245,7 +245,7 @@ def _measure(
     """The strips of a run by branch, and its first moments, for each caption."""
     [queries] = subject.encoder.captions(split, [video])
     scores = scores_over_time(subject, split, video, queries)
-    return _strips(subject, split, video, queries), localisation.first_moments(scores, duration)
+    return _strips(subject, split, video, queries), moments.first_moments(scores, duration)
 
 
 def _scales(

@@ -25,11 +25,13 @@ from jaxtyping import Float, Int
 from hlformer_jax import models
 from hlformer_jax.data.split import Split
 from hlformer_jax.data.transforms import pad, unit
-from hlformer_jax.errors import UserError, optional, suggestion
+from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing
 from hlformer_jax.figures.drawing import COLOURS, Columns, Drawing, Figure
+from hlformer_jax.lazy import optional
 from hlformer_jax.models.two_branch import TwoBranch
 from hlformer_jax.retrieval import hierarchy, ranking
+from hlformer_jax.text import suggestion
 from hlformer_jax.training.loaded_run import LoadedRun
 from hlformer_jax.typing import Captions, Videos
 

@@ -19,7 +19,7 @@ from hlformer_jax.figures import drawing
 from hlformer_jax.figures.drawing import COLOURS, GREY, MARKERS, Axes, Figure
 
 
-def draw(directory: Path, replace: files.Replace = "own") -> Path:
+def draw(directory: Path, replace: files.Replace = files.Replace.OWN) -> Path:
     """Draws again a sweep and the curves of its runs, or those of a run; its picture's path."""
     path = directory / "table.json"
     if not path.exists():
@@ -33,7 +33,7 @@ def draw(directory: Path, replace: files.Replace = "own") -> Path:
     return directory / "sweep.png"
 
 
-def draw_run(directory: Path, title: str = "", replace: files.Replace = "own") -> bool:
+def draw_run(directory: Path, title: str = "", replace: files.Replace = files.Replace.OWN) -> bool:
     """Draws the curves of a run as curves.png and curves.svg, where it has records of any.
 
     The validation metric is the one that chooses its best epoch, by its config.json.
@@ -60,7 +60,9 @@ def draw_run(directory: Path, title: str = "", replace: files.Replace = "own") -
     return True
 
 
-def draw_sweep(table: Mapping[str, Any], directory: Path, replace: files.Replace = "own") -> None:
+def draw_sweep(
+    table: Mapping[str, Any], directory: Path, replace: files.Replace = files.Replace.OWN
+) -> None:
     """Draws the content of a sweep's table.json as sweep.png and sweep.svg."""
     with drawing.styled():
         figure = sweep_figure(table)

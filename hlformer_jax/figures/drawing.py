@@ -108,7 +108,10 @@ def integer_ticks(axes: Axes) -> None:
 
 
 def write(
-    figure: Figure, path: Path, table: Table | None = None, replace: files.Replace = "own"
+    figure: Figure,
+    path: Path,
+    table: Table | None = None,
+    replace: files.Replace = files.Replace.OWN,
 ) -> None:
     """Writes PATH.png, PATH.svg and, of a table, PATH.csv, each whole or not at all."""
     for kind in KINDS[: 2 if table is None else 3]:

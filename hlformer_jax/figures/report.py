@@ -94,7 +94,7 @@ def write(
     options: Options,
     out: Path,
     report: Callable[[str], None],
-    replace: files.Replace = "own",
+    replace: files.Replace = files.Replace.OWN,
 ) -> Path:
     """Draws every figure that applies, and a page of all, which needs no other file or network.
 

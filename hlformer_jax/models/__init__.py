@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.config import check_values
 from hlformer_jax.models import two_branch
 from hlformer_jax.models.clip4clip import CLIP4ClipMeanP, CLIP4ClipSeqTransf
@@ -37,6 +36,7 @@ from hlformer_jax.models.two_branch import (
     block_widths,
 )
 from hlformer_jax.ops.dropout import derive_key, part_of_batch
+from hlformer_jax.runtime import compiler
 from hlformer_jax.typing import Array, Batch, Captions, Videos
 
 __all__ = [
@@ -250,7 +250,7 @@ def cost(config: ConfigDict) -> Cost:
     params, batch = jax.eval_shape(lambda: (init_params(model, config), zero_batch(config)))
 
     def flops(function: Any, inputs: Any) -> float:
-        return parallel.count_flops(lambda params, x: function(model, params, x), params, inputs)
+        return compiler.count_flops(lambda params, x: function(model, params, x), params, inputs)
 
     return Cost(
         sum(math.prod(x.shape) for x in jax.tree.leaves(params)),

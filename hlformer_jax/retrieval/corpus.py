@@ -15,8 +15,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.retrieval.scoring import DTYPES, MaximumSimilarity, build_scorer
+from hlformer_jax.runtime import devices
 from hlformer_jax.typing import Array
 
 SIMILARITIES_AT_ONCE = 2**26
@@ -53,17 +54,17 @@ class SearchResult(NamedTuple):
 
 def empty(scorer: Any, videos: Any, num_blocks: int, dtype: DTypeLike, mesh: Mesh) -> Corpus:
     """Zeros for blocks of videos, sharded, to be filled; `videos` has an encoded block's shapes."""
-    sharding = parallel.sharded(mesh, axis=1)
+    sharding = devices.sharded(mesh, axis=1)
     zeros = lambda x: jnp.zeros((num_blocks, *x.shape), x.dtype, device=sharding)
     stored = jax.eval_shape(lambda videos: scorer.store(videos, dtype), videos)
     size = jax.tree.leaves(stored)[0].shape[0]
     mask = jnp.zeros((num_blocks, size), bool, device=sharding)
-    return Corpus(parallel.replicate(mesh, scorer), jax.tree.map(zeros, stored), mask)
+    return Corpus(devices.replicate(mesh, scorer), jax.tree.map(zeros, stored), mask)
 
 
 def shardings(mesh: Mesh, corpus: Corpus) -> Corpus:
     """The shardings of the arrays of a corpus, in its own form."""
-    block, whole = parallel.sharded(mesh, axis=1), parallel.replicated(mesh)
+    block, whole = devices.sharded(mesh, axis=1), devices.replicated(mesh)
     return Corpus(
         jax.tree.map(lambda x: whole, corpus.scorer),
         jax.tree.map(lambda x: block, corpus.stored),
@@ -112,8 +113,8 @@ def build(
         raise ValueError("a corpus needs at least one encoded video")
     if scorer is None:
         scorer = MaximumSimilarity(np.asarray([0.7, 0.3], np.float32))
-    mesh = parallel.mesh() if mesh is None else mesh
-    size = parallel.round_up(min(block, count), mesh.size)
+    mesh = devices.mesh() if mesh is None else mesh
+    size = devices.round_up(min(block, count), mesh.size)
     num_blocks = -(-count // size)
 
     def cut(encoded: Array) -> Array:
@@ -127,7 +128,7 @@ def build(
         return Corpus(scorer, stored, mask)
 
     # Each device gets its own videos alone: all of them may be more than it has room for.
-    laid = parallel.place(jax.tree.map(cut, videos), parallel.sharded(mesh, axis=1))
+    laid = devices.place(jax.tree.map(cut, videos), devices.sharded(mesh, axis=1))
     layout = shardings(mesh, jax.eval_shape(make, laid, scorer))
     return jax.jit(make, out_shardings=layout)(laid, scorer)
 
@@ -145,8 +146,8 @@ def encoded_shapes(config: ConfigDict, videos: int) -> Any:
 
 def random(config: ConfigDict, videos: int, dtype: str) -> Corpus:
     """A corpus of random vectors, as many a video as a model has, with its scorer."""
-    mesh, model = parallel.mesh(), models.build(config)
-    size = parallel.round_up(min(BLOCK, videos), mesh.size)
+    mesh, model = devices.mesh(), models.build(config)
+    size = devices.round_up(min(BLOCK, videos), mesh.size)
     shapes, treedef = jax.tree.flatten(encoded_shapes(config, size))
     scorer, blocks = build_scorer(config, model), -(-videos // size)
     stored = empty(scorer, jax.tree.unflatten(treedef, shapes), blocks, dtype, mesh)
@@ -160,7 +161,7 @@ def random(config: ConfigDict, videos: int, dtype: str) -> Corpus:
         return write(stored, block, jax.tree.unflatten(treedef, random), real)
 
     for block in range(blocks):
-        stored = fill(stored, parallel.replicate(mesh, np.int32(block)))
+        stored = fill(stored, devices.replicate(mesh, np.int32(block)))
     return stored
 
 

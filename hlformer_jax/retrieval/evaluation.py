@@ -20,16 +20,18 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.data import transforms
 from hlformer_jax.data.feed import Features, GatherIndices, VideoFeed, gather, in_order
 from hlformer_jax.data.split import Split
 from hlformer_jax.models import Model
 from hlformer_jax.ops import cones
 from hlformer_jax.ops.numerics import unit
-from hlformer_jax.retrieval import corpus, localisation, ranking, scoring
+from hlformer_jax.retrieval import corpus, moments, ranking, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.retrieval.segments import segments
+from hlformer_jax.runtime import devices
 from hlformer_jax.typing import Array, Captions
 
 CHUNK_BATCHES = 8
@@ -57,7 +59,7 @@ class Evaluator:
         self._config, self._mesh, self._given = config, mesh, model
         self._encode = jax.jit(self.encode_chunk, donate_argnums=(6, 7))
         self._encode_one: Any = jax.jit(self.encode_batch)  # for eval_shape; the trace is cached
-        whole = parallel.replicated(mesh)
+        whole = devices.replicated(mesh)
         flat = lambda x, index: x.reshape(-1, *x.shape[2:])[index]
         self._pick = jax.jit(
             lambda rows, index: jax.tree.map(lambda x: flat(x, index), rows), out_shardings=whole
@@ -69,13 +71,13 @@ class Evaluator:
     @functools.cached_property
     def _model(self) -> Model:
         """The model on the devices; placed at first use, as a plan for absent devices has none."""
-        placed: Model = parallel.replicate(self._mesh, self._given)
+        placed: Model = devices.replicate(self._mesh, self._given)
         return placed
 
     def feed(self, split: Split, resident: bool = False) -> VideoFeed:
         """A feed of a split in its order, for any number of evaluations."""
         # All blocks but the last are full, so that the column of a video is its index.
-        size = parallel.round_up(self._config.eval.video_batch, self._mesh.size)
+        size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
         longest = len(split) if resident else CHUNK_BATCHES
         return VideoFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
 
@@ -92,12 +94,12 @@ class Evaluator:
         )
         dtype = dtype or self._config.eval.corpus
         stored = corpus.empty(self.scorer, videos, len(steps), dtype, self._mesh)
-        sharding = parallel.sharded(self._mesh, axis=1)
+        sharding = devices.sharded(self._mesh, axis=1)
         zeros = lambda x: jnp.zeros((len(steps), *x.shape), x.dtype, device=sharding)
         encoded = jax.tree.map(zeros, queries)
         for chunk in feed.chunks():
             span = chunk.first, chunk.num_steps
-            first, count = (parallel.replicate(self._mesh, np.int32(x)) for x in span)
+            first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
             inputs = self._model, params, chunk.features, chunk.indices
             stored, encoded = self._encode(*inputs, first, count, stored, encoded)
         counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
@@ -149,7 +151,7 @@ class Evaluator:
 
         stored, encoded = jax.lax.fori_loop(0, count, body, (stored, encoded))
         layout = corpus.shardings(self._mesh, stored)
-        return jax.lax.with_sharding_constraint(stored, layout), parallel.constrain(
+        return jax.lax.with_sharding_constraint(stored, layout), devices.constrain(
             self._mesh, encoded, axis=1
         )
 
@@ -157,7 +159,7 @@ class Evaluator:
         """Ranking scores of encoded captions against all videos, float32; higher is better."""
         scores = np.empty((len(queries.vectors), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries.vectors)):
-            rows = parallel.to_host(self._score(stored, block))
+            rows = devices.to_host(self._score(stored, block))
             rows = rows[: len(scores) - start, : scores.shape[1]]
             scores[start : start + len(rows)] = rows
         return scores
@@ -169,7 +171,7 @@ class Evaluator:
           stored: a corpus of `encode`, float32.
           split: the split that it holds.
         """
-        whole = {name: parallel.to_host(branch.values) for name, branch in stored.stored.items()}
+        whole = {name: devices.to_host(branch.values) for name, branch in stored.stored.items()}
         return {name: x.reshape(-1, *x.shape[2:])[: len(split)] for name, x in whole.items()}
 
     def evaluate(self, params: Any, feed: VideoFeed, dtype: str | None = None) -> Result:
@@ -179,14 +181,14 @@ class Evaluator:
     def rank(self, stored: Corpus, queries: Queries, split: Split) -> Result:
         """Metrics of a split whose videos and captions are encoded."""
         vectors, size = queries.vectors, self._config.eval.query_batch
-        ranks = parallel.to_host(self._rank(stored, vectors, split.caption_video, size))
+        ranks = devices.to_host(self._rank(stored, vectors, split.caption_video, size))
         more: dict[str, float] = {}
         if queries.inside is not None:
-            more["InCone"] = 100 * float(np.mean(parallel.to_host(queries.inside)))
+            more["InCone"] = 100 * float(np.mean(devices.to_host(queries.inside)))
         overlaps = self._overlaps(stored, vectors, split)
         if overlaps is None:
             return self._made(ranks, split, more)
-        more |= localisation.metrics(overlaps)
+        more |= moments.metrics(overlaps)
         return self._made(ranks, split, more, {"overlaps": overlaps})
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
@@ -205,7 +207,7 @@ class Evaluator:
         """The result of ranks, by the ratio of moment to video where times are known; and more."""
         metrics = {**ranking.metrics(ranks), **more}
         if split.spans:
-            metrics |= ranking.metrics_by_ratio(ranks, localisation.ratios(split.caption_spans()))
+            metrics |= ranking.metrics_by_ratio(ranks, moments.ratios(split.caption_spans()))
         per_query = {"ranks": ranks, "videos": split.caption_video, **arrays}
         return Result(metrics, len(ranks), len(split), per_query)
 
@@ -217,7 +219,7 @@ class Evaluator:
             return None
         rows = self.scores_over_time(stored, queries, split.caption_video, split)
         pairs = zip(rows, split.caption_spans(), strict=True)
-        return np.concatenate([localisation.overlaps(row[None], [span]) for row, span in pairs])
+        return np.concatenate([moments.overlaps(row[None], [span]) for row, span in pairs])
 
     def scores_over_time(
         self,
@@ -228,7 +230,7 @@ class Evaluator:
     ) -> list[Float[np.ndarray, " F"]]:
         """Scores of each query over the source's frames of one video, by the video's index."""
         found = self._locate(stored, queries, videos, self._config.eval.query_batch)
-        cosines = {name: parallel.to_host(rows) for name, rows in found.items()}
+        cosines = {name: devices.to_host(rows) for name, rows in found.items()}
         data, scores = self._config.data, []
         # Captions of a video follow one another, and are scored together.
         for own in np.split(np.arange(len(videos)), np.flatnonzero(np.diff(videos)) + 1):
@@ -337,7 +339,7 @@ def zero_shot_scores(test: Split) -> dict[str, Float[np.ndarray, "Q V"]]:
     best = np.stack([(captions @ own.T).max(axis=-1) for own in frames], axis=-1)
     found = {"zero-shot, best frame": best, "zero-shot, mean of frames": captions @ means.T}
     if importlib.util.find_spec("pywt") is not None:
-        parts = [localisation.segments(own, np.arange(float(len(own))))[1] for own in frames]
+        parts = [segments(own, np.arange(float(len(own))))[1] for own in frames]
         scores = [(captions @ own.T).max(axis=-1) for own in parts]
         found["zero-shot, best interval"] = np.stack(scores, axis=-1)
     return found

@@ -18,7 +18,6 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.data.dataset import TreeSplit
 from hlformer_jax.data.feed import NodeFeed, gather_nodes, in_order
 from hlformer_jax.data.trees import Pool
@@ -26,6 +25,7 @@ from hlformer_jax.models.hover import Hover, Points, angles
 from hlformer_jax.ops.numerics import unit
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import devices
 from hlformer_jax.typing import Array
 
 CHUNK_BATCHES = 8
@@ -85,15 +85,15 @@ def node_ranks(
     mesh: Mesh,
 ) -> NodeRanks:
     """Ranks every query among the candidates, which products of their vectors order."""
-    size = parallel.round_up(min(block, len(queries)), mesh.size)
-    ranks = _program(size, mesh)(*parallel.replicate(mesh, (queries, candidates, nodes)))
-    return NodeRanks(*(parallel.to_host(x) for x in ranks))
+    size = devices.round_up(min(block, len(queries)), mesh.size)
+    ranks = _program(size, mesh)(*devices.replicate(mesh, (queries, candidates, nodes)))
+    return NodeRanks(*(devices.to_host(x) for x in ranks))
 
 
 @functools.cache
 def _program(size: int, mesh: Mesh) -> jax.stages.Wrapped:
     return jax.jit(
-        functools.partial(rank_nodes, size=size, mesh=mesh), out_shardings=parallel.replicated(mesh)
+        functools.partial(rank_nodes, size=size, mesh=mesh), out_shardings=devices.replicated(mesh)
     )
 
 
@@ -106,7 +106,7 @@ def rank_nodes(
     tree = jnp.asarray(nodes.tree)
 
     def block(rows: Array) -> tuple[Array, ...]:
-        rows = parallel.constrain(mesh, rows)
+        rows = devices.constrain(mesh, rows)
         own = jnp.minimum(rows, count - 1)
         scores = jnp.matmul(queries[own], candidates.T, precision=jax.lax.Precision.HIGHEST)
         others = columns[None] != own[:, None]
@@ -296,7 +296,7 @@ class NodeEvaluator:
 
     def __init__(self, model: Hover, config: ConfigDict, mesh: Mesh) -> None:
         self._model, self._config, self._mesh = model, config, mesh
-        whole = parallel.replicated(mesh)
+        whole = devices.replicated(mesh)
         self._encode = jax.jit(self.encode_chunk, donate_argnums=5)
         self._search = jax.jit(model.options.space.search_vectors, out_shardings=whole)
         self._similar = jax.jit(model.options.space.similarities, out_shardings=whole)
@@ -309,7 +309,7 @@ class NodeEvaluator:
 
     def feed(self, split: TreeSplit, resident: bool = False) -> NodeFeed:
         """A feed of the nodes of a split in their order, for any number of evaluations."""
-        size = parallel.round_up(self._config.eval.node_batch, self._mesh.size)
+        size = devices.round_up(self._config.eval.node_batch, self._mesh.size)
         longest = split.num_nodes if resident else CHUNK_BATCHES
         return NodeFeed(split, in_order(split.num_nodes, size, longest), self._mesh, resident)
 
@@ -317,12 +317,12 @@ class NodeEvaluator:
         """The points of all nodes of a split, in their order, on every device."""
         steps = sum(len(group.steps) for group in feed.groups)
         width = self._model.options.hyperbolic_dim
-        sharding = parallel.sharded(self._mesh, axis=1)
+        sharding = devices.sharded(self._mesh, axis=1)
         zeros = jnp.zeros((steps, feed.nodes, width), jnp.float32, device=sharding)
         stored = Points(zeros, jnp.copy(zeros))
         for chunk in feed.chunks():
             first, count = (
-                parallel.replicate(self._mesh, np.int32(x)) for x in (chunk.first, chunk.num_steps)
+                devices.replicate(self._mesh, np.int32(x)) for x in (chunk.first, chunk.num_steps)
             )
             inputs = chunk.features, chunk.indices, first, count
             stored = self._encode(params, *inputs, stored)
@@ -347,7 +347,7 @@ class NodeEvaluator:
             return jax.tree.map(put, stored, points)
 
         stored = jax.lax.fori_loop(0, count, body, stored)
-        return parallel.constrain(self._mesh, stored, axis=1)
+        return devices.constrain(self._mesh, stored, axis=1)
 
     def _numbers(
         self, points: Array, direction: Array
@@ -361,7 +361,7 @@ class NodeEvaluator:
         size = self._config.eval.query_batch
         blocks = range(0, feed.split.num_nodes, size)
         rows = [self._similar(points.text[k : k + size], points.video) for k in blocks]
-        return np.concatenate([parallel.to_host(block) for block in rows])
+        return np.concatenate([devices.to_host(block) for block in rows])
 
     def ranks(self, points: Points, split: TreeSplit) -> dict[str, NodeRanks]:
         """Ranks of every text among the videos (t2v), and of every video among the texts (v2t)."""
@@ -388,10 +388,10 @@ class NodeEvaluator:
         """Metrics of a split's retrieval and of its hierarchy, see `hierarchy_metrics`."""
         points, split = self.encode(params, feed), feed.split
         ranks = self.ranks(points, split)
-        toward = parallel.replicate(self._mesh, direction.astype(np.float32))
+        toward = devices.replicate(self._mesh, direction.astype(np.float32))
         measured = [self._measure(x, toward) for x in points]
         norms, cosines = (
-            Coordinates(*(parallel.to_host(x[k]).astype(np.float64) for x in measured))
+            Coordinates(*(devices.to_host(x[k]).astype(np.float64) for x in measured))
             for k in (0, 1)
         )
         result = self.result(ranks, split)
@@ -400,7 +400,7 @@ class NodeEvaluator:
 
     def fit_direction(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, " n"]:
         """The direction of time of a split's siblings; see `fit_direction`."""
-        units = [parallel.to_host(jax.jit(unit)(x)) for x in self.encode(params, feed)]
+        units = [devices.to_host(jax.jit(unit)(x)) for x in self.encode(params, feed)]
         left, right = feed.split.pool.siblings.T
         pairs = [np.concatenate([x[rows] for x in units]) for rows in (left, right)]
         return fit_direction(*pairs)

@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
 from hlformer_jax import files
-from hlformer_jax.errors import ConfigError, suggestion
+from hlformer_jax.errors import ConfigError
 from hlformer_jax.ops.numerics import as_float, as_indices, check_shape
+from hlformer_jax.text import suggestion
 from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)
@@ -186,13 +187,15 @@ class Result:
         return {**self.metrics, "queries": self.queries, "videos": self.videos}
 
 
-def check_place(directory: Path, replace: files.Replace = "own") -> None:
+def check_place(directory: Path, replace: files.Replace = files.Replace.OWN) -> None:
     """Refuses (an OSError) a directory whose files `write_result` must not replace."""
     for name in (METRICS_FILE, QUERIES_FILE):
         files.check_output(directory / name, replace)
 
 
-def write_result(result: Result, directory: Path, replace: files.Replace = "own") -> None:
+def write_result(
+    result: Result, directory: Path, replace: files.Replace = files.Replace.OWN
+) -> None:
     """Writes test_metrics.json, and test_queries.npz where the family knows its `per_query`."""
     files.write_json(directory / METRICS_FILE, result.as_json(), replace)
     if result.per_query:
@@ -205,7 +208,7 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     A metric may be of a part, which then stands before its last slash: "leaves=2/t2v/MRR" is the
     column MRR in a row of its own, "leaves=2/t2v". Parts of the same metrics share a table.
     """
-    from hlformer_jax import command  # here, since metrics load no configuration
+    from hlformer_jax import cli  # here, since metrics load no configuration
 
     for columns, parts in _tables(next(iter(rows.values()))).items():
         lines = []
@@ -216,7 +219,7 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
                 if any(cells):  # chance, say, knows no parts
                     lines.append([" ".join(filter(None, (name, part))), *cells])
         # A table takes what it needs, no name is cut short.
-        command.print_table(["", *columns], lines, title, width=200)
+        cli.print_table(["", *columns], lines, title, width=200)
         title = ""
 
 

@@ -35,7 +35,7 @@ from pathlib import Path
 
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.index.database import Entry, Index
 from hlformer_jax.search.query.library import Hit, Library
 from hlformer_jax.search.signals.store import Store

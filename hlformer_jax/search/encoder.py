@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import SearchError, optional
+from hlformer_jax.errors import SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.index.storage import EncoderFacts
 
 DEFAULT_ENCODER = "google/siglip-base-patch16-224"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError, check, flat, load
-from hlformer_jax.errors import suggestion
+from hlformer_jax.text import suggestion
 
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
 """Test metrics of partially relevant video retrieval, which its papers publish."""

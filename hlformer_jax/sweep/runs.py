@@ -24,12 +24,13 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from hlformer_jax import files, models, parallel, training
+from hlformer_jax import files, models, training
 from hlformer_jax.config import ConfigError, describe_data
 from hlformer_jax.data.dataset import TreeSplit
 from hlformer_jax.data.source import SPLITS, MissingDataError
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import corpus
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.sweep import Run
 from hlformer_jax.training import checkpoints, loop
 
@@ -95,10 +96,10 @@ def perform(
             failures[run.directory] = reason = _reason(error)
             trace = traceback.format_exc()
             failure = {**_named(run), "reason": reason}
-            files.write_json(directory / FAILURE, failure | {"traceback": trace}, "own")
+            files.write_json(directory / FAILURE, failure | {"traceback": trace}, files.Replace.OWN)
             report(f"failed: {run.title}: {reason}")
         else:
-            files.write_json(directory / RESULT, result, "own")
+            files.write_json(directory / RESULT, result, files.Replace.OWN)
             files.discard_own(directory / FAILURE)
         # The devices' memory is for the next run. Programs that both have come from the cache on
         # disk: variants that differ in hyperparameters alone share one program (step.Loss). Runs of
@@ -159,7 +160,7 @@ def open_data(
     reported = set()
     for run, missing in skipped:
         failure = {**_named(run), "skipped": True, "reason": missing.what}
-        files.write_json(root / run.directory / FAILURE, failure, "own")
+        files.write_json(root / run.directory / FAILURE, failure, files.Replace.OWN)
         where = f"{run.variant}, corpus {run.corpus}" if run.corpus else run.variant
         if where not in reported:
             reported.add(where)
@@ -168,7 +169,7 @@ def open_data(
 
 
 def _execute(run: Run, directory: Path) -> dict[str, Any]:
-    with parallel.configured(run.config):
+    with compiler.configured(run.config):
         outcome = loop.train(run.config, directory)
         costs = training.build(run.config).cost()._asdict()
         if run.timed:
@@ -228,7 +229,7 @@ def _query_costs(config: ConfigDict) -> dict[str, float]:
     share = corpus.SEARCHED_VIDEOS / stored.mask.size  # blocks are filled up
     return {
         "seconds_query": statistics.median(timeit.repeat(ask, number=1, repeat=20)),
-        "bytes_corpus": share * parallel.nbytes(stored.stored),
+        "bytes_corpus": share * devices.nbytes(stored.stored),
     }
 
 

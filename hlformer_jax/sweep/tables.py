@@ -20,10 +20,10 @@ import numpy as np
 import rich.console
 from ml_collections import ConfigDict
 
-from hlformer_jax import command, files
+from hlformer_jax import cli, files
 from hlformer_jax.config import describe_data
 from hlformer_jax.figures import curves
-from hlformer_jax.retrieval import localisation, ranking
+from hlformer_jax.retrieval import moments, ranking
 from hlformer_jax.retrieval.hierarchy import MAX_LEAVES
 from hlformer_jax.sweep import Run, change_of, changed_fields
 from hlformer_jax.sweep.comparison import LEVEL, compare
@@ -65,7 +65,7 @@ def publish(
     sweep: ConfigDict,
     runs: Sequence[Run],
     root: Path,
-    replace: files.Replace = "own",
+    replace: files.Replace = files.Replace.OWN,
     selection: Sequence[Run] | None = None,
 ) -> Table:
     """Write the tables and the plot of a sweep, of all its runs and not only this task's.
@@ -83,7 +83,7 @@ def publish(
         table = newest
 
 
-def write(table: Table, root: Path, replace: files.Replace = "own") -> None:
+def write(table: Table, root: Path, replace: files.Replace = files.Replace.OWN) -> None:
     """Writes table.json, table.md, table.csv and the plot into the sweep's directory."""
     files.write_json(root / "table.json", table, replace)
     files.write_bytes(root / "table.md", markdown(table).encode(), replace)
@@ -102,10 +102,10 @@ def collect(
     results_so_far = [result for result in finished.values() if result is not None]
     measured = [result["metrics"] for result in results_so_far]
     common = [name for name in measured[0] if all(name in x for x in measured)] if measured else []
-    localised = set(localisation.METRICS) <= set(common)
+    localised = set(moments.METRICS) <= set(common)
     # Of parts of the test split by the ratio of moment to video, where all know the moments.
     parts = [name for name in common if name.startswith("ratio=") and name not in sweep.metrics]
-    names = [*sweep.metrics, *parts, *(localisation.METRICS if localised else ())]
+    names = [*sweep.metrics, *parts, *(moments.METRICS if localised else ())]
     for name in sweep.variants:
         results, missing = [], []
         failures: list[dict[str, str]] = []
@@ -149,7 +149,7 @@ def collect(
         "metrics": list(sweep.metrics),
         "parts": parts,
         "relative": dict(sweep.relative),
-        "localisation": list(localisation.METRICS) if localised else [],
+        "localisation": list(moments.METRICS) if localised else [],
         "corpora": list(sweep.corpora),
         "comparisons": compare(sweep.pairs, runs, root),
         "select": " or ".join(sorted({run.config.eval.select for run in runs})),
@@ -516,7 +516,7 @@ def _cost(name: str, value: float | None) -> str:
         return EMPTY
     if form == ",d":
         return format(round(value / unit), form)
-    return format(value / unit, form) if form else command.three_digits(value / unit)
+    return format(value / unit, form) if form else cli.three_digits(value / unit)
 
 
 def _means(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -660,7 +660,7 @@ def show(table: Table) -> None:
             title = "\n".join([section.title, *table["about"]])
         width = console.width if console.is_terminal else None
         for rows in _blocks(section, width):
-            command.print_table(rows[0], rows[1:], title)
+            cli.print_table(rows[0], rows[1:], title)
             title = f"{section.title} (continued)"
         console.print(section.note, markup=False, highlight=False, soft_wrap=True)
     for note in notes(table):

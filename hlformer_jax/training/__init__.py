@@ -22,11 +22,11 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.config import family_of
 from hlformer_jax.data.feed import Group
 from hlformer_jax.models import Cost
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import devices
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.prvr import PRVR
 from hlformer_jax.training.step import Feed, Loss
@@ -109,4 +109,4 @@ FAMILIES: dict[str, Callable[[ConfigDict, Mesh], Family]] = {"prvr": PRVR, "hove
 
 def build(config: ConfigDict, mesh: Mesh | None = None) -> Family:
     """The family of models that a configuration asks for, on its data."""
-    return FAMILIES[family_of(config)](config, parallel.mesh() if mesh is None else mesh)
+    return FAMILIES[family_of(config)](config, devices.mesh() if mesh is None else mesh)

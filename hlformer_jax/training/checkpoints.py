@@ -30,10 +30,11 @@ import orbax.checkpoint as ocp
 from absl import logging
 from ml_collections import ConfigDict
 
-from hlformer_jax import files, parallel
+from hlformer_jax import files
 from hlformer_jax.config import family_of, flat, leaves
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
+from hlformer_jax.runtime import devices, processes
 from hlformer_jax.training.step import TrainState
 
 _SUMS = "SHA256SUMS"
@@ -303,7 +304,7 @@ class RunCheckpoints:
 
     def due(self) -> bool:
         """Whether it is time to save, in every process when in one."""
-        return parallel.any_process(time.monotonic() - self._saved >= self._seconds)
+        return processes.any_process(time.monotonic() - self._saved >= self._seconds)
 
     def save(self, state: TrainState, progress: Progress) -> None:
         """Saves the best epoch first: what the newest state says of it is then there."""
@@ -323,7 +324,7 @@ def _check_room(directory: Path, tree: Any) -> None:
 
     Orbax reports a full disk from several threads, each with tracebacks.
     """
-    needed = parallel.nbytes(tree) + CHECKPOINT_OVERHEAD_BYTES
+    needed = devices.nbytes(tree) + CHECKPOINT_OVERHEAD_BYTES
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise OSError(f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free")
@@ -573,7 +574,7 @@ def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None
     path = workdir / file
     if not os.path.lexists(path):
         return None
-    files.check_output(path, "any")  # no link
+    files.check_output(path, files.Replace.ANY)  # refuses a link
     try:
         recorded: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except ValueError:

@@ -15,7 +15,6 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.feed import Group, KeptFeed, NodeFeed, SubtreeFeed, fits
@@ -27,6 +26,7 @@ from hlformer_jax.models.hover import Hover, Points, angles
 from hlformer_jax.retrieval import hierarchy, ranking
 from hlformer_jax.retrieval.hierarchy import NodeEvaluator
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import compiler, devices, processes
 from hlformer_jax.training import optim
 from hlformer_jax.typing import Array, TreeBatch
 
@@ -169,7 +169,7 @@ class HOVER:
     def data(self) -> TreeData:
         """The splits; prepared on first use."""
         elsewhere = self._config.eval.test_collection
-        with parallel.first_alone("data"):
+        with processes.first_alone("data"):
             opened = open_trees(self._config)
             if not elsewhere:
                 return opened
@@ -276,7 +276,7 @@ class HOVER:
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as test:
             points = self.evaluator.encode(params, test)
-        return {name: parallel.to_host(x) for name, x in points._asdict().items()} | {
+        return {name: devices.to_host(x) for name, x in points._asdict().items()} | {
             "nodes": split.pool.names
         }
 
@@ -288,7 +288,7 @@ class HOVER:
         """Its parameters, and the operations of encoding a node's frames and its text."""
         config, model = self._config, self.model
         params, node = jax.eval_shape(lambda: (self.init_params(), hover.zero_nodes(config)))
-        flops = lambda method: parallel.count_flops(
+        flops = lambda method: compiler.count_flops(
             lambda params, nodes: model.apply({"params": params}, nodes, method=method),
             params,
             node,

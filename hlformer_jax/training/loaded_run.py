@@ -18,14 +18,16 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import files, parallel, training
+from hlformer_jax import files, training
 from hlformer_jax.config import default, family_of, leaves
 from hlformer_jax.data import dataset, synthetic
 from hlformer_jax.data.split import Split
 from hlformer_jax.encoders.protocol import TokenEncoder
-from hlformer_jax.errors import UserError, suggestion
-from hlformer_jax.retrieval import evaluation, localisation, ranking
+from hlformer_jax.errors import UserError
+from hlformer_jax.retrieval import evaluation, moments, ranking
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import devices, processes
+from hlformer_jax.text import suggestion
 from hlformer_jax.training import Family, checkpoints
 from hlformer_jax.training.prvr import PRVR
 
@@ -74,7 +76,7 @@ def load(directory: Path, changes: Mapping[str, Any] | None = None) -> LoadedRun
     fields = {name for name, _ in leaves(family_of(config))}
     known = {name: value for name, value in (changes or {}).items() if name in fields}
     config.update_from_flattened_dict(known)
-    mesh = parallel.mesh()
+    mesh = devices.mesh()
     family = training.build(config, mesh)
     with contextlib.closing(checkpoints.open_params(directory)) as saved:
         return LoadedRun(directory, config, family, _restored(saved, family, mesh))
@@ -107,29 +109,29 @@ def evaluate_checkpoint(
     Raises:
       UserError: when a file must not be replaced, before anything is computed.
     """
-    with parallel.first_alone("scores"):
-        if parallel.is_first():  # now, and not when all is computed
+    with processes.first_alone("scores"):
+        if processes.is_first():  # now, and not when all is computed
             for file in (scores_file, embeddings_file):
                 if file is not None:
                     files.check_output(file, files.replacing(overwrite))
             if directory is not None and directory.is_dir():
                 checkpoints.check_evaluation(directory, path, config, overwrite=overwrite)
-                ranking.check_place(directory, files.replacing(overwrite, own=True))
-    family, params = open_checkpoint(config, path, report, parallel.mesh())
+                ranking.check_place(directory, files.replacing(overwrite, listed=True))
+    family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
         checkpoints.check_evaluation(directory, path, config, family.fingerprint, overwrite)
     if embeddings_file is not None:
         arrays = family.test_embeddings(params)
-        if parallel.is_first():
+        if processes.is_first():
             files.write_npz(embeddings_file, arrays, files.replacing(overwrite))
     if scores_file is None:
         result = family.test(params)
     else:
         result, arrays = family.test_scores(params)
-        if parallel.is_first():
+        if processes.is_first():
             files.write_npz(scores_file, arrays, files.replacing(overwrite))
-    if directory is not None and parallel.is_first():
-        ranking.write_result(result, directory, files.replacing(overwrite, own=True))
+    if directory is not None and processes.is_first():
+        ranking.write_result(result, directory, files.replacing(overwrite, listed=True))
         checkpoints.record_evaluation(directory, path, config, family.fingerprint)
     return result
 
@@ -144,13 +146,13 @@ def open_checkpoint(
         _check_same_model(path, info, family)
         params = _restored(saved, family, mesh)
     described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
-    if parallel.is_first():
+    if processes.is_first():
         report(f"checkpoint {path} ({described})")
     return family, params
 
 
 def _restored(saved: checkpoints.Series, family: Family, mesh: Mesh) -> Any:
-    template = parallel.abstract(mesh, jax.eval_shape(family.init_params))
+    template = devices.abstract(mesh, jax.eval_shape(family.init_params))
     return family.project(saved.restore(template))
 
 
@@ -202,7 +204,7 @@ class Archive:
         report: Callable[[str], None] = print,
     ) -> None:
         """Encodes the videos with a run or a converted checkpoint, as `evaluate_checkpoint`."""
-        mesh = parallel.mesh()
+        mesh = devices.mesh()
         family, params = open_checkpoint(config, path, report, mesh)
         if not isinstance(family, PRVR):
             raise QueryError(f"{path} is of a model of action trees, which ranks no whole videos")
@@ -240,7 +242,7 @@ class Archive:
             np.take_along_axis(scores, best, axis=1).reshape(-1), videos, over_time, strict=True
         ):
             duration = self._durations.get(int(video))
-            [moment] = localisation.first_moments(row[None], duration or 100.0)
+            [moment] = moments.first_moments(row[None], duration or 100.0)
             name = split.video_ids[int(video)]
             times = moment.start, moment.end, duration is not None
             found.append(Found(name, float(score), *times))

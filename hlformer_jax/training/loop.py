@@ -34,12 +34,13 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 from tqdm import tqdm
 
-from hlformer_jax import files, parallel, training
+from hlformer_jax import files, training
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.feed import Schedule
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import compiler, devices, processes
 from hlformer_jax.training import Family, checkpoints
 from hlformer_jax.training.checkpoints import Progress, RunCheckpoints
 from hlformer_jax.training.step import (
@@ -73,7 +74,7 @@ class ScalarLog:
         if not writes:
             return
         path = workdir / "metrics.jsonl"
-        files.check_output(path, "any")  # no link
+        files.check_output(path, files.Replace.ANY)  # refuses a link
         path.touch()
         if path.stat().st_size < position:
             raise OSError(
@@ -165,7 +166,7 @@ class MetricsLogger:
         """
         self._directory, self._config = directory, config
         self._steps_per_epoch, self._rates = steps_per_epoch, rates
-        self._log = ScalarLog(directory, progress.log_position, first, parallel.is_first())
+        self._log = ScalarLog(directory, progress.log_position, first, processes.is_first())
         self._pending: list[tuple[Chunk, Scalars]] = []
         self._best, self._since, self._first = progress.best_metric, time.monotonic(), first
         self._epoch_start = self._reported = time.monotonic()
@@ -177,7 +178,7 @@ class MetricsLogger:
             desc="Training",
             unit="step",
             dynamic_ncols=True,
-            disable=not (parallel.is_first() and self._has_bar),
+            disable=not (processes.is_first() and self._has_bar),
             mininterval=0.2,
         )
 
@@ -191,7 +192,7 @@ class MetricsLogger:
             self._record(*self._pending.pop(0))
 
     def _record(self, chunk: Chunk, scalars: Scalars) -> None:
-        columns = {name: parallel.to_host(values) for name, values in scalars.items()}
+        columns = {name: devices.to_host(values) for name, values in scalars.items()}
         for index in range(chunk.num_steps):
             step = chunk.first + index
             epoch = step // self._steps_per_epoch
@@ -291,7 +292,7 @@ REPORT_SECONDS = 60.0
 
 def report(line: str) -> None:
     """Print a line on standard error, above a progress bar, in the first process alone."""
-    if parallel.is_first():
+    if processes.is_first():
         tqdm.write(line, file=sys.stderr)
 
 
@@ -341,7 +342,7 @@ def train(
         trainer.run(profile)
         rows = trainer.test()
         first = next(iter(rows.values()))
-        if parallel.is_first():
+        if processes.is_first():
             trainer.record_test(rows)
             ranking.write_result(first, directory)
             title = f"Test split: {first.queries} queries, {first.videos} videos"
@@ -374,7 +375,7 @@ def start(
         from, with a fresh optimiser. It is recorded in config.json; a run that resumes has it from
         there.
     """
-    mesh = parallel.mesh() if mesh is None else mesh
+    mesh = devices.mesh() if mesh is None else mesh
     family = family or training.build(config, mesh)
     family.check_trainable()
     if init is not None:
@@ -382,9 +383,9 @@ def start(
         checkpoints.open_params(init).close()  # refused now, and not when the data is prepared
     fingerprint, train = family.fingerprint, config.train
     movable = ("train.epochs",) if getattr(family, "any_length", False) else ()
-    with parallel.first_alone("workdir"):
+    with processes.first_alone("workdir"):
         claim = checkpoints.claim_workdir(
-            directory, config, fingerprint, parallel.is_first(), init, movable
+            directory, config, fingerprint, processes.is_first(), init, movable
         )
     with claim:
         schedule = Schedule(family.num_examples, train.batch_size, config.seed)
@@ -395,15 +396,15 @@ def start(
         optimiser = family.optimiser(steps_per_epoch * train.epochs)
         # Traced once, for its shapes and to be compiled.
         initial = jax.jit(lambda: init_state(family.init_params(), optimiser)).trace()
-        template = parallel.abstract(mesh, initial.out_info)
+        template = devices.abstract(mesh, initial.out_info)
         restored = saved.restore(template)
         origin = None if restored else init or checkpoints.recorded_init(directory)
         params = None if origin is None else _initial_params(origin, template.params, family)
         with (
-            parallel.without_garbage_collection(),
+            compiler.without_garbage_collection(),
             ThreadPoolExecutor(1, "state") as aside,  # both take long, to compile
         ):
-            fresh = lambda: parallel.replicate(mesh, initial.lower().compile()())
+            fresh = lambda: devices.replicate(mesh, initial.lower().compile()())
             future = aside.submit((lambda: restored[0]) if restored else fresh)
             loss = family.loss(steps_per_epoch)
             compiled = compile_steps(loss, optimiser, family.project, feed, template, config)
@@ -413,7 +414,7 @@ def start(
         progress = restored[1] if restored else Progress()
         step = int(state.step)
         size = sum(x.size for x in jax.tree.leaves(template.params))
-        peak = parallel.memory_plan(compiled.program).get("peak", 0)
+        peak = compiler.memory_plan(compiled.program).get("peak", 0)
         for line in (
             f"directory: {directory}",
             f"data: {_data_of(family)}",
@@ -496,7 +497,7 @@ class Trainer:
                     if traces:
                         jax.block_until_ready(self.state)
                 ends_epoch = end % steps_per_epoch == 0
-                stop = parallel.any_process(received() is not None)
+                stop = processes.any_process(received() is not None)
                 log.steps(chunk, scalars, wait=ends_epoch or stop)
                 if ends_epoch:
                     self._validate(log)
@@ -506,7 +507,7 @@ class Trainer:
             self._save(log)
             report(self._end())
             # Also of a run that has come to its end: its test, or another run, would be next.
-            if parallel.any_process(received() is not None):
+            if processes.any_process(received() is not None):
                 by = received() or signal.SIGTERM  # or another process received it
                 raise Stopped(
                     f"{by.name}: saved step {int(self.state.step)} in {self.directory}; the same"

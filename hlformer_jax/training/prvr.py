@@ -14,12 +14,12 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
-from hlformer_jax.data.released import CLIP_SPACE
+from hlformer_jax.data.layouts import CLIP_SPACE
 from hlformer_jax.data.source import SPLITS
 from hlformer_jax.data.split import Split
 from hlformer_jax.losses import Terms, numbers, options, retrieval, weighted_sum
@@ -27,11 +27,12 @@ from hlformer_jax.losses.retrieval import NegativeRanks, Pairs
 from hlformer_jax.models import Cost, Model, cost, meaning
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import wide
-from hlformer_jax.retrieval import evaluation, localisation, scoring
+from hlformer_jax.retrieval import evaluation, moments, scoring
 from hlformer_jax.retrieval import ranking as ranks
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.retrieval.scoring import MaximumSimilarity
+from hlformer_jax.runtime import devices, processes
 from hlformer_jax.training import optim
 from hlformer_jax.typing import Array, Batch
 
@@ -252,7 +253,7 @@ class PRVR:
     @functools.cached_property
     def data(self) -> Data:
         """The splits; prepared on first use."""
-        with parallel.first_alone("data"):
+        with processes.first_alone("data"):
             return open_data(self._config)
 
     @property
@@ -279,7 +280,7 @@ class PRVR:
             bounds = (0.0, *ranks.RATIOS, 1.0)
             groups = [f"ratio={low:g}-{high:g}" for low, high in itertools.pairwise(bounds)]
             recalls = [f"{group}/{name}" for group in groups for name in names[:5]]
-            names += [*localisation.METRICS, *recalls]
+            names += [*moments.METRICS, *recalls]
         return tuple(names)
 
     def summary(self) -> str:
@@ -377,7 +378,7 @@ class PRVR:
             stored, queries = self.evaluator.encode(params, test, "float32")
         branches = self.evaluator.positions(stored, split)
         return {
-            "queries": parallel.to_host(queries.vectors),
+            "queries": devices.to_host(queries.vectors),
             "query_ids": split.caption_ids(),
             "video_ids": split.video_ids,
             "relevant": split.caption_video,
@@ -418,7 +419,7 @@ def check_trainable(config: ConfigDict, num_devices: int) -> None:
     model = models.build(config)
     active_terms(config, model)
     size, parts = config.train.batch_size, config.train.encode_parts
-    if parts > 1 and parallel.round_up(size, num_devices) % (parts * num_devices):
+    if parts > 1 and devices.round_up(size, num_devices) % (parts * num_devices):
         raise ConfigError(
             f"config.train.batch_size is {size}: it must be a multiple of"
             f" config.train.encode_parts times the number of devices, {parts} x {num_devices}"

@@ -17,9 +17,9 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.feed import Chunk
+from hlformer_jax.runtime import compiler, devices, processes
 from hlformer_jax.training.optim import Rows, RowWise
 from hlformer_jax.typing import Array
 
@@ -184,18 +184,18 @@ def compile_steps(
 ) -> Compiled:
     """Compiles chunks of steps; refuses what takes more memory than the devices have."""
     mesh = feed.mesh
-    whole = parallel.replicated(mesh)
+    whole = devices.replicated(mesh)
     count = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
-    loss = parallel.replicate(mesh, loss)
+    loss = devices.replicate(mesh, loss)
     program = jax.jit(
         chunk_of_steps(optimiser, project, feed), donate_argnums=0, out_shardings=(whole, whole)
     )
     lowered = program.lower(state, *feed.shapes(), count, loss)
-    compiled = lowered.compile(parallel.compiler_options(config))
+    compiled = lowered.compile(compiler.compiler_options(config))
     _check_memory(compiled, feed)
 
     def steps(state: TrainState, chunk: Chunk) -> tuple[TrainState, Scalars]:
-        count = parallel.replicate(mesh, np.int32(chunk.num_steps))
+        count = devices.replicate(mesh, np.int32(chunk.num_steps))
         return compiled(state, chunk.features, chunk.indices, count, loss)
 
     return Compiled(steps, compiled)
@@ -203,9 +203,9 @@ def compile_steps(
 
 def _check_memory(program: Any, feed: Feed) -> None:
     """Refuses, in every process when in one, a program that takes more than a device's memory."""
-    limit = parallel.available_bytes(feed.mesh)
-    needed = parallel.memory_plan(program).get("peak", 0) + feed.bytes_ahead
-    if parallel.any_process(limit is not None and needed > limit):
+    limit = devices.available_bytes(feed.mesh)
+    needed = compiler.memory_plan(program).get("peak", 0) + feed.bytes_ahead
+    if processes.any_process(limit is not None and needed > limit):
         raise ConfigError(
             f"a training step takes {needed / 1e9:.1f} GB on each device, of which JAX has"
             f" {(limit or np.nan) / 1e9:.1f} GB: raise config.train.encode_parts (to 2, 4, 8), set"

@@ -107,7 +107,7 @@ def cut(
     end: float,
     out: str | Path,
     margin: float = 0.0,
-    replace: files.Replace = "none",
+    replace: files.Replace = files.Replace.NOTHING,
 ) -> None:
     """Writes the part of a video from `start - margin` to `end + margin` as a clip.
 
@@ -132,7 +132,7 @@ def cut(
         video, first, last = stack.enter_context(_part_of(path, start, end, out, margin, replace))
         sound = stack.enter_context(_SoundTrack.of(video, first, last))
         pictures = ((a - first, b - first, image) for a, b, image in _part(video, first, last))
-        with _writing(out), files.whole(out, replace) as draft:
+        with _writing(out), files.atomic_write(out, replace) as draft:
             _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures, sound, first)
 
 
@@ -142,7 +142,7 @@ def copy(
     end: float,
     out: str | Path,
     margin: float = 0.0,
-    replace: files.Replace = "none",
+    replace: files.Replace = files.Replace.NOTHING,
 ) -> tuple[float, float]:
     """Writes a part of a video as `cut` does, but as the file has it, without a loss.
 
@@ -155,7 +155,7 @@ def copy(
     path, out = Path(path), Path(out)
     with _part_of(path, start, end, out, margin, replace) as (video, first, last):
         part = _plan(video, first, last)
-        with _writing(out), files.whole(out, replace) as draft:
+        with _writing(out), files.atomic_write(out, replace) as draft:
             _copy(draft, out, video, part, last)
     return float(part.start), float(part.end)
 

@@ -15,9 +15,10 @@ from benchmarks import geometry, measure
 from benchmarks import step as measured
 from benchmarks.measure import Floor, Options
 from benchmarks.step import PeerError, Training
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.config import default
 from hlformer_jax.data.source import SPLITS
+from hlformer_jax.runtime import compiler
 from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.step import init_state
 
@@ -146,12 +147,12 @@ def test_operations_of_a_step_are_those_of_its_products_forwards_and_backwards()
             models.encode_query(model, params, batch.captions),
         )
 
-    forwards = parallel.count_flops(forward, params, batch)
+    forwards = compiler.count_flops(forward, params, batch)
     optimiser = optim.build(config.optim, model.module, 10)
     loss = prvr.build_objective(config, model)
     state = jax.eval_shape(lambda: init_state(models.init_params(model, config), optimiser))
     take = lambda loss, state, batch: step.train_step(loss, optimiser)(state, batch)
-    counted = parallel.count_flops(take, loss, state, batch)
+    counted = compiler.count_flops(take, loss, state, batch)
     # Backwards every product becomes two, but for features, which have no gradient.
     inputs = videos * (config.data.max_clips + config.data.max_frames) * config.data.visual_dim
     inputs += captions * config.data.max_words * config.data.text_dim
@@ -166,7 +167,7 @@ def test_encoding_in_parts_takes_less_memory_and_counts_the_same_operations():
         Training(runs.retrieval("", **wide, **parts, **{"train.batch_size": 64}), 64, 1)
         for parts in ({}, {"train.encode_parts": 4})
     )
-    plan, less = (parallel.memory_plan(x.compiled.program) for x in (plain, in_parts))
+    plan, less = (compiler.memory_plan(x.compiled.program) for x in (plain, in_parts))
     # The parameters, their gradients and what the optimiser keeps of them stay.
     assert less["temporary"] < 0.75 * plan["temporary"]
     assert in_parts.flops() == plain.flops() > 1e8

@@ -21,6 +21,7 @@ import processes
 import pytest
 
 from benchmarks import plan
+from hlformer_jax import files
 from hlformer_jax.models import TITLES
 
 HLO = (pathlib.Path(__file__).parent / "plan.hlo").read_text()
@@ -97,7 +98,7 @@ def test_a_plan_is_shown_compared_and_drawn(found, tmp_path, capsys):
     plan.show(found)
     plan.show(found, found | {"seconds": 2 * found["seconds"]})
     assert "planned, not measured" in capsys.readouterr().out
-    plan.tree_map(found, tmp_path / "map", "none")
+    plan.tree_map(found, tmp_path / "map", files.Replace.NOTHING)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["map.csv", "map.png", "map.svg"]
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import processes
 import pytest
 
-from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data import trees
 from hlformer_jax.data.dataset import open_trees
@@ -22,6 +21,7 @@ from hlformer_jax.data.feed import (
     training_intervals,
 )
 from hlformer_jax.data.synthetic import TreeCorpus
+from hlformer_jax.runtime import devices
 from hlformer_jax.training.step import Chunk, Feed
 
 # Frames of a node
@@ -103,7 +103,7 @@ def train(tmp_path_factory):
 
 def training(split, resident=True, seed=3, epochs=2, longest=3):
     groups = Schedule(split.num_items, SIZE, 7).groups(epochs, longest)
-    return SubtreeFeed(split, groups, parallel.mesh(), resident, SIZE, seed)
+    return SubtreeFeed(split, groups, devices.mesh(), resident, SIZE, seed)
 
 
 def batches(feed, first=0):
@@ -208,7 +208,7 @@ def test_shapes_are_those_of_the_chunks(train, resident):
 def test_an_evaluation_reads_every_node_once_with_frames_at_equal_distances(train):
     pool, collected = train.pool, []
     for resident in (True, False):
-        feed = NodeFeed(train, in_order(train.num_nodes, 16, 2), parallel.mesh(), resident)
+        feed = NodeFeed(train, in_order(train.num_nodes, 16, 2), devices.mesh(), resident)
         collected.append([batch for _, batch in batches(feed)])
         feed.close()
     for one, other in zip(*collected, strict=True):
@@ -227,7 +227,7 @@ def test_short_videos_read_whole_are_masked_beyond_their_frames(tmp_path):
     config = configured(tmp_path)
     config.trees.update(short_video="whole", node_frames=30)
     split = open_trees(config, CORPUS).train
-    feed = NodeFeed(split, in_order(split.num_nodes, 256, 2), parallel.mesh(), resident=True)
+    feed = NodeFeed(split, in_order(split.num_nodes, 256, 2), devices.mesh(), resident=True)
     ((_, nodes),) = batches(feed)
     feed.close()
     lengths = split.num_rows
@@ -245,12 +245,12 @@ import jax
 import numpy as np
 from test_tree_feed import CORPUS, NodeFeed, SIZE, configured, in_order
 from test_tree_feed import Schedule, SubtreeFeed, open_trees
-from hlformer_jax import parallel
+from hlformer_jax.runtime import devices
 
 data = open_trees(configured(sys.argv[1]), CORPUS)
 split, found = data.train, []
 for number in (1, 8):
-    mesh = parallel.mesh(jax.devices()[:number])
+    mesh = devices.mesh(jax.devices()[:number])
     groups = Schedule(split.num_items, SIZE, 7).groups(1, 3)
     for feed in (
         SubtreeFeed(split, groups, mesh, number == 8, SIZE, 3),

@@ -7,7 +7,7 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.figures import attention, corpus, geometry
 from hlformer_jax.figures.corpus import NotApplicable
 from hlformer_jax.ops.windows import attention_windows
-from hlformer_jax.retrieval import localisation
+from hlformer_jax.retrieval import moments
 
 
 def test_the_table_has_the_middle_row_of_every_block(subject, options):
@@ -96,8 +96,8 @@ def test_first_moments_are_those_that_localisation_measures(subject, options):
     spans = corpus.spans_by_video(split)
     queries = subject.encoder.captions(split, range(len(split)))
     scores = lambda video: attention.scores_over_time(subject, split, video, queries[video])
-    found = [localisation.overlaps(scores(video), own) for video, own in enumerate(spans)]
-    got = localisation.metrics(np.concatenate(found))
+    found = [moments.overlaps(scores(video), own) for video, own in enumerate(spans)]
+    got = moments.metrics(np.concatenate(found))
     assert got == pytest.approx({name: want[name] for name in got}, abs=1e-3)
 
 

@@ -11,7 +11,6 @@ import pytest
 import released
 import tiny
 
-from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.source import DataError
@@ -19,10 +18,11 @@ from hlformer_jax.data.split import Example, SimulatedVideos, Split
 from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hlformer import Lifted
 from hlformer_jax.ops import lorentz
-from hlformer_jax.retrieval import corpus, localisation, ranking
+from hlformer_jax.retrieval import corpus, moments, ranking
 from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores, zero_shot_scores
-from hlformer_jax.retrieval.localisation import GAP, Moment, moments
+from hlformer_jax.retrieval.moments import GAP, Moment, find_moments
 from hlformer_jax.retrieval.ranking import Result, print_table
+from hlformer_jax.runtime import devices
 
 D, F, VIDEOS, CAPTIONS = 6, 8, 10, 23
 MATRIX = np.random.default_rng(0).normal(size=(D, 5)).astype(np.float32)
@@ -44,7 +44,7 @@ def split(config):
 
 @pytest.fixture(scope="module")
 def evaluator(config):
-    return Evaluator(tiny.Linear(), config, parallel.mesh())
+    return Evaluator(tiny.Linear(), config, devices.mesh())
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
         start, end = np.sort(rng.uniform(0, lengths[video], 2))
         spans[name] = Span(float(start), float(end), float(lengths[video]))
     timed = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
-    evaluator = Evaluator(tiny.Linear(), config, parallel.mesh())
+    evaluator = Evaluator(tiny.Linear(), config, devices.mesh())
     result = evaluator.evaluate(MATRIX, evaluator.feed(timed))
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     overlaps, caption = [], 0
@@ -100,7 +100,7 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
             query = unit(words[0] @ MATRIX)
             over_time = 0.7 * (unit(example.clips @ MATRIX) @ query)[clip_of]
             over_time += 0.3 * (unit(example.frames @ MATRIX) @ query)
-            [moment] = moments(3.0 * np.arange(count), over_time, 3.0, 1)
+            [moment] = find_moments(3.0 * np.arange(count), over_time, 3.0, 1)
             name, caption = ids[caption], caption + 1
             if name in spans:
                 start, end, _ = spans[name]
@@ -130,7 +130,7 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
 
 def test_a_ratio_at_a_bound_is_in_the_lower_group_and_an_empty_group_is_left_out():
     spans = [Span(1.3, 3.3, 10.0), Span(0.0, 9.0, 10.0), None, Span(0.0, 10.5, 10.0)]
-    named = ranking.metrics_by_ratio(np.asarray([1, 2, 3, 9]), localisation.ratios(spans))
+    named = ranking.metrics_by_ratio(np.asarray([1, 2, 3, 9]), moments.ratios(spans))
     assert {name.partition("/")[0] for name in named} == {"ratio=0-0.2", "ratio=0.4-1"}
     assert (named["ratio=0-0.2/R@1"], named["ratio=0.4-1/R@5"]) == (100, 50)
 
@@ -153,7 +153,7 @@ class _Lifting(tiny.Linear):
 
 
 def test_the_share_in_the_cone_is_of_captions_and_their_own_video(config, split):
-    evaluator = Evaluator(_Lifting(), config, parallel.mesh())
+    evaluator = Evaluator(_Lifting(), config, devices.mesh())
     result = evaluator.evaluate(MATRIX, evaluator.feed(split))
     c, inside = 0.5, []
     for index in range(VIDEOS):
@@ -395,26 +395,26 @@ def test_a_table_has_a_row_a_name_and_leaves_empty_what_a_row_lacks(capsys):
 
 def test_a_peak_in_the_middle_is_one_moment_with_the_ends_of_its_frames():
     scores = np.asarray([0.1, 0.1, 0.2, 0.9, 0.8, 0.1, 0.1])
-    [moment] = moments(np.arange(7.0), scores, 1.0)
+    [moment] = find_moments(np.arange(7.0), scores, 1.0)
     assert moment == (3.0, 5.0, 3.0, 0.9)
 
 
 def test_two_peaks_are_two_moments_best_first_and_no_more_than_asked_for():
     scores = np.asarray([0.8, 0.1, 0.1, 0.9, 0.9, 0.9, 0.1, 0.7, 0.1, 0.1])
-    found = moments(np.arange(10.0), scores, 1.0)
+    found = find_moments(np.arange(10.0), scores, 1.0)
     assert [(m.start, m.end, m.peak) for m in found] == [(3, 6, 4), (0, 1, 0), (7, 8, 7)]
-    assert moments(np.arange(10.0), scores, 1.0, 1) == found[:1]
+    assert find_moments(np.arange(10.0), scores, 1.0, 1) == found[:1]
 
 
 def test_equal_scores_on_both_sides_of_a_gap_are_two_moments():
     times = np.asarray([0.0, 1.0, 2.0, 10.0, 11.0])
-    found = moments(times, np.ones(5), 1.0)
+    found = find_moments(times, np.ones(5), 1.0)
     assert [(m.start, m.end) for m in found] == [(0, 3), (10, 12)]
 
 
 def test_a_shift_between_two_frames_below_two_periods_is_no_gap():
     times = np.asarray([0.0, 1.0, 2.0, 3.9, 4.0])
-    assert len(moments(times, np.ones(5), 1.0)) == 1
+    assert len(find_moments(times, np.ones(5), 1.0)) == 1
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -428,7 +428,7 @@ def test_of_any_scores_moments_are_separate_within_gaps_and_not_shorter_than_a_p
         np.arange(count) + np.cumsum(skipped) + rng.uniform(0, 0.9) * rng.random(count)
     )
     scores = rng.normal(size=count).round(int(rng.integers(0, 4)))
-    found = moments(times, scores, period, count=100)
+    found = find_moments(times, scores, period, count=100)
     assert found and found[0].score == scores.max()
     assert [m.score for m in found] == sorted((m.score for m in found), reverse=True)
     gaps = np.flatnonzero(np.diff(times) > GAP * period)
@@ -445,7 +445,7 @@ def test_of_any_scores_moments_are_separate_within_gaps_and_not_shorter_than_a_p
 
 
 def test_the_overlap_of_moments():
-    of = lambda start, end: localisation.intersection_over_union(
+    of = lambda start, end: moments.intersection_over_union(
         Moment(start, end, start, 1.0), 10.0, 20.0
     )
     assert of(10, 20) == 1 and of(0, 10) == 0 and of(30, 40) == 0
@@ -455,9 +455,9 @@ def test_the_overlap_of_moments():
 def test_frames_stand_at_equal_distances_over_the_length_of_the_video():
     # Ten frames in 30 seconds: frames 4 and 5 are the seconds from 12 to 18.
     scores = np.asarray([[0, 0, 0, 0, 1, 0.9, 0, 0, 0, 0]])
-    [moment] = localisation.first_moments(scores, 30.0)
+    [moment] = moments.first_moments(scores, 30.0)
     assert moment == pytest.approx((12.0, 18.0, 12.0, 1.0))
-    found = localisation.overlaps(
+    found = moments.overlaps(
         np.repeat(scores, 3, axis=0), [Span(12.0, 18.0, 30.0), None, Span(12.0, 24.0, 30.0)]
     )
     np.testing.assert_allclose(found, [1.0, np.nan, 0.5])
@@ -467,6 +467,6 @@ def test_metrics_are_of_the_captions_that_have_times():
     known = np.asarray([0.0, 0.3, 0.5, 0.69, 0.7, 1.0])
     overlaps = np.concatenate([known, [np.nan, np.nan]])
     expected = {"IoU 0.3": 500 / 6, "IoU 0.5": 400 / 6, "IoU 0.7": 200 / 6}
-    assert localisation.metrics(overlaps) == pytest.approx(expected | {"mIoU": 100 * known.mean()})
-    assert localisation.metrics(np.full(3, np.nan)) == {}
-    assert tuple(localisation.metrics(overlaps)) == localisation.METRICS
+    assert moments.metrics(overlaps) == pytest.approx(expected | {"mIoU": 100 * known.mean()})
+    assert moments.metrics(np.full(3, np.nan)) == {}
+    assert tuple(moments.metrics(overlaps)) == moments.METRICS

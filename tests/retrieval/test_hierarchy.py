@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import runs
 
-from hlformer_jax import parallel
 from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.dataset import open_trees
 from hlformer_jax.data.feed import NodeFeed, in_order
@@ -13,6 +12,7 @@ from hlformer_jax.data.trees import build, make_pool
 from hlformer_jax.models import hover
 from hlformer_jax.retrieval import hierarchy
 from hlformer_jax.retrieval.hierarchy import Coordinates, NodeEvaluator
+from hlformer_jax.runtime import devices
 
 COUNTS = (2, 3, 5, 6, 1)
 
@@ -43,7 +43,7 @@ def vectors(pool):
 @pytest.fixture(scope="session")
 def found(pool, vectors):
     """The ranks of all queries."""
-    return hierarchy.node_ranks(*vectors, hierarchy.relatives(pool), 7, parallel.mesh())
+    return hierarchy.node_ranks(*vectors, hierarchy.relatives(pool), 7, devices.mesh())
 
 
 def _rank(scores, own, candidates):
@@ -195,7 +195,7 @@ def params(config):
 
 @pytest.fixture(scope="module")
 def evaluator(config):
-    return NodeEvaluator(hover.build(config), config, parallel.mesh())
+    return NodeEvaluator(hover.build(config), config, devices.mesh())
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +208,7 @@ def feed(evaluator, split):
 @pytest.fixture(scope="module")
 def points(config, split, params):
     """The points of all nodes, of one batch that holds them all."""
-    feed = NodeFeed(split, in_order(split.num_nodes, split.num_nodes, 1), parallel.mesh(), True)
+    feed = NodeFeed(split, in_order(split.num_nodes, split.num_nodes, 1), devices.mesh(), True)
     [chunk] = feed.chunks()
     batch = feed.batch(chunk, 0)
     feed.close()

@@ -3,7 +3,7 @@
 import archive
 import pytest
 
-from hlformer_jax import parallel
+from hlformer_jax.runtime import compiler
 from hlformer_jax.search.index import packed
 
 
@@ -11,7 +11,7 @@ from hlformer_jax.search.index import packed
 def kept(monkeypatch):
     """How often a command asked for programs to be kept; none are, in a process of tests."""
     asked = []
-    monkeypatch.setattr(parallel, "keep_programs", lambda: asked.append(None))
+    monkeypatch.setattr(compiler, "keep_programs", lambda: asked.append(None))
     return asked
 
 

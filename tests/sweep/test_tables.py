@@ -451,19 +451,19 @@ def test_the_sweep_writes_its_own_tables_again_and_no_one_elses(small, tmp_path)
     sweep, planned = small
     (tmp_path / "notes.md").write_text("theirs")
     for _ in range(2):
-        tables.check_place(tmp_path, "own")
+        tables.check_place(tmp_path, files.Replace.OWN)
         tables.publish(sweep, planned, tmp_path)
     for name in tables.NAMES:
         before = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(b"theirs")
         with pytest.raises(files.OutputError, match=name):
-            tables.check_place(tmp_path, "own")
+            tables.check_place(tmp_path, files.Replace.OWN)
         with pytest.raises(files.OutputError, match=name):
             tables.publish(sweep, planned, tmp_path)
         assert (tmp_path / name).read_bytes() == b"theirs"
         (tmp_path / name).write_bytes(before)
     (tmp_path / "table.md").write_bytes(b"theirs")
-    tables.publish(sweep, planned, tmp_path, files.replacing(True, own=True))
+    tables.publish(sweep, planned, tmp_path, files.replacing(True, listed=True))
     tables.publish(sweep, planned, tmp_path)
 
 

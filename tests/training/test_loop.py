@@ -12,10 +12,11 @@ import pytest
 import runs
 from tensorboardX.proto.event_pb2 import Event
 
-from hlformer_jax import files, parallel, training
+from hlformer_jax import files, training
 from hlformer_jax.config import FIELDS, ConfigError
 from hlformer_jax.data.feed import Chunk
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import devices
 from hlformer_jax.training import checkpoints, loop
 from hlformer_jax.training.checkpoints import Progress
 from hlformer_jax.training.hover import HOVER
@@ -250,10 +251,10 @@ def test_a_configuration_is_of_the_family_of_its_model_and_opens_no_data(tmp_pat
 def test_the_devices_are_those_that_are_given_or_all(tmp_path, monkeypatch):
     given = []
     monkeypatch.setitem(training.FAMILIES, "hover", lambda config, mesh: given.append(mesh))
-    mesh = parallel.mesh(parallel.mesh().devices.ravel().tolist()[:1])
+    mesh = devices.mesh(devices.mesh().devices.ravel().tolist()[:1])
     training.build(runs.hover(tmp_path), mesh)
     training.build(runs.hover(tmp_path))
-    assert given[0] is mesh and given[1] == parallel.mesh()
+    assert given[0] is mesh and given[1] == devices.mesh()
 
 
 def test_a_log_that_resumes_drops_what_came_after_its_checkpoint(tmp_path):

@@ -9,9 +9,10 @@ import optax
 import pytest
 import runs
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.config import ConfigError, default
 from hlformer_jax.data.feed import Schedule
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.optim import Rows
 from hlformer_jax.training.step import init_state
@@ -43,7 +44,7 @@ def _tree_steps(config, longest):
     family = runs.Tree(config)
     groups = Schedule(family.num_examples, config.train.batch_size, 0).groups(1, longest)
     feed, optimiser = family.feed(groups), family.optimiser(10)
-    state = parallel.replicate(family.mesh, init_state(family.init_params(), optimiser))
+    state = devices.replicate(family.mesh, init_state(family.init_params(), optimiser))
     compiled = step.compile_steps(family.loss(3), optimiser, family.project, feed, state, config)
     return compiled, state, feed
 
@@ -66,10 +67,10 @@ def test_chunks_of_any_length_take_the_same_steps():
 
 def test_a_program_that_the_devices_have_no_memory_for_is_refused(monkeypatch):
     monkeypatch.setattr(runs.ExampleFeed, "bytes_ahead", 1000)  # of chunks that are not in use yet
-    needed = parallel.memory_plan(_tree_steps(runs.tree(), 2)[0].program)["peak"] + 1000
-    monkeypatch.setattr(parallel, "available_bytes", lambda mesh: needed)
+    needed = compiler.memory_plan(_tree_steps(runs.tree(), 2)[0].program)["peak"] + 1000
+    monkeypatch.setattr(devices, "available_bytes", lambda mesh: needed)
     _tree_steps(runs.tree(), 2)
-    monkeypatch.setattr(parallel, "available_bytes", lambda mesh: needed - 1)
+    monkeypatch.setattr(devices, "available_bytes", lambda mesh: needed - 1)
     with pytest.raises(ConfigError, match="encode_parts"):
         _tree_steps(runs.tree(), 2)
 

@@ -108,9 +108,9 @@ def test_a_clip_replaces_nothing_unless_it_may_and_never_its_video(tmp_path):
             video.cut(path, 0, 1, tmp_path / name)
     for name in ("a.mp4", "hard.mp4", "link.mp4", "pipe.mp4"):
         with pytest.raises((files.OutputError, video.VideoError)):
-            video.cut(path, 0, 1, tmp_path / name, replace="any")
+            video.cut(path, 0, 1, tmp_path / name, replace=files.Replace.ANY)
     assert path.read_bytes() == before and other.read_bytes() == b"theirs"
-    video.cut(path, 0, 1, other, replace="any")
+    video.cut(path, 0, 1, other, replace=files.Replace.ANY)
     assert video.probe(other).duration == pytest.approx(1)
 
 
@@ -148,7 +148,7 @@ def test_a_clip_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path, monk
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(video.VideoError, match="space"):
-        video.cut(path, 0, 1, tmp_path / "clip.mp4", replace="any")
+        video.cut(path, 0, 1, tmp_path / "clip.mp4", replace=files.Replace.ANY)
     assert (tmp_path / "clip.mp4").read_text() == "an older clip"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.mp4", "clip.mp4"]
 
@@ -243,7 +243,13 @@ def test_a_copy_of_what_has_no_timestamps_or_of_a_later_part_is_refused(tmp_path
         with pytest.raises(video.VideoError):
             video.copy(source, start, start + 1, tmp_path / "clip.mp4")
         with pytest.raises((video.VideoError, files.OutputError)):
-            video.copy(source, 0, 1, tmp_path / "a.mp4", replace="any" if start else "none")
+            video.copy(
+                source,
+                0,
+                1,
+                tmp_path / "a.mp4",
+                replace=files.Replace.ANY if start else files.Replace.NOTHING,
+            )
         assert source.read_bytes() == before
     assert not (tmp_path / "clip.mp4").exists()
 
@@ -332,7 +338,7 @@ def test_a_copy_has_every_frame_at_its_time_and_the_sound(tmp_path, name):
     )  # fmt: skip
     source, out = decoded(path), tmp_path / "clip.mkv"
     for start, end in ((0, 0.5), (1.5, 2.25), (3.5, 3.9)):
-        begin, stop = video.copy(path, start, end, out, replace="any")
+        begin, stop = video.copy(path, start, end, out, replace=files.Replace.ANY)
         assert begin <= max(start, source[0][0]) and stop >= end - 1e-6
         wanted = [(time - begin, image) for time, image in source if begin - 1e-6 <= time < end]
         found = decoded(out)

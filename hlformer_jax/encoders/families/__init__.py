@@ -17,7 +17,7 @@ from hlformer_jax.encoders.families.clip import Clip
 from hlformer_jax.encoders.families.family import ImageTextFamily, TextFamily
 from hlformer_jax.encoders.families.roberta import Roberta
 from hlformer_jax.encoders.families.siglip import Siglip
-from hlformer_jax.errors import suggestion
+from hlformer_jax.text import suggestion
 
 FAMILIES: dict[str, TextFamily] = {family.name: family for family in (Clip(), Siglip(), Roberta())}
 """Architectures by the `model_type` of a `config.json`."""

@@ -1,6 +1,7 @@
 """The command that makes a demo archive: demo."""
 
-from hlformer_jax.errors import command_line, optional
+from hlformer_jax.cli import command_line
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.options import Options, command, flag, option, path
 

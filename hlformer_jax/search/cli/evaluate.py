@@ -1,7 +1,9 @@
 """Commands on captions: evaluate, features."""
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, command_line, optional
+from hlformer_jax.cli import command_line
+from hlformer_jax.errors import SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.index import extract_videos, prepare_index
 from hlformer_jax.search.cli.options import (
@@ -123,11 +125,11 @@ def features(options: Options) -> None:
 
 def _text_features(options: Options) -> None:
     """Write the features of a released collection's captions."""
-    from hlformer_jax.data import annotations, released, source
+    from hlformer_jax.data import annotations, hdf5, layouts, source
 
     folder = options.folder.resolve()
-    collection = released.Collection(folder.parent, folder.name, "-", 0, 0)
-    moments = released.MomentCollection(folder.parent, folder.name, "-", 0, 0)
+    collection = layouts.Collection(folder.parent, folder.name, "-", 0, 0)
+    moments = layouts.MomentCollection(folder.parent, folder.name, "-", 0, 0)
     lists = [options.captions] if options.captions else [
         path for kind in (collection, moments) for path in map(kind.captions, source.SPLITS)
         if path.is_file()
@@ -142,5 +144,5 @@ def _text_features(options: Options) -> None:
     encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, report=console.report)
     with console.progress_bar("caption", len(sentences)) as bar:
         features = encode_tokens(encoder, sentences, bar.update)
-        released.write_words(out, (encoder.name, encoder.fingerprint), features, replace)
+        hdf5.write_words(out, (encoder.name, encoder.fingerprint), features, replace)
     print(f"{out}: {len(sentences)} captions, features of width {encoder.token_width}")

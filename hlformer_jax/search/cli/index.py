@@ -5,9 +5,12 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from hlformer_jax.cli import command_line
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, SearchError, command_line, optional
+from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.options import (
     ENCODER,
@@ -124,7 +127,7 @@ def prepare_index(
     fps: float | None,
     move_root: bool = False,
     checkpoint: Path | None = None,
-) -> tuple[Index, Encoder]:
+) -> tuple[Index, Any]:  # the encoders of indexes also encode tokens
     """Open the index of a folder, or create it if the folder has a video, and load its encoder.
 
     Args:

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hlformer_jax import files
+from hlformer_jax import cli
 from hlformer_jax.search.encoder import DEFAULT_ENCODER
 from hlformer_jax.search.signals import rankers
 
@@ -36,7 +36,7 @@ def option(name: str, help: str, **settings: Any) -> Option:
     return name, {"help": help, **settings}
 
 
-path = functools.partial(option, type=files.given_path)
+path = functools.partial(option, type=cli.path_argument)
 flag = functools.partial(option, action="store_true")
 repeated = functools.partial(option, action="append", default=[])
 

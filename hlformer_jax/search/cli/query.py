@@ -5,7 +5,8 @@ import math
 from pathlib import Path
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, UserError, optional, printable
+from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search import export
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.options import (
@@ -23,6 +24,7 @@ from hlformer_jax.search.cli.options import (
 )
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.times import format_clock, format_date, parse_moment, parse_seconds
+from hlformer_jax.text import printable
 
 
 @command(

@@ -2,7 +2,7 @@
 
 import argparse
 
-from hlformer_jax.errors import optional
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.options import (
     INDEX,

@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, SearchError, command_line, printable
+from hlformer_jax.cli import command_line
+from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.options import (
     INDEX,
@@ -24,6 +25,7 @@ from hlformer_jax.search.ingest.extract import counted
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import said, transcripts
 from hlformer_jax.search.times import format_clock
+from hlformer_jax.text import printable
 
 
 @command(INDEX, JSON)

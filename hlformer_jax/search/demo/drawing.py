@@ -102,7 +102,10 @@ def write_video(story: Story, path: Path) -> None:
     """Render a video as H.264 in MP4. The file appears once it is complete."""
     background = Background(story.seed)
     options = {"preset": "veryfast", "crf": "26", "threads": "1"}
-    with files.whole(path, "none") as draft, av.open(str(draft), "w", format="mp4") as container:
+    with (
+        files.atomic_write(path, files.Replace.NOTHING) as draft,
+        av.open(str(draft), "w", format="mp4") as container,
+    ):
         stream = container.add_stream("libx264", rate=RATE, options=options)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         stream.codec_context.gop_size = 4 * RATE

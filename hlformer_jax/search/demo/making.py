@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from hlformer_jax import command, files
+from hlformer_jax import cli, files
 from hlformer_jax.errors import UserError
 from hlformer_jax.search.demo.drawing import frames_for_training, write_video
 from hlformer_jax.search.demo.scenes import Story, stories
@@ -53,7 +53,7 @@ def make(
     demo_stories = stories(seed, videos)
     _claim(out, {"seed": seed, "videos": videos})
     render(demo_stories, out / "videos", report)
-    files.write_bytes(out / "captions.jsonl", captions(demo_stories).encode(), "own")
+    files.write_bytes(out / "captions.jsonl", captions(demo_stories).encode(), files.Replace.OWN)
     if not (out / "encoder" / "config.json").exists():
         _train(out / "encoder", seed, report)
     index_videos(out, report, out / "encoder")
@@ -79,7 +79,7 @@ def render_training(out: str | Path, seed: int = 0, report: Callable[[str], None
         group_stories = stories(group_seed, GROUP_SIZE)
         render(group_stories, folder / "videos" / group, report)
         lines += captions(group_stories, f"{group}/", split=group.rstrip("0123456789"))
-    files.write_bytes(folder / "captions.jsonl", lines.encode(), "own")
+    files.write_bytes(folder / "captions.jsonl", lines.encode(), files.Replace.OWN)
 
 
 def captions(stories: Sequence[Story], folder: str = "", **fields: str) -> str:
@@ -88,9 +88,11 @@ def captions(stories: Sequence[Story], folder: str = "", **fields: str) -> str:
     for story in stories:
         for scene in story.scenes:
             if scene.sentence is not None:
-                caption = {"video": f"{folder}{story.name}", "sentence": scene.sentence}
-                caption |= {"start": scene.start, "end": scene.end}
-                lines += json.dumps(caption | fields) + "\n"
+                caption = {
+                    "video": f"{folder}{story.name}", "sentence": scene.sentence,
+                    "start": scene.start, "end": scene.end, **fields,
+                }  # fmt: skip
+                lines += json.dumps(caption) + "\n"
     return lines
 
 
@@ -128,7 +130,7 @@ def render(stories: Sequence[Story], folder: Path, report: Callable[[str], None]
     missing = [story for story in stories if not (folder / story.name).exists()]
     if not missing:
         return
-    workers = min(command.cores(), len(missing))
+    workers = min(cli.cores(), len(missing))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context) as pool:
         for _ in pool.map(write_video, missing, [folder / story.name for story in missing]):

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hlformer_jax import command
-from hlformer_jax.errors import SearchError, suggestion
+from hlformer_jax import cli
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search.evaluate.captions import Caption
 from hlformer_jax.search.evaluate.threshold import (
     FALSE_ALARM_RATES,
@@ -18,6 +18,7 @@ from hlformer_jax.search.evaluate.threshold import (
 from hlformer_jax.search.index.database import Entry
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
+from hlformer_jax.text import suggestion
 
 
 def evaluate(
@@ -38,7 +39,7 @@ def evaluate(
     Raises:
       SearchError: if a caption names a video that is not indexed.
     """
-    from hlformer_jax.retrieval import localisation, ranking
+    from hlformer_jax.retrieval import moments, ranking
 
     entries, examine = library.examiner()
     columns = _columns(entries, captions)
@@ -56,13 +57,13 @@ def evaluate(
             correct_rows.append(scores[~is_wrong].max())
             if caption.start is not None and caption.end is not None:
                 span = caption.start, caption.end
-                overlaps.append(localisation.intersection_over_union(hit.moments[0], *span))
+                overlaps.append(moments.intersection_over_union(hit.moments[0], *span))
         else:
             without_video.setdefault(caption.kind, []).append(float(scores.max()) - centre)
         progress()
     scores, is_wrong, correct = np.stack(score_rows), np.stack(wrong_rows), np.stack(correct_rows)
     metrics = ranking.metrics(np.asarray(ranking.rank_among(scores, correct[:, None], is_wrong)))
-    metrics |= localisation.metrics(np.asarray(overlaps, np.float32))
+    metrics |= moments.metrics(np.asarray(overlaps, np.float32))
     present = correct - np.asarray(centres)
     absent = np.where(is_wrong, scores, -np.inf).max(-1) - np.asarray(centres)
     videos = tuple(caption.video for caption in captions if caption.is_visual and caption.video)
@@ -103,7 +104,7 @@ def by_kind(
       none is among the first five; and "matches", queries with a result above the match threshold.
       For captions without a video the matches are false alarms, and there are no other figures.
     """
-    from hlformer_jax.retrieval import localisation
+    from hlformer_jax.retrieval import moments
 
     _columns(library.ranked(), captions)
     has_transcript = library.subtitles > 0
@@ -123,7 +124,7 @@ def by_kind(
                 row |= {"R@1": ranks[:1] == [0], "R@5": bool(ranks)}
             if caption.start is not None and caption.end is not None:
                 span = caption.start, caption.end
-                row["mIoU"] = bool(ranks) and localisation.intersection_over_union(
+                row["mIoU"] = bool(ranks) and moments.intersection_over_union(
                     hits[ranks[0]].moments[0], *span
                 )
             kinds.setdefault(caption.kind, {}).setdefault(signal, []).append(row)
@@ -189,7 +190,7 @@ def print_report(figures: Mapping[str, Any]) -> None:
         for signal, means in by_signal.items()
     ]
     head = ["kind", "signal", "queries", *columns]
-    command.print_table(head, lines, f"by kind, {ranker}; percent", ["signal"], 200)
+    cli.print_table(head, lines, f"by kind, {ranker}; percent", ["signal"], 200)
 
 
 def _print_thresholds(ranker: str, thresholds: Mapping[str, Any]) -> None:
@@ -205,7 +206,7 @@ def _print_thresholds(ranker: str, thresholds: Mapping[str, Any]) -> None:
     ]  # fmt: skip
     kinds = next(iter(thresholds.values()))["absent"]
     head = ["threshold for", "score", "false alarms", "recall", *kinds]
-    command.print_table(head, lines, f"match thresholds, {ranker}; percent", width=200)
+    cli.print_table(head, lines, f"match thresholds, {ranker}; percent", width=200)
 
 
 def _format_interval(mean: float, low: float, high: float) -> str:

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, legible, optional
+from hlformer_jax.errors import SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.export import tables, timelines
 from hlformer_jax.search.export.moments import ExportedMoment, clip_name
 from hlformer_jax.search.export.tables import read_csv
 from hlformer_jax.search.export.timecode import Timing, nominal_rate
 from hlformer_jax.search.query.library import Hit
+from hlformer_jax.text import legible
 
 __all__ = ["Timing", "check", "clip_name", "nominal_rate", "read_csv", "write"]
 
@@ -31,7 +33,7 @@ def write(
     title: str,
     results: Sequence[Hit],
     probe: Callable[[Path], Any],
-    replace: files.Replace = "none",
+    replace: files.Replace = files.Replace.NOTHING,
 ) -> int:
     """Write all moments of results to a file.
 

@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from hlformer_jax.errors import legible
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.query.library import Hit
+from hlformer_jax.text import legible
 
 
 class ExportedMoment(NamedTuple):

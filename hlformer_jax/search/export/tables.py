@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, legible
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search.export.moments import ExportedMoment
 from hlformer_jax.search.times import format_date
+from hlformer_jax.text import legible
 
 COLUMNS = "rank", "id", "video", "start", "end", "peak", "score", "by", "date", "path", "tags"
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from hlformer_jax.errors import SearchError, optional
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.errors import SearchError
+from hlformer_jax.lazy import optional
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.export.moments import ExportedMoment
 from hlformer_jax.search.export.timecode import MAX_TIMECODE_RATE, Timing, nominal_rate
 

@@ -30,12 +30,7 @@ from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import (
-    DamagedError,
-    SearchError,
-    UnreadableError,
-    suggestion,
-)
+from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.storage import (
     EncoderFacts,
@@ -45,6 +40,7 @@ from hlformer_jax.search.index.storage import (
     VectorFile,
     VideoArrays,
 )
+from hlformer_jax.text import suggestion
 
 WAIT_SECONDS = 5.0
 """How long short changes, as of tags, wait for another writer."""
@@ -641,7 +637,7 @@ class Index:
         for folder, own in storage.OWN.items():
             with contextlib.suppress(OSError):
                 for name in os.listdir(self.directory / folder):
-                    of = files.drafted(name)
+                    of = files.draft_target(name)
                     path = self.directory / folder / name
                     if of is not None and own.fullmatch(of) and path.is_file():
                         path.unlink(missing_ok=True)

@@ -34,7 +34,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, optional
+from hlformer_jax.errors import DamagedError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import PACKED, VideoArrays
@@ -157,7 +158,7 @@ def written(
 ) -> np.ndarray:
     """A matrix that `fill` fills, mapped from its file, or in memory where none can be written."""
     try:
-        with files.whole(path) as draft:
+        with files.atomic_write(path) as draft:
             made = np.lib.format.open_memmap(draft, "w+", np.dtype(dtype), shape)
             # On a full disk this fails; writing to the mapped file would end the process.
             with draft.open("r+b") as file:

@@ -29,8 +29,9 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
+from hlformer_jax.cli import command_line
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, SearchError, UnreadableError, command_line
+from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 
 _SEAL = re.compile(rb'\{\n  "digest": "([0-9a-f]{64})",')
 _WRONG = AttributeError, KeyError, TypeError, ValueError
@@ -380,7 +381,7 @@ class Manifest:
         if _bytes(directory / MARK) != text:
             files.write_bytes(directory / MARK, text)
         if keep:
-            with files.whole(directory / PREVIOUS) as draft:
+            with files.atomic_write(directory / PREVIOUS) as draft:
                 try:
                     os.link(directory / MANIFEST, draft)
                 except OSError:  # a disk without hard links
@@ -413,7 +414,7 @@ def _begun(directory: Path, name: str) -> bool:
     """Whether a file is what a writer leaves that was killed before it marked the directory."""
     if name == ".lock":
         return (directory / name).is_file() and not (directory / name).stat().st_size
-    return files.drafted(name) == MARK
+    return files.draft_target(name) == MARK
 
 
 def _is_index(directory: Path) -> bool:

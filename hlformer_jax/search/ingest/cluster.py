@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from hlformer_jax.errors import SearchError, optional, without_passwords
+from hlformer_jax.errors import SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import Manifest
 from hlformer_jax.search.ingest import decoding
 from hlformer_jax.search.ingest.decoding import Event, Failed, Frames, Job, Opened, Source
+from hlformer_jax.text import without_passwords
 
 VIDEOS_AT_ONCE = 4
 """Videos for each decoding process that an actor is given, and gives back, together."""

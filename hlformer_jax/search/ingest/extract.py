@@ -22,17 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hlformer_jax import command
+from hlformer_jax import cli
+from hlformer_jax.cli import command_line
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import (
-    DamagedError,
-    SearchError,
-    command_line,
-    optional,
-    printable,
-)
+from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.files import OutputError, check_replaced, digest, is_gone
-from hlformer_jax.retrieval.localisation import segments
+from hlformer_jax.lazy import optional
+from hlformer_jax.retrieval.segments import segments
 from hlformer_jax.search.index.database import Index, matches
 from hlformer_jax.search.index.storage import (
     MAX_BYTES,
@@ -57,6 +53,7 @@ from hlformer_jax.search.ingest.decoding import (
     update_transcripts,
 )
 from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.text import printable
 
 
 class Progress(NamedTuple):
@@ -232,7 +229,7 @@ def to_add(
 
 def default_workers() -> int:
     """Half of the cores this process may use, at least 1 and at most 8."""
-    return min(max(command.cores() // 2, 1), 8)
+    return min(max(cli.cores() // 2, 1), 8)
 
 
 def real_video() -> Video:

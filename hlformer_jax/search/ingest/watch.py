@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import SearchError, UserError, optional, printable
+from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import Index, LockedError, absent
 from hlformer_jax.search.index.storage import Record, Stamp
 from hlformer_jax.search.ingest.decoding import Video
 from hlformer_jax.search.ingest.extract import index_folder, real_video
+from hlformer_jax.text import printable
 
 SETTLE = 5.0
 """Seconds for which a file must not have changed."""

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float
 
+from hlformer_jax.cli import command_line
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, QueryError, SearchError, command_line, legible
-from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.errors import DamagedError, QueryError, SearchError
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search import times
 from hlformer_jax.search.encoder import reload_encoder
 from hlformer_jax.search.index import storage
@@ -37,6 +38,7 @@ from hlformer_jax.search.signals.transcript import said, transcripts
 from hlformer_jax.search.signals.transcript.said import RRF, Passage, Said
 from hlformer_jax.search.signals.transcript.transcripts import Copies
 from hlformer_jax.search.times import When
+from hlformer_jax.text import legible
 
 T = TypeVar("T")
 

@@ -22,13 +22,15 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
-from hlformer_jax.errors import SearchError, UserError, legible, optional, suggestion
+from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.export import clip_name
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video, reading
 from hlformer_jax.search.serve.redaction import without_paths
+from hlformer_jax.text import legible, suggestion
 
 SHOWN = 768
 """Pixels of a frame's width."""

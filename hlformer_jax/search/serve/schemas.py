@@ -13,13 +13,13 @@ import numpy as np
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
-from hlformer_jax.errors import legible
 from hlformer_jax.search import times
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import split_name
 from hlformer_jax.search.query import library as archive
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve.redaction import base_name, without_paths
+from hlformer_jax.text import legible
 
 MAX_POINTS = 600
 """Points of a curve of scores: more than the page has columns for would only be slow."""

@@ -30,7 +30,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from hlformer_jax import __version__, video
-from hlformer_jax.errors import SearchError, UserError, legible
+from hlformer_jax.errors import SearchError, UserError
 from hlformer_jax.search import times
 from hlformer_jax.search.index.database import tag_key
 from hlformer_jax.search.query.library import Library
@@ -44,6 +44,7 @@ from hlformer_jax.search.serve.files import (
     reading,
 )
 from hlformer_jax.search.serve.guard import Answer, ParameterError
+from hlformer_jax.text import legible
 
 STATIC = Path(__file__).parent / "static"
 

@@ -1,6 +1,6 @@
 """Embeddings of a video's intervals, for the ranker `segments`.
 
-Intervals are computed from the frame embeddings (`retrieval.localisation.segments`, TF-PRVR's
+Intervals are computed from the frame embeddings (`retrieval.segments.segments`, TF-PRVR's
 algorithm) when the ranker is first used; the matrix of an index is stored beside it.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.errors import DamagedError
-from hlformer_jax.retrieval import localisation
+from hlformer_jax.retrieval import segments
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import VideoArrays
@@ -38,7 +38,7 @@ class Intervals(NamedTuple):
 
 def of(arrays: VideoArrays) -> Intervals:
     """Compute the intervals of a video."""
-    spans, embeddings = localisation.segments(arrays.vectors, arrays.times)
+    spans, embeddings = segments.segments(arrays.vectors, arrays.times)
     return Intervals(spans[:, 0], embeddings)
 
 

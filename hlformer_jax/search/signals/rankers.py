@@ -21,11 +21,12 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import QueryError, suggestion
+from hlformer_jax.errors import QueryError
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import Record, VideoArrays
 from hlformer_jax.search.signals import intervals
+from hlformer_jax.text import suggestion
 
 
 @runtime_checkable

@@ -24,11 +24,14 @@ from urllib.parse import unquote
 import numpy as np
 from jaxtyping import Bool, Float
 
+from hlformer_jax.cli import command_line
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import SearchError, command_line, optional, without_passwords
+from hlformer_jax.errors import SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import VideoArrays
 from hlformer_jax.search.signals.rankers import RowRanker
+from hlformer_jax.text import without_passwords
 
 SCHEMA = "hlformer"
 """The schema of an address that names none."""

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import files, models, parallel
+from hlformer_jax import files, models
 from hlformer_jax.config import family_of
 from hlformer_jax.data import extracted, transforms
 from hlformer_jax.encoders.protocol import Encoder, TokenEncoder
@@ -29,6 +29,7 @@ from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus, evaluation, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.scoring import MaximumSimilarity, Vectors
+from hlformer_jax.runtime import devices
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import EncoderFacts, Record, VideoArrays
@@ -94,8 +95,8 @@ def videos_of(vectors: Sequence[Float[np.ndarray, "_ d"]], data: ConfigDict, siz
 
 def empty_corpus(run: LoadedRun, count: int) -> Corpus:
     """A corpus of the model for `count` >= 1 videos, still without them."""
-    mesh = parallel.mesh()
-    size = parallel.round_up(min(run.config.eval.video_batch, count), mesh.size)
+    mesh = devices.mesh()
+    size = devices.round_up(min(run.config.eval.video_batch, count), mesh.size)
     encode = lambda videos: models.encode_video(run.family.model, run.params, videos)
     shapes = jax.eval_shape(encode, videos_of([], run.config.data, size))
     dtype = run.config.eval.corpus

@@ -788,9 +788,9 @@ def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
     out = tmp_path / "clip.mp4"
     flags = ["--start=0:05", "--end=8.5", "--margin=1", f"--out={out}"]
     assert ask("cut", "a.film", *flags).status == 0
-    assert calls.cuts == [((films / "a.film", 5.0, 8.5, out, 1.0), "none")]
+    assert calls.cuts == [((films / "a.film", 5.0, 8.5, out, 1.0), files.Replace.NOTHING)]
     assert ask("cut", "a.film", *flags, "--overwrite").status == 0
-    assert calls.cuts[1][1] == "any"
+    assert calls.cuts[1][1] == files.Replace.ANY
     done = ask("cut", "a.film", *flags, "--copy")
     assert done.out == f"{out}\n" and len(calls.cuts) == 3
     assert done.errors == ["from 2.500 s, 1.500 s before the start, to 9.750 s"]
@@ -806,7 +806,11 @@ def test_what_a_query_exports_is_cut_all_at_once(ask, films, calls, tmp_path):
     assert ask("cut", f"--from={table}", f"--out={folder}").status == 0
     assert len(calls.cuts) == len(table.read_text().splitlines()) - 1 >= 2
     (path, start, end, out, _), replace = calls.cuts[0]
-    assert (path, out.parent, replace) == (films / "a.film", folder, "none") and start < end
+    assert (path, out.parent, replace) == (
+        films / "a.film",
+        folder,
+        files.Replace.NOTHING,
+    ) and start < end
     for wrong in (["a.film", f"--from={table}"], ["a.film", "--start=1"], []):
         assert "VIDEO" in ask("cut", *wrong).errors[0]
     video = f"--export={films / 'trips' / 'c.csv'}", "--overwrite"

@@ -12,7 +12,7 @@ import page_library
 import pytest
 
 from hlformer_jax import files, search, video
-from hlformer_jax.retrieval.localisation import intersection_over_union
+from hlformer_jax.retrieval.moments import intersection_over_union
 from hlformer_jax.search import demo
 from hlformer_jax.search.demo import drawing, making, scenes
 from hlformer_jax.search.demo.scenes import Scene, Thing

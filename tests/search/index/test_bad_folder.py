@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import videos
 
-from hlformer_jax.errors import legible
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.ingest import extract
+from hlformer_jax.text import legible
 
 NAMES = [
     'it\'s "quoted".mp4',

@@ -10,8 +10,8 @@ import pywt
 from scipy.signal import find_peaks
 
 from hlformer_jax.errors import DamagedError, QueryError
-from hlformer_jax.retrieval import localisation
-from hlformer_jax.retrieval.localisation import segments
+from hlformer_jax.retrieval import segments as intervals
+from hlformer_jax.retrieval.segments import segments
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.signals import rankers
@@ -82,7 +82,7 @@ def test_intervals_are_computed_once_and_again_for_other_videos(index, records, 
     first = rankers.Untrained("segments", index, records)
     query = first.encode(archive.Encoder(), "red")
     with monkeypatch.context() as patch:
-        patch.setattr(localisation, "segments", None)  # read from their file
+        patch.setattr(intervals, "segments", None)  # read from their file
         again = rankers.Untrained("segments", index, records)
     np.testing.assert_array_equal(again.scores(query), first.scores(query))
     fewer = rankers.Untrained("segments", index, records[:3])
@@ -222,14 +222,14 @@ def test_peaks_are_those_of_scipy_rows_of_equal_values_too():
     rng = np.random.default_rng(0)
     for _ in range(200):
         details = rng.integers(0, 4, size=rng.integers(1, 30)).astype(float)
-        height = max(details.mean() + details.std(), localisation.ROUNDING)
+        height = max(details.mean() + details.std(), intervals.ROUNDING)
         peaks = [p + 2 for p in find_peaks(details)[0] if details[p] > height]
-        assert localisation.peak_cuts(details).tolist() == peaks
+        assert intervals.peak_cuts(details).tolist() == peaks
 
 
 def test_a_very_long_video_is_ranked_in_parts_that_do_not_see_each_other(monkeypatch):
     vectors = video(90, seed=5)
-    monkeypatch.setattr(localisation, "LONGEST", 32)
+    monkeypatch.setattr(intervals, "LONGEST", 32)
     spans, rows = segments(vectors, np.arange(90.0))
     parts = [segments(vectors[i : i + 30], np.arange(30.0)) for i in (0, 30, 60)]
     np.testing.assert_array_equal(

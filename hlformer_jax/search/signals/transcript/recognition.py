@@ -19,12 +19,14 @@ import numpy as np
 from jaxtyping import Float32
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, SearchError, UserError, optional, printable
+from hlformer_jax.errors import DamagedError, SearchError, UserError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Cue
 from hlformer_jax.search.times import format_clock
+from hlformer_jax.text import printable
 
 SAMPLE_RATE = 16_000
 """Samples a second that Whisper and its voice detector take."""

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, printable
+from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.signals.transcript import sidecars
+from hlformer_jax.text import printable
 
 READER_VERSION = 2
 """Version of the subtitle readers; what an older one read is read again."""

@@ -1,8 +1,8 @@
-"""Names that other programs give to fields of a configuration, and what is meant by a wrong one."""
+"""Names that other programs give to fields, and suggestions for a wrong name."""
 
 from collections.abc import Collection, Mapping
 
-from hlformer_jax.errors import suggestion
+from hlformer_jax.text import suggestion
 
 COMMON_NAMES: Mapping[str, str] = {
     "lr": "optim.learning_rate",
@@ -68,24 +68,23 @@ ENVIRONMENT: Mapping[str, str] = {
         "parameters of another run are --init, a checkpoint to evaluate is --checkpoint",
     ),
 }
-"""What is no field of a configuration, and what sets it, by names that other programs give it."""
+"""Advice on settings of other programs that are not fields here, by their names there."""
 
 
-def field_suggestion(name: str, known: Collection[str]) -> str:
-    """Return the end of a line on a field that does not exist: what may be meant, or "".
+def field_suggestion(name: str, fields: Collection[str]) -> str:
+    """Return the end of an error about an unknown field: "; did you mean …?", advice, or "".
 
     Args:
-      name: full name of the field, such as "optim.lr".
-      known: full names of the fields.
+      name: full name of the unknown field, such as "optim.lr".
+      fields: full names of the existing fields.
     """
-    key = name.rpartition(".")[2]
+    section, _, key = name.rpartition(".")
     if key in ENVIRONMENT:
         return f"; {ENVIRONMENT[key]}"
-    same = [field for field in known if field.rpartition(".")[2] == key]
-    if key in COMMON_NAMES and COMMON_NAMES[key] in known:
-        same.insert(0, COMMON_NAMES[key])
-    if same:
-        return f"; did you mean config.{same[0]}?"
-    section = name.rpartition(".")[0]
-    inside = [field for field in known if field.rpartition(".")[0] == section]
-    return suggestion(name, inside) or suggestion(name, known)
+    matches = [field for field in fields if field.rpartition(".")[2] == key]
+    if key in COMMON_NAMES and COMMON_NAMES[key] in fields:
+        matches.insert(0, COMMON_NAMES[key])
+    if matches:
+        return f"; did you mean config.{matches[0]}?"
+    siblings = [field for field in fields if field.rpartition(".")[0] == section]
+    return suggestion(name, siblings) or suggestion(name, fields)

@@ -6,14 +6,9 @@ shape of every caption's word features, and a sample of rows. Values are checked
 prepared. Every error names the file, the line or the id, and what to do.
 """
 
-import ast
 import contextlib
 import dataclasses
-import math
-import os
-import re
-import warnings
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
@@ -23,11 +18,27 @@ import numpy as np
 from absl import logging
 from jaxtyping import Float
 
-from hlformer_jax import files
 from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.annotations import TimedVideo
+from hlformer_jax.data.frame_lists import (
+    FrameFeatures,
+    Rows,
+    read_frame_lists,
+    read_row_names,
+    row_names,
+)
+from hlformer_jax.data.hdf5 import (
+    CLIP_WORDS,
+    ENCODER_ATTRIBUTES,
+    SENTENCES,
+    TEACHER_CAPTIONS,
+    TEACHER_FRAMES,
+    VIDEO_FRAMES,
+    WORDS,
+    FeatureFile,
+    FeatureKind,
+)
 from hlformer_jax.data.source import (
-    MAX_MAGNITUDE,
     SPLITS,
     TAUGHT_SPLIT,
     Caption,
@@ -39,28 +50,6 @@ from hlformer_jax.data.source import (
     Teacher,
     digest,
 )
-
-Rows = np.ndarray  # int32 [F_i]
-
-MAX_WORDS = 10_000
-"""Words that a caption may have: far beyond any sentence, far below what memory holds."""
-
-MAX_FRAMES = 1_000_000
-"""Frames that a teacher may have seen of a video: 11 hours at 25 a second."""
-
-_MIN_MAGNITUDE = 1e-20  # wrongly decoded bytes are mostly smaller
-_SAMPLED_ROWS = 64
-_MAX_DIGITS = 18  # of a number in shape.txt; more would not fit into 64 bits
-
-# Of video2frames.txt; what matches is a literal. Possessive (++, *+): without a closing quote it
-# must not go back over every character it has read.
-_STRING = r"""u?(?:'(?:[^'\\\r\n]++|\\.)*+'|"(?:[^"\\\r\n]++|\\.)*+")"""
-_STRINGS = rf"\s*+(?:{_STRING}\s*+(?:,\s*+|(?=[\])])))*+"
-_ENTRY = re.compile(
-    rf"({_STRING})\s*+:\s*+(\[{_STRINGS}\]|\({_STRINGS}\))\s*+(?:,\s*+|(?=\}}))",
-    re.DOTALL | re.ASCII,
-)
-
 
 # The collection
 
@@ -113,7 +102,7 @@ class Collection:
         return self.root / "TextData" / f"roberta_{self.collection}_query_feat.hdf5"
 
     @property
-    def text_kind(self) -> "FeatureKind":
+    def text_kind(self) -> FeatureKind:
         """What `text_features` has of a caption."""
         return WORDS
 
@@ -153,7 +142,7 @@ class Collection:
         """
         try:
             with h5py.File(self.text_features, "r") as file:
-                name, fingerprint = (file.attrs.get(one) for one in _ENCODER)
+                name, fingerprint = (file.attrs.get(one) for one in ENCODER_ATTRIBUTES)
         except OSError:  # missing, or no HDF5: the reader refuses it
             return None
         return None if name is None or fingerprint is None else (str(name), str(fingerprint))
@@ -301,7 +290,7 @@ class ClipB32Collection(Collection):
         return path.with_stem(path.stem + self.feature.removeprefix(CLIP_B32_FEATURES[0]))
 
     @property
-    def text_kind(self) -> "FeatureKind":
+    def text_kind(self) -> FeatureKind:
         """Sentence vectors, or tokens."""
         return CLIP_WORDS if self.feature.endswith("_word") else SENTENCES
 
@@ -439,7 +428,7 @@ class ReleasedReader(Reader):
             name = self.collection.key(video)
             return f"{self._videos.path}: frame {index} of video {name!r}"
         row = int(self.rows[video][index])
-        name = _row_names(self._ids)[row]
+        name = row_names(self._ids)[row]
         return f"{self._frames.path}: frame {name!r} (row {row}) of video {video!r}"
 
     def describe_caption(self, caption_id: str) -> str:
@@ -484,7 +473,7 @@ class ReleasedReader(Reader):
             )
         return {video: rows[video] for video in wanted}
 
-    def _count_frames(self, videos: "FeatureFile") -> dict[str, int]:
+    def _count_frames(self, videos: FeatureFile) -> dict[str, int]:
         counts: dict[str, int] = {}
         for split in SPLITS:
             for video, _, listed in self._listed(split):
@@ -554,340 +543,3 @@ class MomentReader(ReleasedReader):
             )
             for video, line in read
         }
-
-
-# id.txt and video2frames.txt
-
-
-def read_row_names(path: Path, rows: int) -> dict[str, int]:
-    """Reads id.txt, names separated by white space: the row of every name.
-
-    A DataError if they are not as many as there are rows, or one is given twice.
-    """
-    names = _row_names(path)
-    if len(names) != rows:
-        raise DataError(
-            f"{path}: names {len(names)} rows, shape.txt beside it says {rows}; one of the two "
-            f"belongs to another download"
-        )
-    row_of: dict[str, int] = {}
-    for row, name in enumerate(names):
-        if row_of.setdefault(name, row) != row:
-            raise DataError(
-                f"{path}: name {name!r} stands there twice, in rows {row_of[name]} and {row}; a "
-                f"row has one name, remove or rename one"
-            )
-    return row_of
-
-
-def _row_names(path: Path) -> list[str]:
-    data = path.read_bytes()
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        data = data.decode("iso-8859-1").encode("utf-8")
-    # bytes.split knows ASCII's white space only: str.split would break names at U+0085 and U+00A0.
-    return [name.decode() for name in data.split()]
-
-
-def read_frame_lists(
-    path: Path, row_of: Mapping[str, int], wanted: Container[str] | None = None
-) -> dict[str, Rows]:
-    """Reads video2frames.txt, one Python dict literal {'video': ['frame', …], …} that is never run.
-
-    It is read list by list, so that millions of frame names do not exist at once.
-
-    Args:
-      path: the file, UTF-8.
-      row_of: the row of every frame name.
-      wanted: videos whose frames are looked up; None for all.
-
-    Returns:
-      Rows of every video in time order, int32 [F_i]; empty for a video that is not wanted.
-
-    Raises:
-      DataError: where the text is not such a literal, at a video that stands there twice
-        and at a frame that id.txt does not name.
-    """
-    text = annotations.read_text(path)
-    lists: dict[str, Rows] = {}
-    start = re.compile(r"\s*+\{\s*+", re.ASCII).match(text)
-    at = start.end() if start else 0
-
-    def error(what: str) -> DataError:
-        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-        return DataError(f"{path}:{line}:{column}: {what}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an unknown escape is only a warning to Python
-        while start and (entry := _ENTRY.match(text, at)):
-            try:
-                video, names = map(ast.literal_eval, entry.groups())
-            except (SyntaxError, ValueError):
-                raise error("a string with an invalid escape") from None
-            if isinstance(names, str):
-                raise error(f"({names!r}) is not a list; write [{names!r}]")
-            if video in lists:
-                raise error(f"video {video!r} stands there twice; remove one of the two")
-            unlisted = wanted is not None and video not in wanted
-            try:
-                rows = [] if unlisted else [row_of[name] for name in names]
-            except KeyError as absent:
-                raise error(
-                    f"frame {absent.args[0]!r} of video {video!r} is not in id.txt; the two files "
-                    f"belong to different downloads"
-                ) from None
-            lists[video] = np.asarray(rows, np.int32)
-            at = entry.end()
-    if not start or text[at:].strip(" \t\n\r\f") != "}":
-        raise error(
-            f"expected 'VIDEO': ['FRAME', …], or one }} at the end, not {text[at : at + 30]!r} "
-            "(the file is one dict literal, and is never run as code)"
-        )
-    return lists
-
-
-# shape.txt and feature.bin
-
-
-class FrameFeatures:
-    """feature.bin, open; its size is that of its shape, and a sample of its values makes sense."""
-
-    def __init__(self, directory: Path, width: int) -> None:
-        self.path, self.width = directory / "feature.bin", width
-        self.num_rows = _read_num_rows(directory / "shape.txt", width)
-        self._check_size()
-        self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115, closed by close()
-        try:
-            self._check_sample()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-    def read(self, rows: Rows) -> np.ndarray:
-        """Reads rows with as few reads as runs of neighbouring rows allow, float32 [rows, D]."""
-        # Plain reads, not a memory map: the resident set stays flat however large the file is, and
-        # a disk error or a file cut short is an exception, not a signal.
-        order = np.argsort(rows, kind="stable")
-        in_order = rows[order]
-        starts = np.flatnonzero(np.diff(in_order, prepend=-2) != 1)
-        ends = np.append(starts[1:], len(rows))
-        frames = np.empty((len(rows), self.width), "<f4")
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            target = frames[start:end].data.cast("B")
-            offset = int(in_order[start]) * self.width * 4
-            while len(target):
-                count = os.preadv(self._file.fileno(), [target], offset)
-                if count == 0:
-                    raise self._fault("became shorter while it was read")
-                target, offset = target[count:], offset + count
-        if not np.array_equal(order, np.arange(len(rows))):
-            unordered, frames = frames, np.empty_like(frames)
-            frames[order] = unordered
-        return frames.astype(np.float32, copy=False)
-
-    def _fault(self, what: str) -> DataError:
-        return DataError(f"{self.path}: {what}; download it again")
-
-    def _check_size(self) -> None:
-        size, expected = self.path.stat().st_size, self.num_rows * self.width * 4
-        if size == expected:
-            return
-        guess = {expected * 2: "float64", expected // 2: "float16"}.get(size)
-        guess = f" (as many as for {guess}, which is not read)" if guess else ""
-        raise self._fault(
-            f"is {abs(size - expected)} bytes too {'long' if size > expected else 'short'}: "
-            f"shape.txt says {self.num_rows} x {self.width} float32, {expected} bytes, and the "
-            f"file has {size}{guess}"
-        )
-
-    def _check_sample(self) -> None:
-        """Looks at a sample of rows for numbers stored in another format than float32."""
-        sample = np.linspace(0, self.num_rows - 1, min(self.num_rows, _SAMPLED_ROWS))
-        values = self.read(np.unique(sample.astype(np.int32)))
-        with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs
-            zero, plausible = not values.any(), _plausible(values)
-            swapped = _plausible(values.view(">f4").astype(np.float32))
-        if zero:
-            raise self._fault("is zero in every row of a sample, as after a broken download")
-        if not plausible:
-            guess = "big-endian float32" if swapped else "float64, integers or damaged"
-            raise self._fault(
-                f"its numbers make no sense as little-endian float32 (magnitudes beyond "
-                f"{MAX_MAGNITUDE:g} or mostly below {_MIN_MAGNITUDE:g}); they look {guess}"
-            )
-
-
-def _read_num_rows(path: Path, width: int) -> int:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        text = file.read(200)  # of more than it can need: it may be any file
-    fields = text.split()
-    numbers = [int(f) for f in fields if f.isascii() and f.isdigit() and len(f) <= _MAX_DIGITS]
-    if len(fields) != 2 or len(numbers) != 2 or not all(numbers):
-        raise DataError(
-            f"{path}:1: {text.strip()[:60]!r} is not 'ROWS WIDTH', two positive numbers; "
-            f"correct it or download it again"
-        )
-    num_rows, stored_width = numbers
-    if stored_width != width:
-        raise DataError(
-            f"{path}:1: the features are {stored_width} wide, the configuration says {width}; set "
-            f"data.visual_dim to {stored_width}, or choose another data.feature"
-        )
-    return num_rows
-
-
-def _plausible(values: np.ndarray) -> bool:
-    # A NaN or an infinity alone is a damaged value, refused and named when its row is read.
-    size = np.abs(values[np.isfinite(values) & (values != 0)]).astype(np.float64)
-    if size.size == 0:  # so there are such, beside zeros
-        return True
-    return bool(size.max() <= MAX_MAGNITUDE and np.median(size) >= _MIN_MAGNITUDE)
-
-
-# HDF5
-
-
-@dataclasses.dataclass(frozen=True)
-class FeatureKind:
-    """The content of an HDF5 file of features, as messages call it."""
-
-    item: str = "caption"  # what has an id
-    rows: str = "words"
-    features: str = "text"
-    field: str = "data.text_dim"  # of the configuration, with their width
-    max_rows: int = MAX_WORDS  # of an item
-    single: bool = False  # whether an item with one row may be a vector
-    short: bool = False  # whether an item that lists call video#enc#0 may be video#0 there
-
-
-WORDS = FeatureKind()
-_ENCODER = ("encoder", "encoder_fingerprint")
-"""Attributes of a file of word features that this package wrote."""
-VIDEO_FRAMES = FeatureKind("video", "frames", "video", "data.visual_dim", MAX_FRAMES)
-TEACHER_FRAMES = FeatureKind("video", "frames", "teacher's", "data.teacher_dim", MAX_FRAMES)
-SENTENCES = FeatureKind(rows="vectors", max_rows=1, single=True, short=True)
-CLIP_WORDS = FeatureKind(short=True)
-TEACHER_CAPTIONS = dataclasses.replace(SENTENCES, features="teacher's", field="data.teacher_dim")
-
-
-class FeatureFile:
-    """An HDF5 file of features, open.
-
-    A file can declare what it does not hold: datasets of any size, or that lie in other files, some
-    of which never end. So sizes and storage are known, and bounded, before anything is read.
-    """
-
-    def __init__(self, path: Path, width: int, kind: FeatureKind) -> None:
-        self.path, self.width, self.kind = path, width, kind
-        try:
-            self._file = h5py.File(path, "r")
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read as HDF5 ({error}); get it again") from None
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-    def _stored(self, item: str) -> str:
-        """The name of a caption or video in the file."""
-        short = item.replace("#enc#", "#") if self.kind.short else item
-        return item if short == item or self._file.id.links.exists(item.encode()) else short
-
-    def count(self, item: str, listed: str) -> int:
-        """The number of rows of a caption or video by its id; a DataError if they cannot be read.
-
-        `listed` is the line that lists it, for messages.
-        """
-        item = self._stored(item)
-        try:
-            return self._count(item, listed)
-        except (RuntimeError, OSError, TypeError) as error:  # HDF5's, and h5py's of odd types
-            raise self._fault(item, f"are damaged ({error})") from None
-
-    def read(self, item: str, rows: int) -> np.ndarray:
-        """Reads the features of an item whose rows were counted, float32 [rows, E]."""
-        item = self._stored(item)
-        features = np.empty((rows, self.width), np.float32)
-        try:
-            dataset = h5py.h5d.open(self._file.id, item.encode())
-            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, features)
-        except (RuntimeError, OSError, KeyError) as error:
-            raise self._fault(item, f"cannot be read ({error})") from None
-        return features
-
-    def _fault(self, item: str, what: str, remedy: str = "download the file again") -> DataError:
-        return DataError(f"{self.path}: the features of {self.kind.item} {item!r} {what}; {remedy}")
-
-    def _count(self, item: str, listed: str) -> int:
-        name, kind, links = item.encode(), self.kind, self._file.id.links
-        if not links.exists(name):
-            raise DataError(
-                f"{listed}: {kind.item} {item!r} has no features in {self.path}; they must be a "
-                f"dataset of that name at the top level, correct the id or download both again"
-            )
-        if links.get_info(name).type != h5py.h5l.TYPE_HARD:
-            # It may lead to another file, which opening it would open, whatever that is.
-            raise self._fault(item, "are a link, and must lie in the file itself")
-        try:
-            # The low-level call is several times faster than File.__getitem__.
-            dataset = h5py.h5d.open(self._file.id, name)
-        except KeyError:
-            what = "are a group or a type, and must be a dataset at the top level"
-            raise self._fault(item, what) from None
-        shape, dtype = dataset.shape, dataset.dtype
-        if dtype.kind != "f":
-            raise self._fault(item, f"are {dtype}, not floating point")
-        if kind.single and shape is not None and len(shape) == 1:
-            shape = (1, *shape)
-        if shape is None or len(shape) != 2:
-            raise self._fault(item, f"have shape {shape}, not ({kind.rows}, width)")
-        rows, width = shape
-        if width != self.width:
-            remedy = f"set {kind.field} to {width}, or use the {kind.features} features that fit"
-            what = f"are {width} wide, the configuration says {self.width}"
-            raise self._fault(item, what, remedy)
-        if rows == 0:
-            raise self._fault(item, f"have no {kind.rows}", f"remove the {kind.item}")
-        if rows > kind.max_rows:
-            raise self._fault(item, f"are said to be {rows} {kind.rows}, more than {kind.max_rows}")
-        if dataset.get_offset() is None:  # None but for plain values inside of this file
-            self._check_storage(item, dataset)
-        return int(rows)
-
-    def _check_storage(self, item: str, dataset: h5py.h5d.DatasetID) -> None:
-        properties = dataset.get_create_plist()
-        layout = properties.get_layout()
-        if layout == h5py.h5d.VIRTUAL or properties.get_external_count():
-            raise self._fault(item, "lie in another file, and must lie in the file itself")
-        if dataset.get_space_status() != h5py.h5d.SPACE_STATUS_ALLOCATED:
-            what = "were never written, or in part, and would be read as zeros"
-            raise self._fault(item, what)
-        if layout == h5py.h5d.CHUNKED:
-            chunk = properties.get_chunk()  # a whole one is read, however few of its values are
-            if math.prod(chunk) > self.kind.max_rows * self.width:
-                raise self._fault(item, f"are stored in chunks of {chunk} values")
-
-
-def write_words(
-    path: Path,
-    encoder: tuple[str, str],
-    features: Iterable[tuple[str, Float[np.ndarray, "T E"]]],
-    replace: files.Replace = "none",
-) -> None:
-    """Writes word features as `ReleasedReader` reads them, float32, whole or not at all.
-
-    Args:
-      path: the file, such as `Collection.text_features`.
-      encoder: name and fingerprint of what made them.
-      features: those of each caption, with its id; written as they come.
-      replace: what may be replaced.
-    """
-    with files.whole(path, replace) as draft, h5py.File(draft, "w") as file:
-        file.attrs.update(zip(_ENCODER, encoder, strict=True))
-        for name, rows in features:
-            file[name] = rows.astype(np.float32)
