@@ -43,7 +43,7 @@ class Caption(NamedTuple):
 
     @property
     def is_visual(self) -> bool:
-        """Whether the query is a single sentence about the picture."""
+        """True if the query is a single sentence about the picture."""
         return not (self.in_transcript or self.then or self.without)
 
     @property
@@ -53,7 +53,7 @@ class Caption(NamedTuple):
 
 
 def read(path: Path, split: str | None = None) -> list[Caption]:
-    """Read the captions of a file, or those of one split.
+    """Read the captions of a file, or only one split.
 
     Raises:
       SearchError: if a line is malformed, or there is no caption.

@@ -67,7 +67,7 @@ def evaluate(
     present = correct - np.asarray(centres)
     absent = np.where(is_wrong, scores, -np.inf).max(-1) - np.asarray(centres)
     videos = tuple(caption.video for caption in captions if caption.is_visual and caption.video)
-    absent_by_kind = {kind: np.asarray(found) for kind, found in without_video.items()}
+    absent_by_kind = {kind: np.asarray(scores) for kind, scores in without_video.items()}
     if np.isfinite(absent).all():
         metrics["AUC"] = auc(present, absent)
     best = np.maximum(present, absent)
@@ -102,7 +102,7 @@ def by_kind(
       For each kind and signal (`SIGNALS`): the number of "queries", in percent "R@1" and "R@5" of
       the correct videos; "mIoU" of the times with the first moment of the best correct video, 0 if
       none is among the first five; and "matches", queries with a result above the match threshold.
-      For captions without a video the matches are false alarms, and there are no other figures.
+      For captions without a video, matches are false alarms and the only figure.
     """
     from hlformer_jax.retrieval import moments
 

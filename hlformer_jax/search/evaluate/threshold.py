@@ -39,8 +39,8 @@ class Separation(NamedTuple):
 def auc(present: Float[np.ndarray, " n"], absent: Float[np.ndarray, " m"]) -> float:
     """Return the percentage of pairs with `present` above `absent`; ties count half."""
     ordered = np.sort(absent)
-    below, up_to = (np.searchsorted(ordered, present, side) for side in ("left", "right"))
-    return float(50 * (below + up_to).mean() / len(absent))
+    lower, upper = (np.searchsorted(ordered, present, side) for side in ("left", "right"))
+    return float(50 * (lower + upper).mean() / len(absent))
 
 
 FALSE_ALARM_RATES = (0.05, 0.1, 0.2)

@@ -181,7 +181,7 @@ def test_a_parameter_out_of_bounds_is_refused_by_its_name(client, library, path,
 
 def test_a_clip_that_ends_before_it_begins_is_told_as_that(client, library):
     answer = client.get(f"/cut/{library.id('garden')}?start=5&end=2")
-    assert answer.json() == {"error": "end: 2 s is not after the start, 5 s"}
+    assert answer.json() == {"error": "end: 2 s is not after start, 5 s"}
 
 
 def test_an_error_of_the_library_is_one_line_and_a_crash_keeps_its_secrets(client, caplog):

@@ -141,9 +141,9 @@ def test_a_further_folder_is_added_listed_and_removed_again(client, films, tmp_p
         "photos//bad.film: is no film: copy it again",
     ]
     first, second = client.get("/api/roots").json()["roots"]
-    assert first == {"name": "", "path": str(films), "there": True, "videos": 3, "failed": 0}
+    assert first == {"name": "", "path": str(films), "available": True, "videos": 3, "failed": 0}
     assert second == {
-        "name": "photos", "path": str(other), "there": True, "videos": 1, "failed": 1,
+        "name": "photos", "path": str(other), "available": True, "videos": 1, "failed": 1,
     }  # fmt: skip
     assert "photos//d.film" in names(client)
     before = archive.everything(other) | archive.everything(films)
@@ -301,7 +301,7 @@ def test_another_process_that_writes_is_said_in_a_line(client, library):
 
 
 def test_a_job_that_fails_for_no_reason_of_a_user_is_a_line_too(client, library, monkeypatch):
-    monkeypatch.setattr(library.encoder, "images", None)
+    monkeypatch.setattr(library.encoder, "encode_images", None)
     archive.film(library.directory.parent / "films" / "new.film", ["red"] * 3)
     job = change(client, "index")
     assert job["state"] == "failed" and "TypeError" in job["line"]

@@ -106,7 +106,7 @@ def test_an_agent_is_told_of_no_option_of_a_command(line):
 
 
 def test_clips_are_not_written_into_an_index(library, index):
-    with pytest.raises(OutputError, match="lies in the index"):
+    with pytest.raises(OutputError, match="is inside the index"):
         agents.server(library, index.directory / "clips")
 
 
@@ -135,7 +135,7 @@ def test_what_is_wrong_is_a_line_and_no_file_is_opened_but_what_was_indexed(rend
     lines = [error(result) for result in results]
     assert not any(str(tmp_path) in line or "secret" in line for line in lines)
     assert "link out of the indexed folder" in lines[0] and "has changed" in lines[1]
-    assert lines[11].endswith("end: 3 s is not after the start, 3 s")
+    assert lines[11].endswith("end: 3 s is not after start, 3 s")
     assert not clips.exists() or not list(clips.iterdir())
 
 

@@ -299,7 +299,7 @@ def test_beyond_this_machine_a_token_is_made_and_printed(served, host):
 
 def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
     told, url, client = served(host="0.0.0.0", no_token=True)
-    assert "token=" not in url and "no token" in told[1]
+    assert "token=" not in url and "without a token" in told[1]
     assert client.get("/api/folders").status_code == 200
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
