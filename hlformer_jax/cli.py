@@ -18,7 +18,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import flat, load, locate
+from hlformer_jax.config import family_of, flat, leaves, load, locate
 from hlformer_jax.config.names import COMMON_NAMES, ENVIRONMENT, field_suggestion
 from hlformer_jax.errors import ConfigError
 from hlformer_jax.text import suggestion
@@ -164,6 +164,10 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> str:
         for name in names:
             if message := _unknown_field(name.removeprefix("config."), config):
                 return message
+        for name in names:
+            if f"flag --{name}=" in str(error) and (meaning := _field_meaning(name, config)):
+                value = str(error).partition(f"flag --{name}=")[2].partition(": ")[0]
+                return f"{name} is {value}: it must be {meaning}"
     return f"{last_line(error)} (--helpshort lists the options)"
 
 
@@ -182,6 +186,15 @@ def _unknown_field(name: str, config: ConfigDict) -> str:
             return f"config.{name}: there is no such field{_field_hint(name, key, keys, config)}"
         section = section[key]
     return ""
+
+
+def _field_meaning(name: str, config: ConfigDict) -> str:
+    """Describe the allowed values of a field; "" for a sweep's own fields, which have no rule."""
+    name = name.removeprefix("config.")
+    if name.startswith("base.") and "base" in config:
+        name, config = name.removeprefix("base."), config.base
+    field = dict(leaves(family_of(config))).get(name)
+    return field.rule.meaning if field else ""
 
 
 def _field_hint(name: str, key: str, keys: Collection[str], config: ConfigDict) -> str:

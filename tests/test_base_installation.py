@@ -29,14 +29,14 @@ runpy.run_module(f"hlformer_jax.{module}", run_name="__main__", alter_sys=True)
 EXTRAS = {
     "figures": {"sklearn", "umap", "numba"},
     "search": {
-        "anyio", "av", "chardet", "fastapi", "huggingface_hub", "pydantic", "pywt", "safetensors",
-        "starlette", "tokenizers", "uvicorn",
+        "anyio", "av", "chardet", "fastapi", "huggingface_hub", "langcodes", "pydantic", "pywt",
+        "safetensors", "starlette", "tokenizers", "uvicorn",
     },
     "postgres": {"psycopg"},
     "editing": {"opentimelineio"},
     "mcp": {"mcp"},
     "ray": {"ray"},
-    "speech": {"ctranslate2", "faster_whisper", "langcodes"},
+    "speech": {"ctranslate2", "faster_whisper"},
     "ocr": {"cv2", "onnxruntime", "rapidocr"},
 }  # fmt: skip
 """The packages that an extra brings and that nothing else does."""

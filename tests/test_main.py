@@ -16,7 +16,7 @@ CASES = {
     ),
     "common name": ((ANET, "--config.optim.lr=3"), "config.optim.learning_rate"),
     "setting of the environment": ((ANET, "--config.train.gpus=2"), "CUDA_VISIBLE_DEVICES"),
-    "wrong type": ((ANET, "--config.train.epochs=many"), "train.epochs"),
+    "wrong type": ((ANET, "--config.train.epochs=10.0"), "is 10.0: it must be a whole number"),
     "wrong value": ((ANET, "--config.train.batch_size=0"), "config.train.batch_size is 0"),
     "name of another model": (
         (ANET, "--config.model.name=gmmformer_v2", "--config.loss.partial_order=0"),

@@ -1,7 +1,7 @@
 """Sizes and options of an encoder, and the checks of the values that state them.
 
-A Hugging Face `config.json` holds only values that differ from transformers' defaults, which are in
-no file of the folder: each module of `families` has those of its architecture.
+A Hugging Face `config.json` holds only values that differ from transformers' defaults. These are
+not in the folder: each module of `families` has the defaults of its architecture.
 """
 
 import json

@@ -111,7 +111,7 @@ class TextEncoder:
 class ImageTextEncoder(TextEncoder):
     """An `Encoder` and `TokenEncoder`; `hlformer_jax.encoders.load` reads one.
 
-    Images compile once, whatever their number.
+    Any number of images compiles once.
 
     Attributes:
       config: its sizes.
@@ -133,7 +133,7 @@ class ImageTextEncoder(TextEncoder):
         image_processor: Preprocessing,
         **options: Any,
     ) -> None:
-        """Create an encoder; options are those of `TextEncoder`."""
+        """Create an encoder; options as for `TextEncoder`."""
         super().__init__(config, params, tokenizer, **options)
         self.width = config.width
         self.image_size = config.vision.image_size
@@ -173,7 +173,7 @@ class ImageTextEncoder(TextEncoder):
     def probability(self, cosines: Any) -> Any:
         """Return the probabilities that images and texts of these cosines belong together.
 
-        They are those of the trained loss; None for CLIP, whose loss compares within a batch.
+        The trained loss defines them; None for CLIP, whose loss compares within a batch.
         """
         family = families.image_text_family(self.config)
         return family.probability(cosines, self.scale, self.bias)

@@ -210,10 +210,10 @@ def _fetch(
             name, revision=revision, files_metadata=True, timeout=20
         )
         sizes = {file.rfilename: file.size for file in info.siblings or ()}
-        wanted = _files_to_fetch(set(sizes), name)
+        needed = _files_to_fetch(set(sizes), name)
         uncached = [
             file
-            for file in wanted
+            for file in needed
             if not isinstance(
                 huggingface_hub.try_to_load_from_cache(name, file, revision=info.sha), str
             )
@@ -225,7 +225,7 @@ def _fetch(
                 f"fetching {name} from {constants.ENDPOINT}: {len(uncached)} files, {size}, to"
                 f" {cache}"
             )
-        for file in wanted:
+        for file in needed:
             path = huggingface_hub.hf_hub_download(
                 name, file, revision=revision, endpoint=constants.ENDPOINT
             )
@@ -253,11 +253,11 @@ def _files_to_fetch(names: set[str], model: str) -> list[str]:
     """Return the needed ones of a model's files; weights last."""
     if tokenizer.FILE not in names:
         raise tokenizer.missing_error(model)
-    wanted = [*(name for name in _SMALL_FILES if name in names), tokenizer.FILE]
+    needed = [*(name for name in _SMALL_FILES if name in names), tokenizer.FILE]
     if weights.SINGLE in names:
-        return [*wanted, weights.SINGLE]
+        return [*needed, weights.SINGLE]
     if weights.INDEX in names:
-        return [*wanted, weights.INDEX, *sorted(filter(_SHARD.fullmatch, names))]
+        return [*needed, weights.INDEX, *sorted(filter(_SHARD.fullmatch, names))]
     raise EncoderError(
         f"{model}: has no {weights.SINGLE}; pickles such as pytorch_model.bin are not read; a"
         " revision such as refs/pr/1 may have it, or convert it to safetensors yourself"

@@ -34,7 +34,7 @@ class Preprocessing:
     """Resizing and cropping, and the normalisation to (pixels · factor − mean) / std."""
 
     size: int  # height and width of the input, in pixels
-    edge: int | None  # shorter side before the crop; None: resized to `size`, whatever the ratio
+    edge: int | None  # shorter side before the crop; None: resized to `size`, ignoring the ratio
     filter: str  # of Pillow's resampling
     factor: float
     mean: tuple[float, float, float]
@@ -176,7 +176,7 @@ def _crop_centre(image: np.ndarray, size: int) -> np.ndarray:
 
 
 def _read_size(value: Any, number_is_edge: bool, where: str) -> tuple[Any, Any, int | None]:
-    """Return height, width and shortest edge, of which some are None."""
+    """Return height, width and shortest edge, each or None."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"shortest_edge": value} if number_is_edge else {"height": value, "width": value}
     if isinstance(value, Mapping):

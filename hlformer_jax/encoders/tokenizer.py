@@ -140,7 +140,7 @@ def build(
 
 
 def _read_settings(folder: Path) -> Mapping[str, Any]:
-    """Return the content of `tokenizer_config.json` over that of `special_tokens_map.json`."""
+    """Return the content of `tokenizer_config.json` merged over `special_tokens_map.json`."""
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", SETTINGS):
         path = folder / name

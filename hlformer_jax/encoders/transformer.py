@@ -125,7 +125,7 @@ def transformer(
       layers: parameters, stacked along their first axis.
       inputs: the positions.
       tower: the sizes of a layer.
-      mask: as that of `attend`.
+      mask: as for `attend`.
       post_norm: normalise the sums, instead of the inputs of attention and feed-forward net.
     """
 
@@ -160,6 +160,6 @@ def _leading(vector: Float[Array, " I"], ndim: int) -> Float[Array, "*ones I"]:
 def patches(pixels: Float[Array, "V S S 3"], vision: Vision) -> Float[Array, "V P X"]:
     """Return the whole patches of images, row by row, each flattened: row, column, channel."""
     grid, size = vision.grid, vision.patch_size
-    whole = pixels[:, : grid * size, : grid * size]
-    cells = whole.reshape(len(pixels), grid, size, grid, size, 3)
+    cropped = pixels[:, : grid * size, : grid * size]
+    cells = cropped.reshape(len(pixels), grid, size, grid, size, 3)
     return cells.transpose(0, 1, 3, 2, 4, 5).reshape(len(pixels), grid * grid, size * size * 3)

@@ -121,7 +121,7 @@ def layer_leaves(path: Place, stem: str, tower: Tower, names: Mapping[str, str] 
       path: its place in the tree.
       stem: the beginning of its names in the file, before the number of a layer.
       tower: its sizes.
-      names: the names in a layer, by those of `transformer`.
+      names: the names in a layer's file, by the names in `transformer`.
     """
     hidden = {"fc1": (tower.width, tower.hidden), "fc2": (tower.hidden, tower.width)}
     leaves: Leaves = {}
@@ -235,7 +235,7 @@ def read(
 
     Args:
       paths: safetensors files.
-      leaves_of: returns the leaves, of which each tensor's name begins with the prefix.
+      leaves_of: returns the leaves for a prefix of the tensors' names.
       dtype: a name of `DTYPES`, for kernels and token embeddings; all else is float32.
       prefix: an optional beginning of the names of all tensors.
       unread: beginnings of the names of tensors to ignore.
@@ -259,9 +259,9 @@ def read(
         _check(holders, leaves, str(paths[0] if len(paths) == 1 else paths[0].parent))
         params: Params = {}
         for place, leaf in leaves.items():
-            kept = DTYPES[dtype] if leaf.is_matrix else np.float32
+            leaf_dtype = DTYPES[dtype] if leaf.is_matrix else np.float32
             tensors = [
-                leaf.read(holders[name].get_tensor(name).astype(np.float32)).astype(kept)
+                leaf.read(holders[name].get_tensor(name).astype(np.float32)).astype(leaf_dtype)
                 for name in leaf.names
             ]
             _put(params, place, np.stack(tensors) if leaf.is_stacked else tensors[0])
@@ -296,16 +296,18 @@ def _check(holders: Mapping[str, Any], leaves: Leaves, where: str) -> None:
     """Refuse files that do not hold exactly these parameters."""
     shapes = {name: leaf.shape for leaf in leaves.values() for name in leaf.names}
     missing = sorted(shapes.keys() - holders.keys())
-    unknown = sorted(name for name in holders.keys() - shapes.keys() if not name.endswith(_BUFFERS))
+    unexpected = sorted(
+        name for name in holders.keys() - shapes.keys() if not name.endswith(_BUFFERS)
+    )
     if missing:
-        instead = f" (it holds {unknown[0]} instead?)" if unknown else ""
+        instead = f" (it holds {unexpected[0]} instead?)" if unexpected else ""
         raise EncoderError(
             f"{where}: lacks the tensor {_abbreviate(missing)}{instead}; not the weights of this"
             " config.json"
         )
-    if unknown:
+    if unexpected:
         raise EncoderError(
-            f"{where}: holds an unknown tensor {_abbreviate(unknown)}; weights of another model?"
+            f"{where}: holds an unknown tensor {_abbreviate(unexpected)}; weights of another model?"
         )
     for name, shape in shapes.items():
         tensor = holders[name].get_slice(name)

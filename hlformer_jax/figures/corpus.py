@@ -492,7 +492,7 @@ def leaves(subjects: Sequence[Subject], options: Options) -> Drawing:
     table = Columns("run", "split", "leaves", "trees", "nodes")
     figure = Figure(figsize=(4.6 * len(measured) + 0.4, 3.4), layout="constrained")
     panels = figure.subplots(1, len(measured), squeeze=False)[0]
-    orders = np.arange(1, hierarchy.MAX_LEAVES + 1)
+    orders = np.arange(1, ranking.MAX_LEAVES + 1)
     for axes, (subject, data) in zip(panels, measured, strict=True):
         for k, name in enumerate(("train", "val", "test")):
             pool = getattr(data, name).pool

@@ -12,7 +12,7 @@ encoding, description and cost. docs/training.md says how one is added.
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -115,9 +115,12 @@ def zero_batch(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
 def init_params(model: Model, config: ConfigDict) -> Any:
     """Initial parameters, float32, a function of the model and `config.seed`."""
     key = derive_key(config.seed, "params")
-    init = lambda hyperparameters, key, batch: model.module.init(key, *batch, hyperparameters)
-    params = jax.jit(init)(model.hyperparameters, key, zero_batch(config))["params"]
-    return project(model, params)
+    return project(model, _draw_params(model, key, zero_batch(config)))
+
+
+@jax.jit
+def _draw_params(model: Model, key: Array, batch: Batch) -> Any:
+    return model.module.init(key, *batch, model.hyperparameters)["params"]
 
 
 def project(model: Model, params: Any) -> Any:
@@ -241,6 +244,9 @@ class Cost(NamedTuple):
     flops_caption: float
 
 
+_counted_flops: dict[Hashable, float] = {}
+
+
 def cost(config: ConfigDict) -> Cost:
     """Counts a configuration's parameters and, by the compiler's count, its operations.
 
@@ -250,7 +256,12 @@ def cost(config: ConfigDict) -> Cost:
     params, batch = jax.eval_shape(lambda: (init_params(model, config), zero_batch(config)))
 
     def flops(function: Any, inputs: Any) -> float:
-        return compiler.count_flops(lambda params, x: function(model, params, x), params, inputs)
+        shapes = [(x.shape, x.dtype) for x in jax.tree.leaves((model, params, inputs))]
+        key = function, jax.tree.structure(model), tuple(shapes)
+        if key not in _counted_flops:
+            call = lambda params, x: function(model, params, x)
+            _counted_flops[key] = compiler.count_flops(call, params, inputs)
+        return _counted_flops[key]
 
     return Cost(
         sum(math.prod(x.shape) for x in jax.tree.leaves(params)),

@@ -10,6 +10,7 @@ other by stereographic projection.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -415,7 +416,12 @@ def zero_nodes(config: ConfigDict) -> Nodes:
 def init_params(config: ConfigDict) -> Any:
     """Initial parameters, float32, a function of the configuration alone."""
     key = derive_key(config.seed, "params")
-    return jax.jit(build(config).init)(key, zero_nodes(config))["params"]
+    return _draw_params(build(config), key, zero_nodes(config))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _draw_params(model: Hover, key: Array, nodes: Any) -> Any:
+    return model.init(key, nodes)["params"]
 
 
 def project(params: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Parameters are float32 and drawn from N(0, 0.02), biases 0, norms 1, as in the r
 layers compute in `dtype`; normalisation, softmax and geometry in float32 whatever it is.
 
 Names matter: `UNDECAYED` has those of parameters that the released optimiser does not decay, and
-torch_checkpoint.py maps released names to these.
+torch_checkpoint/names.py maps released names to these.
 """
 
 from collections.abc import Callable

@@ -7,6 +7,7 @@ scored in blocks, and no queries x videos x positions array is kept.
               entailment cone of their own video (HLFormer eq. 18-20)
 """
 
+import dataclasses
 import functools
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from hlformer_jax.retrieval import corpus, moments, ranking, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.retrieval.segments import segments
-from hlformer_jax.runtime import devices
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.typing import Array, Captions
 
 CHUNK_BATCHES = 8
@@ -51,61 +52,14 @@ class Queries(NamedTuple):
     inside: Bool[Array, "*blocks Q"] | None
 
 
-class Evaluator:
-    """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
+@dataclasses.dataclass(frozen=True)
+class SplitEncoder:
+    """Encodes batches of a split; its fields are constants of the compiled programs."""
 
-    def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
-        self.scorer = scoring.build_scorer(config, model)
-        self._config, self._mesh, self._given = config, mesh, model
-        self._encode = jax.jit(self.encode_chunk, donate_argnums=(6, 7))
-        self._encode_one: Any = jax.jit(self.encode_batch)  # for eval_shape; the trace is cached
-        whole = devices.replicated(mesh)
-        flat = lambda x, index: x.reshape(-1, *x.shape[2:])[index]
-        self._pick = jax.jit(
-            lambda rows, index: jax.tree.map(lambda x: flat(x, index), rows), out_shardings=whole
-        )
-        self._score = jax.jit(corpus.scores, out_shardings=whole)
-        self._rank = jax.jit(rank_queries, static_argnums=3, out_shardings=whole)
-        self._locate = jax.jit(_position_cosines, static_argnums=3, out_shardings=whole)
-
-    @functools.cached_property
-    def _model(self) -> Model:
-        """The model on the devices; placed at first use, as a plan for absent devices has none."""
-        placed: Model = devices.replicate(self._mesh, self._given)
-        return placed
-
-    def feed(self, split: Split, resident: bool = False) -> VideoFeed:
-        """A feed of a split in its order, for any number of evaluations."""
-        # All blocks but the last are full, so that the column of a video is its index.
-        size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
-        longest = len(split) if resident else CHUNK_BATCHES
-        return VideoFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
-
-    def encode(
-        self, params: Any, feed: VideoFeed, dtype: str | None = None
-    ) -> tuple[Corpus, Queries]:
-        """The corpus of a split, and its captions, in their order.
-
-        The first videos of the corpus are those of the split. `dtype`: else `config.eval.corpus`.
-        """
-        steps = [step for group in feed.groups for step in group.steps]
-        videos, queries, _ = self._encode_one.eval_shape(
-            self._model, params, *feed.shapes(), np.int32(0)
-        )
-        dtype = dtype or self._config.eval.corpus
-        stored = corpus.empty(self.scorer, videos, len(steps), dtype, self._mesh)
-        sharding = devices.sharded(self._mesh, axis=1)
-        zeros = lambda x: jnp.zeros((len(steps), *x.shape), x.dtype, device=sharding)
-        encoded = jax.tree.map(zeros, queries)
-        for chunk in feed.chunks():
-            span = chunk.first, chunk.num_steps
-            first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
-            inputs = self._model, params, chunk.features, chunk.indices
-            stored, encoded = self._encode(*inputs, first, count, stored, encoded)
-        counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
-        size = len(queries.vectors)
-        rows = [block * size + np.arange(count) for block, count in enumerate(counts)]
-        return stored, self._pick(encoded, np.concatenate(rows).astype(np.int32))
+    max_frames: int
+    max_words: int
+    min_radius: float
+    mesh: Mesh
 
     def encode_batch(
         self,
@@ -116,17 +70,16 @@ class Evaluator:
         step: Int[Array, ""],
     ) -> tuple[Any, Queries, Array]:
         """Encode one batch of videos and their captions; the last result masks the real videos."""
-        data = self._config.data
-        sizes = data.max_frames, data.max_words
-        batch = gather(features, indices, step, *sizes, self._mesh)
+        sizes = self.max_frames, self.max_words
+        batch = gather(features, indices, step, *sizes, self.mesh)
         queries = models.encode_query(model, params, batch.captions)
         videos = models.encode_video(model, params, batch.videos)
         inside = None
         if model.module.has_lift:
             lifted = models.lift(model, params, videos, queries)
             own = lifted.videos[batch.captions.video]
-            radius = self._config.loss.min_radius
-            inside = cones.energy(own, lifted.captions, lifted.curvature, radius) <= 0
+            energy = cones.energy(own, lifted.captions, lifted.curvature, self.min_radius)
+            inside = energy <= 0
         return videos, Queries(unit(queries), inside), batch.videos.mask
 
     def encode_chunk(
@@ -150,16 +103,98 @@ class Evaluator:
             return stored, jax.tree.map(put, encoded, queries)
 
         stored, encoded = jax.lax.fori_loop(0, count, body, (stored, encoded))
-        layout = corpus.shardings(self._mesh, stored)
+        layout = corpus.shardings(self.mesh, stored)
         return jax.lax.with_sharding_constraint(stored, layout), devices.constrain(
-            self._mesh, encoded, axis=1
+            self.mesh, encoded, axis=1
         )
+
+
+class Programs(NamedTuple):
+    """Compiled functions of an evaluation, shared by all evaluators with the same constants."""
+
+    encode_batch: Any
+    encode_chunk: Any
+    pick_rows: Any
+    score: Any
+    rank: Any
+    locate: Any
+
+
+@functools.lru_cache(maxsize=8)
+def _programs(encoder: SplitEncoder, options: tuple[tuple[str, str | bool], ...]) -> Programs:
+    """Return the programs for an encoder's constants and the compiler's options."""
+    whole = devices.replicated(encoder.mesh)
+    compiled = functools.partial(jax.jit, compiler_options=dict(options) or None)
+
+    def pick_rows(blocks: Any, index: Int[Array, " n"]) -> Any:
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[index], blocks)
+
+    return Programs(
+        compiled(encoder.encode_batch),  # for eval_shape; the trace is cached
+        compiled(encoder.encode_chunk, donate_argnums=(6, 7)),
+        compiled(pick_rows, out_shardings=whole),
+        compiled(corpus.scores, out_shardings=whole),
+        compiled(rank_queries, static_argnums=3, out_shardings=whole),
+        compiled(_position_cosines, static_argnums=3, out_shardings=whole),
+    )
+
+
+class Evaluator:
+    """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
+
+    def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
+        self.scorer = scoring.build_scorer(config, model)
+        self._config, self._mesh, self._given = config, mesh, model
+        data, radius = config.data, config.loss.min_radius
+        encoder = SplitEncoder(data.max_frames, data.max_words, radius, mesh)
+        self.encode_batch, self.encode_chunk = encoder.encode_batch, encoder.encode_chunk
+        options = compiler.compiler_options(config) or {}
+        self._programs = _programs(encoder, tuple(options.items()))
+
+    @functools.cached_property
+    def _model(self) -> Model:
+        """The model on the devices; placed at first use, as a plan for absent devices has none."""
+        placed: Model = devices.replicate(self._mesh, self._given)
+        return placed
+
+    def feed(self, split: Split, resident: bool = False) -> VideoFeed:
+        """A feed of a split in its order, for any number of evaluations."""
+        # All blocks but the last are full, so that the column of a video is its index.
+        size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
+        longest = len(split) if resident else CHUNK_BATCHES
+        return VideoFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
+
+    def encode(
+        self, params: Any, feed: VideoFeed, dtype: str | None = None
+    ) -> tuple[Corpus, Queries]:
+        """The corpus of a split, and its captions, in their order.
+
+        The first videos of the corpus are those of the split. `dtype`: else `config.eval.corpus`.
+        """
+        steps = [step for group in feed.groups for step in group.steps]
+        videos, queries, _ = self._programs.encode_batch.eval_shape(
+            self._model, params, *feed.shapes(), np.int32(0)
+        )
+        dtype = dtype or self._config.eval.corpus
+        stored = corpus.empty(self.scorer, videos, len(steps), dtype, self._mesh)
+        sharding = devices.sharded(self._mesh, axis=1)
+        zeros = lambda x: jnp.zeros((len(steps), *x.shape), x.dtype, device=sharding)
+        encoded = jax.tree.map(zeros, queries)
+        for chunk in feed.chunks():
+            span = chunk.first, chunk.num_steps
+            first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
+            inputs = self._model, params, chunk.features, chunk.indices
+            stored, encoded = self._programs.encode_chunk(*inputs, first, count, stored, encoded)
+        counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
+        size = len(queries.vectors)
+        rows = [block * size + np.arange(count) for block, count in enumerate(counts)]
+        return stored, self._programs.pick_rows(encoded, np.concatenate(rows).astype(np.int32))
 
     def score(self, stored: Corpus, queries: Queries, split: Split) -> Float[np.ndarray, "Q V"]:
         """Ranking scores of encoded captions against all videos, float32; higher is better."""
         scores = np.empty((len(queries.vectors), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries.vectors)):
-            rows = devices.to_host(self._score(stored, block))
+            rows = devices.to_host(self._programs.score(stored, block))
             rows = rows[: len(scores) - start, : scores.shape[1]]
             scores[start : start + len(rows)] = rows
         return scores
@@ -181,7 +216,7 @@ class Evaluator:
     def rank(self, stored: Corpus, queries: Queries, split: Split) -> Result:
         """Metrics of a split whose videos and captions are encoded."""
         vectors, size = queries.vectors, self._config.eval.query_batch
-        ranks = devices.to_host(self._rank(stored, vectors, split.caption_video, size))
+        ranks = devices.to_host(self._programs.rank(stored, vectors, split.caption_video, size))
         more: dict[str, float] = {}
         if queries.inside is not None:
             more["InCone"] = 100 * float(np.mean(devices.to_host(queries.inside)))
@@ -229,7 +264,7 @@ class Evaluator:
         split: Split,
     ) -> list[Float[np.ndarray, " F"]]:
         """Scores of each query over the source's frames of one video, by the video's index."""
-        found = self._locate(stored, queries, videos, self._config.eval.query_batch)
+        found = self._programs.locate(stored, queries, videos, self._config.eval.query_batch)
         cosines = {name: devices.to_host(rows) for name, rows in found.items()}
         data, scores = self._config.data, []
         # Captions of a video follow one another, and are scored together.

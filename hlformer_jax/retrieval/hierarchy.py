@@ -25,16 +25,13 @@ from hlformer_jax.models.hover import Hover, Points, angles
 from hlformer_jax.ops.numerics import unit
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
-from hlformer_jax.runtime import devices
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.typing import Array
 
 CHUNK_BATCHES = 8
 """Batches of nodes that are brought to the devices together where a split is streamed."""
 
 RECALLS = (1, 5, 10)
-MAX_LEAVES = 5
-"""Trees with so many leaves or more are one group."""
-
 _SAME = 8 * float(np.finfo(np.float32).eps)
 
 
@@ -73,8 +70,8 @@ def relatives(pool: Pool) -> Relatives:
 
 
 def leaf_groups(pool: Pool) -> Int[np.ndarray, " U"]:
-    """The number of leaves of every node's tree, `MAX_LEAVES` for more."""
-    return np.minimum(pool.leaves, MAX_LEAVES)
+    """The number of leaves of every node's tree, `ranking.MAX_LEAVES` for more."""
+    return np.minimum(pool.leaves, ranking.MAX_LEAVES)
 
 
 def node_ranks(
@@ -86,12 +83,12 @@ def node_ranks(
 ) -> NodeRanks:
     """Ranks every query among the candidates, which products of their vectors order."""
     size = devices.round_up(min(block, len(queries)), mesh.size)
-    ranks = _program(size, mesh)(*devices.replicate(mesh, (queries, candidates, nodes)))
+    ranks = _rank_program(size, mesh)(*devices.replicate(mesh, (queries, candidates, nodes)))
     return NodeRanks(*(devices.to_host(x) for x in ranks))
 
 
 @functools.cache
-def _program(size: int, mesh: Mesh) -> jax.stages.Wrapped:
+def _rank_program(size: int, mesh: Mesh) -> jax.stages.Wrapped:
     return jax.jit(
         functools.partial(rank_nodes, size=size, mesh=mesh), out_shardings=devices.replicated(mesh)
     )
@@ -291,21 +288,78 @@ def _sign(difference: np.ndarray, size: np.ndarray) -> np.ndarray:
 # The evaluation of a split
 
 
+@dataclasses.dataclass(frozen=True)
+class NodeEncoder:
+    """Encodes batches of nodes; its fields are constants of the compiled programs."""
+
+    model: Hover
+    mesh: Mesh
+
+    def encode_chunk(
+        self,
+        params: Any,
+        features: Any,
+        indices: Any,
+        first: Int[Array, ""],
+        count: Int[Array, ""],
+        stored: Points,
+    ) -> Points:
+        """Encode `count` batches of nodes into the points, from block `first` on."""
+
+        def body(step: Array, stored: Points) -> Points:
+            index = jax.tree.map(lambda x: x[step], indices)
+            batch = gather_nodes(features, index, self.mesh)
+            points = self.model.apply({"params": params}, batch)
+            put = lambda all_points, one: all_points.at[first + step].set(one)
+            return jax.tree.map(put, stored, points)
+
+        stored = jax.lax.fori_loop(0, count, body, stored)
+        return devices.constrain(self.mesh, stored, axis=1)
+
+    def measure(
+        self, points: Array, direction: Array
+    ) -> tuple[Float[Array, " U"], Float[Array, " U"]]:
+        """Norms, and cosines with a direction of time."""
+        return self.model.options.space.norm(points), angles(points, direction)
+
+
+class Programs(NamedTuple):
+    """Compiled functions of an evaluation, shared by all evaluators with the same constants."""
+
+    encode_chunk: Any
+    search_vectors: Any
+    similarities: Any
+    measure: Any
+    pick_nodes: Any
+
+
+@functools.lru_cache(maxsize=8)
+def _programs(encoder: NodeEncoder, options: tuple[tuple[str, str | bool], ...]) -> Programs:
+    """Return the programs for an encoder's constants and the compiler's options."""
+    whole, space = devices.replicated(encoder.mesh), encoder.model.options.space
+    compiled = functools.partial(jax.jit, compiler_options=dict(options) or None)
+
+    def pick_nodes(blocks: Array, count: int) -> Array:
+        return blocks.reshape(-1, blocks.shape[-1])[:count]
+
+    return Programs(
+        compiled(encoder.encode_chunk, donate_argnums=5),
+        compiled(space.search_vectors, out_shardings=whole),
+        compiled(space.similarities, out_shardings=whole),
+        compiled(encoder.measure, out_shardings=whole),
+        compiled(pick_nodes, static_argnums=1, out_shardings=whole),
+    )
+
+
 class NodeEvaluator:
     """Encodes and ranks splits of trees with a model's parameters."""
 
     def __init__(self, model: Hover, config: ConfigDict, mesh: Mesh) -> None:
         self._model, self._config, self._mesh = model, config, mesh
-        whole = devices.replicated(mesh)
-        self._encode = jax.jit(self.encode_chunk, donate_argnums=5)
-        self._search = jax.jit(model.options.space.search_vectors, out_shardings=whole)
-        self._similar = jax.jit(model.options.space.similarities, out_shardings=whole)
-        self._measure = jax.jit(self._numbers, out_shardings=whole)
-        self._flat = jax.jit(
-            lambda x, count: x.reshape(-1, x.shape[-1])[:count],
-            static_argnums=1,
-            out_shardings=whole,
-        )
+        encoder = NodeEncoder(model, mesh)
+        self.encode_chunk = encoder.encode_chunk
+        options = compiler.compiler_options(config) or {}
+        self._programs = _programs(encoder, tuple(options.items()))
 
     def feed(self, split: TreeSplit, resident: bool = False) -> NodeFeed:
         """A feed of the nodes of a split in their order, for any number of evaluations."""
@@ -325,42 +379,17 @@ class NodeEvaluator:
                 devices.replicate(self._mesh, np.int32(x)) for x in (chunk.first, chunk.num_steps)
             )
             inputs = chunk.features, chunk.indices, first, count
-            stored = self._encode(params, *inputs, stored)
-        return Points(*(self._flat(x, feed.split.num_nodes) for x in stored))
-
-    def encode_chunk(
-        self,
-        params: Any,
-        features: Any,
-        indices: Any,
-        first: Int[Array, ""],
-        count: Int[Array, ""],
-        stored: Points,
-    ) -> Points:
-        """Encode `count` batches of nodes into the points, from block `first` on."""
-
-        def body(step: Array, stored: Points) -> Points:
-            index = jax.tree.map(lambda x: x[step], indices)
-            batch = gather_nodes(features, index, self._mesh)
-            points = self._model.apply({"params": params}, batch)
-            put = lambda all_points, one: all_points.at[first + step].set(one)
-            return jax.tree.map(put, stored, points)
-
-        stored = jax.lax.fori_loop(0, count, body, stored)
-        return devices.constrain(self._mesh, stored, axis=1)
-
-    def _numbers(
-        self, points: Array, direction: Array
-    ) -> tuple[Float[Array, " U"], Float[Array, " U"]]:
-        """Norms, and cosines with a direction of time."""
-        return self._model.options.space.norm(points), angles(points, direction)
+            stored = self._programs.encode_chunk(params, *inputs, stored)
+        return Points(*(self._programs.pick_nodes(x, feed.split.num_nodes) for x in stored))
 
     def scores(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, "U U"]:
         """Similarities of all texts and all videos of a split, float32; higher is better."""
         points = self.encode(params, feed)
         size = self._config.eval.query_batch
         blocks = range(0, feed.split.num_nodes, size)
-        rows = [self._similar(points.text[k : k + size], points.video) for k in blocks]
+        rows = [
+            self._programs.similarities(points.text[k : k + size], points.video) for k in blocks
+        ]
         return np.concatenate([devices.to_host(block) for block in rows])
 
     def ranks(self, points: Points, split: TreeSplit) -> dict[str, NodeRanks]:
@@ -369,7 +398,7 @@ class NodeEvaluator:
         related = relatives(split.pool)
 
         def rank(queries: Array, candidates: Array) -> NodeRanks:
-            x, y = self._search(queries, candidates)
+            x, y = self._programs.search_vectors(queries, candidates)
             return node_ranks(x, y, related, evaluation.query_batch, self._mesh)
 
         return {"t2v": rank(points.text, points.video), "v2t": rank(points.video, points.text)}
@@ -389,7 +418,7 @@ class NodeEvaluator:
         points, split = self.encode(params, feed), feed.split
         ranks = self.ranks(points, split)
         toward = devices.replicate(self._mesh, direction.astype(np.float32))
-        measured = [self._measure(x, toward) for x in points]
+        measured = [self._programs.measure(x, toward) for x in points]
         norms, cosines = (
             Coordinates(*(devices.to_host(x[k]).astype(np.float64) for x in measured))
             for k in (0, 1)

@@ -31,6 +31,9 @@ METRICS_FILE, QUERIES_FILE = "test_metrics.json", "test_queries.npz"
 LAST = "last"
 """Value of `eval.select` that takes the last epoch for the best, without early stopping."""
 
+MAX_LEAVES = 5
+"""Action trees with so many leaves or more are one group of queries."""
+
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are not in percent, and at most 1."""
 
@@ -206,7 +209,7 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     """Prints metrics, one row a name, to standard output.
 
     A metric may be of a part, which then stands before its last slash: "leaves=2/t2v/MRR" is the
-    column MRR in a row of its own, "leaves=2/t2v". Parts of the same metrics share a table.
+    column MRR in a row of its own, "leaves = 2/t2v". Parts of the same metrics share a table.
     """
     from hlformer_jax import cli  # here, since metrics load no configuration
 
@@ -217,10 +220,20 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
                 prefix = f"{part}/" if part else ""
                 cells = [_cell(metrics, f"{prefix}{column}") for column in columns]
                 if any(cells):  # chance, say, knows no parts
-                    lines.append([" ".join(filter(None, (name, part))), *cells])
+                    lines.append([" ".join(filter(None, (name, part_label(part)))), *cells])
         # A table takes what it needs, no name is cut short.
         cli.print_table(["", *columns], lines, title, width=200)
         title = ""
+
+
+def part_label(part: str) -> str:
+    """Return a part of the test split as people write it: "leaves ≥ 5/t2v" of "leaves=5/t2v"."""
+    group, slash, direction = part.partition("/")
+    kind, _, value = group.partition("=")
+    if kind != "leaves":
+        return part
+    sign = "≥" if value == str(MAX_LEAVES) else "="
+    return f"leaves {sign} {value}{slash}{direction}"
 
 
 def format_metric(name: str, value: float) -> str:

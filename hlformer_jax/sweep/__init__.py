@@ -5,11 +5,11 @@ runs          trains the runs one after another; each leaves result.json or fail
 tables        means, spreads and ranks of all variants: table.json, .md, .csv, the plot, the print
 comparison    which differences are real: a paired bootstrap over queries
 
-Here is what a sweep is, and the runs that it expands to. A file in ``configs/sweeps/`` calls
-`define`, whose arguments are the fields of the configuration that it gives. Of those, `base` and
-`bases` are complete configurations: what the command line changes of `base`
-(`--config.base.train.epochs=3`) it changes of all bases (a value that `base` had already is no
-change); `defined` is `base` as the file gives it, to know what was changed.
+This module defines a sweep and expands it to its runs. A file in ``configs/sweeps/`` calls
+`define`, whose arguments are the fields of the sweep's configuration. `base` and `bases` are
+complete configurations: a field of `base` that the command line changes
+(`--config.base.train.epochs=3`) changes in all bases. `defined` is `base` as the file gives it, by
+which changes are recognised.
 
 Nothing here loads JAX, so that a configuration file loads in no time.
 """
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError, check, flat, load
+from hlformer_jax.config import ConfigError, check, flat, load, locate
 from hlformer_jax.text import suggestion
 
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """The name of the run in reports."""
         corpus = f", corpus {self.corpus}" if self.corpus else ""
         return f"{self.variant}{corpus}, seed {self.seed}"
 
@@ -87,7 +87,8 @@ def define(
         keep the published figures and say that the measured ones are of a rehearsal.
       title: the title of the table and the plot, without a data set: they name the one that the
         runs have.
-      base: the base's configuration file, relative to `file`; a data set may stand behind a colon.
+      base: the base's configuration file, relative to `file`, or the name of one of the package
+        ("tvr"); a data set may stand behind a colon.
       variants: name -> the fields in which a variant differs, nested like the configuration;
         "base": NAME takes one of `bases` in place of `base`.
       published: variant -> its figures exactly as they are printed, by metric. "Δ METRIC", and
@@ -172,7 +173,7 @@ def hover_base(name: str) -> tuple[str, str]:
 
 
 def expand(sweep: ConfigDict) -> list[Run]:
-    """The runs of a sweep: all variants with the first seed on each corpus, then with the next.
+    """Expand a sweep to its runs: all variants with the first seed on each corpus, then the next.
 
     Raises:
       ConfigError: when the sweep is empty, names what does not exist, would put two runs into one
@@ -185,17 +186,17 @@ def expand(sweep: ConfigDict) -> list[Run]:
     variants = {name: _variant(sweep, name, changed) for name in sweep.variants}
     runs = []
     for seed, corpus in itertools.product(sweep.seeds, sweep.corpora or [""]):
-        for name, config in variants.items():
-            one = config.copy_and_resolve_references()
-            one.seed = seed
+        for name, variant in variants.items():
+            config = variant.copy_and_resolve_references()
+            config.seed = seed
             if corpus:
-                one.data.manual_dir = str(Path(one.data.manual_dir, sweep.corpora[corpus]))
+                config.data.manual_dir = str(Path(config.data.manual_dir, sweep.corpora[corpus]))
             try:
-                check(one)
+                check(config)
             except ConfigError as error:
                 raise ConfigError(f"variant {name!r}: {error}") from None
             directory = Path(_slug(name), _slug(corpus), f"seed{seed}")
-            runs.append(Run(name, seed, one, directory, corpus, sweep.timed))
+            runs.append(Run(name, seed, config, directory, corpus, sweep.timed))
     _check_directories(runs)
     return runs
 
@@ -229,7 +230,7 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), without: Sequence[str]
 
 
 def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
-    """The runs of one of several tasks: every `tasks`-th, from index `task` on."""
+    """Return the runs of one of several tasks: every `tasks`-th, from index `task` on."""
     if not 0 <= task < tasks:
         raise ConfigError(
             f"--task={task} --tasks={tasks}: give a task of at least 0 and below --tasks"
@@ -238,20 +239,26 @@ def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
 
 
 def changed_fields(sweep: ConfigDict) -> dict[str, Any]:
-    """What the command line changed of the base, by the fields' full names."""
+    """Return the fields of the base that the command line changed, by their full names."""
     return flat(_changes(sweep.defined, sweep.base))
 
 
 def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
-    """The index of this task in a Slurm array and the count of its tasks; 0 and 1 outside of one.
+    """Return the index of this task in a Slurm array and the number of its tasks.
 
-    Refuses indices with gaps that differ, and a task of several processes.
+    Outside of an array these are 0 and 1.
+
+    Raises:
+      ConfigError: if the indices have gaps that differ, or the task has several processes.
     """
     if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         raise ConfigError("srun: a sweep is one process a task: use --array, as launch/ does")
     if "SLURM_ARRAY_TASK_COUNT" not in environment:
         return 0, 1
-    slurm = lambda name, default: int(environment.get(f"SLURM_ARRAY_TASK_{name}", default))
+
+    def slurm(name: str, default: int) -> int:
+        return int(environment.get(f"SLURM_ARRAY_TASK_{name}", default))
+
     tasks = slurm("COUNT", 1)
     task, rest = divmod(slurm("ID", 0) - slurm("MIN", 0), max(slurm("STEP", 1), 1))
     if rest or not 0 <= task < tasks:
@@ -261,13 +268,22 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
 
 def _load(folder: Path, base: str, name: str, settings: Mapping[str, Any]) -> ConfigDict:
     file, _, data_set = base.partition(":")
+    path = _locate_base(folder, file)
     # A folder of features stands before a comma: its name may have hyphens.
-    mark = "," if file.endswith("own.py") else "-"
-    config = load(folder / file, mark.join(filter(None, (data_set, name))))
+    mark = "," if path.stem.endswith("own") else "-"
+    config = load(path, mark.join(filter(None, (data_set, name))))
     _apply(config, settings, "settings")
     if name == "debug":
         config.train.epochs = 1
     return config
+
+
+def _locate_base(folder: Path, file: str) -> Path:
+    """Return the file of a base: the one relative to the sweep's, else the package's."""
+    for path in (folder / file, folder / f"{file}.py"):
+        if path.is_file():
+            return path
+    return locate(file)
 
 
 def _check_names(sweep: ConfigDict) -> None:
@@ -359,7 +375,7 @@ def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str, section: s
 
 
 def _changes(before: ConfigDict, after: ConfigDict) -> dict[str, Any]:
-    """The fields of `after` that differ, nested."""
+    """Return the fields of `after` that differ, nested."""
     changes = {}
     for key, value in after.items():
         if isinstance(value, ConfigDict):

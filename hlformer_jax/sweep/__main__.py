@@ -47,7 +47,7 @@ TASKS = flags.DEFINE_integer(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the sweep; a wrong input ends it with one line and exit status 1."""
+    """Run the sweep; a wrong input ends it with one line and exit status 1."""
     if len(argv) > 1:
         return cli.fail(f"unexpected argument {argv[1]!r}: options begin with --")
     if CONFIG.value is None:

@@ -44,7 +44,7 @@ _DRAWS_AT_ONCE = 500
 
 
 class Scores(NamedTuple):
-    """What the queries of a corpus add to SumR, by variant."""
+    """Contributions of a corpus' queries to SumR, by variant."""
 
     sums: Mapping[str, Float[np.ndarray, "S V"]]  # over the queries of each video, for each run
     counts: Float[np.ndarray, " V"]  # queries of each video
@@ -88,7 +88,7 @@ def _compare(first: str, second: str, common: Sequence[Mapping[str, "Draws"]]) -
 
 
 def contributions(ranks: np.ndarray) -> np.ndarray:
-    """What each query adds to SumR, times the number of queries."""
+    """Return each query's contribution to SumR, times the number of queries."""
     added: np.ndarray = 100.0 * np.sum(ranks[:, None] <= np.asarray(RECALLS), axis=-1)
     return added
 
@@ -143,6 +143,6 @@ def _draw(scores: Scores, rng: np.random.Generator) -> dict[str, Draws]:
 
 
 def _interval(differences: Float[np.ndarray, " draws"]) -> tuple[float, float]:
-    """What holds the middle `LEVEL` of the draws."""
+    """Return the interval of the middle `LEVEL` of the draws."""
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

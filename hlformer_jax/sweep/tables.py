@@ -24,7 +24,7 @@ from hlformer_jax import cli, files
 from hlformer_jax.config import describe_data
 from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import moments, ranking
-from hlformer_jax.retrieval.hierarchy import MAX_LEAVES
+from hlformer_jax.retrieval.ranking import MAX_LEAVES, part_label
 from hlformer_jax.sweep import Run, change_of, changed_fields
 from hlformer_jax.sweep.comparison import LEVEL, compare
 from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
@@ -160,6 +160,7 @@ def collect(
             {"method": name, "published": dict(figures), "corrected": _corrected(sweep, name)}
             for name, figures in sweep.cited.items()
         ],
+        "references": _references(results_so_far, names),
         "published_on": sweep.published_on,
         "footnotes": _footnotes(sweep),
         "absent": _absent(rows, names),
@@ -168,6 +169,29 @@ def collect(
         "total": len(runs),
         "variants": rows,
     }
+
+
+def _references(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a row for each reference of the runs, such as the linear baseline.
+
+    References depend on the data alone: of the runs on the same corpus and features the first
+    counts, and corpora are averaged.
+    """
+    rows: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for result in results:
+        feature = result.get("data", {}).get("feature", "")
+        for method, metrics in result.get("references", {}).items():
+            rows.setdefault((method, feature), {}).setdefault(result["corpus"], metrics)
+    features = {feature for _, feature in rows}
+    return [
+        {
+            "method": method if len(features) == 1 else f"{method}, {feature}",
+            **_summary([{"corpus": key, "metrics": x} for key, x in corpora.items()], names),
+            "published": {},
+            "corrected": {},
+        }
+        for (method, feature), corpora in rows.items()
+    ]
 
 
 def _describe_data(
@@ -264,18 +288,10 @@ def _absent(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str
     return lines
 
 
-def part_label(part: str) -> str:
-    """Return a part of the test split as people write it: "leaves ≥ 5" of "leaves=5"."""
-    kind, _, value = part.partition("=")
-    if kind == "leaves":
-        return f"leaves ≥ {value}" if value == str(MAX_LEAVES) else f"leaves = {value}"
-    return part
-
-
 def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
     having = {name: [x for x in results if name in x["metrics"]] for name in names}
     metrics = {name: [x["metrics"][name] for x in having[name]] for name in names}
-    seconds = [result["seconds_per_epoch"] for result in results]
+    seconds = [x["seconds_per_epoch"] for x in results if "seconds_per_epoch" in x]
     first = results[0] if results else {}
     return {
         "mean": {name: float(np.mean(x)) if x else None for name, x in metrics.items()},
@@ -350,6 +366,9 @@ def sections(table: Table) -> list[Section]:
         cells = [row["variant"], *_figures(table, row, columns)]
         cells += [_formatted(row["rank"], ".1f")] if ranked else []
         rows.append([*cells, _count_runs(row)])
+    for row in table["references"]:
+        cells = [row["method"], *_figures(table, row, columns)]
+        rows.append(cells + [EMPTY] * (len(rows[0]) - len(cells)))
     for row in table["cited"]:
         if any("=" not in metric for metric in row["published"]):
             cells = [f"{row['method']} (cited)", *_figures(table, row, columns)]
@@ -358,6 +377,8 @@ def sections(table: Table) -> list[Section]:
         f"Test split, best epoch by validation {table['select']}; mean ± standard deviation over"
         f" seeds{' within a corpus' if ranked else ''}, where there are several."
     )
+    if table["references"]:
+        note += " Rows without seeds are references on the same test split."
     if table["cited"]:
         note += " Cited methods are not trained here."
     groups = (*(len(column.heads) for column in columns), *[1] * (2 if ranked else 1))
@@ -524,7 +545,9 @@ def _means(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def _compared(pair: Mapping[str, Any]) -> list[str]:
-    interval = lambda bounds: f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
+    def interval(bounds: Sequence[float]) -> str:
+        return f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
+
     return [
         f"{pair['first']} − {pair['second']}",
         f"{pair['difference']:+.2f}",
@@ -588,7 +611,9 @@ def markdown(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Return the table as CSV: a row for every variant and cited method; None is empty.
+    """Return the table as CSV: a row for every variant, reference and cited method.
+
+    None is an empty cell.
 
     Every metric has columns of its mean, deviation, published and corrected figure.
     """
@@ -606,7 +631,7 @@ def as_csv(table: Table) -> str:
         "published_on": table["published_on"],
     }
     names = (*table["metrics"], *table["parts"], *table["localisation"])
-    rows_of_table = [*table["variants"], *table["cited"]]
+    rows_of_table = [*table["variants"], *table["references"], *table["cited"]]
     changes = [
         name
         for name in map(change_of, table["metrics"])
@@ -616,7 +641,7 @@ def as_csv(table: Table) -> str:
     for row in rows_of_table:
         trained = "variant" in row
         label = row["variant"] if trained else row["method"]
-        cells: dict[str, Any] = {"variant": label, "cited": not trained}
+        cells: dict[str, Any] = {"variant": label, "cited": row in table["cited"]}
         cells |= {name: row.get(name) for name in ("series", "value")}
         if trained:
             cells["seeds"] = " ".join(map(str, row["seeds"]))

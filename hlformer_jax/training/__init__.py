@@ -37,7 +37,8 @@ class Family(Protocol):
 
     The trainer also uses, where a family has them: `summary() -> str`, the data in one line;
     `notes() -> list[str]`, lines on the data that an epoch has shown; `learning_rate(total_steps)`,
-    the schedule that is logged; and `any_length = True`, where no step depends on the number of
+    the schedule that is logged; `program_constants() -> Hashable`, by which short runs share
+    programs (`step.compile_steps`); and `any_length = True`, where no step depends on the number of
     epochs, so that a run may be made longer.
     """
 

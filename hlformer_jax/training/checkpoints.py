@@ -14,6 +14,7 @@ STEP/SHA256SUMS, which `sha256sum --check` reads too, says what the files were w
 """
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -103,8 +104,7 @@ class Series:
 
         `clean` removes the temporary files of a killed save; for the process that writes.
         """
-        # Orbax reports every save at the level of information; a run has its own log.
-        logging.get_absl_logger().addFilter(_not_orbax)
+        logging.get_absl_logger().addFilter(_is_worth_logging)
         self._manager = ocp.CheckpointManager(
             Path(directory).absolute(),
             options=ocp.CheckpointManagerOptions(
@@ -189,6 +189,8 @@ class Series:
             yield
         except (OSError, ValueError, KeyError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            if (full := os.strerror(errno.ENOSPC)) in reason:
+                reason = full
             where = f"{self._manager.directory}: the checkpoint of {what}"
             raise CheckpointError(f"{where} ({reason[:200]}): {hint}") from error
 
@@ -358,8 +360,12 @@ def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     return {name(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _not_orbax(record: Any) -> bool:
-    return "orbax" not in record.pathname or record.levelname not in ("INFO", "DEBUG")
+def _is_worth_logging(record: Any) -> bool:
+    """Return False for orbax's reports of saves and of errors.
+
+    A run has its own log, and orbax raises an error beside the tracebacks of its threads.
+    """
+    return "orbax" not in record.pathname or record.levelname == "WARNING"
 
 
 # The directory

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import flax.struct
@@ -28,6 +28,7 @@ from hlformer_jax.retrieval.hierarchy import NodeEvaluator
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import compiler, devices, processes
 from hlformer_jax.training import optim
+from hlformer_jax.training.step import list_program_fields
 from hlformer_jax.typing import Array, TreeBatch
 
 TERMS = ("align", "tree", "chain", "order")
@@ -238,6 +239,10 @@ class HOVER:
         resident = self._fits(train)
         batch_size, seed = config.train.batch_size, config.seed
         return SubtreeFeed(train, groups, self._mesh, resident, batch_size, seed)
+
+    def program_constants(self) -> Hashable:
+        """Return what a program of training steps depends on beside its arguments."""
+        return self.fingerprint, list_program_fields(self._config)
 
     def describe(self) -> dict[str, Any]:
         """The fields that make the model; see `Family`."""

@@ -316,10 +316,14 @@ class Stopped(Exception):  # noqa: N818 - it is no error
 
 
 class Outcome(NamedTuple):
-    """Test metrics by what they are of, first those of the best epoch, and the run's progress."""
+    """Test metrics by name, first those of the best epoch, and the run's progress.
+
+    `references` are the names of those that are not the model's, such as the linear baseline's.
+    """
 
     results: dict[str, Result]
     progress: Progress
+    references: tuple[str, ...] = ()
 
 
 def train(
@@ -351,7 +355,8 @@ def train(
         f"metrics: {directory / ranking.METRICS_FILE}; log: {directory / 'metrics.jsonl'};"
         f" parameters: {directory / 'checkpoints' / 'best'}"
     )
-    return Outcome(rows, trainer.progress)
+    # The first two are of the best and of the last epoch.
+    return Outcome(rows, trainer.progress, tuple(rows)[2:])
 
 
 @contextlib.contextmanager
@@ -404,10 +409,23 @@ def start(
             compiler.without_garbage_collection(),
             ThreadPoolExecutor(1, "state") as aside,  # both take long, to compile
         ):
-            fresh = lambda: devices.replicate(mesh, initial.lower().compile()())
-            future = aside.submit((lambda: restored[0]) if restored else fresh)
+            options = compiler.compiler_options(config)
+
+            def initialise() -> Any:
+                return devices.replicate(mesh, initial.lower().compile(options)())
+
+            future = aside.submit((lambda: restored[0]) if restored else initialise)
             loss = family.loss(steps_per_epoch)
-            compiled = compile_steps(loss, optimiser, family.project, feed, template, config)
+            constants = getattr(family, "program_constants", None)
+            compiled = compile_steps(
+                loss,
+                optimiser,
+                family.project,
+                feed,
+                template,
+                config,
+                constants() if constants else None,
+            )
         state = future.result()
         if params is not None:
             state = state.replace(params=params)

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -34,6 +34,7 @@ from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.retrieval.scoring import MaximumSimilarity
 from hlformer_jax.runtime import devices, processes
 from hlformer_jax.training import optim
+from hlformer_jax.training.step import list_program_fields
 from hlformer_jax.typing import Array, Batch
 
 TERMS = {
@@ -329,6 +330,10 @@ class PRVR:
         train, batch_size = self.data.train, self._config.train.batch_size
         resident = fits(train, self._mesh, self._config)
         return VideoFeed(train, groups, self._mesh, batch_size, resident)
+
+    def program_constants(self) -> Hashable:
+        """Return what a program of training steps depends on beside its arguments."""
+        return self.fingerprint, list_program_fields(self._config)
 
     def describe(self) -> dict[str, Any]:
         """The fields that make the model; see `Family`."""

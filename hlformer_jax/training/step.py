@@ -5,7 +5,7 @@ a projection make it. A chunk of steps is one compiled program: a loop on the de
 gathers a batch from the features of the chunk and takes a step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.struct
@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError
+from hlformer_jax.config import ConfigError, flat
 from hlformer_jax.data.feed import Chunk
 from hlformer_jax.runtime import compiler, devices, processes
 from hlformer_jax.training.optim import Rows, RowWise
@@ -174,6 +174,22 @@ def joined(state: TrainState) -> TrainState:
     return TrainState(state.step, rows, jax.tree.map(join, state.optimiser, is_leaf=alike))
 
 
+MAX_SHARED_PROGRAMS = 8
+"""Compiled training steps that runs of one process keep for each other."""
+
+_shared_programs: dict[Hashable, Any] = {}
+
+
+def list_program_fields(config: ConfigDict) -> Hashable:
+    """Return the fields that are constants of the program of a family's steps, with their values.
+
+    The loss, an argument of the program, holds those of `config.loss` and `config.model`.
+    """
+    others = ("loss", "model", "eval")
+    fields = [(name, repr(value)) for name, value in flat(config).items()]
+    return tuple(sorted(x for x in fields if x[0].partition(".")[0] not in others))
+
+
 def compile_steps(
     loss: Loss,
     optimiser: optax.GradientTransformation,
@@ -181,17 +197,40 @@ def compile_steps(
     feed: Feed,
     state: TrainState,
     config: ConfigDict,
+    constants: Hashable = None,
 ) -> Compiled:
-    """Compiles chunks of steps; refuses what takes more memory than the devices have."""
+    """Compile chunks of steps.
+
+    Args:
+      loss: the loss of the run.
+      optimiser: its optimiser.
+      project: moves updated parameters to where they satisfy their constraints.
+      feed: the feed of its batches.
+      state: shapes of the state, or the state.
+      config: the configuration of the run.
+      constants: identifies optimiser, projection and feed. Runs of `config.compile_fast` whose
+        constants and arguments agree share a program. None: the program is not shared.
+
+    Raises:
+      ConfigError: if a step takes more memory than the devices have.
+    """
     mesh = feed.mesh
     whole = devices.replicated(mesh)
     count = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
     loss = devices.replicate(mesh, loss)
-    program = jax.jit(
-        chunk_of_steps(optimiser, project, feed), donate_argnums=0, out_shardings=(whole, whole)
-    )
-    lowered = program.lower(state, *feed.shapes(), count, loss)
-    compiled = lowered.compile(compiler.compiler_options(config))
+    arguments = (state, *feed.shapes(), count, loss)
+    key = (constants, mesh, jax.tree.structure(arguments), _types(arguments))
+    shares = config.compile_fast and constants is not None
+    compiled = _shared_programs.get(key) if shares else None
+    if compiled is None:
+        program = jax.jit(
+            chunk_of_steps(optimiser, project, feed), donate_argnums=0, out_shardings=(whole, whole)
+        )
+        compiled = program.lower(*arguments).compile(compiler.compiler_options(config))
+    if shares:
+        _shared_programs[key] = compiled
+        while len(_shared_programs) > MAX_SHARED_PROGRAMS:
+            del _shared_programs[next(iter(_shared_programs))]
     _check_memory(compiled, feed)
 
     def steps(state: TrainState, chunk: Chunk) -> tuple[TrainState, Scalars]:
@@ -199,6 +238,10 @@ def compile_steps(
         return compiled(state, chunk.features, chunk.indices, count, loss)
 
     return Compiled(steps, compiled)
+
+
+def _types(tree: Any) -> tuple[Hashable, ...]:
+    return tuple((x.shape, x.dtype, x.sharding) for x in jax.tree.leaves(tree))
 
 
 def _check_memory(program: Any, feed: Feed) -> None:

@@ -36,8 +36,8 @@ WRONG = {
     "no config": (["windows", "--workdir=nowhere"], "nowhere has no config.json"),
     "no space": (["ball", "--workdir={run}"], "HLFormer embeds videos and captions"),
     "no video": (["heatmap", "--workdir={run}", "--video=x"], "--video=x: the split test has no"),
-    "there already": (["windows", "--workdir=nowhere", "--out=."], "windows.svg is there already"),
-    "of a page": (["report", "--workdir=nowhere", "--out=."], "windows.svg is there already"),
+    "there already": (["windows", "--workdir=nowhere", "--out=."], "windows.svg exists"),
+    "of a page": (["report", "--workdir=nowhere", "--out=."], "windows.svg exists"),
 }
 
 

@@ -18,9 +18,10 @@ import pytest
 import released
 from released import ANGLE_SHIFT, FLOAT64_TOLERANCE
 
-from hlformer_jax import models, torch_checkpoint
+from hlformer_jax import models
 from hlformer_jax.data import transforms
 from hlformer_jax.ops import cones
+from hlformer_jax.torch_checkpoint import names as parameter_names
 from hlformer_jax.training import optim
 
 FAMILY = pytest.mark.parametrize("recording", released.FAMILY, ids=lambda r: r.model)
@@ -308,8 +309,8 @@ def test_the_released_sizes_have_the_released_number_of_parameters(recording):
 def test_every_released_tensor_has_a_place_of_its_shape(recording):
     shapes = _shapes()[recording.model]["tvr"]["shapes"]
     released_params = {name: np.empty(shape, bool) for name, shape in shapes}
-    assert torch_checkpoint.recognise(released_params) == recording.model
-    converted = jax.tree.map(np.shape, torch_checkpoint.to_params(released_params))
+    assert parameter_names.recognise(released_params) == recording.model
+    converted = jax.tree.map(np.shape, parameter_names.to_params(released_params))
     ours = jax.tree.map(lambda x: x.shape, _full_size(recording, 3072, 768))
     assert converted == ours
 

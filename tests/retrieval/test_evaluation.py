@@ -393,6 +393,13 @@ def test_a_table_has_a_row_a_name_and_leaves_empty_what_a_row_lacks(capsys):
     assert ["baseline", "7.00"] in lines
 
 
+def test_a_table_names_the_group_of_the_largest_trees_as_papers_do(capsys):
+    print_table("Test", {"model": {"leaves=2/t2v/MRR": 0.5, "leaves=5/t2v/MRR": 0.25}})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["model", "leaves", "=", "2/t2v", "0.500"] in lines
+    assert ["model", "leaves", "≥", "5/t2v", "0.250"] in lines
+
+
 def test_a_peak_in_the_middle_is_one_moment_with_the_ends_of_its_frames():
     scores = np.asarray([0.1, 0.1, 0.2, 0.9, 0.8, 0.1, 0.1])
     [moment] = find_moments(np.arange(7.0), scores, 1.0)

@@ -78,6 +78,25 @@ def test_runs_have_the_base_with_their_overrides_and_seed(sweep_of):
     assert sweep.base.to_dict() == default().to_dict()
 
 
+def test_a_sweep_outside_the_package_names_a_base_or_has_its_own(tmp_path):
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from hlformer_jax.config import load\n\n\n"
+        "def get_config(name=''):\n"
+        "    config = load('tvr', name)\n"
+        "    config.seed = 7\n"
+        "    return config\n"
+    )
+    define = lambda base: definition.define(
+        str(tmp_path / "sweep.py"), "", title="t", base=base, variants={"full": {}}
+    )
+    assert define("tvr").base == load("tvr")
+    assert define("ms_sl:tvr").base.model.name == "ms_sl"
+    assert define("mine").base.seed == define("mine.py").base.seed == 7
+    with pytest.raises(ConfigError, match="did you mean 'tvr'"):
+        define("tvrr")
+
+
 def test_debug_shrinks_the_base_and_keeps_what_a_variant_is(sweep_of):
     blocks = {"euclidean_blocks": 3, "lorentz_blocks": 0, "euclidean_widths": (0.0, 0.5, 1.0)}
     sweep = sweep_of({"three": {"model": blocks}}, "debug", published={"three": {"SumR": 150.0}})

@@ -1,6 +1,7 @@
 """The directory of a run: what is saved comes back; what is damaged or another run's says so."""
 
 import json
+import resource
 from pathlib import Path
 
 import jax
@@ -242,6 +243,20 @@ def test_parameters_alone_are_written_into_a_new_directory(tmp_path):
     assert saved.latest() == 7
     with pytest.raises(CheckpointError, match="not empty"):
         checkpoints.save_params(tmp_path / "converted", TREE, {})
+
+
+def test_a_disk_that_fills_during_a_save_is_one_line(tmp_path, caplog):
+    series = Series(tmp_path / "series")
+    numbers = np.random.default_rng(0).normal(size=2**18).astype(np.float32)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match="step 3 cannot be written"):
+            series.save(3, {"numbers": jnp.asarray(numbers)}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not [record for record in caplog.records if record.exc_info]
+    assert series.latest() is None
 
 
 def _state(step):

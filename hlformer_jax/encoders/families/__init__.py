@@ -61,10 +61,10 @@ def read_config(content: Mapping[str, Any], where: str, *, text_only: bool = Fal
         )
     if family is None or not (text_only or isinstance(family, ImageTextFamily)):
         with_images = [name for name in FAMILIES if has_images(name)]
-        others = [name for name in FAMILIES if not has_images(name)]
+        text_only_names = [name for name in FAMILIES if not has_images(name)]
         raise EncoderError(
             f"{where}: model_type is {model_type!r}, not an image-text encoder:"
             f" {', '.join(map(repr, with_images))} (or, for texts alone,"
-            f" {', '.join(map(repr, others))}){suggestion(model_type, with_images)}"
+            f" {', '.join(map(repr, text_only_names))}){suggestion(model_type, with_images)}"
         )
     return family.read_config(content, where)

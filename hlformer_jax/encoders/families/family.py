@@ -54,7 +54,7 @@ class TextFamily(ABC):
           params: the part "text" of the parameter tree.
           config: the encoder's configuration.
           ids: tokens of each text.
-          real: False at padding; by default where the id is that of padding.
+          real: False at padding; by default at the padding's id.
         """
 
 

@@ -44,7 +44,7 @@ _LAYER = {
 
 @dataclass(frozen=True)
 class RobertaConfig(TextConfig):
-    """The configuration of a RoBERTa; `text.positions` does not count those of padding."""
+    """The configuration of a RoBERTa; `text.positions` excludes padding's."""
 
     segments: int  # kinds of segments; a text is of the first
 
@@ -106,7 +106,7 @@ class Roberta(TextFamily):
         ids: Int[Array, "Q W"],
         real: Bool[Array, "Q W"] | None = None,
     ) -> Float[Array, "Q W I"]:
-        """Return the last hidden states; those of padding have no meaning.
+        """Return the last hidden states; at padding they have no meaning.
 
         Tokens attend to the `real` ones. Ids other than padding's are numbered from pad + 1.
         """

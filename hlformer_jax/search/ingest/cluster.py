@@ -1,11 +1,11 @@
-"""Extraction on several machines, by Ray Data: actors decode and encode, this process writes.
+"""Extraction on several machines by Ray Data: actors decode and encode, this process writes.
 
-docs/search.md has the command, and what the machines need. An actor does with its videos what a run
-without Ray does, in the same batches; processors of another kind round float32 differently, by
-which coordinates in float16 may differ in their last bit. A video that is not there or has another
-size fails and names the machine; another encoder ends the run. A machine that is lost has its
-videos done by the others. The index is written a few videos of an actor at a time; what was
-complete when a run ended is not done again.
+docs/search.md has the command and the requirements of the machines. An actor processes its videos
+as a run without Ray does, in the same batches; other kinds of processors round float32 differently,
+so that float16 coordinates may differ in their last bit. A video that is missing or has another
+size on a machine fails, and the machine is named; another encoder ends the run. The other machines
+take over the videos of a machine that is lost. The index is written a few videos of an actor at a
+time, and complete videos are not processed again by the next run.
 """
 
 import contextlib
@@ -27,50 +27,50 @@ from hlformer_jax.search.ingest.decoding import Event, Failed, Frames, Job, Open
 from hlformer_jax.text import without_passwords
 
 VIDEOS_AT_ONCE = 4
-"""Videos for each decoding process that an actor is given, and gives back, together."""
+"""Videos of one batch of an actor, for each of its decoding processes."""
 
 MAX_WORKERS = 8
-"""Decoding processes of an actor, at most, where their number is not asked for."""
+"""Largest default number of decoding processes of an actor."""
 
-SECONDS = 10.0
-"""How long a cluster may take to answer the first call."""
+CONNECT_SECONDS = 10.0
+"""Time limit of the first connection to a cluster."""
 
 
 def source(
     address: str, index: Index, load: Callable[[], Any], workers: int | None = None
 ) -> Source:
-    """What decodes and encodes on a cluster, for `extract.index_folder`.
+    """Return a source of `extract.index_folder` that decodes and encodes on a cluster.
 
     Args:
-      address: address of a Ray cluster, or "local". A program that has connected to Ray already
-        keeps its connection.
-      index: the index; an actor whose encoder is not its own refuses to work.
-      load: loads the encoder, on any machine; it is pickled.
+      address: address of a Ray cluster, or "local". An existing connection of this program to Ray
+        is kept.
+      index: the index; an actor with another encoder refuses to work.
+      load: loads the encoder on any machine; it is pickled.
       workers: decoding processes of an actor; None: half of its cores.
 
     Raises:
-      MissingExtra: when Ray is not installed.
-      SearchError: of the source, when the cluster does not answer, an actor refuses, or Ray ends
-        the run.
+      MissingExtra: if Ray is not installed.
+      SearchError: by the source, if the cluster does not answer, an actor refuses, or Ray ends the
+        run.
     """
-    # Ray would send statistics of its use to its makers.
+    # Otherwise Ray sends usage statistics to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     optional("ray.data", "ray")
     ray = optional("ray", "ray")
-    known = index.manifest
+    manifest = index.manifest
     # Without the records, which grow with the archive.
-    bare = Index(index.directory, Manifest(known.root, known.encoder, known.fps))
+    bare = Index(index.directory, Manifest(manifest.root, manifest.encoder, manifest.fps))
 
     def events(paths: Sequence[Path], job: Job) -> Generator[Event, None, None]:
         with _connected(ray, address):
             share = _share(ray.nodes())
             actors = min(share.actors, len(paths))
-            own = min(max(share.cpus // 2, 1), MAX_WORKERS) if workers is None else workers
-            at_once = min(VIDEOS_AT_ONCE * max(own, 1), -(-len(paths) // actors))
-            asked = [{"path": os.fsencode(path), "size": _size(path)} for path in paths]
-            items = ray.data.from_items(asked, override_num_blocks=-(-len(paths) // at_once))
+            processes = min(max(share.cpus // 2, 1), MAX_WORKERS) if workers is None else workers
+            at_once = min(VIDEOS_AT_ONCE * max(processes, 1), -(-len(paths) // actors))
+            rows = [{"path": os.fsencode(path), "size": _size(path)} for path in paths]
+            items = ray.data.from_items(rows, override_num_blocks=-(-len(paths) // at_once))
             results = items.map_batches(
-                _Extractor, fn_constructor_args=(load, bare.check_encoder, job, own),
+                _Extractor, fn_constructor_args=(load, bare.check_encoder, job, processes),
                 batch_format="pyarrow", batch_size=None,  # a block
                 compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors),
                 num_cpus=share.cpus, num_gpus=share.gpus,
@@ -84,21 +84,21 @@ def source(
             except ray.exceptions.RayError as error:
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 raise SearchError(
-                    f"Ray ended the extraction ({lines[-1]}): what was complete is kept, and the"
-                    " same command goes on"
+                    f"Ray ended the extraction ({lines[-1]}): complete videos are kept; run the"
+                    " same command again to go on"
                 ) from None
 
     return events
 
 
 class _Refusal(NamedTuple):
-    """An actor cannot work at all, and why."""
+    """An actor cannot work at all, with the reason."""
 
     reason: str
 
 
 class _Extractor:
-    """An actor: does with its videos what a run without Ray does."""
+    """An actor, which processes its videos as a run without Ray does."""
 
     def __init__(
         self, load: Callable[[], Any], check: Callable[[Any], None], job: Job, workers: int
@@ -107,7 +107,7 @@ class _Extractor:
         try:
             self._encoder = load()
             check(self._encoder)
-        except Exception as error:  # Ray would start the actor again, for ever
+        except Exception as error:  # if it were raised, Ray would restart the actor forever
             self._refusal = f"{socket.gethostname()}: {' '.join(str(error).split())}"
 
     def __call__(self, batch: Any) -> Any:
@@ -115,21 +115,21 @@ class _Extractor:
 
         refused = [_Refusal(self._refusal)]
         results: list[Any] = refused if self._refusal else self._videos(batch.to_pylist())
-        # As between the processes of one machine.
+        # Pickled, as between the processes of one machine.
         rows = pyarrow.array([pickle.dumps(events) for events in results], pyarrow.large_binary())
         return pyarrow.table({"events": rows})
 
-    def _videos(self, asked: list[dict[str, Any]]) -> list[list[Event]]:
-        """The events of each video, its frames encoded."""
+    def _videos(self, rows: list[dict[str, Any]]) -> list[list[Event]]:
+        """Return the events of each video, with its frames encoded."""
         events_of: dict[Path, list[Event]] = {}
-        for one in asked:
-            path = Path(os.fsdecode(one["path"]))
+        for row in rows:
+            path = Path(os.fsdecode(row["path"]))
             events_of[path] = []
-            if what := _difference(path, one["size"]):
-                where = f"on {socket.gethostname()}, a machine of the cluster"
-                events_of[path].append(Failed(path, f"it {what} {where}"))
-        here = [path for path, events in events_of.items() if not events]
-        for event in decoding.decode(here, self._job, self._workers):
+            if problem := _difference(path, row["size"]):
+                machine = f"on {socket.gethostname()}, a machine of the cluster"
+                events_of[path].append(Failed(path, f"it {problem} {machine}"))
+        available = [path for path, events in events_of.items() if not events]
+        for event in decoding.decode(available, self._job, self._workers):
             if isinstance(event, Frames):
                 event = decoding.encode(self._encoder, event)
             if isinstance(event, Opened):
@@ -139,7 +139,7 @@ class _Extractor:
 
 
 class _Share(NamedTuple):
-    """How many actors a cluster has, and the cores and GPUs (1 or none) of each."""
+    """The number of actors, and the cores and GPUs (1 or none) of each."""
 
     actors: int
     cpus: int
@@ -147,14 +147,19 @@ class _Share(NamedTuple):
 
 
 def _share(nodes: Sequence[dict[str, Any]]) -> _Share:
-    """An actor for each GPU, or else for each machine; its cores by the machine with the fewest."""
-    known = [node["Resources"] for node in nodes if node["Alive"]]
-    gpus = [int(one.get("GPU", 0)) for one in known]
-    actors = gpus if any(gpus) else [int(one.get("CPU", 0) >= 1) for one in known]
+    """Divide a cluster: an actor for each GPU, or without GPUs for each machine.
+
+    The machine with the fewest cores for an actor decides the cores of all.
+    """
+    machines = [node["Resources"] for node in nodes if node["Alive"]]
+    gpus = [int(machine.get("GPU", 0)) for machine in machines]
+    actors = gpus if any(gpus) else [int(machine.get("CPU", 0) >= 1) for machine in machines]
     if not any(actors):
-        raise SearchError("no machine of the Ray cluster has a core to work on")
+        raise SearchError("no machine of the Ray cluster has a free core")
     cpus = min(
-        int(one.get("CPU", 0)) // count for one, count in zip(known, actors, strict=True) if count
+        int(machine.get("CPU", 0)) // count
+        for machine, count in zip(machines, actors, strict=True)
+        if count
     )
     return _Share(sum(actors), max(cpus, 1), int(any(gpus)))
 
@@ -168,11 +173,11 @@ def _size(path: Path) -> int | None:
 
 
 def _difference(path: Path, size: int | None) -> str:
-    """Return why the file here is not that of another machine; "" if it may be."""
+    """Return how a file differs from the one of the main machine, or ""."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        return "is not there"
+        return "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
     return "is another file" if size is not None and status.st_size != size else ""
@@ -180,12 +185,12 @@ def _difference(path: Path, size: int | None) -> str:
 
 @contextlib.contextmanager
 def _connected(ray: Any, address: str) -> Iterator[None]:
-    """A connection to a cluster, with which everything that it started ends."""
+    """Connect to a cluster; processes that this starts end with the block."""
     if ray.is_initialized():
         yield
         return
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    _answers(address)
+    _check_address(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -196,14 +201,14 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
         ) from None
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised anyway
         yield
     finally:
         ray.shutdown()
 
 
-def _answers(address: str) -> None:
-    """Refuses an address where nothing listens, for which Ray would try for minutes."""
+def _check_address(address: str) -> None:
+    """Refuse an address where nothing listens, which Ray would try for minutes."""
     if address in ("local", "auto"):
         return
     try:
@@ -213,11 +218,11 @@ def _answers(address: str) -> None:
         host, port = None, None
     if not host or not port:
         raise SearchError(
-            f"--ray={without_passwords(address, [address])} is no address: give HOST:PORT of a Ray"
-            " cluster, auto or local"
+            f"--ray={without_passwords(address, [address])} is not an address: give HOST:PORT of a"
+            " Ray cluster, auto or local"
         )
     try:
-        socket.create_connection((host, port), SECONDS).close()
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
         raise SearchError(
             f"--ray={without_passwords(address, [address])}: no cluster answers there"

@@ -1,11 +1,10 @@
-"""Processes that decode videos and read subtitles, and the events that they send.
+"""Decoding videos and reading subtitles in processes, which send events.
 
-Videos are decoded in processes of their own, which import neither JAX nor the encoder, but for what
-prepares a frame. A process waits with a batch in its hands until the main process takes it: so
-memory is flat. One that dies, for which a damaged file may be enough, is replaced, and its video
-tried once more from the beginning; if that ends so as well, the video alone fails. When the main
-process is killed, the others end. Subtitles are read in the same processes: a file that crashes its
-reader, or takes too long, costs that file alone.
+The processes import neither JAX nor the encoder, only the function that preprocesses a frame. A
+process blocks until the main process takes its batch, which bounds memory. One that crashes (a
+damaged file may be enough) is replaced, and its video is tried once more from the beginning; if
+that crashes too, only this video fails. When the main process is killed, the others end. Subtitles
+are read in the same way: a file that crashes its reader, or takes too long, fails alone.
 """
 
 import contextlib
@@ -23,34 +22,32 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.encoders.protocol import Encoder, Preprocess
 from hlformer_jax.errors import SearchError, UserError
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.signals.transcript import transcripts
 
 CHUNK = 32
-"""Frames that are passed on, and encoded, together; always of one video, from its beginning on, so
-that what is computed for a frame does not depend on the videos beside it."""
-
+"""Frames of a batch. All are of one video, so no embedding depends on other videos."""
 
 PULSE = 1.0
-"""Seconds between two calls of what may stop a run, at most, while processes decode."""
+"""Most seconds between two calls of `pulse`, which may stop a run, while processes decode."""
 
-LEAST_SECONDS, SLOWEST = 120.0, 10.0
-"""Limit of decoding a video: so many seconds, plus so many times its stated length."""
+BASE_SECONDS, SECONDS_PER_SECOND = 120.0, 10.0
+"""Time limit of decoding a video: a base, and more for each second of its stated length."""
 
 TASKS_OF_A_PROCESS = 16
-"""Files of subtitles for which one more process is started."""
+"""Number of subtitle files for which one more process is started."""
 
-_BYTES_A_SECOND = 2**20
-"""Bytes of a video that count as a second of it where its length is not known."""
+_BYTES_PER_SECOND = 2**20
+"""Bytes of a video that count as a second of it if its length is unknown."""
 
 _MAX_LENGTH = 86_400.0
-"""Seconds of a stated length that count for that limit, at most."""
+"""Most seconds of a stated length that extend the time limit."""
 
 
 class Video(NamedTuple):
-    """The functions that read videos; those of `hlformer_jax.video`, or a test's."""
+    """The functions that read videos: `hlformer_jax.video`, or a fake of a test."""
 
     find: Callable[[Path, Callable[[str], None], Callable[[], None]], Sequence[Path]]
     probe: Callable[[Path], Any]
@@ -59,20 +56,20 @@ class Video(NamedTuple):
 
 
 class Job(NamedTuple):
-    """How videos are decoded."""
+    """The settings with which videos are decoded."""
 
     video: Video
     fps: float
-    size: int | None  # the least length of a frame's shorter side in pixels; None for its own
-    preprocess: Callable[[np.ndarray], np.ndarray]
+    size: int | None  # minimum of a frame's shorter side in pixels; None: not scaled
+    preprocess: Preprocess
     timeout: float | None = None  # seconds that decoding a video may take; None: by its length
 
     def limit(self, length: float = 0.0) -> float:
-        """Seconds that decoding a video of that length in seconds may take."""
+        """Return the seconds that decoding a video may take, by its length in seconds."""
         return _limit(self.timeout, length)
 
     def first_limit(self, path: Path) -> float:
-        """Return the seconds within which a process must have said the length of a video."""
+        """Return the seconds within which a process must report the length of a video."""
         return self.limit()
 
     def events(self, path: Path) -> Iterator["Event"]:
@@ -81,21 +78,24 @@ class Job(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How subtitles are read, in the same processes as videos are decoded."""
+    """The settings with which subtitles are read."""
 
     reader: transcripts.Reader
     timeout: float | None = None  # seconds that reading one file may take; None: by its size
 
     def limit(self, length: float = 0.0) -> float:
-        """Return the seconds that reading the subtitles of a video of that length may take."""
+        """Return the seconds that reading the subtitles of a video may take, by its length."""
         return _limit(self.timeout, length)
 
     def first_limit(self, task: transcripts.SubtitleTask) -> float:
-        """Return the seconds that a task may take: tracks lie all over the file of a video."""
+        """Return the seconds that a task may take, by the size of its file.
+
+        The tracks in a video lie all over its file.
+        """
         size = 0
         with contextlib.suppress(OSError):
             size = task.path.stat().st_size
-        return self.limit(size / _BYTES_A_SECOND)
+        return self.limit(size / _BYTES_PER_SECOND)
 
     def events(self, task: transcripts.SubtitleTask) -> Iterator[transcripts.Subtitles]:
         """Read subtitles."""
@@ -105,11 +105,11 @@ class Reading(NamedTuple):
 def _limit(timeout: float | None, length: float) -> float:
     if timeout is not None:
         return timeout
-    return LEAST_SECONDS + SLOWEST * min(max(length, 0.0), _MAX_LENGTH)
+    return BASE_SECONDS + SECONDS_PER_SECOND * min(max(length, 0.0), _MAX_LENGTH)
 
 
 class Opened(NamedTuple):
-    """A video was opened: its length in seconds, and when it was recorded (`video.Info`)."""
+    """A video was opened: its length in seconds, and its time of recording (`video.Info`)."""
 
     path: Path
     duration: float
@@ -117,7 +117,7 @@ class Opened(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """The next frames of a video: times in seconds [n], images [n, S, S, 3] of 8 bit."""
+    """The next frames of a video: times in seconds [n], images [n, S, S, 3] of uint8."""
 
     path: Path
     times: np.ndarray
@@ -125,7 +125,7 @@ class Frames(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """The next frames, encoded: times in seconds [n], unit vectors [n, d] of float16."""
+    """The next frames as embeddings: times in seconds [n], unit vectors [n, d] of float16."""
 
     path: Path
     times: np.ndarray
@@ -136,12 +136,12 @@ class Done(NamedTuple):
     """A video has ended."""
 
     path: Path
-    end: float = 0.0  # of its last frame, in seconds; 0 where that is not known
-    warning: str = ""  # what of it could not be used, in one line
+    end: float = 0.0  # of its last frame, in seconds; 0 if unknown
+    warning: str = ""  # one line on parts that could not be used
 
 
 class Failed(NamedTuple):
-    """A video could not be read, and why."""
+    """A video could not be read, with the reason."""
 
     path: Path
     reason: str
@@ -150,7 +150,7 @@ class Failed(NamedTuple):
 Event = Opened | Frames | Vectors | Done | Failed
 
 Source = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
-"""What yields the events of videos, as `decode` does; those that encode as well give `Vectors`."""
+"""Yields the events of videos, as `decode` does; one that also encodes yields `Vectors`."""
 
 
 def decode(
@@ -159,41 +159,47 @@ def decode(
     workers: int,
     pulse: Callable[[], None] = lambda: None,
 ) -> Generator[Any, None, None]:
-    """Decodes videos in processes; with no workers in this one. Calls `pulse` every second.
+    """Decode videos, or read subtitles, in processes.
 
-    Yields for each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any
-    point; those of one video in order, those of several mixed. A second `Opened` of a video begins
-    it again: what came before is void. A job of `Reading` takes tasks in the place of paths, and
-    yields `Subtitles` or `Failed` for each.
+    Args:
+      paths: videos for a `Job`, tasks for a `Reading`.
+      job: the settings.
+      workers: number of processes; 0 decodes in this one.
+      pulse: called at least every second.
+
+    Yields:
+      For each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any point.
+      Events of one video come in order, mixed with those of others. A second `Opened` starts a
+      video again: its earlier events are void. For each task, `Subtitles` or `Failed`.
 
     Raises:
-      SearchError: when no process can be started.
+      SearchError: if no process can be started.
     """
     if workers == 0:
         for path in paths:
-            for own in job.events(path):
+            for event in job.events(path):
                 pulse()
-                yield own
+                yield event
         return
     waiting = list(reversed(paths))
-    twice: set[Any] = set()
+    retried: set[Any] = set()
     pool = [_Worker(job) for _ in range(min(workers, len(paths)))]
     try:
         while pool:
             pulse()
-            left = min(PULSE, *(worker.left() for worker in pool))
-            ready = connection.wait([worker.pipe for worker in pool], left)
+            timeout = min(PULSE, *(worker.remaining() for worker in pool))
+            ready = connection.wait([worker.pipe for worker in pool], timeout)
             for worker in list(pool):
                 silent = worker.pipe not in ready
                 if not silent:
                     event = worker.receive()
-                elif worker.left() == 0.0:
+                elif worker.remaining() == 0.0:
                     event = worker.give_up()
                 else:
                     continue
                 killed = worker.ended and not silent
-                if killed and isinstance(event, Failed) and event.path not in twice:
-                    twice.add(event.path)
+                if killed and isinstance(event, Failed) and event.path not in retried:
+                    retried.add(event.path)
                     waiting.append(event.path)
                 elif event is not None:
                     yield event
@@ -213,38 +219,38 @@ def decode(
 
 
 class _Worker:
-    """A process that decodes one video after the other."""
+    """A process that decodes one video after another."""
 
     def __init__(self, job: Job | Reading) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.path: Any = None  # of the video that it decodes, or its task
+        self.pipe, worker_pipe = context.Pipe()
+        self.path: Any = None  # of the video that is being decoded, or the task
         self.ended = False
         self._ready = False
         self._job, self._limit, self._since = job, job.limit(), time.monotonic()
-        self._process = context.Process(target=_work, args=(theirs, job), daemon=True)
-        # Ctrl-C reaches every process of a terminal. The main one ends the others; inherited from
-        # here, the signal is blocked from their first instruction on.
+        self._process = context.Process(target=_work, args=(worker_pipe, job), daemon=True)
+        # Ctrl-C reaches every process of a terminal, but the main one ends the others. They inherit
+        # a mask that blocks the signal from their first instruction on.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
+            worker_pipe.close()
 
     def give(self, path: Any) -> None:
-        """Sends it a video to decode."""
+        """Send a video to decode."""
         self.path = path
         self._limit, self._since = self._job.first_limit(path), time.monotonic()
-        with contextlib.suppress(OSError):  # it has died: `receive` finds out
+        with contextlib.suppress(OSError):  # it crashed, which `receive` notices
             self.pipe.send(path)
 
     def receive(self) -> Any:
-        """The next event; None where the process has only said that it is ready."""
+        """Return the next event; None if the process only reported that it is ready."""
         try:
             event = self.pipe.recv()
         except (EOFError, OSError):
-            return self._died()
+            return self._handle_crash()
         self._since = time.monotonic()
         if not self._ready:
             self._ready = True
@@ -255,20 +261,20 @@ class _Worker:
             self.path = None
         return event
 
-    def left(self) -> float:
-        """Seconds until it must have sent an event; infinite where it has no video."""
+    def remaining(self) -> float:
+        """Return the seconds until it must send an event; infinite without a video."""
         if self.path is None or not self._ready:
             return math.inf
         return max(self._since + self._limit - time.monotonic(), 0.0)
 
     def give_up(self) -> Event:
-        """Ends the process, which hangs in its video."""
+        """End the process, which hangs in its video."""
         assert self.path is not None
         path, self.path, self.ended = self.path, None, True
         self._process.kill()
         return Failed(path, _too_slow(self._limit))
 
-    def _died(self) -> Event | None:
+    def _handle_crash(self) -> Event | None:
         self._process.join()
         code, path = self._process.exitcode, self.path
         self.ended, self.path = True, None
@@ -280,7 +286,7 @@ class _Worker:
         return None if path is None else Failed(path, f"its decoding process died (status {code})")
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self.pipe.close()
         self._process.terminate()
         self._process.join()
@@ -288,7 +294,7 @@ class _Worker:
 
 
 def _work(pipe: connection.Connection, job: Job | Reading) -> None:
-    """The loop of a process: decodes the videos whose paths it receives."""
+    """Decode the videos whose paths arrive through a pipe."""
     with contextlib.suppress(EOFError, OSError):  # the main process has ended
         pipe.send(None)
         while True:
@@ -297,12 +303,12 @@ def _work(pipe: connection.Connection, job: Job | Reading) -> None:
 
 
 def _events(path: Path, job: Job) -> Iterator[Event]:
-    """The events of a video, as long as they take no more time than there is."""
+    """Yield the events of a video, within its time limit."""
     spent, limit, reading = 0.0, job.limit(), _read(path, job)
     while True:
-        began = time.monotonic()
+        start = time.monotonic()
         event = next(reading, None)
-        spent += time.monotonic() - began
+        spent += time.monotonic() - start
         if event is None:
             return
         if isinstance(event, Opened):
@@ -316,7 +322,7 @@ def _events(path: Path, job: Job) -> Iterator[Event]:
 
 
 def _too_slow(limit: float) -> str:
-    return f"decoding it takes more than {limit:g} s: convert it, or give it more by --timeout"
+    return f"decoding takes more than {limit:g} s: convert the video, or raise --timeout"
 
 
 def _read(path: Path, job: Job) -> Generator[Event, None, None]:
@@ -328,12 +334,12 @@ def _read(path: Path, job: Job) -> Generator[Event, None, None]:
         last = -np.inf
         frames = job.video.sample(path, job.fps, job.size)
         for frame in frames:
-            # Times rise; a frame that came at the time of another could not be told from it.
-            time = max(float(frame.time), 0.0)
-            if not time > last:
+            # Times must rise: moments tell frames apart by them.
+            second = max(float(frame.time), 0.0)
+            if not second > last:
                 continue
-            last = time
-            times.append(time)
+            last = second
+            times.append(second)
             images.append(job.preprocess(frame.image))
             if len(times) == CHUNK:
                 yield Frames(path, np.asarray(times), np.stack(images))
@@ -341,7 +347,7 @@ def _read(path: Path, job: Job) -> Generator[Event, None, None]:
         if times:
             yield Frames(path, np.asarray(times), np.stack(images))
         if last < 0:
-            yield Failed(path, "it has no frame that can be decoded")
+            yield Failed(path, "no frame of it can be decoded")
             return
         end, warning = getattr(frames, "end", 0.0), getattr(frames, "warning", "")
         yield Done(path, float(end), _line(_unnamed(warning, path)) if warning else "")
@@ -351,22 +357,22 @@ def _read(path: Path, job: Job) -> Generator[Event, None, None]:
         yield Failed(path, error.strerror or _line(error))
     except MemoryError:
         yield Failed(path, "its frames do not fit into memory")
-    except Exception as error:  # decoders raise nearly anything on a damaged file
+    except Exception as error:  # on a damaged file, decoders raise nearly anything
         yield Failed(path, f"{type(error).__name__}: {_line(error)}")
 
 
 def _unnamed(text: str, path: Path) -> str:
-    """An error's text without the name of its file, which the report has already."""
+    """Return an error's text without the name of its file, which the report adds."""
     return text.removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
 
 
 def _line(error: BaseException | str) -> str:
-    """The first line of a message."""
+    """Return the first line of a message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 _DISK_ERRORS = frozenset(errno.errorcode) - {errno.EINVAL}
-"""Error numbers after which a file may be read another time; EINVAL is FFmpeg's, of formats."""
+"""Error numbers after which reading is tried again later; FFmpeg uses EINVAL for formats."""
 
 
 def _read_subtitles(
@@ -381,7 +387,7 @@ def _read_subtitles(
         if video is None:
             read = reader.tracks(path)
         elif os.path.realpath(path) != str(path):
-            return failed("it has become a link: not followed", False)
+            return failed("it is now a link, which is not followed", False)
         else:
             read = reader.file(path, video)
         cues = [(cue[0], cue[1], cue[2]) for cue in read]
@@ -392,11 +398,11 @@ def _read_subtitles(
         return failed(error.strerror or _line(error), False)
     except MemoryError:
         return failed("its subtitles do not fit into memory", True)
-    except Exception as error:  # decoders raise nearly anything on a damaged file
+    except Exception as error:  # on a damaged file, decoders raise nearly anything
         return failed(f"{type(error).__name__}: {_line(error)}", True)
     problem = "; ".join(map(str, getattr(read, "warnings", ())))
     if video is not None and not cues:
-        problem = problem or "it holds no cue"
+        problem = problem or "it has no cues"
     return transcripts.Subtitles(task, cues, problem, True)
 
 
@@ -409,16 +415,16 @@ def update_transcripts(
     timeout: float | None = None,
     pulse: Callable[[], None] = lambda: None,
 ) -> None:
-    """Read the subtitles that are new or changed, in processes; under the lock of the index.
+    """Read new and changed subtitles in processes, while the index is locked.
 
     Args:
       index: the index.
       video: the functions that read videos and subtitles.
-      report: takes a line for each subtitle file that gives nothing.
-      retry: reads again what failed before.
-      workers: how many processes read at most; 0: this one reads.
+      report: receives a line for each subtitle file without usable cues.
+      retry: whether to read files again that failed before.
+      workers: largest number of processes; 0 reads in this one.
       timeout: seconds that reading one file may take; None: by its size.
-      pulse: is called at least every second; when it raises, whole transcripts are kept.
+      pulse: called at least every second; if it raises, complete transcripts are kept.
     """
     if video.texts is None:
         return
@@ -437,6 +443,6 @@ def update_transcripts(
 
 
 def encode(encoder: Encoder, frames: Frames) -> Vectors:
-    """The vectors of frames as an index keeps them."""
+    """Return the embeddings of frames, in the form that an index stores."""
     vectors = unit(np.asarray(encoder.encode_images(frames.images), np.float64))
     return Vectors(frames.path, frames.times, vectors.astype(np.float16))

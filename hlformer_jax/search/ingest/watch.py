@@ -1,16 +1,15 @@
-"""An index that follows its folders, until it is stopped.
+"""Keeping an index up to date with its folders until it is stopped.
 
-A change that the system tells only says when to look. A look compares the stamps of all files with
-their records: so what happened while nothing watched, or on a disk that tells nothing, is found as
-well, at the start and every `RESCAN` seconds. A file is read once its stamp has been the same for
-some seconds, which one that is still copied has not, and all that are ready are indexed together.
+A change that the system reports only says when to scan. A scan compares the stamps of all files
+with their records, so it also finds what happened before watching began, or on a disk that reports
+nothing; it runs at the start, after changes and every `RESCAN` seconds. A file is read once its
+stamp has been the same for some seconds, so a file that is still being copied waits. All files that
+are ready are indexed together.
 
-The lock of the index is held while that is done and not between: others may write then, and a kill
-at any moment costs what `extract` says.
+The index is locked only while it is written, so other processes can write in between.
 """
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,205 +26,282 @@ from hlformer_jax.search.ingest.extract import index_folder, real_video
 from hlformer_jax.text import printable
 
 SETTLE = 5.0
-"""Seconds for which a file must not have changed."""
+"""Seconds for which a file must not have changed before it is read."""
 
 RESCAN = 600.0
-"""Seconds between two scans of the folders where the system reports no change."""
+"""Seconds between two scans of the folders if the system reports no change."""
 
 POLL = 10_000
-"""Milliseconds between two looks at all files where the system tells of no change."""
+"""Milliseconds between two scans if the system cannot watch the folders."""
 
-TICK = 1000  # milliseconds between two looks at the clock, and for folders that come and go
+TICK = 1000
+"""Milliseconds between two checks of the clock and of folders that appear and disappear."""
 
 
-def watched(
-    directory: Path, say: Callable[[str], None] = lambda line: None
+def watch_changes(
+    directory: Path, report: Callable[[str], None] = lambda line: None
 ) -> Iterator[Collection[str]]:
-    """Paths that have changed in the folders of an index: every second, then often none.
+    """Yield the changed paths in the folders of an index, every second, often none.
 
-    Where the system has no watch left to give, all files are looked at every `POLL` milliseconds,
-    and `say` takes a line about it.
+    Args:
+      directory: the directory of the index.
+      report: receives a line if the system has no watches left, so that all files are polled every
+        `POLL` milliseconds.
 
     Raises:
-      MissingExtra: without the package `watchfiles`.
-      SearchError: when the index is deleted.
+      MissingExtra: if the package `watchfiles` is not installed.
+      SearchError: if the index is deleted.
     """
     watchfiles = optional("watchfiles", "search")
-    own = directory.resolve()
-    outside = lambda change, path: own not in Path(path).parents
-    read = functools.lru_cache(1)(lambda stamp: Index.open(directory))
-    polls = False
+    index_path = directory.resolve()
+    opened = _ReopenedIndex(directory)
+    must_poll = False
 
-    def now() -> dict[str, Path]:
-        try:
-            stamp = Stamp.of((directory / storage.MANIFEST).stat())
-        except FileNotFoundError:
-            raise SearchError(
-                f"{directory} is no index any more: it was deleted or moved"
-            ) from None
-        return _there(read(stamp))
+    def is_outside(change: object, path: str) -> bool:
+        return index_path not in Path(path).parents
 
     while True:
-        there = now()
-        if not there:  # nothing tells when one comes
+        roots = opened.online_roots()
+        if not roots:  # the system does not report a root that appears
             yield [str(directory)]
             time.sleep(TICK / 1000)
             continue
-        changes_of = watchfiles.watch(
-            *there.values(), watch_filter=outside, rust_timeout=TICK, yield_on_timeout=True,
-            ignore_permission_denied=True, force_polling=polls or None, poll_delay_ms=POLL,
+        batches = watchfiles.watch(
+            *roots.values(), watch_filter=is_outside, rust_timeout=TICK, yield_on_timeout=True,
+            ignore_permission_denied=True, force_polling=must_poll or None, poll_delay_ms=POLL,
         )  # fmt: skip
-        number = 0
+        is_first = True
         while True:
             try:
-                changes = next(changes_of)
-            except FileNotFoundError:  # a folder went away meanwhile
+                changes = next(batches)
+            except FileNotFoundError:  # a root disappeared meanwhile
                 break
-            except (OSError, RuntimeError) as error:  # watchfiles' own is a RuntimeError
-                if polls or number:
+            except (OSError, RuntimeError) as error:  # watchfiles raises a RuntimeError
+                if must_poll or not is_first:
                     raise
-                polls = True
+                must_poll = True
                 reason = " ".join(str(error).split())
-                say(
-                    f"the system gives no more watches ({reason}): files are looked at every"
+                report(
+                    f"the system has no watches left ({reason}): files are polled every"
                     f" {POLL / 1000:g} s; raise fs.inotify.max_user_instances and max_user_watches"
                 )
                 break
-            # At first it is not known what changed before it was watched.
-            yield [path for _, path in changes] or [str(directory)] * (number == 0)
-            number += 1
-            if now() != there:
+            # Changes before the watch began are not reported.
+            yield [path for _, path in changes] or ([str(directory)] if is_first else [])
+            is_first = False
+            if opened.online_roots() != roots:
                 break
+
+
+class _ReopenedIndex:
+    """The index of a directory, read again whenever it has changed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stamp: Stamp | None = None
+        self._index: Index | None = None
+
+    def online_roots(self) -> dict[str, Path]:
+        """Return the roots that can be reached, by name."""
+        try:
+            stamp = Stamp.of((self._directory / storage.MANIFEST).stat())
+        except FileNotFoundError:
+            raise SearchError(
+                f"{self._directory} is not an index any more: it was deleted or moved"
+            ) from None
+        if self._index is None or stamp != self._stamp:
+            self._index, self._stamp = Index.open(self._directory), stamp
+        return _online_roots(self._index)
 
 
 def follow(
     directory: Path,
     encoder: Encoder,
     settle: float = SETTLE,
-    say: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
     video: Video | None = None,
     changes: Iterable[Collection[str]] | None = None,
     **options: Any,
 ) -> None:
-    """Keeps an index up to date until `changes` end, which those of `watched` never do.
+    """Keep an index up to date until `changes` end; `watch_changes` never ends.
 
     Args:
-      directory: that of the index.
+      directory: the directory of the index.
       encoder: the encoder of the index.
       settle: seconds for which a file must not have changed before it is read.
-      say: takes a line for each video that is indexed, moved, gone, back, or not to be read, and
-        where another process writes, which is waited for.
-      video: the functions that read videos; those of `hlformer_jax.video` by default.
-      changes: paths that have changed; empty where none has.
-      options: of `extract.index_folder`.
+      report: receives a line for each video that was indexed or moved, disappeared, came back or
+        could not be read, and when another process is writing.
+      video: the functions that read videos; by default `hlformer_jax.video`.
+      changes: batches of changed paths, some of them empty.
+      options: further options of `extract.index_folder`.
 
     Raises:
-      SearchError: when the encoder is another one, or the disk is full.
-      DamagedError: when the manifest is damaged.
+      SearchError: if the encoder is not the index's, or the disk is full.
+      DamagedError: if the index is damaged.
     """
-    video = video or real_video()
-    suffixes = frozenset(video.texts.suffixes if video.texts else ())
-    seen: dict[str, tuple[Stamp, float]] = {}  # what differs from its record, and since when
-    tried: dict[str, Stamp] = {}  # what was indexed, or failed, here
-    texts: set[str] = set()
-    gone: set[str] | None = None
-    away: set[str] = set()
-    due, begun, waiting = 0.0, False, False
-    for changed in watched(directory, say) if changes is None else changes:
-        now = time.monotonic()
-        texts |= {path for path in changed if Path(path).suffix.lower() in suffixes}
-        due = min(due, now + settle) if changed else due
-        if now < due:
-            continue
-        index = Index.open(directory)
-        stamps = _differing(index, video, tried)
-        seen = {
-            name: seen[name] if name in seen and seen[name][0] == stamp else (stamp, now)
-            for name, stamp in stamps.items()
+    follower = Follower(directory, encoder, settle, report, video or real_video(), options)
+    for changed in watch_changes(directory, report) if changes is None else changes:
+        follower.step(changed)
+
+
+class Follower:
+    """The state of keeping one index up to date, between two batches of changes."""
+
+    def __init__(
+        self,
+        directory: Path,
+        encoder: Encoder,
+        settle: float,
+        report: Callable[[str], None],
+        video: Video,
+        options: Mapping[str, Any],
+    ) -> None:
+        """Take the arguments of `follow`."""
+        self._directory, self._encoder, self._settle = directory, encoder, settle
+        self._report, self._video, self._options = report, video, options
+        self._suffixes = frozenset(video.texts.suffixes if video.texts else ())
+        # Files that differ from their records, with their stamp and when it was first met.
+        self._changed_files: dict[str, tuple[Stamp, float]] = {}
+        self._attempted: dict[str, Stamp] = {}  # files that were indexed, or failed, here
+        self._changed_subtitles: set[str] = set()
+        self._offline: set[str] | None = None  # None until all files have settled once
+        self._offline_roots: set[str] = set()
+        self._next_scan = 0.0
+        self._has_indexed = self._is_waiting = False
+
+    def step(self, changed: Collection[str]) -> None:
+        """Take a batch of changed paths, and scan and index if it is time to."""
+        second = time.monotonic()
+        self._changed_subtitles |= {
+            path for path in changed if Path(path).suffix.lower() in self._suffixes
         }
-        old = time.time() - settle
-        ready = {
-            name: stamp
-            for name, (stamp, since) in seen.items()
-            if stamp.changed_ns / 1e9 <= old or now - since >= settle
+        if changed:
+            self._next_scan = min(self._next_scan, second + self._settle)
+        if second < self._next_scan:
+            return
+        index = Index.open(self._directory)
+        self._scan(index, second)
+        ready = self._settled_files(second)
+        if ready or self._changed_subtitles or not self._has_indexed:
+            if not self._index_files(index, ready):
+                self._next_scan = second + self._settle
+                return
+        self._has_indexed, self._is_waiting = True, False
+        self._attempted |= ready
+        self._changed_subtitles.clear()
+        all_settled = len(ready) == len(self._changed_files)
+        self._next_scan = second + (RESCAN if all_settled else self._settle)
+        self._report_roots(index)
+        if all_settled:  # until then, an offline video may have moved
+            self._report_offline(index)
+
+    def _scan(self, index: Index, second: float) -> None:
+        """Find the files that differ from their records, and since when they are as they are."""
+        stamps = _changed_stamps(index, self._video, self._attempted)
+        since = {}
+        for path, stamp in stamps.items():
+            earlier = self._changed_files.get(path)
+            if earlier is not None and earlier[0] == stamp:
+                since[path] = earlier[1]
+        self._changed_files = {
+            path: (stamp, since.get(path, second)) for path, stamp in stamps.items()
         }
-        if ready or texts or not begun:
-            before = dict(index.manifest.videos)
-            paths = [index.path(name) for name in ready]
-            try:
-                index_folder(
-                    index, encoder, only=paths, restore=False, video=video, report=say, **options
-                )
-            except LockedError as error:
-                if not waiting:
-                    say(f"{error}; this goes on then")
-                due, waiting = now + settle, True
-                continue
-            for line in _news(before, index.manifest.videos):
-                say(line)
-            for path in sorted(texts):
-                say(f"subtitles {printable(path)}")
-        begun, waiting = True, False
-        tried |= ready
-        texts.clear()
-        due = now + (RESCAN if len(ready) == len(seen) else settle)
+
+    def _settled_files(self, second: float) -> dict[str, Stamp]:
+        """Return the files that have not changed for long enough, by their clock or this one."""
+        latest = time.time() - self._settle
+        return {
+            path: stamp
+            for path, (stamp, since) in self._changed_files.items()
+            if stamp.changed_ns / 1e9 <= latest or second - since >= self._settle
+        }
+
+    def _index_files(self, index: Index, ready: Collection[str]) -> bool:
+        """Index files and subtitles; return False if another process is writing."""
+        before = dict(index.manifest.videos)
+        try:
+            index_folder(
+                index, self._encoder, only=[index.path(path) for path in ready], restore=False,
+                video=self._video, report=self._report, **self._options,
+            )  # fmt: skip
+        except LockedError as error:
+            if not self._is_waiting:
+                self._report(f"{error}; waiting for it")
+            self._is_waiting = True
+            return False
+        for line in _describe_changes(before, index.manifest.videos):
+            self._report(line)
+        for path in sorted(self._changed_subtitles):
+            self._report(f"subtitles {printable(path)}")
+        return True
+
+    def _report_roots(self, index: Index) -> None:
+        """Report the roots that went offline or came back."""
         roots = index.roots
-        now_away = {name for name in roots if not index.is_there(name)}
-        for name in sorted(now_away ^ away):
-            ends = "is not there: its videos are kept" if name in now_away else "is there again"
-            say(f"{roots.get(name, name)} {ends}")
-        away = now_away
-        if len(ready) == len(seen):  # what is missing may be what comes under another name
-            missing = _missing(index, away)
-            if gone is None:
-                gone = missing
-                say(f"{len(gone)} videos are offline (kept until prune)") if gone else None
-            for name in sorted(missing - gone):
-                say(f"gone {printable(name)} (kept until prune)")
-            back = {name for name in gone - missing if storage.split_name(name)[0] not in away}
-            for name in sorted(back & index.manifest.videos.keys()):
-                say(f"back {printable(name)}")
-            gone = (gone | missing) - back
+        offline = {name for name in roots if not index.is_there(name)}
+        for name in sorted(offline ^ self._offline_roots):
+            state = "is offline: its videos are kept" if name in offline else "is online again"
+            self._report(f"{roots.get(name, name)} {state}")
+        self._offline_roots = offline
+
+    def _report_offline(self, index: Index) -> None:
+        """Report the videos that disappeared or came back."""
+        offline = _offline_videos(index, self._offline_roots)
+        if self._offline is None:
+            self._offline = offline
+            if offline:
+                self._report(f"{len(offline)} videos are offline (kept until prune)")
+        for path in sorted(offline - self._offline):
+            self._report(f"offline {printable(path)} (kept until prune)")
+        returned = {
+            path
+            for path in self._offline - offline
+            if storage.split_name(path)[0] not in self._offline_roots
+        }
+        for path in sorted(returned & index.manifest.videos.keys()):
+            self._report(f"online again {printable(path)}")
+        self._offline = (self._offline | offline) - returned
 
 
-def _there(index: Index) -> dict[str, Path]:
+def _online_roots(index: Index) -> dict[str, Path]:
     return {name: root for name, root in index.roots.items() if index.is_there(name)}
 
 
-def _differing(index: Index, video: Video, tried: Mapping[str, Stamp]) -> dict[str, Stamp]:
-    """The stamps of files that are not as their records say, but for those that were tried."""
-    known, inside = index.manifest, index.directory.resolve()
-    found = {}
-    for root in _there(index).values():
-        with contextlib.suppress(UserError, OSError):  # it went away meanwhile
-            for path in video.find(root, lambda line: None, lambda: None):
-                name = index.name_below(path)
-                if name is None or name in known.excluded or inside in path.parents:
+def _changed_stamps(index: Index, video: Video, attempted: Mapping[str, Stamp]) -> dict[str, Stamp]:
+    """Return the stamps of files that differ from their records and were not attempted."""
+    manifest, index_path = index.manifest, index.directory.resolve()
+    stamps = {}
+    for root in _online_roots(index).values():
+        with contextlib.suppress(UserError, OSError):  # the root went offline meanwhile
+            for file in video.find(root, lambda line: None, lambda: None):
+                path = index.name_below(file)
+                if path is None or path in manifest.excluded or index_path in file.parents:
                     continue
                 with contextlib.suppress(OSError):
-                    stamp = Stamp.of(path.stat())
-                    record = known.videos.get(name)
-                    if stamp != tried.get(name) and (record is None or record.stamp != stamp):
-                        found[name] = stamp
-    return found
+                    stamp = Stamp.of(file.stat())
+                    record = manifest.videos.get(path)
+                    if stamp != attempted.get(path) and (record is None or record.stamp != stamp):
+                        stamps[path] = stamp
+    return stamps
 
 
-def _missing(index: Index, away: Collection[str]) -> set[str]:
-    """Videos that are not at their paths, in folders that are there."""
-    videos = index.manifest.videos.items()
-    names = [
-        name for name, one in videos if one.indexed and storage.split_name(name)[0] not in away
+def _offline_videos(index: Index, offline_roots: Collection[str]) -> set[str]:
+    """Return the indexed videos that are not at their paths, below roots that are online."""
+    paths = [
+        path
+        for path, record in index.manifest.videos.items()
+        if record.indexed and storage.split_name(path)[0] not in offline_roots
     ]
-    return absent({name: index.path(name) for name in names})
+    return absent({path: index.path(path) for path in paths})
 
 
-def _news(before: Mapping[str, Record], after: Mapping[str, Record]) -> Iterator[str]:
-    """A line for each video that was indexed, or has another path."""
-    left = {one.id: name for name, one in before.items() if name not in after}
-    for name, one in sorted(after.items()):
-        old = before.get(name)
-        if one.indexed and (old is None or not old.indexed or old.content != one.content):
-            if one.id in left:
-                yield f"moved {printable(left[one.id])} to {printable(name)}"
+def _describe_changes(before: Mapping[str, Record], after: Mapping[str, Record]) -> Iterator[str]:
+    """Yield a line for each video that was indexed or moved."""
+    removed = {record.id: path for path, record in before.items() if path not in after}
+    for path, record in sorted(after.items()):
+        old = before.get(path)
+        if record.indexed and (old is None or not old.indexed or old.content != record.content):
+            if record.id in removed:
+                yield f"moved {printable(removed[record.id])} to {printable(path)}"
             else:
-                yield f"indexed {printable(name)} ({one.duration:.0f} s)"
+                yield f"indexed {printable(path)} ({record.duration:.0f} s)"

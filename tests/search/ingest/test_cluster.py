@@ -63,7 +63,7 @@ def records(index):
 @pytest.mark.parametrize("address", ["ray://me:cret@127.0.0.1:1", "ray://me:s cret@", "me:cret@h"])
 def test_an_address_of_a_cluster_does_not_show_its_password(address):
     with pytest.raises(SearchError) as refused:
-        cluster._answers(address)
+        cluster._check_address(address)
     assert "cret" not in str(refused.value)
 
 
@@ -120,7 +120,7 @@ def test_a_video_that_is_not_there_or_another_on_a_machine_names_the_machine(tmp
     found = [actor._videos([{"path": os.fsencode(one), "size": size}])[0] for one, size in asked]
     where = f"on {socket.gethostname()}, a machine of the cluster"
     assert found[0] == [Failed(path, f"it is another file {where}")]
-    assert found[1] == [Failed(tmp_path / "gone.film", f"it is not there {where}")]
+    assert found[1] == [Failed(tmp_path / "gone.film", f"it is missing {where}")]
     assert [type(event).__name__ for event in found[2]] == ["Opened", "Vectors", "Done"]
 
 
@@ -133,7 +133,7 @@ def test_an_actor_has_a_gpu_or_else_a_machine():
     gpus = [node(CPU=64.0, GPU=8.0), node(CPU=16.0, GPU=1.0), node(CPU=4.0)]
     assert cluster._share(gpus) == (9, 8, 1)
     assert cluster._share([node(CPU=2.0, GPU=4.0)]) == (4, 1, 1)
-    with pytest.raises(SearchError, match="no machine of the Ray cluster has a core"):
+    with pytest.raises(SearchError, match="no machine of the Ray cluster has a free core"):
         cluster._share([node(memory=1.0), node(CPU=0.0)])
 
 
@@ -154,8 +154,8 @@ def test_an_address_that_does_not_answer_is_a_line():
     for address, complaint in {
         f"127.0.0.1:{port}": "no cluster answers there .Connection refused.; start it by",
         f"ray://127.0.0.1:{port}": "no cluster answers there",
-        "nowhere": "is no address: give HOST:PORT of a Ray cluster",
-        "host:many": "is no address",
+        "nowhere": "is not an address: give HOST:PORT of a Ray cluster",
+        "host:many": "is not an address",
         "auto": "Ray does not connect .Could not find any running instance.*; give HOST:PORT",
     }.items():
         with pytest.raises(SearchError, match=f"^--ray={address}:? .*{complaint}") as refused:

@@ -144,7 +144,7 @@ def test_a_broken_file_is_named_skipped_and_tried_again_when_asked_or_changed(in
     report, told = archive.fill(index)
     assert counts(report) == {"failed": 2, "unchanged": 3}
     assert "bad.film: is no film: copy it again" in told
-    assert "empty.film: it has no frame that can be decoded" in told
+    assert "empty.film: no frame of it can be decoded" in told
     failed = [entry for entry in index.entries() if entry.state == "failed"]
     assert ["is no film" in failed[0].reason, failed[1].frames] == [True, 0]
     assert counts(archive.fill(index)[0]) == {"unchanged": 3, "skipped": 2}
@@ -354,7 +354,7 @@ def raises(error):
 @pytest.mark.parametrize(
     ("sample", "reason"),
     [
-        (frames_at([]), "it has no frame that can be decoded"),
+        (frames_at([]), "no frame of it can be decoded"),
         (raises(OSError(5, "Input/output error")), "Input/output error"),
         (raises(MemoryError()), "its frames do not fit into memory"),
         (raises(RuntimeError("odd\nand more")), "RuntimeError: odd"),

@@ -27,7 +27,7 @@ def following(index, settle=0.3, changes=True):
     told, stop, failed = [], threading.Event(), []
 
     def until_stopped():
-        for one in watch.watched(index.directory):
+        for one in watch.watch_changes(index.directory):
             if stop.is_set():
                 return
             yield one if changes else ()
@@ -75,17 +75,17 @@ def test_what_changes_is_a_line_and_is_in_the_index(index, films, tmp_path, monk
         archive.film(films / "a.film", ["blue"] * 6)
         wait("indexed a.film (6 s)")
         (films / "a.film").unlink()
-        wait("gone a.film")
+        wait("offline a.film")
         archive.film(films / "b.film", ["green"] * 20)
-        wait("back b.film")
+        wait("online again b.film")
         (films / "bad.film").write_bytes(b"broken")
         wait("is no film")
         (films / "before.srt").write_text("1\n00:00:00,000 --> 00:00:02,000\nahoy\n")
         wait(f"subtitles {films / 'before.srt'}")
         films.rename(tmp_path / "away")
-        wait(f"{films} is not there")
+        wait(f"{films} is offline")
         (tmp_path / "away").rename(films)
-        wait(f"{films} is there again")
+        wait(f"{films} is online again")
         disk = tmp_path / "disk"
         archive.film(disk / "d.film", ["black"] * 9)
         other = Index.open(index.directory)
@@ -150,23 +150,23 @@ def test_without_a_watch_of_the_system_files_are_looked_at(index, films, monkeyp
     monkeypatch.setattr(watchfiles, "watch", limited)
     monkeypatch.setattr(watch, "POLL", 50)
     monkeypatch.setattr(watch, "TICK", 50)
-    changes = watch.watched(index.directory, told.append)
+    changes = watch.watch_changes(index.directory, told.append)
     assert next(changes) == [str(index.directory)]
     archive.film(films / "new.film", ["red"] * 3)
     assert any(str(films / "new.film") in next(changes) for _ in range(100))
     [line] = told
-    assert "max_user_" in line and "no more watches" in line and "\n" not in line
+    assert "max_user_" in line and "no watches left" in line and "\n" not in line
 
 
 def test_an_index_that_is_deleted_while_it_is_watched_is_a_line(index):
-    changes = watch.watched(index.directory)
+    changes = watch.watch_changes(index.directory)
     next(changes)
     shutil.rmtree(index.directory)
     with pytest.raises(SearchError, match="deleted or moved"):
         for _ in range(3):
             next(changes)
     with pytest.raises(SearchError, match="deleted or moved"):
-        next(watch.watched(index.directory))
+        next(watch.watch_changes(index.directory))
 
 
 def test_what_was_removed_stays_out_and_what_fails_is_tried_once(index, films):

@@ -235,7 +235,7 @@ def test_a_file_that_becomes_a_link_is_not_read(tmp_path, root):
     task.path.unlink()
     task.path.symlink_to(write(tmp_path / "secret.srt", "secret"))
     [read] = decoding.Reading(VIDEO.texts).events(task)
-    assert read.cues == () and "become a link" in read.problem and not read.is_final
+    assert read.cues == () and "now a link" in read.problem and not read.is_final
 
 
 def test_special_files_are_never_opened(tmp_path, root):

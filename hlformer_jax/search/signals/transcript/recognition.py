@@ -153,7 +153,7 @@ def load_speech(model: str, language: str = "", audio: str = "default") -> "Spee
     """
     whisper = optional("faster_whisper", "speech")
     vad = optional("faster_whisper.vad", "speech")
-    optional("langcodes", "speech")
+    optional("langcodes", "search")
     try:
         loaded = whisper.WhisperModel(model, compute_type="auto")
         if language and language not in loaded.supported_languages:
@@ -342,12 +342,12 @@ def _new_track() -> dict[str, Any]:
 
 def _is_language(tag: str) -> bool:
     """Return whether a track's tag names a language."""
-    return bool(tag) and optional("langcodes", "speech").tag_is_valid(tag)
+    return bool(tag) and optional("langcodes", "search").tag_is_valid(tag)
 
 
 def _same_language(language: str, tag: str) -> bool:
     """Return whether a track's tag, such as "ger" or "de-AT", means a language of Whisper."""
-    langcodes = optional("langcodes", "speech")
+    langcodes = optional("langcodes", "search")
     with contextlib.suppress(langcodes.LanguageTagError):
         # 10: regional and close variants, such as Norwegian and Bokmål, but no sister languages.
         return bool(langcodes.tag_distance(language, tag) < 10)
@@ -593,7 +593,7 @@ class Checkpoint:
 
 
 class Position(NamedTuple):
-    """How far the recognition of an index has come."""
+    """The progress of the recognition of an index."""
 
     done: int  # videos
     total: int

@@ -1,22 +1,25 @@
-"""Which subtitle files belong to which videos, decided by their names alone.
+"""Matching of subtitle files to videos by their names alone.
 
 A subtitle file belongs to the video whose name its own begins with: `a.srt`, `a.mp4.srt`, and
 `a.en.srt`, `a.English.forced.srt` or `a_pt-BR.srt`, where the words between the video's name and
-the suffix say a language or a kind. Of several videos it belongs to the one with the longest name:
-`holiday.new.srt` is of `holiday.new.mp4`, indexed or not, and never of `holiday.mp4`. Any other
-word (`holiday.cut.srt`) may name a video that is not there, so the file is left out with a reason.
+the suffix name a language or a kind. If several videos match, the one with the longest name wins:
+`holiday.new.srt` belongs to `holiday.new.mp4`, indexed or not, and never to `holiday.mp4`. Any
+other word (`holiday.cut.srt`) may name a missing video, so the file is left out with a reason.
 Case and Unicode composition do not count, unless they tell two videos apart. The same rules hold in
-a folder `Subs` or `Subtitles` beside the videos. There `Subs/a/2_English.srt` is of `a.mp4`, and
-`Subs/2_English.srt` is of the only video beside `Subs`.
+a folder `Subs` or `Subtitles` beside the videos. There `Subs/a/2_English.srt` belongs to
+`a.mp4`, and `Subs/2_English.srt` to the only video beside `Subs`.
 
 All work is linear in the number of names, and bounded by the length of each name.
 """
 
+import functools
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
+
+from hlformer_jax.lazy import optional
 
 UNREAD_SUFFIXES = frozenset({".idx", ".sup", ".mks", ".stl", ".pjs", ".usf"})
 """Suffixes of subtitle files that no reader takes: mostly pictures of text."""
@@ -30,56 +33,55 @@ NO_VIDEO = "it has the name of no video"
 MAX_WORDS = 6
 """Most words between a video's name and the suffix of its subtitle file."""
 
-_LANGUAGE_CODES = frozenset(
-    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu"
-    " cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi"
-    " ho hr ht hu hy hz ia id ie ig ii ik in io is it iu iw ja ji jv ka kg ki kj kk kl km kn"
-    " ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mo mr ms mt my na nb"
-    " nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se"
-    " sg sh si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty"
-    " ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
-    # Of three letters, without those that are English words or months (may, mar, sun, run, new …).
-    " afr alb amh ara arm aze baq bel ben bos bul bur cat ces chi cmn cym cze dan deu div dut"
-    " ell eng epo est eus fas fao fil fin fra fre fry gle glg geo ger gre grn guj hau heb hin"
-    " hrv hun hye ice ind isl ita jav jpn kan kat kaz khm kir kor kur lao lav lit ltz mac mal"
-    " mao mkd mlg mlt mon mri msa mya nep nld nob nno nor ori per pol por pob pus ron rum rus"
-    " scr sin slk slo slv sna som spa spl sqi srp swa swe tam tat tel tgk tgl tha tib tuk tur"
-    " uig ukr urd uzb vie wel xho yid yor yue zho zhs zht zul chs cht".split()
+
+def _plain(word: str) -> str:
+    """Return a folded word without accents."""
+    letters = unicodedata.normalize("NFD", word)
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+def _plain_words(text: str) -> frozenset[str]:
+    return frozenset(map(_plain, text.split()))
+
+
+_CODES_BESIDE_ISO = frozenset("chs cht cmn fil pob spl tgl tl yue zhs zht".split())
+"""Usual codes of languages without two letters in ISO 639, or that are not in ISO 639."""
+
+_ENGLISH_WORDS = frozenset("her kin lat lug mar may nav pan run sag san snd sun ton vol".split())
+"""Codes that are more often English words, months or names."""
+
+_LANGUAGE_NAMES = _plain_words(
+    "afrikaans albanian amharic arabic armenian azerbaijani basque belarusian bengali"
+    " bosnian brazilian bulgarian burmese cantonese castilian catalan chinese croatian"
+    " czech danish dari dutch english esperanto estonian farsi filipino finnish flemish"
+    " french galician georgian german greek gujarati haitian hausa hebrew hindi hungarian"
+    " icelandic indonesian irish italian japanese javanese kannada kazakh khmer korean"
+    " kurdish kyrgyz lao latin latvian lithuanian luxembourgish macedonian malay"
+    " malayalam maltese mandarin marathi mongolian nepali norwegian pashto persian polish"
+    " portuguese punjabi romanian russian serbian sinhala slovak slovene slovenian somali"
+    " spanish swahili swedish tagalog tajik tamil tatar telugu thai tibetan turkish"
+    " turkmen ukrainian urdu uyghur uzbek vietnamese welsh yiddish yoruba zulu"
+    # As their speakers write them.
+    " bahasa bosanski brasileiro català čeština česky cymraeg dansk deutsch eesti"
+    " ellinika español euskara français gaeilge galego hrvatski indonesia íslenska"
+    " italiano kiswahili latviešu lietuvių magyar melayu nederlands nihongo norsk polski"
+    " português română russkij schweizerdeutsch shqip slovenčina slovensky slovenščina"
+    " srpski suomi svenska tagalog tiếng türkçe vlaams việt беларуская български қазақ"
+    " македонски монгол русский српски тоҷикӣ українська ελληνικά עברית العربية فارسی"
+    " اردو हिन्दी हिंदी বাংলা தமிழ் తెలుగు ไทย ქართული հայերեն 日本語 中文 汉语 漢語 普通话"
+    " 國語 国语 粤语 粵語 简体 簡體 繁体 繁體 한국어 简体中文 簡體中文 繁体中文 繁體中文"
 )
-_LANGUAGE_NAMES = frozenset(
-    "afrikaans albanian amharic arabic armenian azerbaijani basque belarusian bengali bosnian"
-    " brazilian bulgarian burmese cantonese castilian catalan chinese croatian czech danish"
-    " dari dutch english esperanto estonian farsi filipino finnish flemish french galician"
-    " georgian german greek gujarati haitian hausa hebrew hindi hungarian icelandic indonesian"
-    " irish italian japanese javanese kannada kazakh khmer korean kurdish kyrgyz lao latin"
-    " latvian lithuanian luxembourgish macedonian malay malayalam maltese mandarin marathi"
-    " mongolian nepali norwegian pashto persian polish portuguese punjabi romanian russian"
-    " serbian sinhala slovak slovene slovenian somali spanish swahili swedish tagalog tajik"
-    " tamil tatar telugu thai tibetan turkish turkmen ukrainian urdu uyghur uzbek vietnamese"
-    " welsh yiddish yoruba zulu"
-    # As their speakers write them, with and without accents.
-    " bahasa bosanski brasileiro català catala cestina cesky čeština česky cymraeg dansk"
-    " deutsch eesti ellinika español espanol euskara français francais gaeilge galego hrvatski"
-    " indonesia íslenska islenska italiano kiswahili latviešu latviesu lietuvių lietuviu"
-    " magyar melayu nederlands nihongo norsk polski português portugues română romana russkij"
-    " schweizerdeutsch shqip slovenčina slovencina slovensky slovenščina slovenscina srpski"
-    " suomi svenska tagalog tiếng tieng türkçe turkce vlaams việt viet беларуская български"
-    " қазақ македонски монгол русский српски тоҷикӣ українська ελληνικά ελληνικα עברית العربية"
-    " فارسی اردو हिन्दी हिंदी বাংলা தமிழ் తెలుగు ไทย ქართული հայերեն"
-    " 日本語 中文 汉语 漢語 普通话 國語 国语 粤语 粵語 简体 簡體 繁体 繁體 한국어"
-    " 简体中文 簡體中文 繁体中文 繁體中文".split()
-)
-_KINDS = frozenset(
+_KINDS = _plain_words(
     "asr ass autogenerated caption captions cc default dubtitle forced hi hoh impaired lyrics"
-    " sdh signs sub subs subtitle subtitles transcript transcription utf8 whisper".split()
+    " sdh signs sub subs subtitle subtitles transcript transcription utf8 whisper"
 )
-_FURTHER_WORDS = frozenset(
-    "america american auto bokmål bokmal brasil brazil british canada canadian commentary"
+_FURTHER_WORDS = _plain_words(
+    "america american auto bokmål brasil brazil british canada canadian commentary"
     " comments complete corrected cyrillic cyrl deaf dialogue director directors dub dubbed"
     " europe european external for foreign full generated hans hant hard hearing latam latin"
-    " latinoamérica latinoamerica latn machine mexican mexico modern normal nynorsk of only"
+    " latinoamérica latn machine mexican modern normal nynorsk of only"
     " orig original parts simplified song songs spain synced text the title titles track"
-    " traditional translated translation uk us usa utf".split()
+    " traditional translated translation uk us usa utf"
 )
 """Words about subtitles beside a language or a kind; alone they may name another video."""
 
@@ -95,7 +97,7 @@ class Matches(NamedTuple):
 
     of_video: dict[str, list[str]]  # by a video's name, in the order of the files' names
     left_out: dict[str, str]  # by the file's name, why it belongs to no video
-    near: dict[str, str]  # of those left out, the video whose name the file's begins with
+    near: dict[str, str]  # by a left-out file's name, the video whose name it begins with
 
 
 def fold(name: str) -> str:
@@ -113,9 +115,9 @@ def is_qualifier(words: str) -> bool:
     if not 0 < len(qualifiers) <= MAX_WORDS:
         return False
     after_language = says_something = False
-    for word in qualifiers:
+    for word in map(_plain, qualifiers):
         kind = word.rstrip("0123456789") or word
-        if word in _LANGUAGE_CODES or word in _LANGUAGE_NAMES:
+        if word in _LANGUAGE_NAMES or _is_language_code(word):
             after_language = says_something = True
         elif kind in _KINDS or word in _KINDS:
             says_something = True
@@ -127,6 +129,18 @@ def is_qualifier(words: str) -> bool:
         elif not (after_language and len(word) == 2 and word.isalpha()):  # a country
             return False
     return says_something
+
+
+@functools.lru_cache(4096)
+def _is_language_code(word: str) -> bool:
+    """Return whether a word is a usual code, or one of a language with two letters in ISO 639."""
+    if word in _CODES_BESIDE_ISO:
+        return True
+    if len(word) not in (2, 3) or not (word.isascii() and word.isalpha()):
+        return False
+    langcodes = optional("langcodes", "search")
+    is_valid = langcodes.tag_is_valid(word) and word not in _ENGLISH_WORDS
+    return is_valid and len(langcodes.standardize_tag(word).partition("-")[0]) == 2
 
 
 class Names:
