@@ -301,7 +301,10 @@ def test_another_process_that_writes_is_said_in_a_line(client, library):
 
 
 def test_a_job_that_fails_for_no_reason_of_a_user_is_a_line_too(client, library, monkeypatch):
-    monkeypatch.setattr(library.encoder, "encode_images", None)
+    def fail(pixels):
+        raise TypeError
+
+    monkeypatch.setattr(library.encoder, "encode_images", fail)
     archive.film(library.directory.parent / "films" / "new.film", ["red"] * 3)
     job = change(client, "index")
     assert job["state"] == "failed" and "TypeError" in job["line"]
