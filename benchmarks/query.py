@@ -256,7 +256,7 @@ def search(config: ConfigDict, options: Options) -> Iterator[Row]:
 
 
 ASKED: dict[str, dict[str, Any]] = {
-    "best_frame": {"only": "seen"},
+    "best_frame": {"signals": "visual"},
     "… and subtitles": {},
     "… and a tag, dates, lengths, the next 20 results": {
         "tags": "kept", "since": "1970", "longer": 60.0, "min_score": -1.0, "offset": 20, "k": 20,
@@ -286,7 +286,7 @@ def _queries(
     # Words that a fiftieth, a two-hundredth and fewer of the passages have.
     sentences = [f"word30 word100 word{200 + i}" for i in range(max(repeats, 3) + 1)]
     sentence = timed(encoder.encode_texts, sentences[:1], repeats=5, seconds=1.0)
-    others = {ranker: {"only": "seen"} for ranker in ("segments", "top_3_frames, normalised")}
+    others = {ranker: {"signals": "visual"} for ranker in ("segments", "top_3_frames, normalised")}
     if store:
         upload = library("best_frame", stored=True).upload
         yield Row(f"{size}upload to the store", summary([clock(upload)]))

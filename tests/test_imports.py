@@ -88,7 +88,7 @@ OWNER = {
     "orbax": "training.checkpoints",
     "tensorflow_datasets": "data.prepared",
     "ray": "search.ingest.cluster",
-    "psycopg": "search.signals.store",
+    "psycopg": "search.signals.postgres",
     "opentimelineio": "search.export.timelines",
     "mcp": "search.serve.mcp",
 }

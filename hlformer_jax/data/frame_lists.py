@@ -68,7 +68,7 @@ def row_names(path: Path) -> list[str]:
 
 
 def read_frame_lists(
-    path: Path, row_of: Mapping[str, int], wanted: Container[str] | None = None
+    path: Path, row_of: Mapping[str, int], videos: Container[str] | None = None
 ) -> dict[str, Rows]:
     """Reads video2frames.txt, one Python dict literal {'video': ['frame', …], …} that is never run.
 
@@ -77,10 +77,10 @@ def read_frame_lists(
     Args:
       path: the file, UTF-8.
       row_of: the row of every frame name.
-      wanted: videos whose frames are looked up; None for all.
+      videos: videos whose frames are looked up; None for all.
 
     Returns:
-      Rows of every video in time order, int32 [F_i]; empty for a video that is not wanted.
+      Rows of every video in time order, int32 [F_i]; empty for a video that is not asked for.
 
     Raises:
       DataError: where the text is not such a literal, at a video that stands there twice
@@ -106,7 +106,7 @@ def read_frame_lists(
                 raise error(f"({names!r}) is not a list; write [{names!r}]")
             if video in lists:
                 raise error(f"video {video!r} stands there twice; remove one of the two")
-            unlisted = wanted is not None and video not in wanted
+            unlisted = videos is not None and video not in videos
             try:
                 rows = [] if unlisted else [row_of[name] for name in names]
             except KeyError as absent:
@@ -128,7 +128,7 @@ def read_frame_lists(
 
 
 class FrameFeatures:
-    """feature.bin, open; its size is that of its shape, and a sample of its values makes sense."""
+    """An open feature.bin whose size fits its shape and whose sampled values are plausible."""
 
     def __init__(self, directory: Path, width: int) -> None:
         self.path, self.width = directory / "feature.bin", width

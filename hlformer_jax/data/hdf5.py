@@ -1,7 +1,7 @@
 """Features in HDF5 files: a dataset for each caption or video, checked before it is read.
 
-A file can declare data that it does not hold: datasets of any size, or stored in other files, some
-of which never end. So sizes and storage are checked, and bounded, before anything is read.
+A file can declare data that it does not hold: datasets of any size, or stored in other files, which
+may never end. So sizes and storage are checked, and bounded, before anything is read.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ MAX_FRAMES = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class FeatureKind:
-    """The content of an HDF5 file of features, as messages call it."""
+    """The kind of features in an HDF5 file, in the words of messages."""
 
     item: str = "caption"  # what has an id
     rows: str = "words"
@@ -47,11 +47,7 @@ TEACHER_CAPTIONS = dataclasses.replace(SENTENCES, features="teacher's", field="d
 
 
 class FeatureFile:
-    """An HDF5 file of features, open.
-
-    A file can declare what it does not hold: datasets of any size, or that lie in other files, some
-    of which never end. So sizes and storage are known, and bounded, before anything is read.
-    """
+    """An open HDF5 file of features."""
 
     def __init__(self, path: Path, width: int, kind: FeatureKind) -> None:
         self.path, self.width, self.kind = path, width, kind
@@ -102,7 +98,7 @@ class FeatureFile:
                 f"dataset of that name at the top level, correct the id or download both again"
             )
         if links.get_info(name).type != h5py.h5l.TYPE_HARD:
-            # It may lead to another file, which opening it would open, whatever that is.
+            # A link may lead to another file, which opening the dataset would open.
             raise self._fault(item, "are a link, and must lie in the file itself")
         try:
             # The low-level call is several times faster than File.__getitem__.
@@ -154,8 +150,8 @@ def write_words(
 
     Args:
       path: the file, such as `Collection.text_features`.
-      encoder: name and fingerprint of what made them.
-      features: those of each caption, with its id; written as they come.
+      encoder: name and fingerprint of the encoder.
+      features: ids of captions with their word features; written as they come.
       replace: what may be replaced.
     """
     with files.atomic_write(path, replace) as draft, h5py.File(draft, "w") as file:

@@ -1,6 +1,6 @@
 """The released layout: features as MS-SL published them, and GMMFormer and HLFormer read them.
 
-docs/data.md has its files, and docs/hover.md those of moments and trees. Opening a collection
+docs/data.md lists its files, docs/hover.md the files of moments and trees. Opening a collection
 checks everything that can be checked without reading all features: sizes, names, captions, the
 shape of every caption's word features, and a sample of rows. Values are checked as they are
 prepared. Every error names the file, the line or the id, and what to do.
@@ -103,7 +103,7 @@ class Collection:
 
     @property
     def text_kind(self) -> FeatureKind:
-        """What `text_features` has of a caption."""
+        """The kind of features in `text_features`."""
         return WORDS
 
     @property
@@ -115,7 +115,7 @@ class Collection:
     def video_features(self) -> Path | None:
         """Frame features of every video in one HDF5 file, as DreamPRVR's authors convert them.
 
-        None where there is none, and the features are those of feature.bin.
+        None where they lie in feature.bin.
         """
         path = self.feature_dir / "feature.hdf5"
         return path if path.is_file() else None
@@ -138,11 +138,11 @@ class Collection:
     def encoder(self) -> tuple[str, str] | None:
         """Name and fingerprint of the encoder of the captions, where `write_words` made the file.
 
-        The published files do not say theirs.
+        The published files do not name one.
         """
         try:
             with h5py.File(self.text_features, "r") as file:
-                name, fingerprint = (file.attrs.get(one) for one in ENCODER_ATTRIBUTES)
+                name, fingerprint = (file.attrs.get(key) for key in ENCODER_ATTRIBUTES)
         except OSError:  # missing, or no HDF5: the reader refuses it
             return None
         return None if name is None or fingerprint is None else (str(name), str(fingerprint))
@@ -200,14 +200,14 @@ class Collection:
             )
 
     def _origin(self) -> str:
-        """Where all files are to be had."""
+        """The way to get all files."""
         return (
             f"download the {self.collection} features published with MS-SL (GMMFormer and "
             f"HLFormer use the same)"
         )
 
     def _remedy(self, path: Path) -> str:
-        """Where a file is to be had."""
+        """The way to get a file."""
         if path in (self.teacher_frames, self.teacher_captions):
             return (
                 "it has features of DL-DKD's teacher, which its authors published: put it there "
@@ -226,19 +226,19 @@ CLIP_B32_FEATURES = ("clip_B32", "clip_B32_ours", "clip_B32_ours_word")
 """The features of `ClipB32Collection`; what stands behind the first ends the name of its texts."""
 
 CLIP_SPACE = ("clip_L14", *CLIP_B32_FEATURES[:2])
-"""Features of which a caption's last row and the frames are compared by CLIP itself."""
+"""Features in CLIP's own space, where a caption's last row is compared with frames."""
 
 
 class MscCollection(Collection):
     """The `Source` of CLIP features in the layout of MSC's authors, one HDF5 file a modality.
 
-    Captions are those of the lists train and val; what is tested is val, as they do. What the rows
-    of a caption are, tokens with or without CLIP's projection, no file says.
+    Captions come from the lists train and val; val is tested, as by the authors. No file says
+    whether the rows of a caption are tokens before or after CLIP's projection.
     """
 
     @property
     def text_features(self) -> Path:
-        """Token features of every caption, the last those of the end of the text."""
+        """Token features of every caption, whose last row is the end of the text."""
         end = "_text" if self.feature == "slowfast_clip" else ""
         return self.root / "TextData" / f"{self.collection}_{self.feature}{end}.h5"
 
@@ -278,9 +278,9 @@ class MscCollection(Collection):
 class ClipB32Collection(Collection):
     """The `Source` of the features of DL-DKD's teacher, CLIP ViT-B/32, as features of a model.
 
-    What of a caption is read follows the feature: "clip_B32", the sentence vectors that DL-DKD's
-    authors published and AMDNet's read; "clip_B32_ours" and "clip_B32_ours_word", sentence vectors
-    and tokens of the files that UEM's code names.
+    "clip_B32" reads the sentence vectors that DL-DKD's authors published and AMDNet's read,
+    "clip_B32_ours" and "clip_B32_ours_word" the sentence vectors and tokens of the files that UEM's
+    code names.
     """
 
     @property
@@ -322,11 +322,11 @@ class MomentCollection(Collection):
         return self.root / "Trees" / f"{split}.moments.jsonl"
 
     def trees(self, split: str) -> Path:
-        """The trees of a split, which need not be there."""
+        """The optional trees of a split."""
         return self.root / "Trees" / f"{split}.trees.jsonl"
 
     def fingerprint(self) -> str:
-        """Identifies the files without reading them, those of trees included."""
+        """Identify the files, and any files of trees, without reading them."""
         parts = _stamps(filter(Path.is_file, map(self.trees, SPLITS)))
         return digest("moments", super().fingerprint(), *parts)
 
@@ -452,8 +452,8 @@ class ReleasedReader(Reader):
 
     def _read_rows(self) -> dict[str, Rows]:
         path = self.collection.feature_dir / "video2frames.txt"
-        wanted = {video for captions in self._splits.values() for video in captions}
-        rows = read_frame_lists(path, read_row_names(self._ids, self._frames.num_rows), wanted)
+        captioned = {video for captions in self._splits.values() for video in captions}
+        rows = read_frame_lists(path, read_row_names(self._ids, self._frames.num_rows), captioned)
         for split in SPLITS:
             for video, _, listed in self._listed(split):
                 if video not in rows:
@@ -466,12 +466,12 @@ class ReleasedReader(Reader):
                         f"{path}: video {video!r}, captioned at {listed}, has no frames; remove "
                         f"its captions or download the features again"
                     )
-        if unused := [video for video in rows if video not in wanted]:
+        if unused := [video for video in rows if video not in captioned]:
             logging.warning(
                 "%s: %d videos have no caption in any split and are left out (%s, ...)",
                 *(path, len(unused), unused[0]),
             )
-        return {video: rows[video] for video in wanted}
+        return {video: rows[video] for video in captioned}
 
     def _count_frames(self, videos: FeatureFile) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -497,13 +497,13 @@ class ReleasedReader(Reader):
             self._teacher_captions.count(caption.caption_id, listed)
 
     def _warn_of_shared_videos(self) -> None:
-        for other in ("val", "test"):
-            shared = [video for video in self._splits["train"] if video in self._splits[other]]
+        for split in ("val", "test"):
+            shared = [video for video in self._splits["train"] if video in self._splits[split]]
             if shared:
                 logging.warning(
                     "%s: %d of its videos are training videos too (%s, ...); results on it will "
                     "look better than they are",
-                    *(self.collection.captions(other), len(shared), shared[0]),
+                    *(self.collection.captions(split), len(shared), shared[0]),
                 )
 
 
@@ -534,9 +534,11 @@ class MomentReader(ReleasedReader):
         timed = self._timed[split] = [video for video, _ in read]
         self._trees[split] = None
         if self._moments.trees(split).is_file():
-            known = {video.video: video for video in timed}
-            given = trees.read_trees(self._moments.trees(split), timed)
-            self._trees[split] = [trees.tree_to_json(tree, known[tree.video]) for tree in given]
+            by_name = {video.video: video for video in timed}
+            self._trees[split] = [
+                trees.tree_to_json(tree, by_name[tree.video])
+                for tree in trees.read_trees(self._moments.trees(split), timed)
+            ]
         return {
             video.video: tuple(
                 Caption(moment.moment_id, moment.text, line=line) for moment in video.moments

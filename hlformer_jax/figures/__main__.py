@@ -3,12 +3,13 @@
     python -m hlformer_jax.figures NAME --workdir=RUN [--workdir=OTHER ...] [--out=DIR]
     python -m hlformer_jax.figures curves --workdir=DIR
 
-NAME is a figure of what a trained model sees, or `report`: a page with all that apply. Several runs
-on the same data are set side by side. Written are NAME.png, NAME.svg and NAME.csv, the numbers that
-are drawn, into DIR (RUN/figures by default). `curves` draws the curves of a run, or a sweep with
-the curves of its runs, again, where they lie. The figures one by one: docs/figures.md.
+NAME is a figure of a trained model, or `report`: a page with all figures that apply. Several runs
+on the same data are drawn side by side. The command writes NAME.png, NAME.svg and NAME.csv with the
+numbers into DIR (default: RUN/figures). `curves` redraws the curves of a run in its place, or a
+sweep with the curves of its runs. docs/figures.md describes each figure.
 """
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,13 +66,13 @@ def _figure(names: Sequence[str]) -> int:
     from hlformer_jax.figures import corpus, drawing, report
     from hlformer_jax.training import loaded_run
 
-    known = [*report.FIGURES, "report", "curves"]
+    figures = [*report.FIGURES, "report", "curves"]
     if len(names) != 1:
-        return cli.fail(f"give the name of one figure: {', '.join(known)}")
+        return cli.fail(f"give the name of one figure: {', '.join(figures)}")
     [name] = names
-    if name not in known:
-        near = suggestion(name, known)
-        return cli.fail(f"there is no figure {name!r}: use {', '.join(known)}{near}")
+    if name not in figures:
+        closest = suggestion(name, figures)
+        return cli.fail(f"figure {name!r} is unknown: use {', '.join(figures)}{closest}")
     if not WORKDIR.value:
         return cli.fail("--workdir is missing: give the directory of a finished run")
     out = Path(OUT.value or Path(WORKDIR.value[0]) / "figures")
@@ -84,7 +85,7 @@ def _figure(names: Sequence[str]) -> int:
     runs = [loaded_run.load(Path(path), changes) for path in WORKDIR.value]
     subjects = corpus.subjects(runs)
     if name == "report":
-        show = lambda line: print(line, flush=True)
+        show = functools.partial(print, flush=True)
         print(report.write(subjects, options, out, show, replace))
         return 0
     drawn = report.draw(name, subjects, options)

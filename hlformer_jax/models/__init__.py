@@ -119,7 +119,7 @@ def init_params(model: Model, config: ConfigDict) -> Any:
 
 
 @jax.jit
-def _draw_params(model: Model, key: Array, batch: Batch) -> Any:
+def _draw_params(model: Model, key: jax.Array, batch: Batch) -> Any:
     return model.module.init(key, *batch, model.hyperparameters)["params"]
 
 

@@ -420,7 +420,7 @@ def init_params(config: ConfigDict) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _draw_params(model: Hover, key: Array, nodes: Any) -> Any:
+def _draw_params(model: Hover, key: jax.Array, nodes: Any) -> Any:
     return model.init(key, nodes)["params"]
 
 

@@ -1,8 +1,8 @@
 """Retrieval among the nodes of action trees (HOVER): every text among all videos, and the reverse.
 
 All nodes of a split are encoded once, and all pairs scored by one matrix product, in blocks of
-queries, on the devices; what comes back of a query are its ranks, see `NodeRanks`. The metrics of
-the hierarchy are shares in percent unless one says otherwise. Numbers that are within 8 eps of
+queries, on the devices, which return the ranks of each query (`NodeRanks`). The metrics of
+the hierarchy are shares in percent unless stated otherwise. Numbers that are within 8 eps of
 float32 of each other are equal, and a pair of equal numbers counts half.
 """
 
@@ -39,7 +39,7 @@ _SAME = 8 * float(np.finfo(np.float32).eps)
 
 
 class Relatives(NamedTuple):
-    """Of every node its tree, and its children, -1 where padded."""
+    """The tree of every node, and its children, -1 where padded."""
 
     tree: Int[Array, " U"]
     children: Int[Array, "U children"]
@@ -48,8 +48,11 @@ class Relatives(NamedTuple):
 class NodeRanks(NamedTuple):
     """Ranks of every query, from 1; ties as in `ranking`.
 
-    Of its own node among all; the row of the best candidate; of its own node within its tree;
-    and of each of its children among all candidates but its own node, 0 where padded.
+    Attributes:
+      rank: of its own node among all.
+      first: the row of the best candidate.
+      within: rank of its own node within its tree.
+      children: ranks of its children among all candidates but its own node, 0 where padded.
     """
 
     rank: Int[np.ndarray, " U"]
@@ -59,7 +62,7 @@ class NodeRanks(NamedTuple):
 
 
 def relatives(pool: Pool) -> Relatives:
-    """How the nodes of a pool are related."""
+    """Return the tree and the children of every node of a pool."""
     counts = np.bincount(pool.edges[:, 0], minlength=len(pool.tree))
     children = np.full((len(pool.tree), max(int(counts.max(initial=0)), 1)), -1, np.int32)
     order = np.argsort(pool.edges[:, 0], kind="stable")
@@ -104,24 +107,23 @@ def rank_nodes(
 
     def block(rows: Array) -> tuple[Array, ...]:
         rows = devices.constrain(mesh, rows)
-        own = jnp.minimum(rows, count - 1)
-        scores = jnp.matmul(queries[own], candidates.T, precision=jax.lax.Precision.HIGHEST)
-        others = columns[None] != own[:, None]
-        mine = jnp.take_along_axis(scores, own[:, None], axis=-1)
-        same = tree[own][:, None] == tree[None]
-        of = lambda value, among: ranking.rank_among(scores, value, among)
-        children = jnp.asarray(nodes.children)[own]
+        node = jnp.minimum(rows, count - 1)
+        scores = jnp.matmul(queries[node], candidates.T, precision=jax.lax.Precision.HIGHEST)
+        others = columns[None] != node[:, None]
+        score = jnp.take_along_axis(scores, node[:, None], axis=-1)
+        same_tree = tree[node][:, None] == tree[None]
+        children = jnp.asarray(nodes.children)[node]
 
         def child(column: Array) -> Array:
-            there = jnp.maximum(column, 0)[:, None]
-            value = jnp.take_along_axis(scores, there, axis=-1)
-            rank = of(value, others & (columns[None] != there))
+            index = jnp.maximum(column, 0)[:, None]
+            value = jnp.take_along_axis(scores, index, axis=-1)
+            rank = ranking.rank_among(scores, value, others & (columns[None] != index))
             return jnp.where(column < 0, 0, rank)
 
         return (
-            of(mine, others),
+            ranking.rank_among(scores, score, others),
             jnp.argmax(scores, axis=-1).astype(jnp.int32),
-            of(mine, same & others),
+            ranking.rank_among(scores, score, same_tree & others),
             jnp.stack([child(children[:, k]) for k in range(children.shape[1])], axis=-1),
         )
 
@@ -149,16 +151,16 @@ def metrics_by_leaves(
     ranks: Mapping[str, NodeRanks], leaves: Int[np.ndarray, " U"]
 ) -> dict[str, float]:
     """Metrics such as t2v/R@1, and leaves=2/v2t/MRR by the number of leaves, 5 for five or more."""
-    named = {
+    metrics = {
         f"{direction}/{name}": value
-        for direction, one in ranks.items()
-        for name, value in node_metrics(one.rank).items()
+        for direction, x in ranks.items()
+        for name, value in node_metrics(x.rank).items()
     }
     for count in np.unique(leaves):
-        for direction, one in ranks.items():
-            for name, value in node_metrics(one.rank[leaves == count]).items():
-                named[f"leaves={count}/{direction}/{name}"] = value
-    return named
+        for direction, x in ranks.items():
+            for name, value in node_metrics(x.rank[leaves == count]).items():
+                metrics[f"leaves={count}/{direction}/{name}"] = value
+    return metrics
 
 
 # Metrics of the hierarchy and of the order in time
@@ -174,9 +176,18 @@ class Coordinates(NamedTuple):
 def share_in_order(
     values: Coordinates, low: Int[np.ndarray, " R"], high: Int[np.ndarray, " R"]
 ) -> dict[str, float]:
-    """Percent of pairs of which `low` has the lower number, within and across modalities."""
-    share = lambda a, b: 100 * float(np.mean(_below(a[low], b[high]))) if len(low) else np.nan
+    """Return the percentage of pairs in order, within and across modalities.
+
+    Args:
+      values: numbers of all nodes.
+      low: for each pair, the node whose number should be lower.
+      high: the other node of each pair.
+    """
     video, text = values
+
+    def share(a: np.ndarray, b: np.ndarray) -> float:
+        return 100 * float(np.mean(_is_below(a[low], b[high]))) if len(low) else np.nan
+
     return {
         "same": (share(video, video) + share(text, text)) / 2,
         "cross": (share(video, text) + share(text, video)) / 2,
@@ -186,7 +197,7 @@ def share_in_order(
 def radius_tau(norm: Float[np.ndarray, " U"], pool: Pool) -> float:
     """Kendall's τ_b of level and nearness to the origin, a mean over trees of three nodes or more.
 
-    1 where every tree's higher nodes are nearer; NaN where there is no such tree.
+    1 where every tree's higher nodes are nearer; NaN without such a tree.
     """
     order = np.argsort(pool.tree, kind="stable")
     starts = np.flatnonzero(np.diff(pool.tree[order], prepend=-1))
@@ -195,21 +206,28 @@ def radius_tau(norm: Float[np.ndarray, " U"], pool: Pool) -> float:
         if len(rows) < 3:
             continue
         level = np.sign(pool.level[rows][:, None] - pool.level[rows][None])
-        near = _sign(norm[rows][None] - norm[rows][:, None], norm[rows])
-        scale = np.sqrt(np.sum(level != 0) * np.sum(near != 0))
-        taus.append(np.sum(level * near) / scale if scale else 0.0)
+        nearness = _sign(norm[rows][None] - norm[rows][:, None], norm[rows])
+        scale = np.sqrt(np.sum(level != 0) * np.sum(nearness != 0))
+        taus.append(np.sum(level * nearness) / scale if scale else 0.0)
     return float(np.mean(taus)) if taus else np.nan
 
 
 def confusion(ranks: NodeRanks, pool: Pool) -> dict[str, float]:
-    """How often an inner node's first result is another node of its own tree.
+    """Return the percentage of inner nodes whose first result is another node of their own tree.
 
-    OwnTree, and what of it are ancestors, descendants and siblings; NaN where no node is inner.
+    OwnTree counts all such nodes; Ancestor, Descendant and Sibling the parts. NaN without inner
+    nodes.
     """
     inner = np.flatnonzero(pool.level > 0)
     first = ranks.first[inner]
-    own = (pool.tree[first] == pool.tree[inner]) & (first != inner)
-    code = lambda a, b: a.astype(np.int64) * len(pool.tree) + b
+    in_tree = (pool.tree[first] == pool.tree[inner]) & (first != inner)
+
+    def code(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a.astype(np.int64) * len(pool.tree) + b
+
+    def mean(x: np.ndarray) -> float:
+        return 100 * float(np.mean(x)) if len(inner) else np.nan
+
     pairs = {
         "Ancestor": (code(first, inner), code(*pool.ancestry.T)),
         "Descendant": (code(inner, first), code(*pool.ancestry.T)),
@@ -218,15 +236,15 @@ def confusion(ranks: NodeRanks, pool: Pool) -> dict[str, float]:
             np.concatenate([code(*pool.siblings.T), code(*pool.siblings.T[::-1])]),
         ),
     }
-    kinds = {name: np.isin(asked, known) for name, (asked, known) in pairs.items()}
-    mean = lambda x: 100 * float(np.mean(x)) if len(inner) else np.nan
-    return {"OwnTree": mean(own)} | {name: mean(own & kind) for name, kind in kinds.items()}
+    kinds = {name: np.isin(codes, related) for name, (codes, related) in pairs.items()}
+    return {"OwnTree": mean(in_tree)} | {name: mean(in_tree & x) for name, x in kinds.items()}
 
 
 def is_a(ranks: NodeRanks) -> dict[str, float]:
-    """Whether a parent's nearest nodes of the other modality, but its own, are its children.
+    """Measure whether the nearest nodes of a parent in the other modality are its children.
 
-    MAP, and MeanRank among what is no child, from 1; NaN where no node has children.
+    A parent's own node is left out. MAP, and MeanRank among nodes that are not children, from 1;
+    NaN where no node has children.
 
     References:
       Nickel and Kiela, Poincaré embeddings for learning hierarchical representations, 2017.
@@ -247,11 +265,11 @@ def is_a(ranks: NodeRanks) -> dict[str, float]:
 
 
 def fit_direction(
-    left: Float[np.ndarray, "S n"], right: Float[np.ndarray, "S n"]
+    earlier: Float[np.ndarray, "S n"], later: Float[np.ndarray, "S n"]
 ) -> Float[np.ndarray, " n"]:
-    """A direction of time of a model without one: least squares of left − right on 1."""
-    ones = np.ones(len(left), np.float64)
-    return np.linalg.lstsq((left - right).astype(np.float64), ones, rcond=1e-6)[0]
+    """A direction of time of a model without one: least squares of earlier − later on 1."""
+    targets = np.ones(len(earlier), np.float64)
+    return np.linalg.lstsq((earlier - later).astype(np.float64), targets, rcond=1e-6)[0]
 
 
 def hierarchy_metrics(
@@ -259,23 +277,23 @@ def hierarchy_metrics(
 ) -> dict[str, float]:
     """All metrics of the hierarchy, by names that begin with "hierarchy/"."""
     parents, children = pool.edges.T
-    left, right = pool.siblings.T
+    earlier, later = pool.siblings.T
     general = share_in_order(norms, parents, children)
-    early = share_in_order(cosines, right, left)
-    named = {
+    early = share_in_order(cosines, later, earlier)
+    metrics = {
         f"{pairs}/{name}": value[pairs]
         for pairs in ("same", "cross")
         for name, value in (("NormAcc", general), ("OrderAcc", early))
     }
-    named |= {f"{name}/RadiusTau": radius_tau(x, pool) for name, x in norms._asdict().items()}
-    for direction, one in ranks.items():
-        values = confusion(one, pool) | is_a(one)
-        values["WithinTree"] = 100 * float(np.mean(one.within == 1))
-        named |= {f"{direction}/{name}": value for name, value in values.items()}
-    return {f"hierarchy/{name}": value for name, value in named.items()}
+    metrics |= {f"{name}/RadiusTau": radius_tau(x, pool) for name, x in norms._asdict().items()}
+    for direction, ranked in ranks.items():
+        values = confusion(ranked, pool) | is_a(ranked)
+        values["WithinTree"] = 100 * float(np.mean(ranked.within == 1))
+        metrics |= {f"{direction}/{name}": value for name, value in values.items()}
+    return {f"hierarchy/{name}": value for name, value in metrics.items()}
 
 
-def _below(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, " R"]:
+def _is_below(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, " R"]:
     """1 where a is below b, ½ where they are equal."""
     return (1 + _sign(b - a, np.maximum(np.abs(a), np.abs(b)))) / 2
 
@@ -310,8 +328,7 @@ class NodeEncoder:
             index = jax.tree.map(lambda x: x[step], indices)
             batch = gather_nodes(features, index, self.mesh)
             points = self.model.apply({"params": params}, batch)
-            put = lambda all_points, one: all_points.at[first + step].set(one)
-            return jax.tree.map(put, stored, points)
+            return jax.tree.map(lambda blocks, x: blocks.at[first + step].set(x), stored, points)
 
         stored = jax.lax.fori_loop(0, count, body, stored)
         return devices.constrain(self.mesh, stored, axis=1)
@@ -336,7 +353,7 @@ class Programs(NamedTuple):
 @functools.lru_cache(maxsize=8)
 def _programs(encoder: NodeEncoder, options: tuple[tuple[str, str | bool], ...]) -> Programs:
     """Return the programs for an encoder's constants and the compiler's options."""
-    whole, space = devices.replicated(encoder.mesh), encoder.model.options.space
+    replicated, space = devices.replicated(encoder.mesh), encoder.model.options.space
     compiled = functools.partial(jax.jit, compiler_options=dict(options) or None)
 
     def pick_nodes(blocks: Array, count: int) -> Array:
@@ -344,10 +361,10 @@ def _programs(encoder: NodeEncoder, options: tuple[tuple[str, str | bool], ...])
 
     return Programs(
         compiled(encoder.encode_chunk, donate_argnums=5),
-        compiled(space.search_vectors, out_shardings=whole),
-        compiled(space.similarities, out_shardings=whole),
-        compiled(encoder.measure, out_shardings=whole),
-        compiled(pick_nodes, static_argnums=1, out_shardings=whole),
+        compiled(space.search_vectors, out_shardings=replicated),
+        compiled(space.similarities, out_shardings=replicated),
+        compiled(encoder.measure, out_shardings=replicated),
+        compiled(pick_nodes, static_argnums=1, out_shardings=replicated),
     )
 
 
@@ -405,8 +422,8 @@ class NodeEvaluator:
 
     def result(self, ranks: dict[str, NodeRanks], split: TreeSplit) -> Result:
         """Metrics of the ranks, over all nodes and by the number of leaves of their trees."""
-        named = metrics_by_leaves(ranks, leaf_groups(split.pool))
-        return Result(named, split.num_nodes, len(split.pool.videos))
+        metrics = metrics_by_leaves(ranks, leaf_groups(split.pool))
+        return Result(metrics, split.num_nodes, len(split.pool.videos))
 
     def evaluate(self, params: Any, feed: NodeFeed) -> Result:
         """Metrics of a split's retrieval."""
@@ -430,6 +447,6 @@ class NodeEvaluator:
     def fit_direction(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, " n"]:
         """The direction of time of a split's siblings; see `fit_direction`."""
         units = [devices.to_host(jax.jit(unit)(x)) for x in self.encode(params, feed)]
-        left, right = feed.split.pool.siblings.T
-        pairs = [np.concatenate([x[rows] for x in units]) for rows in (left, right)]
+        siblings = feed.split.pool.siblings.T
+        pairs = [np.concatenate([x[rows] for x in units]) for rows in siblings]
         return fit_direction(*pairs)

@@ -1,20 +1,19 @@
 """Moments of a video from its scores over time, and how well the first agrees with the annotated.
 
-The threshold lies half-way between the median of the video's scores and their largest: what is as
-good as the best, as far as the rest of the video tells good from bad. Frames at or above it that
-follow one another make a moment; a gap in time, of more than two periods, ends one. So moments
-never overlap, never span a gap, and there is always one, around the best frame.
+The threshold lies half-way between the median and the maximum of the video's scores. Successive
+frames at or above it make a moment; a gap in time of more than two periods ends it. So moments
+never overlap, never span a gap, and the best frame always lies in one.
 
-A moment begins at its first frame and ends where the next frame begins, at a gap or at the end a
-period after its last; it lasts a period at least. Its peak is its best frame, of several equal ones
-that follow each other the middle.
+A moment begins at its first frame and ends where the next frame begins; before a gap and at the end
+of the video it ends a period after its last frame. It lasts at least a period. Its peak is its best
+frame, or the middle one of several equal successive frames.
 
     IoU 0.3, 0.5, 0.7    share of captions whose first moment has at least that intersection over
                          union with the annotated one, in percent
     mIoU                 the mean intersection over union, in percent
 
-The first moment is that of the caption's own video, wherever that was ranked; captions without
-annotated times do not count.
+The first moment is found in the caption's own video, at any rank of it. Captions without annotated
+times do not count.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ SHARE = 0.5
 """Place of the threshold between the median and the largest score, from 0 to 1."""
 
 GAP = 2.0
-"""Largest distance of neighbouring frames in periods; beyond it nothing was seen between them."""
+"""Largest distance of neighbouring frames in periods; beyond it, frames are missing."""
 
 OVERLAPS = (0.3, 0.5, 0.7)
 
@@ -52,7 +51,7 @@ def find_moments(
     period: float,
     count: int = 3,
 ) -> list[Moment]:
-    """The best moments of a video, best first; of equally good ones the earlier first.
+    """Find the best moments of a video, best first; of equally good moments the earlier first.
 
     Args:
       times: seconds of F >= 1 frames, rising.
@@ -62,15 +61,15 @@ def find_moments(
     """
     median = float(np.median(scores))
     largest = float(scores.max())
-    # Never above the largest score, whatever is rounded.
+    # Rounding must not lift it above the largest score.
     threshold = min(median + SHARE * (largest - median), largest)
     good = scores >= threshold
-    apart = np.diff(times) > GAP * period
-    begins = good & np.concatenate([[True], ~good[:-1] | apart])
-    ends = good & np.concatenate([~good[1:] | apart, [True]])
-    edges = np.append(np.where(apart, times[:-1] + period, times[1:]), times[-1] + period)
+    is_gap = np.diff(times) > GAP * period
+    begins = good & np.concatenate([[True], ~good[:-1] | is_gap])
+    ends = good & np.concatenate([~good[1:] | is_gap, [True]])
+    edges = np.append(np.where(is_gap, times[:-1] + period, times[1:]), times[-1] + period)
     runs = np.stack([np.flatnonzero(begins), np.flatnonzero(ends)], axis=-1)
-    maxima = np.maximum.reduceat(scores, runs[:, 0])  # what lies between two runs is smaller
+    maxima = np.maximum.reduceat(scores, runs[:, 0])  # scores between two runs are smaller
     best = []
     for first, last in runs[np.argsort(-maxima, kind="stable")[:count]]:
         peak = first + _peak(scores[first : last + 1])
@@ -89,7 +88,7 @@ def _peak(scores: Float[np.ndarray, " n"]) -> Int[np.ndarray, ""]:
 
 
 def intersection_over_union(moment: Moment, start: float, end: float) -> float:
-    """How well a moment agrees with the one from `start` to `end`, from 0 to 1."""
+    """Return the overlap of a moment with the interval from `start` to `end`, from 0 to 1."""
     shared = max(min(moment.end, end) - max(moment.start, start), 0.0)
     return shared / (max(moment.end, end) - min(moment.start, start)) if shared else 0.0
 
@@ -124,9 +123,9 @@ def ratios(spans: Sequence[Span | None]) -> Float[np.ndarray, " captions"]:
 
 def metrics(overlaps: Float[np.ndarray, " Q"]) -> dict[str, float]:
     """The metrics of the captions that have times; empty where none has."""
-    known = overlaps[~np.isnan(overlaps)]
-    if not len(known):
+    timed = overlaps[~np.isnan(overlaps)]
+    if not len(timed):
         return {}
-    values = [float(np.mean(known >= overlap)) for overlap in OVERLAPS]
-    values.append(float(np.mean(known, dtype=np.float64)))
+    values = [float(np.mean(timed >= overlap)) for overlap in OVERLAPS]
+    values.append(float(np.mean(timed, dtype=np.float64)))
     return {name: 100.0 * value for name, value in zip(METRICS, values, strict=True)}

@@ -32,7 +32,7 @@ LAST = "last"
 """Value of `eval.select` that takes the last epoch for the best, without early stopping."""
 
 MAX_LEAVES = 5
-"""Action trees with so many leaves or more are one group of queries."""
+"""Action trees with this number of leaves or more are one group of queries."""
 
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are not in percent, and at most 1."""
@@ -61,40 +61,40 @@ def ranks(
     column = as_indices("relevant", relevant, width)
     check_shape("scores", scores, (len(column), width))
     exists = (column >= 0) & (column < width)
-    own = jnp.take_along_axis(scores, jnp.where(exists, column, 0)[:, None], axis=-1)
-    own = jnp.where(exists[:, None], own, jnp.nan)
+    score = jnp.take_along_axis(scores, jnp.where(exists, column, 0)[:, None], axis=-1)
+    score = jnp.where(exists[:, None], score, jnp.nan)
     columns = jnp.arange(width, dtype=column.dtype)
-    return rank_among(scores, own, columns[None] != column[:, None])
+    return rank_among(scores, score, columns[None] != column[:, None])
 
 
 def rank_among(
     scores: Float[Array, "Q V"] | Sequence[Any],
-    own: Float[Array, "Q 1"] | Sequence[Any],
-    other: Bool[Array, "Q V"] | Sequence[Any],
+    score: Float[Array, "Q 1"] | Sequence[Any],
+    candidates: Bool[Array, "Q V"] | Sequence[Any],
 ) -> Int[Array, " Q"]:
     """Rank one candidate of each query among others.
 
     Args:
       scores: a score for every query and candidate; higher is better.
-      own: the score of the candidate that is ranked.
-      other: True for the candidates that it is ranked among.
+      score: the score of the candidate that is ranked.
+      candidates: True for the candidates that it is ranked among.
 
     Returns:
-      int32 ranks, from 1; the worst, the number of candidates, where a score of the row or `own`
+      int32 ranks, from 1; the worst, the number of candidates, where a score of the row or `score`
       is NaN.
 
     Raises:
       ValueError: for arrays of other shapes.
     """
     scores = _as_scores(scores)
-    own = jnp.asarray(own, scores.dtype)
-    other = jnp.asarray(other, bool)
-    check_shape("own", own, (*scores.shape[:-1], 1))
-    check_shape("other", other, scores.shape)
-    higher = jnp.sum(other & (scores > own), axis=-1, dtype=jnp.int32)
-    equal = jnp.sum(other & (scores == own), axis=-1, dtype=jnp.int32)
+    score = jnp.asarray(score, scores.dtype)
+    candidates = jnp.asarray(candidates, bool)
+    check_shape("score", score, (*scores.shape[:-1], 1))
+    check_shape("candidates", candidates, scores.shape)
+    higher = jnp.sum(candidates & (scores > score), axis=-1, dtype=jnp.int32)
+    equal = jnp.sum(candidates & (scores == score), axis=-1, dtype=jnp.int32)
     rank = 1 + higher + (equal + 1) // 2
-    broken = jnp.any(jnp.isnan(scores), axis=-1) | jnp.isnan(own[..., 0])
+    broken = jnp.any(jnp.isnan(scores), axis=-1) | jnp.isnan(score[..., 0])
     return jnp.where(broken, scores.shape[-1], rank)
 
 
@@ -142,10 +142,10 @@ def chance(name: str, result: "Result") -> float | None:
 def metrics_by_ratio(
     rank: Int[np.ndarray, " Q"], ratio: Float[np.ndarray, " Q"]
 ) -> dict[str, float]:
-    """`metrics` of the queries whose moment has a like share of its video, by group.
+    """Return `metrics` of groups of queries, by the share of the video that the moment lasts.
 
-    A group's metrics are "ratio=0-0.2/R@1" and so on; the groups are (0, 0.2], (0.2, 0.4] and what
-    is longer, those of the field. A NaN is in none; a group without queries is left out.
+    A group's metrics are "ratio=0-0.2/R@1" and so on; the groups are the field's: (0, 0.2],
+    (0.2, 0.4] and longer. Queries with NaN and groups without queries are left out.
     """
     bounds = (0.0, *RATIOS, 1.0)
     group = np.where(np.isnan(ratio), -1, np.searchsorted(RATIOS, ratio))

@@ -1,6 +1,6 @@
 """Intervals of a video by wavelets and a graph, without a query (TF-PRVR, NeurIPS 2026).
 
-Intervals come of wavelets and a graph (TF-PRVR, NeurIPS 2026). Frames x_1 … x_T are unit vectors;
+Frames x_1 … x_T are unit vectors;
 Δ_t = unit(x_{t+1} − x_t). The signal
 
     s_t = 1 − ⟨Δ_t, Δ_{t+1}⟩      (0 where both differences vanish)
@@ -18,7 +18,7 @@ mean of its frames. In the graph A of all segments
 
 and with W = D^{−1/2} A D^{−1/2} their vectors are propagated by (1 − β)(I − β W)^{−1}, β = 0.7. The
 cuts of all levels together make intervals. An interval's vector is the mean over the levels of the
-propagated vector of the segment that holds it, of a norm below 1: products with it are no cosines.
+propagated vector of the segment that holds it, with a norm below 1: its products are not cosines.
 No query takes part, so an index keeps the intervals. Lengths and centres are counted in frames. The
 graph grows with the square of the length: a video of more than `LONGEST` frames is cut into equal
 parts first, each with a graph of its own.
@@ -49,11 +49,11 @@ class Segments(NamedTuple):
 def segments(
     vectors: Float[np.ndarray, "F d"], times: Float[np.ndarray, " F"], period: float = 1.0
 ) -> tuple[Float[np.ndarray, "I 2"], Float[np.ndarray, "I d"]]:
-    """Cuts a video into intervals.
+    """Cut a video into intervals.
 
     Args:
       vectors: finite unit vectors of F >= 1 frames, of any floating dtype. Each part is brought to
-        float64 and to unit length again, as those of float16 are not to its rounding.
+        float64 and normalised again, since float16 vectors have unit length only up to rounding.
       times: seconds of the frames, rising.
       period: seconds between two frames; the last interval ends so long after the last frame.
 
@@ -88,11 +88,13 @@ def _part(
     parts = make_segments(cuts or [np.zeros(0, np.int64)], len(frames))
     spread = propagate(segment_means(frames, parts), parts)
     starts = np.unique(parts.starts)
-    held = []
+    per_level = []
     for level in range(parts.levels[-1] + 1):
         rows = np.flatnonzero(parts.levels == level)
-        held.append(spread[rows[np.searchsorted(parts.starts[rows], starts, side="right") - 1]])
-    return starts, np.mean(held, axis=0)
+        per_level.append(
+            spread[rows[np.searchsorted(parts.starts[rows], starts, side="right") - 1]]
+        )
+    return starts, np.mean(per_level, axis=0)
 
 
 def segment_means(frames: Float[np.ndarray, "T d"], parts: Segments) -> Float[np.ndarray, "S d"]:
@@ -171,14 +173,14 @@ def adjacency(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.nd
     graph = np.zeros((len(vectors), len(vectors)))
     levels = [np.flatnonzero(parts.levels == level) for level in range(parts.levels[-1] + 1)]
     blocks = [slice(rows[0], rows[-1] + 1) for rows in levels]
-    for level, own in enumerate(blocks):
-        starts, ends = parts.starts[own], parts.ends[own]
+    for level, rows in enumerate(blocks):
+        starts, ends = parts.starts[rows], parts.ends[rows]
         centres = (starts + ends) / 2
         block = np.abs(centres[:, None] - centres[None])
         block /= -np.mean(ends - starts)
         np.exp(block, out=block)
-        block += np.maximum(vectors[own] @ vectors[own].T, 0)
-        graph[own, own] = block
+        block += np.maximum(vectors[rows] @ vectors[rows].T, 0)
+        graph[rows, rows] = block
         if level + 1 < len(blocks):
             coarser = blocks[level + 1]
             shared = np.minimum(ends[:, None], parts.ends[coarser][None]) - np.maximum(
@@ -187,7 +189,7 @@ def adjacency(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.nd
             shared = np.maximum(shared, 0)
             lengths = (parts.ends - parts.starts)[coarser]
             overlap = shared / ((ends - starts)[:, None] + lengths[None] - shared)
-            overlap *= np.maximum(vectors[own] @ vectors[coarser].T, 0)
-            graph[own, coarser], graph[coarser, own] = overlap, overlap.T
+            overlap *= np.maximum(vectors[rows] @ vectors[coarser].T, 0)
+            graph[rows, coarser], graph[coarser, rows] = overlap, overlap.T
     np.fill_diagonal(graph, 1.0)
     return graph

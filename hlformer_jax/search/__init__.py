@@ -5,8 +5,8 @@
 
     index        an index: its database, embeddings, changes
     ingest       a folder into an index, once or as it changes
-    signals      ways to match: by what is seen and by what is said
-    query        what a person asks; an archive that answers
+    signals      ways in which a video can match: visual and transcript; their rankers
+    query        a query, its filters, the fusion of signals, results; library: all of them
     serve        the page in the browser, and an archive for programs that speak MCP
     export       moments for other programs: CSV, playlists, EDL, OpenTimelineIO
     evaluate     rankers on captions of one's own
@@ -16,10 +16,10 @@
 from hlformer_jax import encoders, search
 
 library = search.open("DIR")
-for hit in library.query("a person opens the fridge", k=5):
-    for moment in hit.moments:
-        print(f"{hit.video}: {moment.start:.1f} to {moment.end:.1f} s, score {moment.score:.3f}")
-    assert hit.times.shape == hit.scores.shape  # the score of every frame, and its second
+for result in library.query("a person opens the fridge", k=5):
+    for moment in result.moments:
+        print(f"{result.video}: {moment.start:.1f} to {moment.end:.1f} s")
+    assert result.times.shape == result.scores.shape  # the score of every frame, and its second
 
 encoder = encoders.load("ENCODER")  # a folder, or a hub id: google/siglip-base-patch16-224
 vectors = encoder.encode_texts(["a red circle", "a blue square"])  # float32, of unit length
@@ -34,14 +34,17 @@ The package needs the extra `search`, a Ray cluster the extra `ray` and PostgreS
 from pathlib import Path
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.index.database import Entry, Index
-from hlformer_jax.search.query.library import Hit, Library
-from hlformer_jax.search.signals.store import Store
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.query.results import Result, Results
+from hlformer_jax.search.signals.postgres import Store
 
 __all__ = [
-    "DamagedError", "Entry", "Hit", "Index", "Library", "Moment", "SearchError", "Store", "open",
+    "DamagedError", "Entry", "Index", "Library", "Moment", "Query", "QueryError", "Result",
+    "Results", "SearchError", "Store", "open",
 ]  # fmt: skip
 
 
@@ -64,7 +67,7 @@ def open(
       encoder: an encoder, or where to load it from; None: from where it was when the videos were
         indexed.
       store: address of a PostgreSQL database, or a `Store`, that ranks; `Library.upload` brings it
-        up to date with the index (see `hlformer_jax.search.signals.store`).
+        up to date with the index (see `hlformer_jax.search.signals.postgres`).
       normalise: whether to normalise the scores of a ranker without training by its scores for
         other texts (NNN, see `hlformer_jax.search.signals.rankers`).
 

@@ -139,7 +139,9 @@ def test_a_batch_holds_its_items_and_each_of_their_nodes_once(train, seen):
         assert nodes.mask.sum() == len(wanted) and nodes.mask[: len(wanted)].all()
         np.testing.assert_array_equal(wanted[subtrees.nodes[subtrees.mask]], pool.subtrees[items])
         np.testing.assert_array_equal(subtrees.pair[subtrees.mask], pool.pair[items])
-        np.testing.assert_array_equal(batch.below[: len(wanted), : len(wanted)], pool.below(wanted))
+        np.testing.assert_array_equal(
+            batch.below[: len(wanted), : len(wanted)], pool.descends(wanted)
+        )
         padding = jax.tree.map(lambda x, keep=~nodes.mask: x[keep], nodes)
         assert not (padding.frames.any() or padding.words.any() or padding.frame_mask.any())
         assert not batch.below[~nodes.mask].any()

@@ -257,7 +257,7 @@ def test_descendants_are_the_closure_of_the_edges():
     found[tuple(POOL.ancestry.T)] = True
     np.testing.assert_array_equal(found, reached)
     for nodes in ([5, 0, 4, -1, 18, 8, 7, 6, -1], [-1, -1], [2, 12], list(range(18, -1, -1))):
-        below = POOL.below(np.asarray(nodes, np.int32))
+        below = POOL.descends(np.asarray(nodes, np.int32))
         for u, upper in enumerate(nodes):
             for w, lower in enumerate(nodes):
                 real = upper >= 0 and lower >= 0

@@ -55,7 +55,7 @@ def test_weights_of_a_position_sum_to_one_and_are_means_over_the_videos_that_hav
 
 def test_strips_and_moments_are_those_of_the_model(subject, options):
     split = subject.split(options)
-    [video] = corpus.chosen(subject, options, 1)
+    [video] = corpus.select_videos(subject, options, 1)
     drawn = attention.heatmap([subject], options)
     table = {name: np.asarray(column, object) for name, column in drawn.table.items()}
     ids = np.split(split.caption_ids(), np.cumsum(split.captions_per_video)[:-1])[video]
@@ -63,7 +63,7 @@ def test_strips_and_moments_are_those_of_the_model(subject, options):
     encoded = subject.encoder.videos(split, [video])
     [queries] = subject.encoder.captions(split, [video])
     assert set(table["video"]) == {split.video_ids[video]}
-    for k in corpus.apart(spans)[: attention.MAX_CAPTIONS]:
+    for k in corpus.select_disjoint(spans)[: attention.MAX_CAPTIONS]:
         rows = {
             kind: (table["caption"] == ids[k]) & (table["kind"] == kind)
             for kind in set(table["kind"])

@@ -24,7 +24,7 @@ def test_the_most_moments_that_do_not_overlap_are_found():
     for _ in range(20):
         ends = np.sort(rng.integers(0, 12, (6, 2)), axis=1)
         spans = [None, *(Span(float(a), float(b), 12.0) for a, b in ends)]
-        found = corpus.apart(spans)
+        found = corpus.select_disjoint(spans)
         real = [k for k, span in enumerate(spans) if span is not None and span.end > span.start]
         free = lambda chosen, spans=spans: all(
             spans[a].end <= spans[b].start or spans[b].end <= spans[a].start
@@ -46,10 +46,10 @@ def test_videos_are_those_of_most_such_moments():
 
 def test_a_video_that_there_is_not_is_named(subject, options):
     known = subject.split(options).video_ids
-    assert corpus.chosen(subject, options._replace(videos=(known[3],)), 1) == [3]
+    assert corpus.select_videos(subject, options._replace(videos=(known[3],)), 1) == [3]
     wrong = options._replace(videos=(known[3] + "x",))
     with pytest.raises(NotApplicable, match=f"{known[3]}x: .*'{known[3]}'"):
-        corpus.chosen(subject, wrong, 1)
+        corpus.select_videos(subject, wrong, 1)
 
 
 def test_runs_on_other_data_are_refused_and_those_of_another_family_left_out(
@@ -102,13 +102,13 @@ def test_a_frame_is_of_the_moment_that_its_middle_lies_in():
 @pytest.mark.slow  # UMAP compiles for ten seconds
 def test_the_figure_colours_the_frames_of_the_video_with_most_moments(subject, options, tmp_path):
     split = subject.split(options)
-    [video] = corpus.chosen(subject, options, 1)
+    [video] = corpus.select_videos(subject, options, 1)
     one = options._replace(videos=(split.video_ids[video],))
     drawn = report.draw("frames", [subject], one)
     count = int(split.frames_per_video[video])
     assert drawn.table["frame"] == list(range(count))
     spans = corpus.spans_by_video(split)[video]
-    chosen = corpus.apart(spans)
+    chosen = corpus.select_disjoint(spans)
     moment = corpus.moment_of_frames(spans, chosen, count)
     assert drawn.table["moment"] == [None if k < 0 else chosen[k] for k in moment]
     assert np.ptp(drawn.table["x"]) > 0

@@ -366,9 +366,9 @@ def test_nan_score_of_the_ranked_candidate_ranks_last():
 
 @pytest.mark.usefixtures("unchecked")
 def test_rank_among_refuses_other_shapes():
-    with pytest.raises(ValueError, match=r"own \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"score \(3, 2\)"):
         ranking.rank_among(SCORES, SCORES[:, :2], np.ones((3, 10), bool))
-    with pytest.raises(ValueError, match=r"other \(3, 9\)"):
+    with pytest.raises(ValueError, match=r"candidates \(3, 9\)"):
         ranking.rank_among(SCORES, SCORES[:, :1], np.ones((3, 9), bool))
 
 

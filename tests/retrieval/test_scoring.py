@@ -91,7 +91,7 @@ def test_cosines_are_products_of_the_stored_values_for_one_query_and_for_many(dt
 @pytest.mark.parametrize("dtype", scoring.DTYPES)
 def test_the_cosines_with_ones_own_video_are_those_with_all(dtype):
     query, stored = scoring.store(VECTORS[:3], dtype), scoring.store(X, dtype)
-    own = np.asarray(scoring.own_cosines(query, stored))
+    own = np.asarray(scoring.paired_cosines(query, stored))
     every = np.asarray(scoring.cosines(query, stored))[np.arange(3), np.arange(3)]
     np.testing.assert_allclose(own, every, rtol=0, atol=2e-6)
 

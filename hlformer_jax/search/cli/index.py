@@ -45,7 +45,8 @@ from hlformer_jax.search.ingest.extract import (
     to_add,
 )
 from hlformer_jax.search.query.library import Library
-from hlformer_jax.search.signals.transcript import recognition, said
+from hlformer_jax.search.signals import update_all
+from hlformer_jax.search.signals.transcript import recognition
 from hlformer_jax.search.times import format_clock
 
 
@@ -304,16 +305,16 @@ def extract_videos(
            " (default: detect the language of each video)", default="", metavar="CODE"),
     option("--audio", "audio tracks to recognise: the one that a player chooses, or all"
            " (default: default)", choices=("default", "all"), default="default"),
-    flag("--writing", "recognise text in the picture (OCR)"),
+    flag("--ocr", "recognise text in the picture (OCR)"),
     ENCODER, compiles=True,
 )  # fmt: skip
 def transcribe(options: Options) -> None:
     """Recognise speech, or text in the picture, and search it like subtitles."""
-    if not options.speech and not options.writing:
-        raise SearchError("pass --speech=MODEL (for example small), --writing, or both")
+    if not options.speech and not options.ocr:
+        raise SearchError("pass --speech=MODEL (for example small), --ocr, or both")
     index = console.open_index(options.index)
     recognisers = recognition.load_all(
-        options.writing, options.speech, options.language, options.audio, console.report
+        options.ocr, options.speech, options.language, options.audio, console.report
     )
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
     index.check_encoder(encoder)
@@ -325,4 +326,4 @@ def transcribe(options: Options) -> None:
                 show = recognition.progress_of(bar)
                 counts = recognition.recognise(index, recogniser, report, show)
             print(counted(recogniser.name, counts))
-        said.embed(index, encoder, console.report)
+        update_all(index, encoder, console.report)

@@ -1,12 +1,14 @@
 """Declarations of commands and of the options that several share."""
 
 import argparse
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hlformer_jax import cli
 from hlformer_jax.search.encoder import DEFAULT_ENCODER
+from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.signals import rankers
 
 Options = argparse.Namespace
@@ -54,12 +56,14 @@ CHECKPOINT = path("--checkpoint", "rank by a trained model: the directory of its
 OVERWRITE = flag("--overwrite", "replace existing output files (default: refuse)")
 JSON = flag("--json", "print JSON instead of a table")
 NORMALISE = flag("--normalise", "subtract from each video's score its usual score for other texts")
-FIELD_FLAGS = {
-    "ranker": "--ranker",
-    "checkpoint": "--checkpoint",
-    "normalise": "--normalise",
-    "store": "--store",
-    "encoder": "--encoder",
+QUERY_FLAGS = {
+    field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Query)
+} | {"text": "SENTENCE", "without": "--not", "tags": "--tag"}
+"""The flag of each field of a query."""
+
+FIELD_FLAGS = QUERY_FLAGS | {
+    name: f"--{name}"
+    for name in ("ranker", "checkpoint", "normalise", "store", "encoder", "fps", "index")
 }
 """The flag of each field that an error of the library may name."""
 

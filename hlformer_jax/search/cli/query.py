@@ -1,7 +1,6 @@
 """Commands that find moments and cut them out: query, cut."""
 
 import json
-import math
 from pathlib import Path
 
 from hlformer_jax import files
@@ -23,6 +22,9 @@ from hlformer_jax.search.cli.options import (
     repeated,
 )
 from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.query.results import Results
+from hlformer_jax.search.signals import SIGNALS, Visual
 from hlformer_jax.search.times import format_clock, format_date, parse_moment, parse_seconds
 from hlformer_jax.text import printable
 
@@ -44,7 +46,8 @@ from hlformer_jax.text import printable
     option("--offset", "skip this many of the best results (default: 0)", type=int, default=0),
     option("--min-score", "leave out results with a lower score (default: none)", type=float,
            metavar="SCORE"),
-    option("--only", "by sight or by subtitles alone", choices=("seen", "said")),
+    option("--signals", f"search only by these signals, separated by commas: {', '.join(SIGNALS)}"
+           " (default: all that accept the query)", metavar="NAMES"),
     option("--moments", "most moments to show of each video (default: 3)", type=int, default=3),
     option("--folder", "only videos in this folder of the archive, or below it"),
     option("--longer", "only videos of at least this length, such as 1:30", metavar="TIME"),
@@ -59,56 +62,68 @@ from hlformer_jax.text import printable
 )  # fmt: skip
 def query(options: Options) -> None:
     """Find videos and moments by text, by a picture, or by both."""
-    chosen = options.folder, options.since, options.until
-    like = options.like and parse_moment(options.like)
     replace = files.replacing(options.overwrite)
     if options.export:
         export.check(options.export)
         console.check_place(options.export, "--export", Index.open(options.index))
         files.check_output(options.export, replace)
-    hits = console.open_library(options).query(
-        options.sentences, options.k, *chosen, options.moments, image=options.image, like=like,
-        then=options.then, within=parse_seconds(options.within), tags=options.tag,
-        longer=options.longer and parse_seconds(options.longer),
-        shorter=options.shorter and parse_seconds(options.shorter),
-        without=options.without, min_score=options.min_score, offset=options.offset,
-        only=options.only,
-    )  # fmt: skip
-    for line in hits.warnings:
+    results = console.open_library(options).query(_parse_query(options))
+    for line in results.warnings:
         console.report(printable(line))
     if options.export:
         probe = optional("hlformer_jax.video", "search").probe
         title = options.sentences[0] if options.sentences else "moments"
-        count = export.write(options.export, title, hits, probe, replace)
+        count = export.write(options.export, title, results, probe, replace)
         console.report(printable(f"{options.export}: {count} moments"))
-    dates = [format_date(hit.date) for hit in hits]
     if options.json:
-        print(json.dumps([hit.as_json() for hit in hits], indent=2))
+        print(json.dumps([result.as_json() for result in results], indent=2))
         return
-    if not hits:
+    if not results:
         why = "has that score" if options.min_score is not None else "passes the filters"
         print("nothing more was found" if options.offset else f"nothing was found: no video {why}")
         return
-    if hits.verdict and not options.offset:
-        console.report(hits.verdict)
-    how = any(hit.said for hit in hits)
-    rows = [("rank", "score", "moment", *["by"] * how, "date", "file")]
-    for rank, (hit, date) in enumerate(zip(hits, dates, strict=True), options.offset + 1):
-        moment = hit.moments[0]
+    if results.verdict and not options.offset:
+        console.report(results.verdict)
+    _print_results(results, options.offset)
+
+
+def _parse_query(options: Options) -> Query:
+    """Return the query of the options of `query`."""
+
+    def seconds(text: str | None) -> float | None:
+        return None if text is None else parse_seconds(text)
+
+    return Query(
+        options.sentences, k=options.k, folder=options.folder, since=options.since,
+        until=options.until, moments=options.moments, image=options.image,
+        like=parse_moment(options.like) if options.like else None, then=options.then,
+        within=parse_seconds(options.within), without=options.without,
+        min_score=options.min_score, offset=options.offset, signals=options.signals,
+        longer=seconds(options.longer), shorter=seconds(options.shorter), tags=options.tag,
+    )  # fmt: skip
+
+
+def _print_results(results: Results, offset: int) -> None:
+    """Print a table of results, ranked from `offset` on, with the passages that match."""
+    has_signals = any(set(result.signals) - {Visual.name} for result in results)
+    rows = [("rank", "score", "moment", *["by"] * has_signals, "date", "file")]
+    for rank, result in enumerate(results, offset + 1):
+        moment = result.moments[0]
         # Ends are rounded up: a moment of a second is not from 0:07 to 0:07.
         span = f"{format_clock(moment.start)}–{format_clock(-(-moment.end // 1))}"
-        when = f"{date[:10]} ({hit.date_of})"
-        copies = f" (and {len(hit.copies)} of the same content)" if hit.copies else ""
-        score = "–" if math.isnan(hit.score) else f"{hit.score:.3f}"
-        signals = [" and ".join(hit.signals) or "–"] * how
-        rows.append((str(rank), score, span, *signals, when, printable(hit.video) + copies))
+        date = f"{format_date(result.date)[:10]} ({result.date_of})"
+        copies = f" (and {len(result.copies)} of the same content)" if result.copies else ""
+        score = "–" if result.score is None else f"{result.score:.3f}"
+        signals = [" and ".join(result.signals) or "–"] * has_signals
+        rows.append((str(rank), score, span, *signals, date, printable(result.video) + copies))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, hit in zip(rows, [None, *hits], strict=True):
+    for row, result in zip(rows, [None, *results], strict=True):
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
         cells[:2] = (text.rjust(width) for text, width in zip(row[:2], widths, strict=False))
         print("  ".join(cells).rstrip())
-        if hit and hit.said:
-            print(f"      {format_clock(hit.said[0].start)} “{printable(hit.said[0].text)}”")
+        if result and result.passages:
+            first = result.passages[0]
+            print(f"      {format_clock(first.start)} “{printable(first.text)}”")
 
 
 @command(

@@ -47,7 +47,7 @@ def evaluate(
     correct_rows, wrong_rows, centres, score_rows, overlaps = [], [], [], [], []
     without_video: dict[str, list[float]] = {}
     for caption in (caption for caption in captions if caption.is_visual):
-        scores, centre, hit = examine(caption.sentence, columns.get(caption.video, 0))
+        scores, centre, result = examine(caption.sentence, columns.get(caption.video, 0))
         if caption.video:
             correct = contents[[columns[video] for video in caption.videos]]
             is_wrong = ~np.isin(contents, correct)  # copies of the same bytes are correct
@@ -57,7 +57,7 @@ def evaluate(
             correct_rows.append(scores[~is_wrong].max())
             if caption.start is not None and caption.end is not None:
                 span = caption.start, caption.end
-                overlaps.append(moments.intersection_over_union(hit.moments[0], *span))
+                overlaps.append(moments.intersection_over_union(result.moments[0], *span))
         else:
             without_video.setdefault(caption.kind, []).append(float(scores.max()) - centre)
         progress()
@@ -87,8 +87,8 @@ def _columns(entries: Sequence[Entry], captions: Sequence[Caption]) -> dict[str,
     return columns
 
 
-SIGNALS = {"visual": "seen", "transcript": "said", "both": None}
-"""Signals by which a caption is asked, and the argument `only` of `Library.query` for them."""
+SIGNALS = {"visual": "visual", "transcript": "transcript", "both": None}
+"""Rows of the report by kind, and the argument `signals` of `Library.query` for them."""
 
 
 def by_kind(
@@ -107,25 +107,27 @@ def by_kind(
     from hlformer_jax.retrieval import moments
 
     _columns(library.ranked(), captions)
-    has_transcript = library.subtitles > 0
+    has_transcript = library.passage_count > 0
     kinds: dict[str, dict[str, list[dict[str, float]]]] = {}
     for caption in captions:
         is_single = not (caption.then or caption.without)
-        signals = SIGNALS if has_transcript and is_single else {"visual": "seen"}
-        for signal, only in signals.items():
-            hits = library.query(
-                caption.sentence, 5, moments=1, then=caption.then, without=caption.without,
-                within=caption.within, only=only if is_single else None,
+        rows = SIGNALS if has_transcript and is_single else {"visual": "visual"}
+        for signal, signals in rows.items():
+            results = library.query(
+                caption.sentence, k=5, moments=1, then=caption.then, without=caption.without,
+                within=caption.within, signals=signals if is_single else None,
             )  # fmt: skip
-            row: dict[str, float] = {"queries": 1, "matches": hits.good}
+            row: dict[str, float] = {"queries": 1, "matches": results.good}
             correct = {caption.video, *caption.duplicates}
-            ranks = [i for i, hit in enumerate(hits) if correct & {hit.video, *hit.copies}]
+            ranks = [
+                i for i, result in enumerate(results) if correct & {result.video, *result.copies}
+            ]
             if caption.video:
                 row |= {"R@1": ranks[:1] == [0], "R@5": bool(ranks)}
             if caption.start is not None and caption.end is not None:
                 span = caption.start, caption.end
                 row["mIoU"] = bool(ranks) and moments.intersection_over_union(
-                    hits[ranks[0]].moments[0], *span
+                    results[ranks[0]].moments[0], *span
                 )
             kinds.setdefault(caption.kind, {}).setdefault(signal, []).append(row)
         progress()

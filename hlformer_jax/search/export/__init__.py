@@ -22,7 +22,7 @@ from hlformer_jax.search.export import tables, timelines
 from hlformer_jax.search.export.moments import ExportedMoment, clip_name
 from hlformer_jax.search.export.tables import read_csv
 from hlformer_jax.search.export.timecode import Timing, nominal_rate
-from hlformer_jax.search.query.library import Hit
+from hlformer_jax.search.query.results import Result
 from hlformer_jax.text import legible
 
 __all__ = ["Timing", "check", "clip_name", "nominal_rate", "read_csv", "write"]
@@ -31,7 +31,7 @@ __all__ = ["Timing", "check", "clip_name", "nominal_rate", "read_csv", "write"]
 def write(
     path: Path,
     title: str,
-    results: Sequence[Hit],
+    results: Sequence[Result],
     probe: Callable[[Path], Any],
     replace: files.Replace = files.Replace.NOTHING,
 ) -> int:

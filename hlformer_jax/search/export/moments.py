@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hlformer_jax.retrieval.moments import Moment
-from hlformer_jax.search.query.library import Hit
+from hlformer_jax.search.query.results import Result
 from hlformer_jax.text import legible
 
 
@@ -14,7 +14,7 @@ class ExportedMoment(NamedTuple):
     """A moment with its result and the rank of that result."""
 
     rank: int
-    result: Hit
+    result: Result
     moment: Moment
 
     @property

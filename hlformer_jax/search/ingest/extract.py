@@ -29,6 +29,7 @@ from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.files import OutputError, check_replaced, digest, is_gone
 from hlformer_jax.lazy import optional
 from hlformer_jax.retrieval.segments import segments
+from hlformer_jax.search import signals
 from hlformer_jax.search.index.database import Index, matches
 from hlformer_jax.search.index.storage import (
     MAX_BYTES,
@@ -52,7 +53,7 @@ from hlformer_jax.search.ingest.decoding import (
     encode,
     update_transcripts,
 )
-from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.text import printable
 
 
@@ -307,7 +308,7 @@ class _Run:
             update_transcripts(
                 self.index, self.video, self.report, retry, self.workers, self.timeout, self.pulse
             )
-            said.embed(self.index, self.encoder, self.report, self.pulse)
+            signals.update_all(self.index, self.encoder, self.report, self.pulse)
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
 

@@ -28,9 +28,10 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import QueryError, UserError
 from hlformer_jax.files import jsonable
 from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.redaction import without_paths
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -197,7 +198,8 @@ def install(server: FastAPI, library: Library) -> None:
 
     async def invalid(_: Any, error: Any) -> JSONResponse:
         first = error.errors()[0]
-        return _refuse(400, f"{first['loc'][-1]}: {first['msg']}")
+        _, *names = first["loc"]  # of a repeated parameter, its number follows its name
+        return _refuse(400, f"{names[0] if names else 'the request'}: {first['msg']}")
 
     def failed(_: Any, error: Any) -> JSONResponse:  # in a thread, as it may read the index
         summary = {}
@@ -205,7 +207,9 @@ def install(server: FastAPI, library: Library) -> None:
             summary = dict(library.status())
         if isinstance(error, ParameterError):  # has no paths of this machine
             return _refuse(400, str(error))
-        return _refuse(422, without_paths(str(error), summary))
+        is_field = isinstance(error, QueryError)
+        line = error.phrased(schemas.PARAMETERS) if is_field else str(error)
+        return _refuse(422, without_paths(line, summary))
 
     server.add_exception_handler(HTTPException, refused)
     server.add_exception_handler(RequestValidationError, invalid)

@@ -22,11 +22,12 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
-from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.errors import QueryError, SearchError, UserError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.export import clip_name
 from hlformer_jax.search.index import storage
 from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video, reading
 from hlformer_jax.search.serve.redaction import without_paths
@@ -84,12 +85,14 @@ def server(library: Library, clips: Path | None = None) -> Any:
         except HTTPException as error:
             raise failure(_for_agents(error.detail)) from None
         except (UserError, OSError) as error:
-            line = without_paths(str(error), library.status())
+            line = error.phrased(OPERATOR_FLAGS) if isinstance(error, QueryError) else str(error)
+            line = without_paths(line, library.status())
             raise failure(_for_agents(line)) from None
 
     def search(
-        sentence: str,
+        text: str,
         k: int = 5,
+        offset: int = 0,
         folder: str = "",
         since: str = "",
         until: str = "",
@@ -97,26 +100,34 @@ def server(library: Library, clips: Path | None = None) -> Any:
         shorter: float | None = None,
         tags: list[str] | None = None,
         then: list[str] | None = None,
+        within: float = 60.0,
         without: list[str] | None = None,
+        signals: list[str] | None = None,
+        min_score: float | None = None,
     ) -> dict[str, Any]:
-        """Find videos, and moments in them, that show or say what a sentence describes.
+        """Find videos, and moments in them, that show or say what a text describes.
 
-        folder, since and until (2026, 2026-01-10 …), longer and shorter (seconds) and tags narrow
-        the search; `then` are sentences of what is seen after it, `without` of what is not to be
-        seen. `good` false: nothing is a good match, and `verdict` says how that is known.
+        k is the number of results, offset how many to skip. folder, since and until (2026,
+        2026-01-10 …), longer and shorter (seconds) and tags narrow the search. `then` are texts of
+        what follows within so many seconds, `without` of what must not be visible. signals are the
+        ways to search: visual, transcript. `good` false: nothing matches well, and `verdict` says
+        how that is known.
         """
         with lines():
-            hits = library.query(
-                sentence, min(k, 100), folder or None, since or None, until or None,
-                then=then or (), without=without or (), longer=longer, shorter=shorter,
-                tags=tags or (),
+            query = Query(
+                text, k=min(k, 100), offset=offset, folder=folder or None, since=since or None,
+                until=until or None, longer=longer, shorter=shorter, tags=tags or (),
+                then=then or (), within=within, without=without or (), signals=signals,
+                min_score=min_score,
             )  # fmt: skip
-            listed = [hit.as_json() for hit in hits]
-            warnings = [_for_agents(line) for line in schemas.warnings(library, hits)]
-            shown: dict[str, Any] = files.jsonable(
-                {"hits": listed, "good": hits.good, "verdict": hits.verdict, "warnings": warnings}
-            )
-            return shown
+            results = library.query(query)
+            found: dict[str, Any] = files.jsonable({
+                "results": [result.as_json() for result in results],
+                "good": results.good,
+                "verdict": results.verdict,
+                "warnings": [_for_agents(line) for line in schemas.warnings(library, results)],
+            })  # fmt: skip
+            return found
 
     def show(id: str, time: float) -> Any:
         """Show the frame at a second of a video, by the id that search returned."""
@@ -214,6 +225,11 @@ def run(tools: Any) -> None:
     sys.stdin = io.TextIOWrapper(messages, encoding="utf-8")
     tools.run("stdio")
 
+
+OPERATOR_FLAGS = {
+    name: f"--{name}" for name in ("ranker", "checkpoint", "normalise", "store", "encoder")
+}
+"""Fields that only the person who runs the server can change."""
 
 ASK = "the person who runs this server can change that"
 """Advice in place of options of a command line."""

@@ -14,10 +14,14 @@ from pydantic import BaseModel, ConfigDict
 from hlformer_jax.search import times
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import split_name
-from hlformer_jax.search.query import library as archive
+from hlformer_jax.search.query import results as archive
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve.redaction import base_name, without_paths
+from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.text import legible
+
+PARAMETERS = {"text": "q", "image": "the picture", "without": "not", "tags": "tag"}
+"""Parameters of a query whose names are not those of the fields of `Query`."""
 
 MAX_POINTS = 600
 """Most points of a curve of scores; the page has no room for more."""
@@ -29,19 +33,19 @@ MAX_FAILURES = 100
 """Most failed files to list with their reasons."""
 
 
-def hits(library: Library, best: archive.Hits) -> dict[str, Any]:
-    """`Hit.as_json` of each, with a curve of scores of `MAX_POINTS` points at most."""
+def results(library: Library, best: archive.Results) -> dict[str, Any]:
+    """Return `Result.as_json` of each, with a curve of at most `MAX_POINTS` scores."""
     shown = []
-    for hit in best:
-        times, scores = thin(np.asarray(hit.times), np.asarray(hit.scores))
-        more = {"folder": hit.folder, "duration": hit.duration, "times": times, "scores": scores}
-        shown.append(hit.as_json() | more)
+    for result in best:
+        times, scores = thin(np.asarray(result.times), np.asarray(result.scores))
+        facts = {"folder": result.folder, "duration": result.duration}
+        shown.append(result.as_json() | facts | {"times": times, "scores": scores})
     verdict = {"good": best.good, "verdict": best.verdict}
-    return {"hits": shown, **verdict, "warnings": warnings(library, best)}
+    return {"results": shown, **verdict, "warnings": warnings(library, best)}
 
 
-def warnings(library: Library, best: archive.Hits) -> list[str]:
-    """The warnings of a query, without paths."""
+def warnings(library: Library, best: archive.Results) -> list[str]:
+    """Return the warnings of a query, without paths."""
     summary = library.status() if best.warnings else {}
     return [without_paths(line, summary) for line in best.warnings]
 
@@ -154,18 +158,20 @@ class Video(_Schema):
     scores: list[float | None]
 
 
-class Hit(Video):
-    """A video that answers a query; `times` and `scores` are a curve of 600 points at most."""
+class Result(Video):
+    """A video that matches a query; `times` and `scores` are a curve of at most 600 points."""
 
-    seen: bool | None
-    said: list[Passage]
+    score_kind: ScoreKind | None
+    is_match: bool | None
+    signals: list[str]
+    passages: list[Passage]
     copies: list[str]
 
 
-class Hits(_Schema):
-    """Best first; `good` says whether one may be what was asked for, `verdict` why none is."""
+class Results(_Schema):
+    """Results, best first. `good`: whether one is a good match; `verdict`: why none is."""
 
-    hits: list[Hit]
+    results: list[Result]
     good: bool
     verdict: str
     warnings: list[str]
@@ -202,10 +208,11 @@ class Status(_Schema):
 
 
 class Folders(_Schema):
-    """Folders that hold videos, themselves or below, and tags that videos have."""
+    """Folders with videos, or with folders of videos; tags of videos; and all signals."""
 
     folders: list[str]
     tags: list[str]
+    signals: list[str]
 
 
 class Tags(_Schema):

@@ -19,21 +19,23 @@ from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import publicsuffixlist
 import uvicorn
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Request
+from fastapi import Query as Parameter
 from fastapi.responses import FileResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from hlformer_jax import __version__, video
-from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.errors import QueryError, SearchError, UserError
 from hlformer_jax.search import times
 from hlformer_jax.search.index.database import tag_key
 from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import guard, jobs, schemas
 from hlformer_jax.search.serve.files import (
     MAX_CUT_SECONDS,
@@ -44,6 +46,7 @@ from hlformer_jax.search.serve.files import (
     reading,
 )
 from hlformer_jax.search.serve.guard import Answer, ParameterError
+from hlformer_jax.search.signals import SIGNALS
 from hlformer_jax.text import legible
 
 STATIC = Path(__file__).parent / "static"
@@ -68,11 +71,11 @@ HOME_DOMAIN = "home.arpa"
 
 HOST_NAME = re.compile(r"(\*\.)?[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 Sentences = Annotated[
-    tuple[Annotated[str, Query(max_length=MAX_SENTENCE)], ...], Query(max_length=8)
+    tuple[Annotated[str, Parameter(max_length=MAX_SENTENCE)], ...], Parameter(max_length=8)
 ]
-Date = Annotated[str | None, Query(max_length=40)]
+Date = Annotated[str | None, Parameter(max_length=40)]
 
 
 class ServeError(UserError, OSError):
@@ -88,7 +91,7 @@ class BoundedExecutor:
         self._inside = 0
         self._counting = threading.Lock()
 
-    async def run(self, request: Request, work: Callable[[], Result]) -> Result:
+    async def run(self, request: Request, work: Callable[[], T]) -> T:
         """Run a function in a thread and return its result.
 
         A function that still waits is dropped when the client disconnects: a page sends a new query
@@ -162,55 +165,53 @@ def app(
     for address, (name, media_type) in STATIC_FILES.items():
         server.get(address, include_in_schema=False)(_static(name, media_type))
 
-    @server.post("/api/query", responses=schemas.responses(schemas.Hits))
-    @server.get("/api/query", responses=schemas.responses(schemas.Hits))
+    @server.post("/api/query", responses=schemas.responses(schemas.Results))
+    @server.get("/api/query", responses=schemas.responses(schemas.Results))
     async def query(
         request: Request,
-        q: Annotated[str, Query(max_length=MAX_SENTENCE)] = "",
-        k: Annotated[int, Query(ge=1, le=100)] = 10,
-        folder: Annotated[str | None, Query(max_length=4096)] = None,
+        q: Annotated[str, Parameter(max_length=MAX_SENTENCE)] = "",
+        k: Annotated[int, Parameter(ge=1, le=100)] = 10,
+        folder: Annotated[str | None, Parameter(max_length=4096)] = None,
         since: Date = None,
         until: Date = None,
-        moments: Annotated[int, Query(ge=1, le=20)] = 5,
-        like: Annotated[str, Query(max_length=100)] = "",
+        moments: Annotated[int, Parameter(ge=1, le=20)] = 5,
+        like: Annotated[str, Parameter(max_length=100)] = "",
         then: Sentences = (),
-        within: Annotated[float, Query(gt=0, le=1e6)] = 60.0,
-        without: Annotated[Sentences, Query(alias="not")] = (),
-        min_score: Annotated[float | None, Query(allow_inf_nan=False)] = None,
-        offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
-        only: Literal["seen", "said", ""] = "",
-        longer: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
-        shorter: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
+        within: Annotated[float, Parameter(gt=0, le=1e6)] = 60.0,
+        without: Annotated[Sentences, Parameter(alias="not")] = (),
+        min_score: Annotated[float | None, Parameter(allow_inf_nan=False)] = None,
+        offset: Annotated[int, Parameter(ge=0, le=10**6)] = 0,
+        signals: Annotated[str, Parameter(max_length=200)] = "",
+        longer: Annotated[float | None, Parameter(ge=0, allow_inf_nan=False)] = None,
+        shorter: Annotated[float | None, Parameter(ge=0, allow_inf_nan=False)] = None,
         tag: Sentences = (),
     ) -> Response:
         """Videos and moments that match a text, a picture, or both.
 
         A picture is like=ID@SECONDS, or the bytes of an image as the body of a POST.
         """
-        sentence, *others = (_line(one) for one in (q, *then, *without))
-        parts: dict[str, Any] = dict(
-            then=others[: len(then)], without=others[len(then) :], within=within, offset=offset,
-            min_score=min_score, only=only or None, longer=longer, shorter=shorter, tags=tag,
-        )  # fmt: skip
+        picture = await _picture(request)
         try:
             frame = times.parse_moment(like) if like else None
         except SearchError as error:
             raise ParameterError(f"like: {error}") from None
-        picture = await _picture(request)
-        if not (sentence or frame or picture):
-            raise ParameterError("q: the sentence is empty: say what happens in the video")
-        for name, date in (("since", since), ("until", until)):
-            try:
-                times.date_span(date or "2026")
-            except SearchError as error:
-                raise ParameterError(f"{name}: {error}") from None
-        chosen = folder or None, since or None, until or None, moments
+        try:
+            wanted = Query(
+                _line(q), k=k, folder=folder or None, since=since or None, until=until or None,
+                moments=moments, image=picture, like=frame,
+                then=[_line(text) for text in then], within=within,
+                without=[_line(text) for text in without], min_score=min_score, offset=offset,
+                signals=signals, longer=longer, shorter=shorter, tags=tag,
+            )  # fmt: skip
+        except QueryError as error:
+            raise ParameterError(error.phrased(schemas.PARAMETERS)) from None
         begun = time.perf_counter()
-        search = lambda: schemas.hits(
-            library, library.query(sentence, k, *chosen, image=picture, like=frame, **parts)
-        )
-        hits = await searching.run(request, search)
-        return Answer(hits | {"seconds": round(time.perf_counter() - begun, 4)})
+
+        def search() -> dict[str, Any]:
+            return schemas.results(library, library.query(wanted))
+
+        results = await searching.run(request, search)
+        return Answer(results | {"seconds": round(time.perf_counter() - begun, 4)})
 
     # Short work is done in threads of FastAPI, so that it never waits for a search.
 
@@ -221,10 +222,11 @@ def app(
 
     @server.get("/api/folders", responses=schemas.responses(schemas.Folders))
     def folders() -> Response:
-        """The folders and tags that a query may name."""
+        """The folders, tags and signals that a query may name."""
         entries = library.videos()
         tags = sorted({tag_key(tag): tag for entry in entries for tag in entry.tags}.values())
-        return Answer({"folders": schemas.folders(entries), "tags": tags})
+        listed = schemas.folders(entries)
+        return Answer({"folders": listed, "tags": tags, "signals": [*SIGNALS]})
 
     @server.post("/api/tag/{id}", responses=schemas.responses(schemas.Tags))
     def tag(id: str, add: Sentences = (), drop: Sentences = ()) -> Response:
@@ -249,8 +251,8 @@ def app(
     async def thumbnail(
         request: Request,
         id: str,
-        t: Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)] = 0.0,
-        width: Annotated[int, Query(ge=16, le=1920)] = 320,
+        t: Annotated[float, Parameter(ge=0, le=1e7, allow_inf_nan=False)] = 0.0,
+        width: Annotated[int, Parameter(ge=16, le=1920)] = 320,
     ) -> Response:
         """The frame at second t, as a JPEG."""
         file = await run_in_threadpool(open_video, library, id)
@@ -272,9 +274,9 @@ def app(
     async def cut(
         request: Request,
         id: str,
-        start: Annotated[float, Query(ge=0, allow_inf_nan=False)],
-        end: Annotated[float, Query(ge=0, allow_inf_nan=False)],
-        margin: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
+        start: Annotated[float, Parameter(ge=0, allow_inf_nan=False)],
+        end: Annotated[float, Parameter(ge=0, allow_inf_nan=False)],
+        margin: Annotated[float, Parameter(ge=0, le=60, allow_inf_nan=False)] = 0.0,
     ) -> FileResponse:
         """A clip of a video, to download."""
         file = await run_in_threadpool(open_video, library, id)

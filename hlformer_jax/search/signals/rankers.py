@@ -15,7 +15,7 @@ of the video for the texts of `BANK`), with α = 0.75 and k = 64.
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -28,6 +28,9 @@ from hlformer_jax.search.index.storage import Record, VideoArrays
 from hlformer_jax.search.signals import intervals
 from hlformer_jax.text import suggestion
 
+ScoreKind = Literal["probability", "cosine", "rank_fusion", "model"]
+"""Meaning of a score; one without a kind only ranks."""
+
 
 @runtime_checkable
 class Ranker(Protocol):
@@ -36,6 +39,14 @@ class Ranker(Protocol):
     @property
     def calibrated(self) -> bool:
         """Whether scores are cosines of the encoder, which its probabilities are made of."""
+
+    @property
+    def score_kind(self) -> ScoreKind | None:
+        """Kind of the scores; None if they only rank."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether a model of its own encodes texts, and not the encoder of the index alone."""
 
     def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """The query of a sentence."""
@@ -216,7 +227,9 @@ class Untrained:
         check(name)
         self._pooling, self.normalised = RANKERS[name], normalise
         self.identity, self.width = label(name, normalise), index.manifest.encoder.width
-        self.calibrated = name == DEFAULT and not normalise
+        self.calibrated, self.is_trained = name == DEFAULT and not normalise, False
+        is_cosine = self._pooling.of_frames and not normalise
+        self.score_kind: ScoreKind | None = "cosine" if is_cosine else None
         self.top, self.of_frames = self._pooling.top, self._pooling.of_frames
         self.dtype = "float16" if self.of_frames else "float32"
         self.branches = None if normalise else {self.identity: 1.0}

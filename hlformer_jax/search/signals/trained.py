@@ -1,13 +1,13 @@
 """A trained model of the family as a ranker of an index.
 
-The model reads what it was trained on: the vectors of frames as visual features, and the token
-features of the same encoder as words, pooled and sampled as for training. Features that another
-encoder made are refused. A video's score, and those of its frames, are the model's own, by the
-scorer of `retrieval`. The encoded videos are kept beside the index under a name that says of which
-videos and parameters, so that a model encodes them once.
+The model reads frame embeddings as visual features, and the token features of the same encoder as
+words, pooled and sampled as for training. Features of another encoder are refused. The model's
+scorer (`retrieval.scoring`) scores videos and frames. The encoded videos are stored beside the
+index, in a file whose name identifies the videos and the parameters, so a model encodes them once.
 """
 
 import contextlib
+import functools
 import hashlib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ from hlformer_jax import files, models
 from hlformer_jax.config import family_of
 from hlformer_jax.data import extracted, transforms
 from hlformer_jax.encoders.protocol import Encoder, TokenEncoder
-from hlformer_jax.errors import SearchError
+from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus, evaluation, scoring
 from hlformer_jax.retrieval.corpus import Corpus
@@ -33,27 +33,33 @@ from hlformer_jax.runtime import devices
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.index.storage import EncoderFacts, Record, VideoArrays
+from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.training import loaded_run
 from hlformer_jax.training.loaded_run import LoadedRun, RunError
 from hlformer_jax.typing import Videos
 
 
 def read_config(path: Path) -> ConfigDict:
-    """The configuration of the run in a directory; a SearchError where no model of it ranks."""
+    """Return the configuration of the run in a directory.
+
+    Raises:
+      QueryError: if the directory has no run, or one whose model cannot rank videos.
+    """
     try:
         config = loaded_run.read_config(path)
     except RunError as error:
-        raise SearchError(f"--checkpoint: {error}") from None
+        raise QueryError("{checkpoint}: {problem}", field="checkpoint", problem=error) from None
     if family_of(config) != "prvr":
-        raise SearchError(
-            f"--checkpoint={path} is of the model {config.model.name!r}: give a run of partially"
-            " relevant video retrieval, for example of configs/own.py"
-        )
+        raise QueryError(
+            "{checkpoint} {path} has the model {model!r}: give a run of partially relevant video"
+            " retrieval, for example of configs/own.py",
+            field="checkpoint", path=path, model=config.model.name,
+        )  # fmt: skip
     return config
 
 
 def identity(path: Path) -> str:
-    """Identifies the parameters and the configuration of a run, without reading the parameters."""
+    """Return a digest of the configuration and parameters of a run, without reading the latter."""
     digest = hashlib.sha256((path / "config.json").read_bytes())
     # Of the checkpoints' files; written with each of them.
     for sums in sorted(path.rglob("SHA256SUMS")):
@@ -61,43 +67,58 @@ def identity(path: Path) -> str:
     return digest.hexdigest()
 
 
-def check_encoder(config: ConfigDict, path: Path, ours: EncoderFacts) -> None:
-    """Refuses a run, in the directory `path`, whose features another encoder than ours made."""
-    theirs = extracted.encoder_of(path, Path(config.data.manual_dir))
-    if theirs is None:
-        raise SearchError(
-            f"--checkpoint={path} does not say which encoder made its features: it was not trained"
+def check_encoder(config: ConfigDict, path: Path, encoder: EncoderFacts) -> None:
+    """Refuse a run that was trained on features of another encoder than that of an index.
+
+    Args:
+      config: the configuration of the run.
+      path: its directory.
+      encoder: the encoder of the index.
+
+    Raises:
+      QueryError: if the encoders differ, or the run does not name its own.
+    """
+    of_run = extracted.encoder_of(path, Path(config.data.manual_dir))
+    if of_run is None:
+        raise QueryError(
+            "{checkpoint} {path} does not say which encoder made its features: it was not trained"
             f" on what the command `features` writes, or that was moved: put its"
-            f" {extracted.ENCODER} there"
-        )
-    name, fingerprint = theirs
-    if fingerprint != ours.fingerprint:
-        raise SearchError(
-            f"--checkpoint={path} was trained on features of the encoder {name!r}, and the index"
-            f" has those of {ours.name!r}: index with --encoder={name} into another --index"
-        )
-    if config.data.visual_dim != ours.width:
-        raise SearchError(
-            f"--checkpoint={path} was trained on features of width {config.data.visual_dim}, and"
-            f" the index has vectors of width {ours.width}: index with its encoder"
-        )
+            f" {extracted.ENCODER} there",
+            field="checkpoint", path=path,
+        )  # fmt: skip
+    name, fingerprint = of_run
+    if fingerprint != encoder.fingerprint:
+        raise QueryError(
+            "{checkpoint} {path} was trained on features of the encoder {name!r}, and the index"
+            " has those of {other!r}: make another index with {encoder} {name}",
+            field="checkpoint", path=path, name=name, other=encoder.name,
+        )  # fmt: skip
+    if config.data.visual_dim != encoder.width:
+        raise QueryError(
+            "{checkpoint} {path} was trained on features of width {run_width}, and the index has"
+            " embeddings of width {width}: index with its encoder",
+            field="checkpoint", path=path, run_width=config.data.visual_dim, width=encoder.width,
+        )  # fmt: skip
 
 
 def videos_of(vectors: Sequence[Float[np.ndarray, "_ d"]], data: ConfigDict, size: int) -> Videos:
-    """A batch of `size` videos, from the vectors of their frames; zeros fill it up."""
+    """Return a batch of `size` videos from their frame embeddings, filled up with zeros."""
     raw = [rows.astype(np.float32) for rows in vectors]
     clips = [transforms.normalise(transforms.pool_to_clips(rows, data.max_clips)) for rows in raw]
-    some = [transforms.normalise(transforms.sample_frames(rows, data.max_frames)) for rows in raw]
-    pad = lambda rows, length: transforms.pad(rows, (size, length, data.visual_dim), data.dtype)
-    frames, mask = pad(some, data.max_frames)
+    sampled = [transforms.normalise(transforms.sample_frames(x, data.max_frames)) for x in raw]
+
+    def pad(rows: list[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
+        return transforms.pad(rows, (size, length, data.visual_dim), data.dtype)
+
+    frames, mask = pad(sampled, data.max_frames)
     return Videos(pad(clips, data.max_clips)[0], frames, mask, mask[:, 0])
 
 
 def empty_corpus(run: LoadedRun, count: int) -> Corpus:
-    """A corpus of the model for `count` >= 1 videos, still without them."""
+    """Return an empty corpus of the model with room for `count` >= 1 videos."""
     mesh = devices.mesh()
     size = devices.round_up(min(run.config.eval.video_batch, count), mesh.size)
-    encode = lambda videos: models.encode_video(run.family.model, run.params, videos)
+    encode = functools.partial(models.encode_video, run.family.model, run.params)
     shapes = jax.eval_shape(encode, videos_of([], run.config.data, size))
     dtype = run.config.eval.corpus
     return corpus.empty(run.family.evaluator.scorer, shapes, -(-count // size), dtype, mesh)
@@ -106,7 +127,7 @@ def empty_corpus(run: LoadedRun, count: int) -> Corpus:
 def encode_videos(
     run: LoadedRun, vectors: Iterator[Float[np.ndarray, "F d"]], count: int
 ) -> Corpus:
-    """Encodes `count` videos, read as they are needed, a batch at a time."""
+    """Encode `count` videos, which are read a batch at a time."""
     data, stored = run.config.data, empty_corpus(run, count)
     blocks, size = stored.mask.shape
 
@@ -124,7 +145,7 @@ def encode_videos(
 
 
 def encode_query(run: LoadedRun, tokens: Float[np.ndarray, "W E"]) -> Float[np.ndarray, " H"]:
-    """The unit vector of a sentence, from the encoder's token features."""
+    """Return the unit vector of a text, from the encoder's token features."""
     data = run.config.data
     if tokens.shape[-1] != data.text_dim:
         raise SearchError(
@@ -138,10 +159,12 @@ class Trained:
     """A trained model as a ranker over the contents of an index; see `rankers.Ranker`."""
 
     calibrated = False
+    score_kind: ScoreKind | None = "model"
+    is_trained = True
     top, dtype = 1, "float32"
 
     def __init__(self, path: Path, index: Index, records: Sequence[Record] | None) -> None:
-        """Loads the run of a directory and encodes all contents; None: a store ranks them."""
+        """Load the run of a directory, and encode all contents; None if a store ranks them."""
         check_encoder(read_config(path), path, index.manifest.encoder)
         self._model, self.identity = loaded_run.load(path), f"trained {identity(path)}"
         self._scorer = self._model.family.evaluator.scorer
@@ -153,7 +176,7 @@ class Trained:
         self._scores = jax.jit(corpus.scores)
 
     def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
-        """The model's vector of a sentence; see `Ranker`."""
+        """Return the model's vector of a text; see `Ranker`."""
         if not isinstance(encoder, TokenEncoder):
             raise SearchError(
                 f"a trained model reads features of tokens, which {encoder.name!r} does not have"
@@ -161,13 +184,13 @@ class Trained:
         return encode_query(self._model, np.asarray(encoder.encode_tokens([sentence])[0]))
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
-        """The model's scores; see `Ranker`."""
+        """Return the model's scores; see `Ranker`."""
         return np.asarray(self._scores(self._corpus, query[None]))[0, : self._count]
 
     def best(
         self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
     ) -> Float[np.ndarray, " V"]:
-        """The scores of all contents; see `Ranker`."""
+        """Return the scores of all contents; see `Ranker`."""
         return self.scores(query)
 
     def over_time(
@@ -177,13 +200,12 @@ class Trained:
         query: Float[np.ndarray, " H"],
         vectors: Callable[[], dict[str, np.ndarray]] | None = None,
     ) -> Float[np.ndarray, " F"]:
-        """What the positions over each frame say; see the module and `RowRanker`."""
-        own = self.vectors(content, arrays) if vectors is None else vectors()
+        """Return the scores of the positions over each frame; see `RowRanker`."""
+        branches = self.vectors(content, arrays) if vectors is None else vectors()
         parts = self._scorer.of_branches(query)
-        unit_length = lambda part: part / max(float(np.linalg.norm(part)), 1e-12)
         cosines = {
-            name: rows @ unit_length(np.asarray(parts[name])).astype(np.float32)
-            for name, rows in own.items()
+            name: rows @ _scaled_to_unit(np.asarray(parts[name])).astype(np.float32)
+            for name, rows in branches.items()
         }
         data = self._model.config.data
         scores: np.ndarray = self._scorer.over_time(
@@ -193,7 +215,7 @@ class Trained:
 
     @property
     def branches(self) -> dict[str, float] | None:
-        """Weights of the branches whose best cosines the score adds; None: it is another one."""
+        """Weights of the branches whose best cosines are added; None for any other score."""
         scorer = self._scorer
         if not (isinstance(scorer, MaximumSimilarity) and scorer.sum_of_maxima):
             return None
@@ -206,46 +228,52 @@ class Trained:
         return scoring.width(self._corpus.stored)
 
     def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " _"]]:
-        """What each branch is compared with, in the dtype of the corpus, as float32."""
+        """Return the query of each branch, rounded to the dtype of the corpus, as float32."""
         dtype = jax.tree.leaves(self._corpus.stored)[0].dtype
         parts = self._scorer.of_branches(query)
         return {name: _float32(scoring.store(part, dtype)) for name, part in parts.items()}
 
     def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L H"]]:
-        """The vectors of the content of that index by their branch, float32; see `RowRanker`."""
+        """Return the vectors of a content by branch, float32; see `RowRanker`."""
         block, row = divmod(content, self._corpus.mask.shape[1])
-        own = jax.tree.map(lambda x: x[block, row], self._corpus.stored)
-        return {name: _float32(branch) for name, branch in own.items()}
+        branches = jax.tree.map(lambda x: x[block, row], self._corpus.stored)
+        return {name: _float32(branch) for name, branch in branches.items()}
+
+
+def _scaled_to_unit(vector: np.ndarray) -> np.ndarray:
+    """Return a vector scaled to length 1; zero stays zero."""
+    scaled: np.ndarray = vector / max(float(np.linalg.norm(vector)), 1e-12)
+    return scaled
 
 
 def _float32(stored: Vectors) -> np.ndarray:
-    """Vectors of a corpus as numbers."""
+    """Return vectors of a corpus as float32."""
     values = np.asarray(jnp.asarray(stored.values, jnp.float32))
     scale = stored.scale
     return values if scale is None else values * np.asarray(scale, np.float32)[..., None]
 
 
 def _encoded(run: LoadedRun, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
-    """The encoded videos, from beside the index where they are there already."""
+    """Return the encoded videos, from their file beside the index if it exists."""
     contents = [record.content for record in records]
-    known = "\0".join([index.manifest.key, identity(path), *contents])
-    digest = hashlib.sha256(known.encode()).hexdigest()[:32]
+    source = "\0".join([index.manifest.key, identity(path), *contents])
+    digest = hashlib.sha256(source.encode()).hexdigest()[:32]
     file = index.directory / "packed" / f"trained-{digest}.npz"
-    kept = _kept(file, empty_corpus(run, len(records)))
-    if kept is not None:
-        return kept
+    stored = _stored(file, empty_corpus(run, len(records)))
+    if stored is not None:
+        return stored
     index.check(contents)
     frames = (index.read(content).vectors for content in contents)
-    made = encode_videos(run, frames, len(records))
-    leaves = jax.tree.leaves((made.stored, made.mask))
-    # Where they cannot be kept, they are encoded again the next time.
+    encoded = encode_videos(run, frames, len(records))
+    # If they cannot be written, the next process encodes them again.
     with contextlib.suppress(OSError):
-        kept_leaves = {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}
-        files.write_npz(file, kept_leaves | {"digest": _digest(kept_leaves.values())})
-        for other in packed.own_files(index.directory, "trained-"):
-            if other != file:
-                other.unlink(missing_ok=True)
-    return made
+        leaves = jax.tree.leaves((encoded.stored, encoded.mask))
+        arrays = {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        files.write_npz(file, arrays | {"digest": _digest(arrays.values())})
+        for outdated in packed.own_files(index.directory, "trained-"):
+            if outdated != file:
+                outdated.unlink(missing_ok=True)
+    return encoded
 
 
 def _digest(leaves: Iterable[np.ndarray]) -> np.ndarray:
@@ -255,8 +283,8 @@ def _digest(leaves: Iterable[np.ndarray]) -> np.ndarray:
     return np.asarray(digest.hexdigest())
 
 
-def _kept(file: Path, empty: Corpus) -> Corpus | None:
-    """The corpus of a file; None where there is none of that form."""
+def _stored(file: Path, empty: Corpus) -> Corpus | None:
+    """Return the corpus of a file; None if it is missing, damaged or of another form."""
     leaves, form = jax.tree.flatten((empty.stored, empty.mask))
     try:
         if not file.is_file():  # to open a pipe is to wait for its writer
@@ -269,7 +297,7 @@ def _kept(file: Path, empty: Corpus) -> Corpus | None:
             values = [x.view(leaf.dtype) for x, leaf in zip(raw_leaves, leaves, strict=True)]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-    if any(one.shape != leaf.shape for one, leaf in zip(values, leaves, strict=True)):
+    if any(value.shape != leaf.shape for value, leaf in zip(values, leaves, strict=True)):
         return None
     placed = [jax.device_put(x, leaf.sharding) for x, leaf in zip(values, leaves, strict=True)]
     stored, mask = jax.tree.unflatten(form, placed)

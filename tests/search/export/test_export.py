@@ -12,7 +12,7 @@ import videos
 
 from hlformer_jax import video
 from hlformer_jax.files import OutputError
-from hlformer_jax.search import Hit, Moment, SearchError, export
+from hlformer_jax.search import Moment, Result, SearchError, export
 from hlformer_jax.search.export import Timing
 
 NTSC24, NTSC30, NTSC60 = (Fraction(count * 1000, 1001) for count in (24, 30, 60))
@@ -22,8 +22,8 @@ def hit(name, *moments, duration=60.0):
     path = Path("/films") / name
     found = [Moment(start, end, (start + end) / 2, 0.25) for start, end in moments]
     times = np.arange(duration)
-    more = path, 0.25, found, times, times, duration, 1e9, "file", True
-    return Hit(f"{len(name):016x}", name, "", *more)
+    facts = path, 0.25, "cosine", found, times, times, duration, 1e9, "file"
+    return Result(f"{len(name):016x}", name, "", *facts, is_match=True, signals=("visual",))
 
 
 def info(rate, timecode="", base=0.0, is_variable=False):

@@ -6,9 +6,10 @@ import archive
 import numpy as np
 import pytest
 
-from hlformer_jax.errors import SearchError
+from hlformer_jax.errors import QueryError
 from hlformer_jax.search.index import packed
-from hlformer_jax.search.query import queries
+from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.signals import visual
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +72,9 @@ def library(index, monkeypatch, request):
 def test_scores_are_those_of_a_loop_over_all_frames(library, index, wanted, options):
     texts = lambda one: [one] if isinstance(one, str) else one
     then, without = (texts(options.get(name, [])) for name in ("then", "without"))
-    ranker = library._ready()[0].ranker
+    ranker = library._ready()[0].visual.ranker
     levels = [
-        queries.level(ranker, one, archive.Encoder().probability)
+        visual.chosen_threshold(ranker, one, archive.Encoder().probability)
         for one in (archive.Encoder().encode_texts(without) if without else ())
     ]
     within = options.get("within", 60) if then else None
@@ -115,28 +116,54 @@ def test_what_no_video_shows_is_no_good_match(tmp_path, probable):
         encoder.probability = lambda cosine: 1 / (1 + np.exp(-(60 * cosine - 54)))
     library = archive.opened(index, encoder=encoder)
     hits = library.query("red", k=12)
-    assert hits.good and [hit.video for hit in hits if hit.seen] == ["03.film"]
+    assert hits.good and [hit.video for hit in hits if hit.is_match] == ["03.film"]
     absent = library.query("blue", k=12)
-    assert len(absent) == 12 and not absent.good and not any(hit.seen for hit in absent)
+    assert len(absent) == 12 and not absent.good and not any(hit.is_match for hit in absent)
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"sentence": ["red", " "]}, {"then": ""}, {"without": "red"}, {"within": 0}, {"offset": -1},
-     {"min_score": float("nan")}],
-)  # fmt: skip
-def test_parts_that_mean_nothing_are_refused(index, options):
-    library = archive.opened(index)
-    if options in ({"then": ""},):  # an empty field is none
-        assert library.query("red", **options)
-        return
-    with pytest.raises(SearchError):
-        library.query(**({"sentence": "" if "without" in options else "red"} | options))
+    ("field", "options"),
+    [
+        ("text", {}),
+        ("text", {"text": ["red", " "]}),
+        ("text", {"text": ["red", "blue"], "then": "green"}),
+        ("text", {"without": "red"}),
+        ("image", {"image": b"", "like": ("a", 1)}),
+        ("k", {"text": "red", "k": 0}),
+        ("offset", {"text": "red", "offset": -1}),
+        ("within", {"text": "red", "within": 0}),
+        ("longer", {"text": "red", "longer": float("nan")}),
+        ("min_score", {"text": "red", "min_score": float("nan")}),
+        ("since", {"text": "red", "since": "yesterday"}),
+        ("signals", {"text": "red", "signals": "smell"}),
+    ],
+)
+def test_an_error_names_the_field_of_a_query(field, options):
+    with pytest.raises(QueryError) as refused:
+        Query(**options)
+    error = refused.value
+    assert error.field == field and field in str(error)
+    assert f"<{field}>" in error.phrased({field: f"<{field}>"})
+
+
+def test_a_query_is_stored_in_one_form():
+    assert Query("red", then="", without="blue", signals="visual, transcript") == Query(
+        ["red"], then=[], without=["blue"], signals=("visual", "transcript")
+    )
+
+
+def test_results_keep_their_warnings_when_sliced(index):
+    results = archive.opened(index).query("red", k=3)
+    results.warnings.append("a disk is offline")
+    part = results[1:]
+    assert [one.video for one in part] == [one.video for one in results][1:]
+    assert part.warnings == ["a disk is offline"] and part[0] == results[1]
 
 
 def test_parts_are_asked_of_frames_alone(index):
     for options in ({"ranker": "segments"}, {"ranker": "top_3_frames"}):
         library = archive.opened(index, **options)
-        with pytest.raises(SearchError, match="of frames"):
+        with pytest.raises(QueryError) as refused:
             library.query("red", then="blue")
+        assert refused.value.field == "ranker"
         assert library.query("red").good in (True, False)

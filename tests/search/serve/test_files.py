@@ -189,7 +189,7 @@ def test_a_name_that_is_no_text_is_shown_replaced_and_addressed_by_its_id(render
             status = client.get("/api/status").json()
             assert status["failed"][0]["video"] == status["failed"][0]["reason"] == shown
             assert shown in [one["video"] for one in status["recent"]]
-            hits = client.get("/api/query?q=green").json()["hits"]
+            hits = client.get("/api/query?q=green").json()["results"]
             assert (hits[0]["video"], hits[0]["id"]) == (shown, entry.id)
             assert client.get("/api/folders").status_code == 200
             assert client.get(f"/video/{entry.id}", headers={"Range": "bytes=0-9"}).is_success
@@ -228,8 +228,8 @@ def test_a_temporary_file_is_deleted_whether_or_not_it_could_be_sent(tmp_path, c
 @pytest.mark.parametrize(
     ("address", "form"),
     [
-        ("/api/query?q=captain%20red", schemas.Hits),
-        ("/api/query?q=nothing", schemas.Hits),
+        ("/api/query?q=captain%20red", schemas.Results),
+        ("/api/query?q=nothing", schemas.Results),
         ("/api/status", schemas.Status),
         ("/api/folders", schemas.Folders),
         ("/api/query", schemas.Problem),

@@ -57,7 +57,7 @@ def change(client, address):
 
 
 def names(client):
-    return [hit["video"] for hit in client.get("/api/query?q=red&k=50").json()["hits"]]
+    return [hit["video"] for hit in client.get("/api/query?q=red&k=50").json()["results"]]
 
 
 def begin(client, library, films):
@@ -155,7 +155,7 @@ def test_a_further_folder_is_added_listed_and_removed_again(client, films, tmp_p
 
 
 def test_a_removed_video_stays_out_until_it_is_added(client, films):
-    ids = {one["video"]: one["id"] for one in client.get("/api/query?q=red").json()["hits"]}
+    ids = {one["video"]: one["id"] for one in client.get("/api/query?q=red").json()["results"]}
     content = archive.everything(films)
     assert change(client, f"remove?id={ids['a.film']}&id={ids['b.film']}")["state"] == "done"
     assert names(client) == ["trips/c.film"] and archive.everything(films) == content
@@ -351,7 +351,7 @@ def test_tags_of_one_meaning_are_one(client, library):
     decomposed, composed = "Cafe\u0301", "CAF\u00c9"
     tag(add=decomposed)
     assert tag(add=composed) == [composed]
-    assert client.get("/api/query", params={"q": "red", "tag": decomposed}).json()["hits"]
+    assert client.get("/api/query", params={"q": "red", "tag": decomposed}).json()["results"]
     assert tag(drop=decomposed.upper()) == []
 
 

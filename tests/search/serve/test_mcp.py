@@ -39,16 +39,16 @@ def error(result):
 
 def test_an_agent_finds_a_moment_and_sees_its_frame(library):
     garden = library.id("garden")
-    asked = {"sentence": "a blue scene", "k": 1, "since": "2026-06", "without": ["red"]}
+    asked = {"text": "a blue scene", "k": 1, "since": "2026-06", "without": ["red"]}
     names, (found, shown) = call(
         agents.server(library), ("search", asked), ("show", {"id": garden, "time": 8.5})
     )
     assert names == ["search", "show"]
-    [hit] = found.structured_content["hits"]
+    [hit] = found.structured_content["results"]
     assert hit["video"] == "trips/lake/boat ride.mp4"
     assert [(m["start"], m["end"]) for m in hit["moments"]] == [(8, 11), (2, 4)]
     assert json.loads(found.content[0].text) == found.structured_content
-    assert library.asked[-1][3] == "2026-06" and library.asked[-1][7]["without"] == ["red"]
+    assert library.asked[-1].since == "2026-06" and library.asked[-1].without == ("red",)
     [picture] = shown.content
     image = Image.open(io.BytesIO(base64.b64decode(picture.data)))
     red, green, _ = image.getpixel((2, 2))
@@ -77,10 +77,10 @@ def test_a_clip_is_written_into_the_folder_under_its_own_name_and_replaces_nothi
 @pytest.mark.parametrize(
     ("tool", "given", "named"),
     [
-        ("search", {"sentence": "red", "image": "/etc/passwd"}, "image"),
-        ("search", {"sentence": "red", "K": 3}, "K"),
-        ("search", {"sentence": "red", "k": "many"}, "k"),
-        ("search", {}, "sentence"),
+        ("search", {"text": "red", "image": "/etc/passwd"}, "image"),
+        ("search", {"text": "red", "K": 3}, "K"),
+        ("search", {"text": "red", "k": "many"}, "k"),
+        ("search", {}, "text"),
         ("show", {"id": "0", "time": 1, "path": "/etc/passwd"}, "path"),
     ],
 )
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_a_line_and_no_file_is_opened_but_what_was_indexed(rend
     asked += [("cut", {"id": one, "start": 1, "end": 2}) for one in ids]
     herd = library.id("Herd")
     asked += [("show", {"id": herd, "time": -1}), ("cut", {"id": herd, "start": 3, "end": 3})]
-    asked += [("search", {"sentence": "refuse"}), ("search", {"sentence": "crash"})]
+    asked += [("search", {"text": "refuse"}), ("search", {"text": "crash"})]
     clips = tmp_path / "clips"
     _, results = call(agents.server(library, clips), *asked)
     lines = [error(result) for result in results]
@@ -161,5 +161,5 @@ def test_the_server_speaks_over_stdin_and_stdout(rendered):
     started = mcp.StdioServerParameters(
         command=sys.executable, args=["-c", program, str(rendered)], env=processes.environment()
     )
-    names, [found] = call(started, ("search", {"sentence": "red", "k": 2}))
-    assert names == ["search", "show"] and len(found.structured_content["hits"]) == 2
+    names, [found] = call(started, ("search", {"text": "red", "k": 2}))
+    assert names == ["search", "show"] and len(found.structured_content["results"]) == 2

@@ -20,12 +20,13 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import guard, server
 
 
 def test_a_query_answers_with_videos_moments_and_curves(client, library):
     answer = client.get("/api/query", params={"q": "a blue scene", "k": 2}).json()
-    first, second = answer["hits"]
+    first, second = answer["results"]
     assert first["video"] == "trips/lake/boat ride.mp4" and first["folder"] == "trips/lake"
     assert first["id"] == library.id("boat") and first["duration"] == 12
     assert [(m["start"], m["end"]) for m in first["moments"]] == [(8, 11), (2, 4)]
@@ -37,10 +38,11 @@ def test_a_query_answers_with_videos_moments_and_curves(client, library):
 def test_filters_reach_the_library_as_a_folder_and_as_dates(client, library):
     filters = {"folder": "trips", "since": "2026-06", "until": "20260615"}
     answer = client.get("/api/query", params={"q": "grey", **filters}).json()
-    [hit] = answer["hits"]
+    [hit] = answer["results"]
     assert hit["video"] == "trips/lake/boat ride.mp4"
     assert hit["date"].startswith("2026-06-15T12:00:00") and hit["date_of"] == "file"
-    assert library.asked[-1][2:5] == ("trips", "2026-06", "20260615")
+    query = library.asked[-1]
+    assert (query.folder, query.since, query.until) == ("trips", "2026-06", "20260615")
 
 
 def test_a_video_is_tagged_and_found_by_its_tags(client, library):
@@ -49,9 +51,9 @@ def test_a_video_is_tagged_and_found_by_its_tags(client, library):
     assert tagged == {"tags": ["b", "favourite"]}
     assert client.post(f"/api/tag/{garden}", params={"drop": "b"}).json() == {"tags": ["favourite"]}
     asked = {"q": "grey", "tag": "favourite", "longer": 1, "shorter": 60}
-    [hit] = client.get("/api/query", params=asked).json()["hits"]
+    [hit] = client.get("/api/query", params=asked).json()["results"]
     assert hit["id"] == garden and hit["tags"] == ["favourite"]
-    assert library.asked[-1][7].items() >= {"longer": 1, "shorter": 60}.items()
+    assert (library.asked[-1].longer, library.asked[-1].shorter) == (1, 60)
     assert client.get("/api/folders").json()["tags"] == ["favourite"]
     assert client.post("/api/tag/nowhere?add=x").status_code == 404
     crossing = {"Origin": "http://elsewhere.example"}
@@ -62,9 +64,9 @@ def test_a_video_is_tagged_and_found_by_its_tags(client, library):
 
 def test_a_picture_is_asked_for_by_its_video_and_second(client, library):
     like = f"{library.id('garden')}@8.5"
-    hits = client.get("/api/query", params={"like": like}).json()["hits"]
+    hits = client.get("/api/query", params={"like": like}).json()["results"]
     assert hits[0]["video"] == "trips/Küche & <b>Herd.mp4" and len(hits) == 2
-    assert library.asked[-1][6] == (library.id("garden"), 8.5)
+    assert library.asked[-1].like == (library.id("garden"), 8.5)
     for wrong in ("x", "x@", "@1", "x@-1", "x@1e400"):
         answer = client.get("/api/query", params={"like": wrong})
         assert answer.status_code == 400 and "\n" not in answer.json()["error"]
@@ -75,7 +77,7 @@ def test_a_picture_that_is_sent_is_asked_for_and_a_huge_one_refused(client, monk
     picture = io.BytesIO()
     Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(picture, "png")
     content = picture.getvalue()
-    hits = client.post("/api/query", content=content).json()["hits"]
+    hits = client.post("/api/query", content=content).json()["results"]
     assert hits[0]["video"] == "trips/Küche & <b>Herd.mp4"
     assert [(m["start"], m["end"]) for m in hits[0]["moments"]] == [(13, 14)]
     monkeypatch.setattr(server, "MAX_PICTURE", len(content) - 1)
@@ -96,15 +98,20 @@ def test_a_transcript_is_that_of_an_indexed_video(client, library):
 def test_parts_of_a_query_reach_the_library(client, library):
     parts = {"q": "grey", "then": "green", "not": ["red", "blue"], "within": "30", "min_score": "0"}
     answer = client.get("/api/query", params={**parts, "offset": 1, "k": 1}).json()
-    assert len(answer["hits"]) == 1 and answer["good"] is True
+    assert len(answer["results"]) == 1 and answer["good"] is True
     assert answer["verdict"] == ""
-    assert library.asked[-1][7] == {
-        "then": ["green"], "without": ["red", "blue"], "within": 30, "min_score": 0, "only": None,
-        "longer": None, "shorter": None, "tags": (),
+    assert library.asked[-1] == Query(
+        "grey", k=1, moments=5, then="green", without=["red", "blue"], within=30, min_score=0,
+        offset=1,
+    )  # fmt: skip
+    wrong = {
+        "within": "0", "min_score": "nan", "offset": "-1", "signals": "smell", "then": "x" * 501,
+        "not": ["red", " "], "since": "yesterday",
     }  # fmt: skip
-    wrong = {"within": "0", "min_score": "nan", "offset": "-1", "only": "x", "then": "x" * 501}
     for name, value in wrong.items():
-        assert client.get("/api/query", params={"q": "red", name: value}).status_code == 400
+        refused = client.get("/api/query", params={"q": "red", name: value})
+        assert refused.status_code == 400 and name in refused.json()["error"]
+    assert "visual" in client.get("/api/query?q=red&signals=smell").json()["error"]
 
 
 def test_the_status_counts_what_is_there_and_names_what_failed(client):
@@ -116,7 +123,9 @@ def test_the_status_counts_what_is_there_and_names_what_failed(client):
     recent = [entry["video"][:8] for entry in status["recent"]]
     assert recent == ["trips/Kü", "trips/la", "garden.m"]
     assert status["index"] == {"age": None, "rate": 1, "path": "garden.mp4"}
-    assert client.get("/api/folders").json() == {"folders": ["trips", "trips/lake"], "tags": []}
+    assert client.get("/api/folders").json() == {
+        "folders": ["trips", "trips/lake"], "tags": [], "signals": ["visual", "transcript"],
+    }  # fmt: skip
 
 
 def test_a_video_is_sent_whole_or_in_ranges(client, library):
@@ -174,7 +183,7 @@ def test_a_cut_is_a_download_with_a_name_and_leaves_nothing_behind(library, tmp_
     def fail(path, start, end, out, margin):
         cut(path, start, end, out, margin)
         half.append(out.name)
-        raise page_library.QueryError(f"{str(path)!r} cannot be cut into {str(out)!r}")
+        raise page_library.RefusedError(f"{str(path)!r} cannot be cut into {str(out)!r}")
 
     with page_library.running(library) as url:
         address = f"{url}/cut/{library.id('Herd')}"
@@ -245,7 +254,7 @@ def test_a_search_that_nobody_waits_for_is_dropped(library):
             library.gate.set()
         first.join()
         assert client.get("/api/query?q=last").status_code == 200
-    sentences = [asked[0] for asked in library.asked]
+    sentences = ["".join(query.text) for query in library.asked]
     assert "overtaken" not in sentences and sentences[-2:] == ["first", "last"]
 
 
@@ -379,7 +388,8 @@ def test_serve_says_where_it_is_answers_there_and_ends_with_ctrl_c():
         try:
             url = process.stdout.readline().split()[4]
             assert url.startswith("http://127.0.0.1:")
-            assert httpx.get(url + "api/folders", timeout=20).json() == {"folders": [], "tags": []}
+            answer = httpx.get(url + "api/folders", timeout=20).json()
+            assert (answer["folders"], answer["tags"]) == ([], [])
             process.send_signal(signal.SIGINT)
             assert process.wait(15) == 0 and process.stdout.read() == "stopped\n"
         finally:

@@ -333,8 +333,8 @@ def test_every_video_is_counted_by_its_result(index, model, capsys):
     )
     assert told_texts(index, "loud.mkv") == ["300", "500", "700"]
     assert told_texts(index, "subtitled.mp4") == ["hello"]
-    [hit] = Library(index.directory, encoder=archive.Encoder()).query("500", only="said")
-    assert hit.video == "loud.mkv" and hit.said[0].start == pytest.approx(12, abs=0.1)
+    [hit] = Library(index.directory, encoder=archive.Encoder()).query("500", signals="transcript")
+    assert hit.video == "loud.mkv" and hit.passages[0].start == pytest.approx(12, abs=0.1)
     calls = len(model.calls)
     assert transcribe(index, "--speech=small") == 0 and len(model.calls) == calls
     assert "3 done before" in capsys.readouterr().out
@@ -427,7 +427,7 @@ def test_progress_tells_the_seconds_of_the_video(index, model):
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ([], "--writing"),
+        ([], "--ocr"),
         (["--speech=nope"], "expected one of: tiny, small"),
         (["--speech=small", "--language=xx"], "'xx'"),
     ],
@@ -472,10 +472,10 @@ def test_text_in_pictures_is_read(tmp_path, capsys):
     videos.write(folder / "signs.mp4", paint=signs, frames=120)
     index = archive.create(tmp_path / "index", folder)
     index_folder(index, archive.Encoder(), workers=0)
-    assert transcribe(index, "--writing") == 0 and "1 transcribed" in capsys.readouterr().out
+    assert transcribe(index, "--ocr") == 0 and "1 transcribed" in capsys.readouterr().out
     first, second = told(index)["signs.mp4"]
     assert (first[2], second[2]) == ("PLATFORM SEVEN", "Lisbon 09:40")
     assert first[:2] == (2, 6) and second[:2] == pytest.approx((6, 10), abs=0.01)
     library = Library(index.directory, encoder=archive.Encoder())
-    assert library.query("platform seven", only="said")[0].said[0].start == 2
-    assert transcribe(index, "--writing") == 0 and "1 done before" in capsys.readouterr().out
+    assert library.query("platform seven", signals="transcript")[0].passages[0].start == 2
+    assert transcribe(index, "--ocr") == 0 and "1 done before" in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import math
 import os
 
 import archive
@@ -11,11 +10,13 @@ import pytest
 
 from hlformer_jax import files
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.errors import SearchError
+from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import Index
 from hlformer_jax.search.query import library
+from hlformer_jax.search.query.fusion import Ranking, fuse
 from hlformer_jax.search.signals import rankers
+from hlformer_jax.search.signals.protocol import Group
 from hlformer_jax.search.signals.transcript import said
 from hlformer_jax.search.signals.transcript.transcripts import Reader
 
@@ -39,25 +40,28 @@ def index(tmp_path, films):
 
 
 def test_words_are_found_where_they_are_said(index):
-    second, first = archive.opened(index).query("the captain ships", only="said")
+    second, first = archive.opened(index).query("the captain ships", signals="transcript")
     assert (first.video, second.video) == ("b.film", "a.film")
-    assert first.said[0][:3] == (12, 15, "a captain's ship, and the harbour")
+    assert first.passages[0][:3] == (12, 15, "a captain's ship, and the harbour")
     # Words of two cues that follow each other are one passage; stems and case are one.
-    assert second.moments[0][:3] == (1, 5, 1) and second.signals == ("said",)
+    assert second.moments[0][:3] == (1, 5, 1) and second.signals == ("transcript",)
     assert (
         (second.score, first.score)
         == (1 / 61, 1 / 62)
-        == (second.said[0].score, first.said[0].score)
+        == (second.passages[0].score, first.passages[0].score)
     )
-    assert archive.opened(index).query("recorded", only="said")[0].video == "trips/c.film"
-    assert archive.opened(index).query("CAPTAINS", only="said", k=1, offset=1, folder="") != []
+    assert archive.opened(index).query("recorded", signals="transcript")[0].video == "trips/c.film"
+    assert (
+        archive.opened(index).query("CAPTAINS", signals="transcript", k=1, offset=1, folder="")
+        != []
+    )
     # Of the whole video.
     library = archive.opened(index)
     assert library.transcript(first.id) == WORDS["b.film"]
     assert library.transcript(second.id) == WORDS["a.film"]
     # Articles alone are no match.
-    assert archive.opened(index).query("the red weather balloon of a", only="said") == []
-    assert archive.opened(index).query('"NEAR( OR *', only="said") == []
+    assert archive.opened(index).query("the red weather balloon of a", signals="transcript") == []
+    assert archive.opened(index).query('"NEAR( OR *', signals="transcript") == []
 
 
 @pytest.mark.parametrize(
@@ -70,23 +74,36 @@ def test_words_are_found_where_they_are_said(index):
     ],
 )
 def test_fusion_is_the_sum_of_reciprocal_ranks(window, share, order):
-    seen = [(place, 1 / (1 + place), ()) for place in (4, 2, 7, 1)]
-    heard = [(9, 1.0, ("a",)), (7, share, ()), (4, 0.5, ())]
-    found = library.fused(seen, heard, window)
-    assert [place for place, *_ in found] == order
-    known = {place: rest for place, *rest in found}
-    assert known[4] == [1 / 5, ()] and math.isnan(known[9][0]) and known[9][1] == ("a",)
-    assert library.fused(seen, [], window) == seen
+    by_frames = [Group(position, 1 / (1 + position)) for position in (4, 2, 7, 1)]
+    by_words = [
+        Group(position, 1.0, certainty=certainty)
+        for position, certainty in ((9, 1.0), (7, share), (4, 0.5))
+    ]
+    visual, transcript = Ranking(by_frames, False), Ranking(by_words, True)
+    found = fuse([visual, transcript], window)
+    assert [group.position for group in found] == order
+    assert found[0] == by_frames[0]  # what the first ranking says of it
+    assert fuse([visual, Ranking([], True)], window) == by_frames
+
+
+def test_every_selective_ranking_counts_in_full():
+    rankings = [
+        Ranking([Group(position, 0.0) for position in (1, 2, 3)], False),
+        Ranking([Group(3, 0.0), Group(2, 0.0)], True),
+        Ranking([Group(2, 0.0)], True),
+    ]
+    # 2: 1/61 + 1/62; 3: 1/61; 1: 1/61 as the first of the videos that match in no other way.
+    assert [group.position for group in fuse(rankings, 1)] == [2, 3, 1]
 
 
 def test_a_sentence_is_seen_and_said(index):
     write(index.root, {"a.film": [(6, 8, "red alert")]})
     archive.fill(index, video=archive.TOLD)
     hits = archive.opened(index).query("red")
-    assert hits[0].video == "a.film" and "said" in hits[0].signals and hits.good
-    assert [hit.video for hit in hits if hit.said] == ["a.film"]
-    seen = archive.opened(index).query("red", only="seen")
-    assert not any(hit.said for hit in seen) and seen[0].score == hits[0].score
+    assert hits[0].video == "a.film" and "transcript" in hits[0].signals and hits.good
+    assert [hit.video for hit in hits if hit.passages] == ["a.film"]
+    seen = archive.opened(index).query("red", signals="visual")
+    assert not any(hit.passages for hit in seen) and seen[0].score == hits[0].score
     pages = [archive.opened(index).query("red", k=1, offset=i)[0].video for i in range(3)]
     assert pages == [hit.video for hit in hits]
 
@@ -97,12 +114,15 @@ def test_what_is_only_said_has_no_score(index, monkeypatch):
     archive.fill(index, video=archive.TOLD)
     # The first of what is seen is b.film.
     [hit] = archive.opened(index).query("green", k=1, min_score=0.5)
-    assert hit.video == "a.film" and math.isnan(hit.score) and hit.signals == ("said",)
+    assert hit.video == "a.film" and hit.score is hit.score_kind is None
+    assert hit.signals == ("transcript",) and hit.is_match
     assert hit.moments[0][:2] == (6, 8) and hit.as_json()["score"] is None
 
 
 def test_texts_follow_their_files(index, films):
-    found = lambda words: [hit.video for hit in archive.opened(index).query(words, only="said")]
+    found = lambda words: [
+        hit.video for hit in archive.opened(index).query(words, signals="transcript")
+    ]
     kept = {path: path.read_bytes() for path in (index.directory / "texts").iterdir()}
     archive.fill(index, video=archive.TOLD)
     assert kept == {path: path.read_bytes() for path in (index.directory / "texts").iterdir()}
@@ -154,15 +174,16 @@ def spoken(tmp_path, films, monkeypatch):
 
 def test_other_words_of_the_same_meaning_are_found_by_their_vectors(spoken):
     library = archive.opened(spoken, encoder=Words())
-    [hit] = library.query("boat leaves noon", only="said")
-    assert hit.video == "b.film" and hit.said[0][:3] == (70, 72, "ship leaves midday")
+    [hit] = library.query("boat leaves noon", signals="transcript")
+    assert hit.video == "b.film" and hit.passages[0][:3] == (70, 72, "ship leaves midday")
     # "leaves" alone has less than half of the weight; what has all words has both ranks.
-    assert hit.said[0].share == 0 and hit.score == 1 / 61
-    assert library.query("ship leaves midday", only="said")[0].score == 2 / 61
+    assert hit.passages[0].share == 0 and hit.score == 1 / 61
+    assert library.query("ship leaves midday", signals="transcript")[0].score == 2 / 61
     assert (
-        "said" in next(x for x in library.query("boat leaves noon") if x.video == "b.film").signals
+        "transcript"
+        in next(x for x in library.query("boat leaves noon") if x.video == "b.film").signals
     )
-    assert library.query("w1000 w1001 w1002", only="said") == []
+    assert library.query("w1000 w1001 w1002", signals="transcript") == []
 
 
 @pytest.mark.parametrize("least", [1, 2**16])
@@ -206,7 +227,9 @@ def test_vectors_are_made_once_and_anew_where_their_text_or_file_is_another(spok
     whole, encoder.asked = path.read_bytes(), ()
     path.write_bytes(whole[:-9] + b"x" + whole[-8:])
     assert list(said.damaged(spoken)) == [path.name]
-    found = archive.opened(spoken, encoder=Words()).query("w3", only="said")  # goes on without it
+    found = archive.opened(spoken, encoder=Words()).query(
+        "w3", signals="transcript"
+    )  # goes on without it
     assert isinstance(found, list)
     again()
     assert encoder.asked == ["ship leaves", "midday late"] and path.read_bytes() == whole
@@ -222,14 +245,14 @@ def test_vectors_are_never_those_of_other_texts(spoken, films, monkeypatch):
     write_bytes = files.write_bytes
     again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
     encoder, path = Words(), spoken.text_vectors(spoken.manifest.videos["b.film"].content)
-    before = archive.opened(spoken, encoder=encoder).subtitles
+    before = archive.opened(spoken, encoder=encoder).passage_count
     write(films, {"b.film": [(10 * i, 10 * i + 2, f"w{i} other w{i + 1}") for i in range(15)]})
     with monkeypatch.context() as patch, pytest.raises(SearchError, match="is full"):
         patch.setattr(files, "write_bytes", full)
         again()
     assert path.exists() and list(said.damaged(spoken)) == [path.name]
     library = archive.opened(spoken, encoder=Words())
-    assert library.subtitles == before  # by their words
+    assert library.passage_count == before  # by their words
     encoder.asked = ()
     again()
     assert len(encoder.asked) == 15 and said.damaged(spoken) == {}
@@ -270,7 +293,7 @@ def test_two_rankings_of_what_is_said_are_one_by_reciprocal_ranks(share, order):
 
 @pytest.mark.parametrize("where", ["texts", "packed"])
 def test_damaged_texts_are_named_and_made_anew(index, where):
-    before = archive.opened(index).query("captain", only="said")[0].said
+    before = archive.opened(index).query("captain", signals="transcript")[0].passages
     for path in (index.directory / where).glob("*.json" if where == "texts" else "said-*"):
         content = path.read_bytes()
         path.write_bytes(content[:-9] + b"x" + content[-8:])
@@ -278,18 +301,19 @@ def test_damaged_texts_are_named_and_made_anew(index, where):
         assert len(said.damaged(index)) == 3
         archive.fill(Index.open(index.directory), video=archive.TOLD)
         assert said.damaged(index) == {}
-    assert archive.opened(index).query("captain", only="said")[0].said == before
+    assert archive.opened(index).query("captain", signals="transcript")[0].passages == before
 
 
 def test_what_cannot_be_asked_of_subtitles_is_refused(index, films, tmp_path):
-    for options in ({"then": "blue"}, {"like": ("b.film", 1)}, {"only": "heard"}):
-        with pytest.raises(SearchError):
-            archive.opened(index).query("red", **{"only": "said", **options})
+    for options in ({"then": "blue"}, {"like": ("b.film", 1)}, {"signals": "heard"}):
+        with pytest.raises(QueryError) as refused:
+            archive.opened(index).query("red", **{"signals": "transcript", **options})
+        assert refused.value.field == "signals" and "visual" in refused.value.allowed
     os.mkdir(tmp_path / "bare")
     archive.film(tmp_path / "bare" / "a.film", ["red"])
     bare = archive.indexed(tmp_path / "other", tmp_path / "bare")
     with pytest.raises(SearchError, match="no subtitles"):
-        archive.opened(bare).query("red", only="said")
+        archive.opened(bare).query("red", signals="transcript")
 
 
 @pytest.fixture
@@ -306,11 +330,13 @@ def copies(tmp_path, films):
 
 def spoken_in(index, sentence, **options):
     hits = archive.opened(index).query(sentence, **options)
-    return {hit.video: ([one[:3] for one in hit.said], hit.copies) for hit in hits if hit.said}
+    return {
+        hit.video: ([one[:3] for one in hit.passages], hit.copies) for hit in hits if hit.passages
+    }
 
 
 def test_subtitle_files_belong_to_one_copy_of_a_content(index, films, copies):
-    found = spoken_in(copies, "elephant", only="said")
+    found = spoken_in(copies, "elephant", signals="transcript")
     assert found == {
         "holiday.new.film": ([(1, 3, "purple elephant")], ()),
         "z.film": ([(2, 4, "purple elephant")], ()),
@@ -319,7 +345,7 @@ def test_subtitle_files_belong_to_one_copy_of_a_content(index, films, copies):
     # The copy without words is seen, and a hit of its own beside those that are said.
     hits = archive.opened(copies).query("elephant")
     assert {hit.video for hit in hits} >= {"holiday.film", *found}
-    [(video, (_, others))] = spoken_in(copies, "end", only="said").items()
+    [(video, (_, others))] = spoken_in(copies, "end", signals="transcript").items()
     assert (video, others) == ("holiday.new.film", ("z.film",))
     library = archive.opened(copies)
     texts = {one.video: library.transcript(one.id) for one in library.videos()}
@@ -328,13 +354,16 @@ def test_subtitle_files_belong_to_one_copy_of_a_content(index, films, copies):
     (films / "z.srt").rename(films / "holiday.srt")
     (films / "z.film").rename(films / "y.film")
     archive.fill(Index.open(copies.directory), video=archive.TOLD)
-    assert {*spoken_in(copies, "elephant", only="said")} == {"holiday.film", "holiday.new.film"}
+    assert {*spoken_in(copies, "elephant", signals="transcript")} == {
+        "holiday.film",
+        "holiday.new.film",
+    }
 
 
 def test_copies_that_say_the_same_are_one_hit(films, copies):
     (films / "holiday.srt").write_text('[[1, 3, "purple elephant"], [12, 13, "the end"]]')
     archive.fill(Index.open(copies.directory), video=archive.TOLD)
-    found = spoken_in(copies, "elephant", only="said")
+    found = spoken_in(copies, "elephant", signals="transcript")
     assert {video: others for video, (_, others) in found.items()} == {
         "holiday.film": ("holiday.new.film",), "z.film": (),
     }  # fmt: skip
@@ -346,8 +375,8 @@ def test_what_is_inside_a_content_is_of_all_its_copies(films, tmp_path):
     (films / "d" / "c.srt").write_text('[[4, 5, "beside one"]]')
     index = archive.create(tmp_path / "index of copies", films)
     archive.fill(index, video=archive.TOLD)
-    assert {*spoken_in(index, "recorded", only="said")} == {"d/c.film", "e/c.film"}
-    assert {*spoken_in(index, "beside", only="said")} == {"d/c.film"}
+    assert {*spoken_in(index, "recorded", signals="transcript")} == {"d/c.film", "e/c.film"}
+    assert {*spoken_in(index, "beside", signals="transcript")} == {"d/c.film"}
 
 
 @pytest.mark.parametrize(
@@ -362,5 +391,7 @@ def test_words_are_found_in_scripts_without_spaces(index, films, text, asked, ab
     write(films, {"a.film": [(1, 3, text)]})
     archive.fill(Index.open(index.directory), video=archive.TOLD)
     for sentence in asked:
-        assert spoken_in(index, sentence, only="said") == {"a.film": ([(1, 3, text)], ())}, sentence
-    assert spoken_in(index, absent, only="said") == {}
+        assert spoken_in(index, sentence, signals="transcript") == {
+            "a.film": ([(1, 3, text)], ())
+        }, sentence
+    assert spoken_in(index, absent, signals="transcript") == {}

@@ -18,8 +18,8 @@ import pytest
 
 from hlformer_jax.errors import MissingExtra, SearchError
 from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.signals.postgres import Store, Uploaded
 from hlformer_jax.search.signals.rankers import Untrained
-from hlformer_jax.search.signals.store import Store, Uploaded
 
 psycopg = pytest.importorskip("psycopg", reason="the extra postgres is not installed")
 
@@ -228,7 +228,7 @@ class TestServer:
         program.write_text(
             "import sys, time, archive\n"
             "from hlformer_jax import search\n"
-            "from hlformer_jax.search.signals.store import Upload\n"
+            "from hlformer_jax.search.signals.postgres import Upload\n"
             "add, sent = Upload.add, []\n"
             "def slow(self, content, branches):\n"
             "    def rows():\n"

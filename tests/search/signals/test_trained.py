@@ -118,8 +118,8 @@ def test_what_is_said_is_near_by_the_encoder_whatever_ranks(index, tmp_path, mon
     archive.fill(index, video=archive.TOLD)
     run = write_run(tmp_path / "run", configuration("gmmformer_v2"))
     for options in ({}, {"checkpoint": run}):
-        [hit] = archive.opened(index, **options).query("green", only="said")
-        assert hit.video == "1.film" and [one.text for one in hit.said] == ["green"]
+        [hit] = archive.opened(index, **options).query("green", signals="transcript")
+        assert hit.video == "1.film" and [one.text for one in hit.passages] == ["green"]
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])

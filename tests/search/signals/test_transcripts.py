@@ -47,7 +47,7 @@ def fill(index):
 def found(index, words="ahoy"):
     """Return the videos that say something, and the warnings."""
     hits = archive.opened(index).query(words)
-    return [hit.video for hit in hits if hit.said], hits.warnings
+    return [hit.video for hit in hits if hit.passages], hits.warnings
 
 
 def flip(path, place=-40):
@@ -160,7 +160,7 @@ def test_a_transcript_of_an_older_version_is_brought_up_to_date(index):
         "sources": [["61", 1, 1]],
         "inside": [],
         "cues": [(0, 1, "of old subtitles")],
-        "recognised": {"writing": SPOKEN},
+        "recognised": {"ocr": SPOKEN},
     }
     index.text(content(index)).write_bytes(storage.seal(older))
     assert found(index)[0] == found(index, "old subtitles")[0] == ["a.film"]
@@ -225,11 +225,11 @@ def test_a_full_disk_leaves_the_transcript_before(index, monkeypatch):
 
     write_bytes = files.write_bytes
     transcript = transcripts.load(index, content(index))
-    transcript.recognised["writing"] = {"by": "another", "cues": [(1.0, 2.0, "more")]}
+    transcript.recognised["ocr"] = {"by": "another", "cues": [(1.0, 2.0, "more")]}
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(files, "write_bytes", full)
         transcripts.save(index, content(index), transcript)
-    assert {"speech", "writing"} == set(transcripts.load(index, content(index)).recognised)
+    assert {"speech", "ocr"} == set(transcripts.load(index, content(index)).recognised)
     fill(index)
     assert both(index)[0].read_bytes() == both(index)[1].read_bytes()
 

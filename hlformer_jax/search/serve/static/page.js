@@ -1,6 +1,6 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
-const player = $("player"), strip = $("strip"), CHOSEN = ["only", "folder", "tag", "longer", "shorter", "since", "until"], FILTERS = ["then", "not", ...CHOSEN];
+const player = $("player"), strip = $("strip"), CHOSEN = ["signals", "folder", "tag", "longer", "shorter", "since", "until"], FILTERS = ["then", "not", ...CHOSEN];
 let PAGE_SIZE = 20;    // results at once; a test asks for fewer
 const FIELDS = ["q", "like", ...FILTERS], names = new Map();    // of videos that were shown, by their ids
 let hits = [], chosen = -1, moment = null, low = 0, high = 1;    // what is shown
@@ -173,7 +173,7 @@ async function showHome(factsAlone = false) {
     make("li", {}, make("strong", {}, entry.video ?? entry.file), ` ${entry.reason}`)));
 }
 function showHits(answer, asked) {
-  hits = answer.hits;
+  hits = answer.results;
   if (!hits.length) {
     const why = CHOSEN.slice(1).some((name) => asked[name]) ? "No video matches these filters. Try other dates, or all folders."
       : "No indexed video matches.";
@@ -196,11 +196,11 @@ async function showMore() {
   try {
     const answer = await query(asked, hits.length);
     if (mine !== turn) return;
-    const cards = answer.hits.map((hit, i) => card(hit, hits.length + i));
-    hits.push(...answer.hits);
+    const cards = answer.results.map((hit, i) => card(hit, hits.length + i));
+    hits.push(...answer.results);
     measure();
     $("results").append(...cards);
-    $("more").hidden = answer.hits.length < PAGE_SIZE;
+    $("more").hidden = answer.results.length < PAGE_SIZE;
     say(`${many(hits.length, "video")} for ${sought(asked)}`);
     cards[0]?.querySelector(".open").focus();
     requestAnimationFrame(drawAll);
@@ -270,9 +270,9 @@ function card(hit, index) {
     make("div", { class: "thumb" }, image, make("span", {}, clock(hit.duration))),
     make("div", {}, open, row, make("canvas", { "aria-hidden": "true" })),
     make("div", {}),
-    ...(hit.said?.length ? [make("button", { type: "button", class: "said", title: "Play what is said",
-      onclick: (event) => { event.stopPropagation(); choose(index, { at: hit.said[0].start, play: true }); } },
-      `${clock(hit.said[0].start)} “${hit.said[0].text}”`)] : []),
+    ...(hit.passages?.length ? [make("button", { type: "button", class: "said", title: "Play what is said",
+      onclick: (event) => { event.stopPropagation(); choose(index, { at: hit.passages[0].start, play: true }); } },
+      `${clock(hit.passages[0].start)} “${hit.passages[0].text}”`)] : []),
     make("div", { class: "chips" }, star(hit, name), ...hit.moments.slice(0, 3).map((m) => chip(index, m, name)),
       make("button", { type: "button", class: "chip like", "aria-label": `More like ${name} at ${clock(at)}`,
         onclick: (event) => { event.stopPropagation(); moreLike(hit, at); } }, "More like this")));
@@ -556,9 +556,9 @@ $("home").addEventListener("click", (event) => {
 addEventListener("hashchange", restore);
 // The token is a cookie by now, and stands in no history and no copied link.
 if (location.search) history.replaceState(null, "", location.pathname + location.hash);
-async function choices() {    // of folders and tags; the search says what is wrong
-  const { folders, tags } = await get("api/folders").then((response) => response.json()).catch(() => ({}));
-  for (const [id, known] of [["folder", folders], ["tag", tags]]) {
+async function choices() {    // of folders, tags and signals; the search says what is wrong
+  const { folders, tags, signals } = await get("api/folders").then((response) => response.json()).catch(() => ({}));
+  for (const [id, known] of [["folder", folders], ["tag", tags], ["signals", signals]]) {
     const kept = $(id).value;
     $(id).replaceChildren($(id).options[0],
       ...[...new Set([...known ?? [], kept])].filter(Boolean).map((name) => make("option", { value: name }, name)));

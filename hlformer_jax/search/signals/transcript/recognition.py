@@ -111,7 +111,7 @@ class Outcome(NamedTuple):
 class Recogniser(Protocol):
     """A recogniser of cues in videos."""
 
-    source: str  # "speech" or "writing"
+    source: str  # "speech" or "ocr"
     name: str  # of the model, to be shown
     by: str  # identifies model and settings; cues of another are replaced
 
@@ -512,7 +512,7 @@ class TextRecogniser:
     A frame that looks like the last one that was read is not read again.
     """
 
-    source = "writing"
+    source = "ocr"
 
     def __init__(self, engine: Any, version: str) -> None:
         """Take an engine of RapidOCR."""
@@ -544,7 +544,7 @@ class TextRecogniser:
         if text:
             cues.append(Cue(round(start, 3), round(frames.end, 3), text))
         notes = [frames.warning] if frames.warning else []
-        return Outcome(TRANSCRIBED if cues else "without writing", cues, notes)
+        return Outcome(TRANSCRIBED if cues else "without text", cues, notes)
 
 
 def _differs(before: np.ndarray, image: np.ndarray) -> bool:

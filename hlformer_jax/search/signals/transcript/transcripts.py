@@ -1,7 +1,7 @@
-"""Transcripts: the cues of each video's subtitles, speech and writing, as the index keeps them.
+"""Transcripts: the cues of each video's subtitles, speech and OCR, as the index keeps them.
 
     DIR/texts/DIGEST.json             the transcript of one content
-    DIR/texts/DIGEST.copy.json        the same bytes, if speech or writing was recognised
+    DIR/texts/DIGEST.copy.json        the same bytes, if speech or text was recognised
     DIR/texts/DIGEST.damaged-N.json   a damaged transcript that is kept aside
     DIR/texts/problems.list           the subtitle files that gave nothing, and why
 
@@ -82,7 +82,7 @@ class Copies:
 class Transcript:
     """The transcript of one content.
 
-    `recognised` has a mapping for "speech" and one for "writing", with "by" (the model), "cues" and
+    `recognised` has a mapping for "speech" and one for "ocr", with "by" (the model), "cues" and
     whatever else a recogniser keeps.
     """
 
