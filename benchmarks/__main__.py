@@ -9,16 +9,17 @@ NAME is one of
     evaluate   encoding and ranking of a validation split
     query      search in a corpus of 2,500 videos, single queries and batches of 256
     prepare    released files to records
-    compile    tracing and compiling of what a run needs, nothing kept
+    compile    tracing and compiling of the programs of a run, without a cache
     search     sentences in archives of up to 1,000 hours
     geometry   functions of hyperbolic space and their errors, beside hyperbolix and geoopt
-    plan       what XLA would run on a GPU that is not there: --gpu, --program, --figure; or
-               --diff A.json B.json, of two plans; or --measure: what all programs take on the
-               device that is there, beside their plans
+    plan       the programs that XLA compiles for an absent GPU: --gpu, --program, --figure; or
+               --diff A.json B.json compares two plans; or --measure times all programs on the
+               present device, beside their plans
 
-Without --config the sizes are those of ActivityNet Captions, features are random. Every line has
-the median of the repeats with their range, the floor (`measure`) and the ratio of both. What was
-measured, and the options one by one: docs/benchmark.md.
+Without --config the sizes of ActivityNet Captions are used; a configuration on synthetic data, as
+every `:debug`, has its own. Features are random. Every line has the median of the repeats with
+their range, the floor (`measure`) and the ratio of both. docs/benchmark.md has all options and
+results.
 """
 
 import os
@@ -40,7 +41,7 @@ from hlformer_jax.lazy import optional
 from hlformer_jax.runtime import compiler
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Sizes to measure at; without one, those of ActivityNet Captions."
+    "config", None, "Configuration with the sizes to measure at (default: ActivityNet Captions)."
 )
 JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace the file of --json.")
@@ -48,21 +49,20 @@ PEER = flags.DEFINE_string("peer", None, "step: checkout of the released code.")
 VIDEOS = flags.DEFINE_integer(
     "videos",
     0,
-    "Videos of a split or a corpus; default ActivityNet's, or those of the configuration's"
-    " synthetic corpus.",
+    "Videos of a split or a corpus (default: the configuration's synthetic corpus, else"
+    " ActivityNet's).",
     lower_bound=0,
 )
 ENCODER = flags.DEFINE_string(
     "encoder",
     None,
-    "search, plan: base, tiny, a folder or an id of the hub; default base, or tiny where the"
-    " configuration's data are synthetic.",
+    "search, plan: base, tiny, a folder or an id of the hub (default: base; tiny with synthetic"
+    " data).",
 )
 HOURS = flags.DEFINE_float(
     "hours",
     None,
-    "search, plan: hours of the largest archive; default 1,000, or 1 where the configuration's data"
-    " are synthetic.",
+    "search, plan: hours of the largest archive (default: 1,000; 1 with synthetic data).",
 )
 STORE = flags.DEFINE_string(
     "store", "", "search: also upload to this PostgreSQL database: …?schema=NAME, and ask it."
@@ -73,7 +73,7 @@ PROGRAM = flags.DEFINE_enum(
     "program",
     None,
     ("step", "evaluate", "query", "queries", "search", "extract"),
-    "plan: of what; unset: of step, or with --measure of all.",
+    "plan: the program (default: step; with --measure: all programs).",
 )
 MEASURE = flags.DEFINE_bool("measure", False, "plan: also run the programs on the first device.")
 FIGURE = flags.DEFINE_string(
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
                 return cli.fail("--peer goes with step")
             from benchmarks.step import Released
 
-            # It needs room beside us, of which JAX would take most at its start.
+            # The released code needs memory, most of which JAX would take at its start.
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             platform = "cuda" if jax.default_backend() == "gpu" else "cpu"
             peer = Released(Path(PEER.value), config, platform)
@@ -138,14 +138,14 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _plan(other: Sequence[str]) -> int:
-    """Plans a program, or compares two plans that were written."""
+def _plan(paths: Sequence[str]) -> int:
+    """Plan a program, or compare two written plans."""
     from benchmarks import plan
 
     try:
         replace = files.replacing(OVERWRITE.value)
         if DIFF.value:
-            plan.show(*(plan.read(Path(path)) for path in (DIFF.value, *other)))
+            plan.show(*(plan.read(Path(path)) for path in (DIFF.value, *paths)))
             return 0
         config = CONFIG.value or default()
         options = _options(config)
@@ -168,7 +168,7 @@ def _plan(other: Sequence[str]) -> int:
 
 
 def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> None:
-    """Plans and measures programs; the figures are written after each, lest the next one hang."""
+    """Plan and measure programs; write the results after each, in case the next one hangs."""
     from benchmarks import plan
 
     device = jax.devices()[0]
@@ -176,8 +176,8 @@ def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> No
     gpu = next((name for name in plan.GPUS if name.split("-")[0] in kind), GPU.value)
     about = {"device": device.device_kind, "platform": device.platform, "jax": jax.__version__}
     results: list[dict] = []
-    every = plan.PROGRAMS if family_of(config) == "prvr" else plan.OF_EVERY_FAMILY
-    names = [PROGRAM.value] if PROGRAM.value else list(every)
+    programs = plan.PROGRAMS if family_of(config) == "prvr" else plan.OF_EVERY_FAMILY
+    names = [PROGRAM.value] if PROGRAM.value else list(programs)
     for result in plan.measured(names, gpu, config, options):
         results.append(result)
         seconds = _seconds(result["measured"]["median"])
@@ -187,7 +187,7 @@ def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> No
             files.write_json(Path(JSON.value), written, replace)
             replace = files.Replace.ANY
     if not results:
-        raise ConfigError("no program could be measured: why stands above")
+        raise ConfigError("no program could be measured: the reasons stand above")
     plan.show_measured(results, device.device_kind)
 
 

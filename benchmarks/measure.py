@@ -1,4 +1,4 @@
-"""Times, what the hardware can do at best, and the floor that both set for a piece of work.
+"""Times, the highest rates of the hardware, and the floor that they set for a piece of work.
 
 A floor is the larger of two times: the work's floating-point operations at the rate of a large
 matrix product, and the bytes that it must move at the rate of a large copy, both measured on this
@@ -42,7 +42,7 @@ class Timing(NamedTuple):
 
 
 class Ceilings(NamedTuple):
-    """What one device does at best: operations and bytes (read or written) a second."""
+    """The highest rates of one device: operations and bytes (read or written) a second."""
 
     flops: float
     bytes: float
@@ -86,7 +86,7 @@ def num_videos(config: ConfigDict, options: Options, split: str, default: int | 
       config: the configuration; on a synthetic corpus, as every `:debug`, its split decides.
       options: its `videos`, where set, come first.
       split: "train", "val" or "test".
-      default: the number for other configurations; by default that of ActivityNet Captions.
+      default: the number for other configurations; ActivityNet Captions' by default.
     """
     if options.videos:
         return options.videos
@@ -110,9 +110,9 @@ class Progress:
     def advance(self, count: int) -> None:
         """Count units that are done or under way."""
         self._count += count
-        now = time.perf_counter()
-        if now - self._printed > PROGRESS_SECONDS:
-            self._printed = now
+        seconds = time.perf_counter()
+        if seconds - self._printed > PROGRESS_SECONDS:
+            self._printed = seconds
             announce(f"  {self._count:,} of {self._total:,} {self._unit}")
 
 
@@ -121,7 +121,7 @@ def timed(
 ) -> Timing:
     """Times a function whose results are waited for, after one run to warm up.
 
-    At least 3 repeats are done, at most `repeats`; none is begun after so many seconds.
+    At least 3 repeats are done, at most `repeats`; none begins after `seconds`.
     """
     clock(run, *arguments)
     clocks: list[float] = []
@@ -142,8 +142,8 @@ def summary(seconds: Sequence[float]) -> Timing:
     return Timing(float(np.median(seconds)), min(seconds), max(seconds), len(seconds))
 
 
-def each(timing: Timing, units: int) -> Timing:
-    """The time of one of so many units."""
+def per_unit(timing: Timing, units: int) -> Timing:
+    """Return the time of one of `units` units."""
     return Timing(timing.median / units, timing.low / units, timing.high / units, timing.repeats)
 
 
@@ -154,7 +154,7 @@ def floor(flops: float, moved: float, dtype: DTypeLike = "float32") -> Floor:
 
 
 def ceilings(dtype: DTypeLike = "float32") -> Ceilings:
-    """What this process's first device does at best, measured once."""
+    """Return the highest rates of this process's first device, measured once."""
     return Ceilings(_matrix_rate(jnp.dtype(dtype).name), _copy_rate())
 
 
@@ -188,7 +188,7 @@ def _copy_rate() -> float:
 
 
 def simulated_split(videos: int, captions: int, config: ConfigDict) -> Split:
-    """A split of random videos with so many captions in all."""
+    """Return a split of random videos that share `captions` captions."""
     return Split(SimulatedVideos(videos, captions, config.data), config.data)
 
 
@@ -209,7 +209,7 @@ def simulated_family(
 
 
 def released_files(directory: str, videos: int, config: ConfigDict) -> Collection:
-    """Files in the released layout, of so many training videos of a configuration's sizes."""
+    """Write released files with `videos` training videos of a configuration's sizes."""
     data = config.data
     sizes = {name: data[name] for name in ("max_frames", "visual_dim", "text_dim")}
     shortest = min(Corpus.min_frames, data.max_frames)
@@ -218,5 +218,7 @@ def released_files(directory: str, videos: int, config: ConfigDict) -> Collectio
 
 def first_batch(feed: VideoFeed, window: Chunk) -> Batch:
     """The first batch of a window as NumPy, float32."""
-    wide = lambda x: x.astype(np.float32) if x.dtype.kind == "f" else x
-    return jax.tree.map(wide, jax.device_get(feed.batch(window, 0)))
+    return jax.tree.map(
+        lambda x: x.astype(np.float32) if x.dtype.kind == "f" else x,
+        jax.device_get(feed.batch(window, 0)),
+    )

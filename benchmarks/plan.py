@@ -1,4 +1,4 @@
-"""What XLA would run on a GPU that is not there: it compiles for the description of one.
+"""Programs that XLA compiles for the description of an absent GPU, and their planned times.
 
 A plan measures nothing. Its time is a roofline over the program's kernels, which are read from the
 scheduled text: of each kernel the largest of its operations at the peak of their precision, and its
@@ -47,7 +47,7 @@ from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.evaluation import rank_queries
 from hlformer_jax.retrieval.hierarchy import rank_nodes, relatives
 from hlformer_jax.runtime import compiler, devices
-from hlformer_jax.training.step import chunk_of_steps, init_state
+from hlformer_jax.training.step import TrainState, chunk_of_steps, init_state
 
 DTYPES = ("bfloat16", "tf32", "float32")
 """The precisions of a step, the last two by `config.precision`."""
@@ -159,8 +159,10 @@ _VECTOR = (
 
 def arrays(text: str) -> list[tuple[str, tuple[int, ...]]]:
     """The arrays of a type: dtypes and shapes."""
-    shape = lambda sizes: tuple(int(size) for size in sizes.split(",") if size)
-    return [(dtype, shape(sizes)) for dtype, sizes in _ARRAY.findall(text)]
+    return [
+        (dtype, tuple(int(size) for size in sizes.split(",") if size))
+        for dtype, sizes in _ARRAY.findall(text)
+    ]
 
 
 def nbytes(text: str) -> int:
@@ -205,22 +207,25 @@ class Hlo:
 
     def line(self, instruction: Instruction) -> str:
         """The line of this package (else the innermost) that an instruction comes from."""
-        field = lambda name, text: (
-            int(match[1]) if (match := re.search(name + r"=(\d+)", text)) else 0
-        )
-        frame, innermost = field("stack_frame_id", instruction.rest), ""
+        frame, innermost = _number("stack_frame_id", instruction.rest), ""
         while frame:
             content = self._tables["StackFrames"].get(frame, "")
-            location = self._tables["FileLocations"].get(field("file_location_id", content), "")
-            file = self._tables["FileNames"].get(field("file_name_id", location), "").strip('"')
-            place = f"{file}:{field('line', location)}"
+            location = self._tables["FileLocations"].get(_number("file_location_id", content), "")
+            file = self._tables["FileNames"].get(_number("file_name_id", location), "").strip('"')
+            place = f"{file}:{_number('line', location)}"
             if "hlformer_jax/" in file:
                 return place.rsplit("hlformer_jax/", 1)[1]
             innermost = innermost or place.rsplit("site-packages/", 1)[-1]
-            parent = field("parent_frame_id", content) - 1  # XLA counts a frame's parent from 1
+            parent = _number("parent_frame_id", content) - 1  # XLA counts a frame's parent from 1
             frame = parent if parent != frame else 0
         match = re.search(r'op_name="([^"]*)"', instruction.rest)
         return innermost or (match[1].rsplit("/", 1)[-1] if match else instruction.opcode)
+
+
+def _number(name: str, text: str) -> int:
+    """Return the number of NAME=NUMBER in a text; 0 if there is none."""
+    match = re.search(name + r"=(\d+)", text)
+    return int(match[1]) if match else 0
 
 
 # Costs
@@ -237,7 +242,7 @@ class Kernel(NamedTuple):
     operations: dict[str, float]
 
     def seconds(self, gpu: Gpu) -> float:
-        """Of one run: the larger of both times, and the launch."""
+        """Return the seconds of one run: the larger of both times, and the launch."""
         return LAUNCH + max(self.parts(gpu).values())
 
     def parts(self, gpu: Gpu) -> dict[str, float]:
@@ -257,62 +262,75 @@ def kernels(hlo: Hlo, turns: float = 1, name: str = "", times: float = 1) -> Ite
       times: how often it runs.
     """
     computation = hlo.computations[name or hlo.entry]
-    for one in computation.values():
-        called = lambda key, one=one: re.findall(rf"\b{key}=%?([\w.\-]+)", one.rest)
-        if one.opcode == "while":
-            known = re.search(r'known_trip_count":\{"n":"(\d+)"', one.rest)
-            count = times * (float(known[1]) if known else turns)
-            for body in called("body") + called("condition"):
+    for instruction in computation.values():
+        find_called = functools.partial(_find_called, instruction)
+        if instruction.opcode == "while":
+            trips = re.search(r'known_trip_count":\{"n":"(\d+)"', instruction.rest)
+            count = times * (float(trips[1]) if trips else turns)
+            for body in find_called("body") + find_called("condition"):
                 yield from kernels(hlo, turns, body, count)
-        elif one.opcode == "conditional":
-            branches = re.search(r"branch_computations=\{([^}]*)\}", one.rest)
+        elif instruction.opcode == "conditional":
+            branches = re.search(r"branch_computations=\{([^}]*)\}", instruction.rest)
             names = re.findall(r"%([\w.\-]+)", branches[1]) if branches else []
-            names += called("true_computation") + called("false_computation")
-            every = [list(kernels(hlo, turns, branch, times)) for branch in names]
-            yield from max(every, key=lambda branch: sum(k.times * k.bytes for k in branch))
-        elif one.opcode in ("call", "async-start"):
-            for body in called("to_apply") + called("calls"):
+            names += find_called("true_computation") + find_called("false_computation")
+            choices = [list(kernels(hlo, turns, branch, times)) for branch in names]
+            yield from max(choices, key=lambda branch: sum(k.times * k.bytes for k in branch))
+        elif instruction.opcode in ("call", "async-start"):
+            for body in find_called("to_apply") + find_called("calls"):
                 yield from kernels(hlo, turns, body, times)
-        elif one.opcode not in _FREE and not one.opcode.endswith(("-done", "-update")):
-            moved, operations = _cost(hlo, computation, one)
-            yield Kernel(one.name, hlo.line(one), one.result, times, moved, operations)
+        elif not _is_free(instruction.opcode):
+            moved, operations = _cost(hlo, computation, instruction)
+            name, line, result = instruction.name, hlo.line(instruction), instruction.result
+            yield Kernel(name, line, result, times, moved, operations)
 
 
-def _cost(hlo: Hlo, computation: Computation, one: Instruction) -> tuple[float, dict[str, float]]:
-    operands = [computation[name].result for name in one.operands if name in computation]
-    result = nbytes(one.result)
-    if one.opcode == "fusion":
-        body = hlo.computations[re.search(r"\bcalls=%?([\w.\-]+)", one.rest)[1]]  # type: ignore[index]
+def _find_called(instruction: Instruction, key: str) -> list[str]:
+    """Return the names of the computations that an instruction calls as KEY."""
+    return re.findall(rf"\b{key}=%?([\w.\-]+)", instruction.rest)
+
+
+def _is_free(opcode: str) -> bool:
+    return opcode in _FREE or opcode.endswith(("-done", "-update"))
+
+
+def _cost(
+    hlo: Hlo, computation: Computation, instruction: Instruction
+) -> tuple[float, dict[str, float]]:
+    operands = [computation[name].result for name in instruction.operands if name in computation]
+    result = nbytes(instruction.result)
+    if instruction.opcode == "fusion":
+        body = hlo.computations[re.search(r"\bcalls=%?([\w.\-]+)", instruction.rest)[1]]  # type: ignore[index]
         count: dict[str, float] = collections.defaultdict(float)
         for inner in body.values():
             for kind, operations in _operations(body, inner).items():
                 count[kind] += operations
         return _moved(body), dict(count)
-    if one.opcode == "custom-call":
-        result -= sum(int(np.prod(shape)) for dtype, shape in arrays(one.result) if dtype == "s8")
-        if nbytes(one.result) == result == 0:  # int8 alone is no workspace
-            result = nbytes(one.result)
-    return sum(map(nbytes, operands)) + result, _operations(computation, one)
+    if instruction.opcode == "custom-call":
+        sizes = arrays(instruction.result)
+        result -= sum(int(np.prod(shape)) for dtype, shape in sizes if dtype == "s8")
+        if nbytes(instruction.result) == result == 0:  # int8 alone is not a workspace
+            result = nbytes(instruction.result)
+    return sum(map(nbytes, operands)) + result, _operations(computation, instruction)
 
 
-def _operations(computation: Computation, one: Instruction) -> dict[str, float]:
+def _operations(computation: Computation, instruction: Instruction) -> dict[str, float]:
     """Operations by the unit or precision that they take."""
-    dtype, shape = (arrays(one.result) or [("f32", ())])[0]
+    dtype, shape = (arrays(instruction.result) or [("f32", ())])[0]
     size = float(np.prod(shape))
-    if one.opcode == "dot" or "__cublas$" in one.rest:
-        first, lhs = arrays(computation[one.operands[0]].result)[0]
-        text = one.rest.replace('"', "").replace("[", "{").replace("]", "}")
+    if instruction.opcode == "dot" or "__cublas$" in instruction.rest:
+        first, lhs = arrays(computation[instruction.operands[0]].result)[0]
+        text = instruction.rest.replace('"', "").replace("[", "{").replace("]", "}")
         match = re.search(r"lhs_contracting_dims?(?:ensions)?[=:]\{([\d,]*)\}", text)
         axes = [int(axis) for axis in match[1].split(",") if axis] if match else [-1]
         highest = re.search(r"operand_precision[=:]\{(HIGHEST|highest)", text)
         kinds = {"f32": "float32" if highest else "tf32", "f64": "float64", "s8": "int8"}
         return {kinds.get(first, "bfloat16"): 2 * size * float(np.prod([lhs[i] for i in axes]))}
-    if one.opcode in ("reduce", "reduce-window"):
-        read = computation[one.operands[0]].result
+    if instruction.opcode in ("reduce", "reduce-window"):
+        read = computation[instruction.operands[0]].result
         return {"vector": float(np.prod(arrays(read)[0][1]))}
-    if one.opcode in _SPECIAL:
+    if instruction.opcode in _SPECIAL:
         return {"special": size}
-    if one.opcode in _VECTOR:
+    if instruction.opcode in _VECTOR:
         return {"integer" if dtype[0] in "us" else "vector": size}
     return {}
 
@@ -320,36 +338,36 @@ def _operations(computation: Computation, one: Instruction) -> dict[str, float]:
 def _moved(body: Computation) -> float:
     """Bytes that a fusion reads and writes."""
     users: dict[str, list[Instruction]] = collections.defaultdict(list)
-    for one in body.values():
-        for name in dict.fromkeys(one.operands):
-            users[name].append(one)
+    for instruction in body.values():
+        for name in dict.fromkeys(instruction.operands):
+            users[name].append(instruction)
 
-    def read(one: Instruction) -> float:
+    def read(instruction: Instruction) -> float:
         """Elements of an operand that are read."""
-        total, whole = 0.0, _elements(one.result)
-        for user in users[one.name]:
-            first = user.operands[0] == one.name
+        total, size = 0.0, _elements(instruction.result)
+        for user in users[instruction.name]:
+            first = user.operands[0] == instruction.name
             if user.opcode in ("bitcast", "reshape", "convert", "copy"):
                 total += read(user)
             elif user.opcode in ("slice", "dynamic-slice", "gather"):
-                total += _elements(user.result) if first else whole
+                total += _elements(user.result) if first else size
             elif user.opcode != "dynamic-update-slice" or not first:
-                return whole
-        return min(total, whole)
+                return size
+        return min(total, size)
 
-    def written(one: Instruction) -> float:
-        if one.opcode in ("tuple", "bitcast"):
-            return sum(written(body[name]) for name in one.operands)
-        if one.opcode == "dynamic-update-slice":
-            return nbytes(body[one.operands[1]].result)
-        return nbytes(one.result)
+    def written(instruction: Instruction) -> float:
+        if instruction.opcode in ("tuple", "bitcast"):
+            return sum(written(body[name]) for name in instruction.operands)
+        if instruction.opcode == "dynamic-update-slice":
+            return nbytes(body[instruction.operands[1]].result)
+        return nbytes(instruction.result)
 
     inputs = sum(
-        read(one) * nbytes(one.result) / max(_elements(one.result), 1)
-        for one in body.values()
-        if one.opcode == "parameter"
+        read(instruction) * nbytes(instruction.result) / max(_elements(instruction.result), 1)
+        for instruction in body.values()
+        if instruction.opcode == "parameter"
     )
-    return inputs + sum(written(one) for one in body.values() if one.root)
+    return inputs + sum(written(instruction) for instruction in body.values() if instruction.root)
 
 
 def summary(
@@ -362,24 +380,24 @@ def summary(
       gpu: the GPU that it is for.
       memory: bytes, see `compiler.memory_plan`.
       turns: see `kernels`.
-      units: what the rest is given for one of: as many as the program computes.
+      units: number of units that the program computes; all figures are per unit.
     """
-    every = list(kernels(Hlo(text), turns, times=1 / units))
+    program = list(kernels(Hlo(text), turns, times=1 / units))
     total: dict[str, float] = collections.defaultdict(float)
     bound: dict[str, float] = collections.defaultdict(float)
     lines: dict[str, float] = collections.defaultdict(float)
-    for one in every:
-        parts = one.parts(gpu)
-        for kind, count in one.operations.items():
-            total[kind] += one.times * count
-        bound[max(parts, key=lambda kind: parts[kind])] += one.times * max(parts.values())
-        bound["launches"] += one.times * LAUNCH
-        lines[one.line] += one.times * one.seconds(gpu)
-    every.sort(key=lambda one: -one.times * one.seconds(gpu))
+    for kernel in program:
+        parts = kernel.parts(gpu)
+        for kind, count in kernel.operations.items():
+            total[kind] += kernel.times * count
+        bound[max(parts, key=lambda kind: parts[kind])] += kernel.times * max(parts.values())
+        bound["launches"] += kernel.times * LAUNCH
+        lines[kernel.line] += kernel.times * kernel.seconds(gpu)
+    program.sort(key=lambda kernel: -kernel.times * kernel.seconds(gpu))
     return {
-        "kernels": len(every),
-        "launches": sum(one.times for one in every),
-        "bytes": sum(one.times * one.bytes for one in every),
+        "kernels": len(program),
+        "launches": sum(kernel.times for kernel in program),
+        "bytes": sum(kernel.times * kernel.bytes for kernel in program),
         "operations": dict(total),
         "memory": dict(memory),
         "seconds": sum(bound.values()),
@@ -387,15 +405,15 @@ def summary(
         "lines": dict(sorted(lines.items(), key=lambda item: -item[1])),
         "dearest": [
             {
-                "kernel": one.name,
-                "line": one.line,
-                "result": re.sub(r"\{[\d,:T()S]*\}|/\*.*?\*/", "", one.result),
-                "times": one.times,
-                "seconds": one.times * one.seconds(gpu),
-                "bytes": one.times * one.bytes,
-                "bound": max(one.parts(gpu), key=lambda kind: one.parts(gpu)[kind]),
+                "kernel": kernel.name,
+                "line": kernel.line,
+                "result": re.sub(r"\{[\d,:T()S]*\}|/\*.*?\*/", "", kernel.result),
+                "times": kernel.times,
+                "seconds": kernel.times * kernel.seconds(gpu),
+                "bytes": kernel.times * kernel.bytes,
+                "bound": max(kernel.parts(gpu), key=lambda kind: kernel.parts(gpu)[kind]),
             }
-            for one in every[:DEAREST]
+            for kernel in program[:DEAREST]
         ],
     }
 
@@ -419,15 +437,15 @@ class Program(NamedTuple):
 
 def _abstract(mesh: Mesh, tree: Any) -> Any:
     """Shapes to compile for: whole on every device, but where a sharding is given."""
-    whole = devices.replicated(mesh)
+    replicated = devices.replicated(mesh)
 
-    def one(x: Any) -> jax.ShapeDtypeStruct:
+    def shape(x: Any) -> jax.ShapeDtypeStruct:
         if isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None:
             return x
         x = x if hasattr(x, "dtype") else np.asarray(x)
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole)
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated)
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(shape, tree)
 
 
 def _lower(mesh: Mesh, function: Callable[..., Any], *arguments: Any) -> Program:
@@ -441,34 +459,40 @@ def _anything(tree: Any) -> Any:
     """Arrays of given shapes on the first device: random numbers; indices are 0, and masks True."""
     noise = np.random.default_rng(0).standard_normal(2**20, np.float32)
 
-    def one(x: Any) -> Any:
+    def draw(x: Any) -> Any:
         dtype = np.dtype(x.dtype)
         if dtype.kind == "b" or dtype.itemsize > 1 and dtype.kind in "iu":
             return jnp.full(x.shape, dtype.kind == "b", dtype)
         values = noise.view(dtype) if dtype.kind in "iu" else noise.astype(dtype)
         return jnp.asarray(np.resize(values, x.shape))
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(draw, tree)
 
 
 def _step(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
-    """A step of a chunk of them, as training compiles it; the memory is that of the chunk."""
+    """A step of a chunk, as training compiles it; the memory is planned for the chunk."""
     del options  # the sizes are the configuration's
     size, steps = config.train.batch_size, config.train.log_every
     captions = round(size * steps * CAPTIONS_PER_VIDEO)
     family = measure.simulated_family(config, mesh, size * steps, captions)
     feed = family.feed(Schedule(family.num_examples, size, config.seed).groups(1, steps))
     optimiser, loss = family.optimiser(100), jax.tree.map(np.asarray, family.loss(feed.steps))
-    make = lambda: init_state(family.init_params(), optimiser)
-    whole = devices.replicated(mesh)
+
+    def make_state() -> TrainState:
+        return init_state(family.init_params(), optimiser)
+
+    replicated = devices.replicated(mesh)
     program = jax.jit(
         chunk_of_steps(optimiser, family.project, feed),
         donate_argnums=0,
-        out_shardings=(whole, whole),
+        out_shardings=(replicated, replicated),
     )
-    given = jax.eval_shape(make), *feed.shapes(), np.int32(feed.steps), loss
-    lowered = program.lower(*_abstract(mesh, given))
-    arguments = lambda: [make(), *_first_chunk(feed), *given[3:]]
+    inputs = jax.eval_shape(make_state), *feed.shapes(), np.int32(feed.steps), loss
+    lowered = program.lower(*_abstract(mesh, inputs))
+
+    def arguments() -> list[Any]:
+        return [make_state(), *_first_chunk(feed), *inputs[3:]]
+
     return Program(lowered, arguments, feed.steps, feed.steps, carries=True)
 
 
@@ -482,10 +506,13 @@ def _first_chunk(feed: Any) -> tuple[Any, Any]:
 def _stored(scorer: Any, encoded: Any, videos: int, dtype: str, mesh: Mesh) -> corpus.Corpus:
     """Shapes of a corpus of encoded videos, in blocks of as many as are given."""
     blocks = -(-videos // jax.tree.leaves(encoded)[0].shape[0])
-    here = devices.mesh(jax.devices()[:1])
-    stored = jax.eval_shape(lambda: corpus.empty(scorer, encoded, blocks, dtype, here))
-    place = lambda x, to: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=to)
-    placed: corpus.Corpus = jax.tree.map(place, stored, corpus.shardings(mesh, stored))
+    first = devices.mesh(jax.devices()[:1])
+    stored = jax.eval_shape(lambda: corpus.empty(scorer, encoded, blocks, dtype, first))
+    placed: corpus.Corpus = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        stored,
+        corpus.shardings(mesh, stored),
+    )
     return placed
 
 
@@ -499,27 +526,30 @@ def _evaluate(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     model, shapes = jax.tree.map(np.asarray, family.model), jax.eval_shape(family.init_params)
     encoded = jax.eval_shape(evaluator.encode_batch, model, shapes, *feed.shapes(), np.int32(0))
     stored = _stored(evaluator.scorer, encoded[0], len(split), config.eval.corpus, mesh)
-    each = devices.sharded(mesh, axis=1)
-    all_steps = lambda x: jax.ShapeDtypeStruct((feed.steps, *x.shape), x.dtype, sharding=each)
-    queries = jax.tree.map(all_steps, encoded[1])
+    sharding = devices.sharded(mesh, axis=1)
+    queries = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((feed.steps, *x.shape), x.dtype, sharding=sharding),
+        encoded[1],
+    )
 
     def program(
         model: Any, params: Any, features: Any, indices: Any, count: Any, *state: Any
     ) -> Any:
-        stored, encoded, own = state
+        stored, encoded, videos = state
         stored, encoded = evaluator.encode_chunk(
             model, params, features, indices, count * 0, count, stored, encoded
         )
-        asked = encoded.vectors.reshape(-1, encoded.vectors.shape[-1])[own]
-        return rank_queries(stored, asked, own, config.eval.query_batch)
+        queries = encoded.vectors.reshape(-1, encoded.vectors.shape[-1])[videos]
+        return rank_queries(stored, queries, videos, config.eval.query_batch)
 
     rest = np.int32(feed.steps), stored, queries, split.caption_video
-    given = _abstract(mesh, (model, shapes, *feed.shapes(), *rest))
-    arguments = lambda: [
-        model, family.init_params(), *_first_chunk(feed), *rest[:1],
-        *_anything(rest[1:3]), *rest[3:],
-    ]  # fmt: skip
-    return Program(jax.jit(program).lower(*given), arguments, feed.steps)
+    inputs = _abstract(mesh, (model, shapes, *feed.shapes(), *rest))
+
+    def arguments() -> list[Any]:
+        chunk, params = _first_chunk(feed), family.init_params()
+        return [model, params, *chunk, *rest[:1], *_anything(rest[1:3]), *rest[3:]]
+
+    return Program(jax.jit(program).lower(*inputs), arguments, feed.steps)
 
 
 def _evaluate_nodes(config: ConfigDict, mesh: Mesh, family: Any) -> Program:
@@ -541,11 +571,13 @@ def _evaluate_nodes(config: ConfigDict, mesh: Mesh, family: Any) -> Program:
 
     related = relatives(split.pool)
     rest = np.int32(feed.steps), Points(points, points), related
-    given = _abstract(mesh, (jax.eval_shape(family.init_params), *feed.shapes(), *rest))
-    arguments = lambda: [
-        family.init_params(), *_first_chunk(feed), *rest[:1], _anything(rest[1]), related
-    ]  # fmt: skip
-    return Program(jax.jit(program).lower(*given), arguments, feed.steps)
+    inputs = _abstract(mesh, (jax.eval_shape(family.init_params), *feed.shapes(), *rest))
+
+    def arguments() -> list[Any]:
+        chunk, params = _first_chunk(feed), family.init_params()
+        return [params, *chunk, *rest[:1], _anything(rest[1]), related]
+
+    return Program(jax.jit(program).lower(*inputs), arguments, feed.steps)
 
 
 def _query(count: int, config: ConfigDict, mesh: Mesh, options: Options) -> Program:
@@ -647,8 +679,8 @@ def compiled(name: str, mesh: Mesh, config: ConfigDict, options: Options) -> tup
         program = PROGRAMS[name](config, mesh, options)
         # Without a device nothing is tuned, and Triton finds no tiles for some products.
         described = mesh.devices.flat[0] not in jax.devices()
-        chosen: Any = {"xla_gpu_enable_triton_gemm": False} if described else None
-        return program.lowered.compile(chosen), program
+        compiler_options: Any = {"xla_gpu_enable_triton_gemm": False} if described else None
+        return program.lowered.compile(compiler_options), program
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -662,7 +694,7 @@ def read(path: Path) -> dict[str, Any]:
         _facts(result), result["lines"], result["dearest"]
         return dict(result)
     except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{path} is no plan written by --json ({error})") from None
+        raise ConfigError(f"{path} is not a plan written by --json ({error})") from None
 
 
 def plan(name: str, gpu: str, config: ConfigDict, options: Options) -> dict[str, Any]:
@@ -684,37 +716,37 @@ def _summary(name: str, gpu: str, config: ConfigDict, program: Any, source: Prog
 
 def _timed(program: Any, source: Program, options: Options) -> measure.Timing:
     """The time of a unit of a compiled program."""
-    given = list(source.arguments())
+    inputs = list(source.arguments())
 
     def run() -> Any:
-        result = program(*given)
+        result = program(*inputs)
         if source.carries:
-            given[0] = result[0]
+            inputs[0] = result[0]
         return result
 
-    return measure.each(measure.timed(run, repeats=options.repeats), source.units)
+    return measure.per_unit(measure.timed(run, repeats=options.repeats), source.units)
 
 
 def measured(
     names: Sequence[str], gpu: str, config: ConfigDict, options: Options
 ) -> Iterator[dict[str, Any]]:
-    """Programs compiled for the first device and run on it: their plans with what was `measured`.
+    """Compile programs for the first device and run them; yield their plans with times.
 
-    The plan is that of the very program that runs, by the rates of the described GPU. No program is
-    begun after `MEASURING_SECONDS`.
+    A plan is made of the program that runs, at the rates of the described GPU. No program begins
+    after `MEASURING_SECONDS`.
     """
-    here, start = devices.mesh(jax.local_devices()[:1]), time.perf_counter()
+    device, start = devices.mesh(jax.local_devices()[:1]), time.perf_counter()
     kinds = [
         (name, dtype) for name in names for dtype in DTYPES if name == "step" or dtype == "bfloat16"
     ]
     for name, dtype in kinds:
         if time.perf_counter() - start > MEASURING_SECONDS:
             return
-        chosen = config.copy_and_resolve_references()
-        chosen.dtype = dtype if dtype == "bfloat16" else "float32"
-        chosen.precision = dtype if dtype == "tf32" else "highest"
+        precise = config.copy_and_resolve_references()
+        precise.dtype = dtype if dtype == "bfloat16" else "float32"
+        precise.precision = dtype if dtype == "tf32" else "highest"
         try:
-            program, source = compiled(name, here, chosen, options)
+            program, source = compiled(name, device, precise, options)
             timing = _timed(program, source, options)
         except (UserError, jax.errors.JaxRuntimeError) as error:
             # No extra for it, say, or too little memory: the others may run.
@@ -723,7 +755,7 @@ def measured(
             continue
         stats = jax.local_devices()[0].memory_stats() or {}
         used = {"peak_so_far": stats.get("peak_bytes_in_use")}
-        yield _summary(name, gpu, chosen, program, source) | {"measured": timing._asdict() | used}
+        yield _summary(name, gpu, precise, program, source) | {"measured": timing._asdict() | used}
 
 
 # Output
@@ -731,27 +763,28 @@ def measured(
 _digits = cli.three_digits
 
 
-def show(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> None:
+def show(result: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> None:
     """Prints a plan, beside another of the same program."""
-    both = [result] if other is None else [result, other]
+    both = [result] if reference is None else [result, reference]
     print(f"planned, not measured: {result['program']}, {result['gpu']}, {result['dtype']}")
-    facts = [_facts(one) for one in both]
-    names = dict.fromkeys(name for one in facts for name in one)
-    rows = [[name, *(_digits(one.get(name, 0.0)) for one in facts)] for name in names]
+    facts = [_facts(x) for x in both]
+    names = dict.fromkeys(name for x in facts for name in x)
+    rows = [[name, *(_digits(x.get(name, 0.0)) for x in facts)] for name in names]
     cli.print_table(("", "plan", "other")[: 1 + len(both)], rows, width=120)
-    if other is None:
+    if reference is None:
         head: tuple[str, ...] = ("ms", "bound", "GB", "times", "line", "result")
         rows = []
-        for one in result["dearest"]:
-            numbers = 1e3 * one["seconds"], one["bytes"] / 1e9, one["times"]
+        for kernel in result["dearest"]:
+            numbers = 1e3 * kernel["seconds"], kernel["bytes"] / 1e9, kernel["times"]
             time, moved, times = map(_digits, numbers)
-            rows.append([time, one["bound"], moved, times, one["line"], one["result"][:60]])
+            line, result_type = kernel["line"], kernel["result"][:60]
+            rows.append([time, kernel["bound"], moved, times, line, result_type])
     else:
         head = ("ms", "other ms", "line")
-        change = lambda line: result["lines"].get(line, 0) - other["lines"].get(line, 0)
-        lines = sorted({*result["lines"], *other["lines"]}, key=lambda line: -abs(change(line)))
+        old, new = reference["lines"], result["lines"]
+        lines = sorted({*new, *old}, key=lambda x: -abs(new.get(x, 0) - old.get(x, 0)))
         rows = [
-            [*(_digits(1e3 * one["lines"].get(line, 0)) for one in both), line]
+            [*(_digits(1e3 * x["lines"].get(line, 0)) for x in both), line]
             for line in lines[:DEAREST]
         ]
     cli.print_table(head, rows, left=head, width=120)
@@ -770,15 +803,15 @@ def show_measured(results: Sequence[Mapping[str, Any]], device: str) -> None:
     gpu = results[0]["gpu"]
     head = "program, dtype, planned ms, measured ms, ratio, launches, bound, GB".split(", ")
     rows = []
-    for one in results:
-        planned, took = one["seconds"], one["measured"]
-        numbers = 1e3 * planned, 1e3 * took["median"], took["median"] / planned, one["launches"]
-        texts = map(_digits, (*numbers, one["memory"]["peak"] / 1e9))
+    for result in results:
+        planned, took = result["seconds"], result["measured"]
+        numbers = 1e3 * planned, 1e3 * took["median"], took["median"] / planned, result["launches"]
+        texts = map(_digits, (*numbers, result["memory"]["peak"] / 1e9))
         milliseconds, median, ratio, launches, peak = texts
         median += f" ({_digits(1e3 * took['low'])} - {_digits(1e3 * took['high'])})"
-        bound = next(iter(one["bound"]))
+        bound = next(iter(result["bound"]))
         rows.append(
-            [one["program"], one["dtype"], milliseconds, median, ratio, launches, bound, peak]
+            [result["program"], result["dtype"], milliseconds, median, ratio, launches, bound, peak]
         )
     title = f"planned for {gpu}, measured on {device}"
     cli.print_table(head, rows, title, left=head, width=120)

@@ -37,8 +37,8 @@ from benchmarks.measure import (
     Row,
     announce,
     clock,
-    each,
     num_videos,
+    per_unit,
     summary,
     timed,
 )
@@ -71,7 +71,7 @@ CUE, WORDS = 5, 20_000
 """Seconds from one subtitle to the next, and how many different words they have."""
 
 INTERVAL = 3
-"""Seconds of an interval of the ranker `segments`: simulated and real videos have about so many."""
+"""Typical seconds of an interval of the ranker `segments`."""
 
 
 def validation(config: ConfigDict, options: Options) -> tuple[int, int]:
@@ -90,19 +90,18 @@ def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
     evaluator = Evaluator(model, config, mesh)
     resident = evaluator.feed(split, resident=True)
     stored, queries = evaluator.encode(params, resident)
-    measured = lambda: evaluator.evaluate(params, resident).metrics
-    whole = timed(measured, repeats=options.repeats)
+    both = timed(lambda: evaluator.evaluate(params, resident).metrics, repeats=options.repeats)
     announce("encode alone")
     encode = timed(evaluator.encode, params, resident, repeats=options.repeats)
     announce("rank alone")
     rank = timed(lambda: evaluator.rank(stored, queries, split).metrics, repeats=options.repeats)
     moved = resident.bytes_per_device + devices.nbytes((params, stored)) / mesh.size
-    one = cost(config)
-    flops = (videos * one.flops_video + captions * one.flops_caption) / mesh.size
+    costs = cost(config)
+    flops = (videos * costs.flops_video + captions * costs.flops_caption) / mesh.size
     encode_floor = measure.floor(flops, moved, config.dtype)
     rank_floor = search_floor(stored, captions)
-    both = Floor(*(a + b for a, b in zip(encode_floor, rank_floor, strict=True)))
-    yield Row("evaluate", whole, both, {"videos": float(videos), "captions": float(captions)})
+    floor = Floor(*(a + b for a, b in zip(encode_floor, rank_floor, strict=True)))
+    yield Row("evaluate", both, floor, {"videos": float(videos), "captions": float(captions)})
     yield Row("  encode", encode, encode_floor, {"corpus GB": devices.nbytes(stored) / 1e9})
     yield Row("  rank", rank, rank_floor)
 
@@ -113,23 +112,23 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     announce(f"make a corpus of {videos:,} videos")
     model = models.build(config)
     params = models.init_params(model, config)
-    one = cost(config)
+    costs = cost(config)
     for dtype in scoring.DTYPES:
         stored = corpus.random(config, videos, dtype)
         size = devices.nbytes(stored) / videos
-        facts = {"bytes/video": size, "parameters": float(one.parameters)}
+        facts = {"bytes/video": size, "parameters": float(costs.parameters)}
         for count in (1, 256):
             queries = random_queries(stored, count)
             timing = timed(corpus.search, stored, queries, 10, repeats=options.repeats)
             floor = search_floor(stored, count, count)
-            yield Row(f"search, {dtype}, {count} at once", each(timing, count), floor, facts)
+            yield Row(f"search, {dtype}, {count} at once", per_unit(timing, count), floor, facts)
     encode = jax.jit(lambda params, captions: models.encode_query(model, params, captions))
     for count in (1, 256):
         captions = models.zero_batch(config, captions=count).captions
-        timing = each(timed(encode, params, captions, repeats=options.repeats), count)
+        timing = per_unit(timed(encode, params, captions, repeats=options.repeats), count)
         moved = devices.nbytes((params, captions)) / count
-        floor = measure.floor(one.flops_caption, moved, config.dtype)
-        operations = {"MFLOPs": one.flops_caption / 1e6}
+        floor = measure.floor(costs.flops_caption, moved, config.dtype)
+        operations = {"MFLOPs": costs.flops_caption / 1e6}
         yield Row(f"encode {count} queries, each", timing, floor, operations)
 
 
@@ -140,7 +139,7 @@ def random_queries(stored: Corpus, count: int) -> Float[Array, "Q H"]:
 
 
 def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
-    """Of `queries` queries over `units`: products with every position, the corpus read once."""
+    """Return the floor of a search, over `units`: all products, and the corpus read once."""
     coordinates = [branch.values for branch in stored.stored.values()]
     flops = 2 * queries * sum(x.size for x in coordinates) / devices.mesh().size / units
     moved = devices.nbytes(stored) / devices.mesh().size / units
@@ -164,7 +163,7 @@ class _RandomTexts:
 
 
 class Archive:
-    """Simulated vectors, of width d, of so many hours of video: two videos at least."""
+    """Simulated vectors of width d for some hours of video, at least two videos."""
 
     def __init__(self, hours: float, width: int) -> None:
         self.videos = max(round(hours * 3600 / SECONDS), 2)
@@ -200,7 +199,7 @@ class Archive:
         content = f"{video:08x}" + hashlib.sha256(b"%d" % video).hexdigest()[:56]
         name = f"{video // 100:03}/{video:06}.mp4"
         (index.root / name).parent.mkdir(parents=True, exist_ok=True)
-        (index.root / name).touch()  # a search leaves out what is not there
+        (index.root / name).touch()  # a search leaves out missing videos
         index.keep(content, arrays, {name: Stamp(0, 1, 1)})
         ranks = np.random.default_rng((video, 2)).zipf(1.2, (SECONDS // CUE, 8)) % WORDS
         texts = [" ".join(f"word{rank}" for rank in cue) for cue in ranks]
@@ -211,19 +210,19 @@ class Archive:
             index.tag([name], ["kept"])
 
 
-def prepared_encoder(given: str, folder: Path) -> tuple[Encoder, tuple[str, ...]]:
-    """The encoder that is measured with, and where it can be loaded from again.
+def prepared_encoder(name: str, folder: Path) -> tuple[Encoder, tuple[str, ...]]:
+    """Return the encoder to measure with, and the places from which it can be loaded again.
 
-    `given` is a folder, a hub id, or one of random parameters, written into the new `folder`:
+    `name` is a folder, a hub id, or an encoder of random parameters, written into the new `folder`:
     "base", as large as SigLIP base/16 at 224 pixels, or "tiny", as the demo's.
     """
-    if given not in ("base", "tiny"):
-        return load_encoder(given)
+    if name not in ("base", "tiny"):
+        return load_encoder(name)
     hub = optional("hlformer_jax.encoders.hub", "search")
     train = optional("hlformer_jax.encoders.train", "search")
-    pixels, size = encoder_size(given)
+    pixels, size = encoder_size(name)
     words = "a person opens the fridge " + " ".join(f"word{i}" for i in range(size.vocabulary))
-    hub.save(train.untrained(pixels, [words], size=size, name=given), folder)
+    hub.save(train.untrained(pixels, [words], size=size, name=name), folder)
     return load_encoder(folder)
 
 
@@ -238,7 +237,7 @@ def encoder_size(name: str) -> tuple[int, Any]:
 def search(config: ConfigDict, options: Options) -> Iterator[Row]:
     """Queries over archives of 1, 10, 100 and 1,000 hours; the first result of a process.
 
-    What is timed has run before: the files are in the system's cache where they fit into memory.
+    Each query has run before it is timed: files are in the system's cache if they fit into memory.
     """
     del config  # it has no sizes of these
     with tempfile.TemporaryDirectory(prefix="search-") as temporary:
@@ -246,10 +245,10 @@ def search(config: ConfigDict, options: Options) -> Iterator[Row]:
         announce(f"prepare the encoder {options.encoder}")
         encoder, places = prepared_encoder(options.encoder, folder / "encoder")
         archives = [Archive(options.hours / part, encoder.width) for part in (1000, 100, 10, 1)]
-        for archive in {one.videos: one for one in archives}.values():
+        for archive in {archive.videos: archive for archive in archives}.values():
             announce(f"write an index of {archive.videos * SECONDS / 3600:,.4g} hours")
-            with tempfile.TemporaryDirectory(dir=folder) as own:
-                index = archive.write(Path(own) / "index", encoder, places)
+            with tempfile.TemporaryDirectory(dir=folder) as archive_folder:
+                index = archive.write(Path(archive_folder) / "index", encoder, places)
                 yield from _queries(archive, index, encoder, options.repeats, options.store)
                 if archive.videos == archives[-1].videos:
                     yield from first_results(index.directory, min(3, options.repeats))
@@ -273,34 +272,39 @@ def _queries(
 ) -> Iterator[Row]:
     hours = archive.videos * SECONDS / 3600
     size = f"{hours:,.4g} hour{'s' * (hours != 1)}: "
-    library = lambda ranker, stored=False: Library(
-        index.directory,
-        ranker=ranker.removesuffix(", normalised"),
-        normalise=ranker.endswith(", normalised"),
-        encoder=encoder,
-        store=f"{store}_{archive.videos}" if stored else None,
-    )
-    pack = lambda: library("best_frame").ranked() and None
+
+    def library(ranker: str, stored: bool = False) -> Library:
+        return Library(
+            index.directory,
+            ranker=ranker.removesuffix(", normalised"),
+            normalise=ranker.endswith(", normalised"),
+            encoder=encoder,
+            store=f"{store}_{archive.videos}" if stored else None,
+        )
+
+    def pack() -> None:
+        library("best_frame").ranked()
+
     rows = archive.videos * SECONDS
     yield Row(f"{size}rows packed", summary([clock(pack)]), None, _sizes(index.directory))
     # Words that a fiftieth, a two-hundredth and fewer of the passages have.
     sentences = [f"word30 word100 word{200 + i}" for i in range(max(repeats, 3) + 1)]
-    sentence = timed(encoder.encode_texts, sentences[:1], repeats=5, seconds=1.0)
-    others = {ranker: {"signals": "visual"} for ranker in ("segments", "top_3_frames, normalised")}
+    encoding = timed(encoder.encode_texts, sentences[:1], repeats=5, seconds=1.0)
+    further = {ranker: {"signals": "visual"} for ranker in ("segments", "top_3_frames, normalised")}
     if store:
         upload = library("best_frame", stored=True).upload
         yield Row(f"{size}upload to the store", summary([clock(upload)]))
-        others["in the store"] = {}
-    for name, options in (ASKED | others).items():
-        asked = library(name if name in LABELS else "best_frame", name == "in the store")
-        asked.query(sentences[0], **options)  # maps, and compiles
-        query = functools.partial(asked.query, **options)
-        whole = summary([clock(query, one) for one in sentences[1:]])
-        facts = {"ms of the sentence": 1e3 * sentence.median}
+        further["in the store"] = {}
+    for name, options in (ASKED | further).items():
+        searched = library(name if name in LABELS else "best_frame", name == "in the store")
+        searched.query(sentences[0], **options)  # maps, and compiles
+        query = functools.partial(searched.query, **options)
+        timing = summary([clock(query, sentence) for sentence in sentences[1:]])
+        facts = {"ms of the sentence": 1e3 * encoding.median}
         # Each number is read once, and has a byte where an archive is large.
         numbers = rows / INTERVAL if name == "segments" else rows
         floor = measure.floor(2 * numbers * archive.width, numbers * archive.width)
-        yield Row(f"{size}query, {name}", whole, floor, facts)
+        yield Row(f"{size}query, {name}", timing, floor, facts)
     with index.writing():
         archive.put(index, archive.videos)
         said.embed(index, _RandomTexts(encoder, archive.width), lambda line: None)
@@ -311,14 +315,14 @@ def _sizes(directory: Path) -> dict[str, float]:
     """Gigabytes of an index's folders, and of this process at its largest."""
     folders = sorted(path for path in directory.iterdir() if path.is_dir())
     sizes = {
-        f"{folder.name}, GB": sum(one.stat().st_size for one in folder.rglob("*")) / 1e9
+        f"{folder.name}, GB": sum(path.stat().st_size for path in folder.rglob("*")) / 1e9
         for folder in folders
     }
     return sizes | {"memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
 
 
 def first_results(directory: Path, count: int) -> Iterator[Row]:
-    """So many processes, one after another, that open an index and answer twice."""
+    """Start `count` processes in turn, each of which opens an index and answers twice."""
     # Its source alone is run: nothing that this module imports is to count.
     code = f"{inspect.getsource(_open_and_ask)}\nimport sys\n_open_and_ask(*sys.argv[1:])"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -333,10 +337,10 @@ def first_results(directory: Path, count: int) -> Iterator[Row]:
             raise UserError(f"a process that opens the index failed: {last}")
         times.append(json.loads(ended.stdout.splitlines()[-1]))
     parts = list(times[0])
-    total = summary([sum(one[part] for part in parts[:-1]) for one in times])
+    total = summary([sum(seconds[part] for part in parts[:-1]) for seconds in times])
     yield Row("first result of a fresh process", total)
     for part in parts:
-        yield Row(f"  {part}", summary([one[part] for one in times]))
+        yield Row(f"  {part}", summary([seconds[part] for seconds in times]))
 
 
 def _open_and_ask(directory: str, start: str) -> None:
@@ -358,5 +362,5 @@ def _open_and_ask(directory: str, start: str) -> None:
         library.query(sentence)
         marks.append(time.time())
     parts = "start and imports", "opening", "encoder's first sentence", "query", "the next query"
-    seconds = [end - begin for begin, end in zip(marks[:-1], marks[1:], strict=True)]
+    seconds = [end - start for start, end in zip(marks[:-1], marks[1:], strict=True)]
     print(json.dumps(dict(zip(parts, seconds, strict=True))))

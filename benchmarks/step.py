@@ -1,8 +1,8 @@
-"""Training: a step, an epoch, and what is waited for before: prepared data, compiling.
+"""Training: a step, an epoch, and the preparation before: data and compiling.
 
 `Released` is the authors' PyTorch code beside ours. Nothing of it is in this package: it is
 imported from a checkout at run time and driven the way its own `main.py` does, its model, loss and
-optimiser, with the sizes and constants of our configuration, in float32 whatever `config.dtype` is.
+optimiser, with the sizes and constants of our configuration, in float32 for any `config.dtype`.
 On a CPU, which it was not written for, its calls of `.cuda()` do nothing.
 """
 
@@ -74,7 +74,7 @@ class Training:
         return scalars
 
     def floor(self) -> Floor:
-        """Of one step: its operations; the state read and written, the batch read."""
+        """Return the floor of a step: operations; state read and written, batch read."""
         features, plan = self.feed.shapes()
         videos, captions = plan.videos.shape[1], plan.captions.shape[1]
         data = self.config.data
@@ -93,11 +93,14 @@ class Training:
         batch = jax.eval_shape(
             lambda: models.zero_batch(plain, self.feed.videos, self.feed.captions)
         )
-        take = lambda loss, *given: train_step(loss, self._optimiser, self._project)(*given)
-        return compiler.count_flops(take, loss, self.state, batch) / self.mesh.size
+
+        def step(loss: Any, state: TrainState, batch: Batch) -> Any:
+            return train_step(loss, self._optimiser, self._project)(state, batch)
+
+        return compiler.count_flops(step, loss, self.state, batch) / self.mesh.size
 
     def memory(self) -> dict[str, float]:
-        """Memory on each device: the compiler's plan, what was in use if known, the features."""
+        """Return each device's memory: the compiler's plan, the peak if known, the features."""
         plan = compiler.memory_plan(self.compiled.program).get("peak", float("nan"))
         facts = {"peak GB (planned)": plan / 1e9}
         stats = jax.local_devices()[0].memory_stats() or {}
@@ -124,17 +127,17 @@ def step(config: ConfigDict, options: Options, peer: "Released | None" = None) -
     if peer is None:
         return
     batch = peer.convert(measure.first_batch(training.feed, window))
-    theirs: list[float] = []
-    ours: list[float] = []
+    released: list[float] = []
+    package: list[float] = []
     for _ in range(3):  # in turn, lest a noisy minute meets one of them
         # Each once without the clock: the kernel has to move memory from one to the other.
         clock(peer.step, batch)
-        theirs.append(clock(peer.step, batch))
+        released.append(clock(peer.step, batch))
         clock(training.run, window)
-        ours.append(clock(training.run, window))
-    yield Row("step of the released code", summary(theirs))
-    faster = {"times as fast": float(np.median(theirs) / np.median(ours))}
-    yield Row("ours, in turn with it", summary(ours), None, faster)
+        package.append(clock(training.run, window))
+    yield Row("step of the released code", summary(released))
+    faster = {"times as fast": float(np.median(released) / np.median(package))}
+    yield Row("ours, in turn with it", summary(package), None, faster)
 
 
 def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
@@ -151,9 +154,9 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
         loading = time.perf_counter() - start
         announce(f"train epochs of {training.steps_per_epoch:,} steps")
         timing = timed(training.run_epoch, repeats=options.repeats)
-        steps, one = training.steps_per_epoch, training.floor()
+        steps, step_floor = training.steps_per_epoch, training.floor()
         facts = {"steps": float(steps), "videos/s": videos / timing.median, "load s": loading}
-        floor = Floor(*(steps * part for part in one))
+        floor = Floor(*(steps * part for part in step_floor))
         yield Row(f"epoch, {name}", timing, floor, facts | training.memory())
         training.feed.close()
     with tempfile.TemporaryDirectory() as directory:
@@ -181,7 +184,7 @@ def prepare(config: ConfigDict, options: Options) -> Iterator[Row]:
             clocks.append(clock(prepared.prepare, collection, target, config.data.storage))
             copies.append(sum(clock(shutil.copy, path, target) for path in paths))
     timing = summary(clocks)
-    # What is read must be written: at best in the time in which the files themselves are copied.
+    # All bytes that are read must be written: at best as fast as the files are copied.
     floor = Floor(0.0, 2.0 * size, float(np.median(copies)))
     yield Row("prepare", timing, floor, {"MB": size / 1e6, "MB/s": size / 1e6 / timing.median})
 
@@ -219,7 +222,7 @@ MODULES = (
     "Datasets.data_provider",
     "Utils.utils",
 )
-"""What is used of the checkout. Its `Configs` are not: importing them creates folders in /data2."""
+"""The used modules of the checkout, without `Configs`, whose import creates folders in /data2."""
 
 REQUIREMENTS = "torch geoopt easydict h5py ipdb matplotlib seaborn tqdm"
 """Packages that these modules import; the checkout's requirements.txt leaves out the first two."""
@@ -254,13 +257,13 @@ class Released:
     """The released training on one device."""
 
     def __init__(self, checkout: Path, config: ConfigDict, device: str) -> None:
-        """Builds model, loss and optimiser from a checkout, seeded with the configuration's seed.
+        """Build model, loss and optimiser from a checkout, seeded with the configuration's seed.
 
         The device is "cpu" or "cuda".
 
         Raises:
           PeerError: when the configuration has no counterpart, the checkout is not one, a package
-            is missing, or there is no such device.
+            is missing, or the device does not exist.
         """
         self._settings = settings(config)
         self._modules = _load(checkout)
@@ -293,7 +296,7 @@ class Released:
             (
                 tensor(clips[row].copy())[None],
                 tensor(frames[row][mask[row]]),
-                [own for at, own in captions if at == row],
+                [words for video, words in captions if video == row],
                 int(row),
                 (),
                 "",
@@ -322,17 +325,21 @@ class Released:
 
     @contextlib.contextmanager
     def _as_released(self) -> Iterator[None]:
-        """Lets it call `.cuda()` where there is no GPU, and keeps its progress bars to itself."""
+        """Let the released code call `.cuda()` without a GPU, and hide its progress bars."""
         tensor, bars = self._torch.Tensor, io.StringIO()
         with contextlib.redirect_stdout(bars), contextlib.redirect_stderr(bars):
             if self._device == "cuda":
                 yield
                 return
-            tensor.cuda = lambda self, *_, **__: self  # hides the inherited method
+            tensor.cuda = _stay_on_cpu  # hides the inherited method
             try:
                 yield
             finally:
                 del tensor.cuda
+
+
+def _stay_on_cpu(tensor: Any, *_: Any, **__: Any) -> Any:
+    return tensor
 
 
 def settings(config: ConfigDict) -> dict[str, Any]:
@@ -344,13 +351,13 @@ def settings(config: ConfigDict) -> dict[str, Any]:
     data, model, loss, optim = config.data, config.model, config.loss, config.optim
     blocks = max(1, model.lorentz_blocks)
     widths = (0, *(2**k for k in range(1, blocks)))
-    wanted = {**HARD_WIRED}
+    required = {**HARD_WIRED}
     for geometry in ("euclidean", "lorentz"):
-        wanted[f"model.{geometry}_blocks"] = blocks
-        wanted[f"model.{geometry}_widths"] = widths if model[f"{geometry}_widths"] else ()
-    given = {name: config[name.split(".")[0]][name.split(".")[1]] for name in wanted}
-    if differing := [name for name in wanted if given[name] != wanted[name]]:
-        what = ", ".join(f"config.{n} {given[n]!r} (only {wanted[n]!r})" for n in differing)
+        required[f"model.{geometry}_blocks"] = blocks
+        required[f"model.{geometry}_widths"] = widths if model[f"{geometry}_widths"] else ()
+    values = {name: config[name.split(".")[0]][name.split(".")[1]] for name in required}
+    if differing := [name for name in required if values[name] != required[name]]:
+        what = ", ".join(f"config.{n} {values[n]!r} (only {required[n]!r})" for n in differing)
         raise PeerError(f"the released code has no counterpart of {what}")
     return {
         "visual_feat_dim": data.visual_dim,
@@ -389,7 +396,7 @@ def _load(checkout: Path) -> dict[str, Any]:
     files = {name: root / f"{name.replace('.', '/')}.py" for name in MODULES}
     if missing := [str(path) for path in files.values() if not path.is_file()]:
         raise PeerError(
-            f"{checkout} is no checkout of the released HLFormer: there is no {', '.join(missing)}"
+            f"{checkout} is not a checkout of the released HLFormer: it lacks {', '.join(missing)}"
         )
     _import("torch", checkout)
     if str(root) not in sys.path:  # where its own main.py has it; its workers may need it too

@@ -10,8 +10,8 @@ import sys
 import processes
 import pytest
 
-FOLDERS = ("configs", "docs", "launch", "tests")
-"""Folders of the repository, beside the package, that the table names."""
+OUTSIDE = ("configs", "docs", "launch", "pyproject.toml", "tests")
+"""Folders and files of the repository, beside the package, that the table names."""
 
 GOLDEN = processes.ROOT / "tests" / "encoders" / "golden"
 
@@ -22,7 +22,7 @@ def places_of(change):
     (places,) = re.findall(rf"^\| {change} \| (.*?) \|", table, re.MULTILINE)
     paths = [path for path in re.findall(r"`([\w./]+)`", places) if "/" in path or "." in path]
     return [
-        path if path.split("/")[0] in FOLDERS else f"hlformer_jax/{path}"
+        path if path.split("/")[0] in OUTSIDE else f"hlformer_jax/{path}"
         for path in paths
         if not path[0].isupper()
     ]

@@ -106,8 +106,8 @@ def define(
         without a value across.
       series: name -> the line of the plot that a variant is a point of; all are one by default.
       bases: name -> further configuration files, written like `base`.
-      metrics: test metrics that the tables show, those of a part of the test split (named as
-        "leaves=2/t2v/MRR") in a table of their own; the plots show the last.
+      metrics: test metrics that the tables show. Metrics of a part of the test split (named as
+        "leaves=2/t2v/MRR") have a table of their own; the plots show the last.
       settings: fields that all bases have otherwise than their files, nested.
       corpora: name -> folder below `data.manual_dir`: every variant is trained on each of them;
         without any, on what the configuration says.
@@ -116,11 +116,11 @@ def define(
       timed: whether results have what a single query costs in a corpus of 2,500 videos.
     """
     if name not in ("", "debug"):
-        raise ConfigError(f"there is no variant {name!r} of this sweep: only 'debug'")
+        raise ConfigError(f"variant {name!r} of this sweep is unknown: only 'debug' exists")
     folder = Path(file).parent
     first = _load(folder, base, name, settings or {})
-    others = {
-        key: _load(folder, other, name, settings or {}) for key, other in (bases or {}).items()
+    further = {
+        key: _load(folder, path, name, settings or {}) for key, path in (bases or {}).items()
     }
     content = {
         "title": f"{title} (debug)" if name else title,
@@ -136,7 +136,7 @@ def define(
         "quantity": quantity,
         "values": dict(values or {}),
         "series": dict(series or {}),
-        "bases": others,
+        "bases": further,
         "metrics": tuple(metrics),
         "corpora": dict(corpora or {}),
         "pairs": tuple(pairs),
@@ -149,7 +149,7 @@ def define(
 
 
 def metrics(*figures: float) -> dict[str, float]:
-    """Name published figures: those of `METRICS`, or SumR alone."""
+    """Name published figures: one for each of `METRICS`, or SumR alone."""
     names = METRICS[-1:] if len(figures) == 1 else METRICS
     return dict(zip(names, figures, strict=True))
 
@@ -218,7 +218,7 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), without: Sequence[str]
             if name not in variants:
                 listed = ", ".join(map(repr, variants))
                 raise ConfigError(
-                    f"{option}={name}: there is no such variant{suggestion(name, variants)}"
+                    f"{option}={name}: the variant is unknown{suggestion(name, variants)}"
                     f" (the variants are {listed})"
                 )
     selection = [
@@ -296,23 +296,23 @@ def _check_names(sweep: ConfigDict) -> None:
     if not sweep.metrics or len(set(sweep.metrics)) < len(sweep.metrics):
         raise ConfigError(f"config.metrics is {tuple(sweep.metrics)}: name one or more, each once")
     for field in ("published", "published_costs", "values", "series", "pairs", "relative"):
-        named = sweep.relative.items() if field == "relative" else sweep[field]
+        names = sweep.relative.items() if field == "relative" else sweep[field]
         flat = field in ("pairs", "relative")
-        for name in itertools.chain.from_iterable(named) if flat else named:
+        for name in itertools.chain.from_iterable(names) if flat else names:
             if name not in sweep.variants:
-                near = suggestion(name, sweep.variants)
-                raise ConfigError(f"config.{field}: there is no variant {name!r}{near}")
+                closest = suggestion(name, sweep.variants)
+                raise ConfigError(f"config.{field}: the variant {name!r} is unknown{closest}")
     for name in sweep.cited:
         if name in sweep.variants:
             raise ConfigError(f"config.cited: {name!r} is a variant: its figures are published")
-    known = [*sweep.metrics, *map(change_of, sweep.metrics)]
+    metric_names = [*sweep.metrics, *map(change_of, sweep.metrics)]
     for field in ("published", "cited", "corrections"):
         for name, figures in sweep[field].items():
             for metric in figures:
-                if metric not in known:
+                if metric not in metric_names:
                     listed = ", ".join(sweep.metrics)
                     raise ConfigError(
-                        f"config.{field}, {name!r}: {metric!r} is no metric: use {listed}"
+                        f"config.{field}, {name!r}: {metric!r} is not a metric: use {listed}"
                     )
     for name, figures in sweep.corrections.items():
         printed = sweep.published.get(name) or sweep.cited.get(name) or {}
@@ -326,13 +326,13 @@ def _check_names(sweep: ConfigDict) -> None:
 
 
 def _check_directories(runs: Sequence[Run]) -> None:
-    known: dict[str, Run] = {}
+    runs_by_place: dict[str, Run] = {}
     for run in runs:
         # Some file systems do not tell small letters from capitals.
-        other = known.setdefault(str(run.directory).casefold(), run)
-        if other is not run:
+        namesake = runs_by_place.setdefault(str(run.directory).casefold(), run)
+        if namesake is not run:
             raise ConfigError(
-                f"{other.title!r} and {run.title!r} would share the directory {run.directory}:"
+                f"{namesake.title!r} and {run.title!r} would share the directory {run.directory}:"
                 " rename one"
             )
 
@@ -342,14 +342,14 @@ def _variant(sweep: ConfigDict, name: str, changed: Mapping[str, Any]) -> Config
     where = f"variant {name!r}"
     if not _slug(name):
         raise ConfigError(f"{where}: a name needs a letter or a digit, for its directory")
-    other = overrides.pop("base", None)
-    if other is None:
+    base = overrides.pop("base", None)
+    if base is None:
         config = sweep.base.copy_and_resolve_references()
-    elif other in sweep.bases:
-        config = sweep.bases[other].copy_and_resolve_references()
+    elif base in sweep.bases:
+        config = sweep.bases[base].copy_and_resolve_references()
         _apply(config, changed, "--config.base")
     else:
-        raise ConfigError(f"{where}: there is no base {other!r}{suggestion(other, sweep.bases)}")
+        raise ConfigError(f"{where}: the base {base!r} is unknown{suggestion(base, sweep.bases)}")
     if "seed" in overrides:
         raise ConfigError(f"{where}: the seeds of a sweep are config.seeds")
     _apply(config, overrides, where)
@@ -360,7 +360,8 @@ def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str, section: s
     for key, value in fields.items():
         name = f"{section}{key}"
         if key not in config:
-            raise ConfigError(f"{where}: there is no field config.{name}{suggestion(key, config)}")
+            closest = suggestion(key, config)
+            raise ConfigError(f"{where}: the field config.{name} is unknown{closest}")
         if isinstance(config[key], ConfigDict) != isinstance(value, Mapping):
             kind = "a section" if isinstance(config[key], ConfigDict) else "a field"
             raise ConfigError(f"{where}: config.{name} is {kind}, and {value!r} is not")

@@ -29,7 +29,7 @@ CONFIG = config_flags.DEFINE_config_file(
     "A sweep, for example configs/sweeps/hlformer_table2.py; with :debug it takes minutes.",
 )
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Directory of the sweep; default runs/NAME, NAME that of the config file."
+    "workdir", None, "Directory of the sweep (default: runs/NAME, NAME from the file of --config)."
 )
 OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Replace tables and plots that are there and that the sweep did not write."
@@ -40,9 +40,9 @@ ONLY = flags.DEFINE_multi_string(
 EXCEPT = flags.DEFINE_multi_string(
     "except", [], "Leave this variant out, by its name in the table; may be given again."
 )
-TASK = flags.DEFINE_integer("task", None, "Index of this task, from 0; default that of Slurm.")
+TASK = flags.DEFINE_integer("task", None, "Index of this task, from 0 (default: from Slurm).")
 TASKS = flags.DEFINE_integer(
-    "tasks", None, "How many tasks share the sweep; default those of Slurm."
+    "tasks", None, "Number of tasks that share the sweep (default: from Slurm)."
 )
 
 
@@ -61,7 +61,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         if "variants" not in sweep:
             return cli.fail(
-                "--config is no sweep: give a file of configs/sweeps, or train by hlformer_jax.main"
+                "--config is not a sweep: give a file of configs/sweeps, or train with"
+                " hlformer_jax.main"
             )
         planned = expand(sweep)
         if task is None or tasks is None:
@@ -105,7 +106,7 @@ def perform(
     def after(run: Run) -> None:
         try:
             curves.draw_run(root / run.directory, run.title, replace)
-        except Exception as error:  # a picture that fails is no reason to end the sweep
+        except Exception as error:  # a failing picture must not end the sweep
             _report(f"no curves of {run.title}: {error}")
         tables.publish(sweep, planned, root, replace, selection)
 
@@ -125,8 +126,8 @@ def perform(
     except (UserError, OSError) as error:
         return cli.fail(str(error))
     if failures:
-        one = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
-        return cli.fail(f"{one} of {len(mine)} failed; the same command tries again")
+        count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
+        return cli.fail(f"{count} of {len(mine)} failed; the same command tries again")
     return 0
 
 

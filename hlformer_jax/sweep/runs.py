@@ -96,10 +96,10 @@ def perform(
         except checkpoints.OccupiedError:
             report(f"left to the process that does it: {run.title}")
             continue
-        except Exception as error:  # whatever it is, the other runs can do without this one
+        except Exception as error:  # the other runs do not depend on this one
             failures[run.directory] = reason = _reason(error)
             trace = traceback.format_exc()
-            failure = {**_named(run), "reason": reason}
+            failure = {**_identity(run), "reason": reason}
             files.write_json(directory / FAILURE, failure | {"traceback": trace}, files.Replace.OWN)
             report(f"failed: {run.title}: {reason}")
         else:
@@ -163,7 +163,7 @@ def open_data(
         raise skipped[0][1]
     reported = set()
     for run, missing in skipped:
-        failure = {**_named(run), "skipped": True, "reason": missing.what}
+        failure = {**_identity(run), "skipped": True, "reason": missing.what}
         files.write_json(root / run.directory / FAILURE, failure, files.Replace.OWN)
         where = f"{run.variant}, corpus {run.corpus}" if run.corpus else run.variant
         if where not in reported:
@@ -182,7 +182,7 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
     best = next(iter(outcome.results.values()))
     references = {name: outcome.results[name].metrics for name in outcome.references}
     return {
-        **_named(run),
+        **_identity(run),
         "metrics": best.metrics,
         "references": references,
         "queries": best.queries,
@@ -242,7 +242,7 @@ def _query_costs(config: ConfigDict) -> dict[str, float]:
     }
 
 
-def _named(run: Run) -> dict[str, Any]:
+def _identity(run: Run) -> dict[str, Any]:
     """Return the variant, corpus and seed that identify a run's result."""
     return {"variant": run.variant, "corpus": run.corpus, "seed": run.seed}
 

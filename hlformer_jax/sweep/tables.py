@@ -1,12 +1,12 @@
 """The results of a sweep so far: every variant's metrics over its finished runs, and their views.
 
 The spread is the sample's standard deviation over seeds (n - 1), over several corpora the root of
-the mean of its squares; one seed has none. A rank is that of a variant among all, by the last
-metric, in the mean over the corpora and seeds that all have finished. table.json, .md, .csv, the
-plot and what is printed are views of one `Table`.
+the mean of its squares; one seed has none. A variant is ranked among all by the last metric,
+in the mean over the corpora and seeds that all have finished. table.json, .md, .csv, the plot and
+the printed tables are views of one `Table`.
 
-Published figures are those that the papers print. Where one contradicts its own table, what must
-have been meant stands in a further column, "corrected", with a footnote.
+Published figures are those that the papers print. Where one contradicts its own table, a
+further column, "corrected", has the intended figure with a footnote.
 """
 
 import csv
@@ -211,10 +211,10 @@ def _describe_data(
 def _about(sweep: ConfigDict, data: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return lines that name the data of the measured and of the published figures."""
     lines = []
-    for one in data:
-        corpus = f"corpus {one['corpus']}, " if one.get("corpus") else ""
-        lines.append(f"Measured on: {corpus}{_data_line(one)}")
-    synthetic = any(one["synthetic"] for one in data)
+    for corpus_data in data:
+        corpus = f"corpus {corpus_data['corpus']}, " if corpus_data.get("corpus") else ""
+        lines.append(f"Measured on: {corpus}{_data_line(corpus_data)}")
+    synthetic = any(corpus_data["synthetic"] for corpus_data in data)
     if synthetic:
         lines.append(
             "The videos are synthetic, made by this program: the measured figures say nothing about"
@@ -237,8 +237,8 @@ def _data_line(data: Mapping[str, Any]) -> str:
     words = {"train": "training", "val": "validation", "test": "test"}
     sizes = [
         f"{words[split]} "
-        + ", ".join(f"{count:,} {name if count != 1 else name[:-1]}" for name, count in own.items())
-        for split, own in data.get("splits", {}).items()
+        + ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in counts.items())
+        for split, counts in data.get("splits", {}).items()
     ]
     tested = [f"tested on {data['tested_on']}"] if "tested_on" in data else []
     return "; ".join([f"{data['title']}, {features}", *tested, *sizes])
@@ -306,7 +306,7 @@ def _deviation(results: Sequence[Mapping[str, Any]], values: Sequence[float]) ->
     corpora: dict[str, list[float]] = {}
     for result, value in zip(results, values, strict=True):
         corpora.setdefault(result.get("corpus", ""), []).append(value)
-    squares = [np.var(own, ddof=1) for own in corpora.values() if len(own) > 1]
+    squares = [np.var(values, ddof=1) for values in corpora.values() if len(values) > 1]
     return float(np.sqrt(np.mean(squares))) if squares else None
 
 
@@ -319,7 +319,7 @@ def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
     complete = [np.asarray(values) for values in cells.values() if len(values) == len(rows)]
     ranks = [1 + np.sum(values[None] > values[:, None], axis=-1) for values in complete]
     for k, row in enumerate(rows):
-        row["rank"] = float(np.mean([own[k] for own in ranks])) if ranks else None
+        row["rank"] = float(np.mean([corpus_ranks[k] for corpus_ranks in ranks])) if ranks else None
 
 
 class Section(NamedTuple):
@@ -327,8 +327,8 @@ class Section(NamedTuple):
 
     Attributes:
       title: its heading.
-      rows: cells, first those of the head.
-      note: what the figures are, below the table.
+      rows: cells, first the head.
+      note: explanation below the table.
       groups: number of columns, behind the first, that must stay side by side, from left to right.
     """
 
@@ -355,7 +355,7 @@ class Column(NamedTuple):
 
 
 def sections(table: Table) -> list[Section]:
-    """Return the table, those of its parts, of costs and of first moments, and the comparisons."""
+    """Return the main table, tables of parts, costs and first moments, and the comparisons."""
     ranked = bool(table["corpora"])
     metrics = [name for name in table["metrics"] if "=" not in name]
     over = "corpora and seeds" if ranked else "seeds"
@@ -468,19 +468,19 @@ def _parts(table: Table) -> list[Section]:
         columns.setdefault(part, []).append(metric)
     sections = []
     for shown in dict.fromkeys(map(tuple, columns.values())):
-        parts = [part for part, own in columns.items() if tuple(own) == shown]
+        parts = [part for part, names in columns.items() if tuple(names) == shown]
         # A column is there when any of the parts has figures for it.
         merged = [_columns(table, [f"{part}/{metric}" for metric in shown]) for part in parts]
         widest = [
-            (any(column.published for column in own), any(column.corrected for column in own))
-            for own in zip(*merged, strict=True)
+            (any(x.published for x in metric), any(x.corrected for x in metric))
+            for metric in zip(*merged, strict=True)
         ]
         rows: list[list[str]] = []
         groups: tuple[int, ...] = ()
-        for part, own in zip(parts, merged, strict=True):
+        for part, part_columns in zip(parts, merged, strict=True):
             wide = [
                 column._replace(published=published, corrected=corrected)
-                for column, (published, corrected) in zip(own, widest, strict=True)
+                for column, (published, corrected) in zip(part_columns, widest, strict=True)
             ]
             if not rows:
                 rows.append(["", *(head for column in wide for head in column.heads)])
@@ -499,7 +499,7 @@ def _parts(table: Table) -> list[Section]:
 
 
 def _costs(table: Table) -> Section:
-    """Return the table of what each variant costs, beside published costs where there are any."""
+    """Return the table of the costs of each variant, beside published costs if any."""
     timed = any(row["seconds_query"] is not None for row in table["variants"])
     rows: list[list[str]] = [[""]]
     groups = []
@@ -518,13 +518,13 @@ def _costs(table: Table) -> Section:
 
 
 def change(table: Table, row: Mapping[str, Any], name: str) -> float | None:
-    """Return by how many percent a metric differs from that of the variant it is held against.
+    """Return the difference of a metric from the reference variant's, in percent.
 
     `name` is the change's own, as `change_of` gives it; None where one of the two is missing.
     """
-    other = table["relative"].get(row.get("variant"))
+    reference_name = table["relative"].get(row.get("variant"))
     metric = name.replace("Δ ", "", 1)
-    for base in (base for base in table["variants"] if base["variant"] == other):
+    for base in (base for base in table["variants"] if base["variant"] == reference_name):
         value, reference = row["mean"].get(metric), base["mean"].get(metric)
         if value is not None and reference:
             return float(100 * (value / reference - 1))
@@ -582,9 +582,10 @@ def notes(table: Table) -> list[str]:
     ]
     if left_out := [row["variant"] for row in rows if row["left_out"] and not row["runs"]]:
         lines.append(f"left out by --only or --except: {', '.join(left_out)}")
-    known = sum(len(row["failures"]) + len(row["skipped"]) for row in rows if not row["left_out"])
-    missing = sum(len(row["missing_seeds"]) for row in rows if not row["left_out"])
-    if waiting := missing - known:
+    selected = [row for row in rows if not row["left_out"]]
+    explained = sum(len(row["failures"]) + len(row["skipped"]) for row in selected)
+    missing = sum(len(row["missing_seeds"]) for row in selected)
+    if waiting := missing - explained:
         lines.append(f"{waiting} of {table['total']} runs are not finished")
     return lines
 
@@ -619,13 +620,13 @@ def as_csv(table: Table) -> str:
     """
     rows = []
     data = table["data"]
-    splits = [one.get("splits", {}) for one in data]
+    splits = [x.get("splits", {}) for x in data]
     of_data = {
-        "data": " and ".join(dict.fromkeys(one["title"] for one in data)),
-        "feature": " and ".join(dict.fromkeys(one["feature"] for one in data)),
-        "synthetic": any(one["synthetic"] for one in data),
+        "data": " and ".join(dict.fromkeys(x["title"] for x in data)),
+        "feature": " and ".join(dict.fromkeys(x["feature"] for x in data)),
+        "synthetic": any(x["synthetic"] for x in data),
         **{
-            f"{name}_videos": " and ".join(str(own[name]["videos"]) for own in splits if own)
+            f"{name}_videos": " and ".join(str(sizes[name]["videos"]) for sizes in splits if sizes)
             for name in ("train", "val", "test")
         },
         "published_on": table["published_on"],

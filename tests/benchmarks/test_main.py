@@ -90,7 +90,7 @@ def test_the_floor_is_the_slower_of_arithmetic_and_memory():
     assert measure.floor(1.0, 2 * most.bytes).seconds == pytest.approx(2)
 
 
-def test_the_clock_leaves_the_first_run_out_and_waits_for_the_results(monkeypatch):
+def test_clock_skips_the_first_run_and_waits(monkeypatch):
     now, took = [0.0], iter((64.0, 0.5, 0.125, 0.25, 0.625, 0.375))
 
     class Result:
@@ -135,7 +135,7 @@ def _wide():
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_operations_of_a_step_are_those_of_its_products_forwards_and_backwards():
+def test_step_operations_match_its_products():
     config = _wide()
     model, videos, captions = models.build(config), 6, 20
     batch = models.zero_batch(config, videos, captions)
@@ -161,7 +161,7 @@ def test_operations_of_a_step_are_those_of_its_products_forwards_and_backwards()
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_encoding_in_parts_takes_less_memory_and_counts_the_same_operations():
+def test_encoding_in_parts_takes_less_memory():
     wide = {"model.hidden_size": 64, "data.max_frames": 64, "data.visual_dim": 128}
     plain, in_parts = (
         Training(runs.retrieval("", **wide, **parts, **{"train.batch_size": 64}), 64, 1)
@@ -173,7 +173,7 @@ def test_encoding_in_parts_takes_less_memory_and_counts_the_same_operations():
     assert in_parts.flops() == plain.flops() > 1e8
 
 
-def test_the_rate_is_that_of_the_bytes_read_and_the_floor_that_of_copying_them():
+def test_prepare_rate_and_floor_count_input_bytes():
     config = default()
     config.data.update(visual_dim=6, text_dim=5, max_frames=30)
     [row] = measured.prepare(config, Options(videos=9))
@@ -207,7 +207,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.slow  # it compiles every function in two precisions
-def test_each_function_is_timed_and_measured_with_its_gradients_and_beside_its_peers(small):
+def test_geometry_rows_have_times_errors_and_peers(small):
     rows = list(geometry.geometry(default(), Options(repeats=3)))
     assert [row.what for row in rows] == [
         f"{model}.{name}, {shape}"
@@ -271,7 +271,7 @@ def untouched(monkeypatch):
             del sys.modules[name]
 
 
-def test_every_setting_of_the_default_configuration_has_its_counterpart():
+def test_default_configuration_maps_to_released_settings():
     config = default()
     config.model.update(hidden_size=64, lorentz_dim=31, euclidean_blocks=2, lorentz_blocks=2)
     config.model.lorentz_widths = (0, 2)
@@ -297,7 +297,7 @@ def test_every_setting_of_the_default_configuration_has_its_counterpart():
         ("optim.weight_decay", 0.0, "0.01"),
     ],
 )
-def test_a_configuration_without_counterpart_is_refused_with_its_field(field, value, only):
+def test_unmappable_configuration_names_its_field(field, value, only):
     config = default()
     section, name = field.split(".")
     config[section][name] = value
@@ -306,7 +306,7 @@ def test_a_configuration_without_counterpart_is_refused_with_its_field(field, va
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_that_is_no_checkout_is_refused_with_what_it_lacks(tmp_path):
+def test_incomplete_checkout_names_missing_files(tmp_path):
     (_checkout(tmp_path) / "src" / "Opts" / "builder.py").unlink()
     with pytest.raises(PeerError, match="checkout") as error:
         measured.Released(tmp_path, default(), "cpu")

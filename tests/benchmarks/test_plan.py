@@ -63,7 +63,7 @@ def test_operations_are_those_of_a_precision_or_a_unit(kernels):
     assert 15 * 1024 * 384 < mask["integer"] < 30 * 1024 * 384  # of the hash
 
 
-def test_a_kernel_has_the_line_of_this_package_that_it_comes_from(kernels):
+def test_kernel_has_its_source_line(kernels):
     assert kernels["loop_select_fusion"].line.startswith("ops/dropout.py:")
     assert kernels["custom-call.2"].line.startswith("/record.py:")
 
@@ -196,7 +196,7 @@ print(*devices)
 @pytest.mark.slow  # it compiles for a minute
 @compiler
 @pytest.mark.parametrize("model", TITLES)
-def test_every_model_trains_and_is_evaluated_on_one_gpu_and_on_eight(model, tmp_path):
+def test_every_model_compiles_for_one_and_eight_gpus(model, tmp_path):
     assert _run("-c", COMPILE_ALL, model, str(tmp_path)).split() == ["1", "1", "8", "8"]
 
 

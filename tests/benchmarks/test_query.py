@@ -19,7 +19,7 @@ from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.rankers import RANKERS
 
 
-def test_operations_of_a_compiled_search_are_those_counted_by_hand():
+def test_compiled_search_operations_match_a_hand_count():
     rng = np.random.default_rng(0)
     encoded = VideoEncoding(None, rng.normal(size=(8, 16, 256)).astype(np.float32))
     built = corpus.build(encoded, dtype="float32")

@@ -175,7 +175,7 @@ def test_released_features_with_moments_are_opened(released):
         assert split.num_rows[root] == length
 
 
-def test_a_prepared_set_serves_again_when_its_source_is_gone_and_is_not_that_of_captions(released):
+def test_prepared_trees_outlive_their_source(released):
     config, collection, _, _ = released
     first = open_trees(config)
     assert open_data(config).fingerprint != first.fingerprint

@@ -140,28 +140,14 @@ FRAME_FAULTS = [
         ["'train_2'", "no frames", "tinytrain.caption.txt:4"],
     ),
     ("id.txt", sub(rb" \S+\Z", b""), ["names 23 rows", "24"]),
-    ("id.txt", lambda d: d + b" extra_1", ["names 25 rows", "24"]),
     ("id.txt", sub(rb"\btrain_1_0\b", b"train_1_1"), ["'train_1_1'", "twice"]),
     (V2F, sub(b"'train_2_1'", b"'train_2_99'"), ["'train_2_99'", "'train_2'", "id.txt"]),
-    (V2F, sub(b"'train_2':", b"'train_1':"), ["'train_1'", "twice"]),
-    (V2F, sub(rb"('train_2': )\[.*?\]", rb"\1 7"), ["'train_2'", "expected"]),
     (V2F, lambda d: d[: len(d) // 2], [f"{V2F}:1:", "expected"]),
-    (V2F, sub(b"'train_2_0',", b"\n'train_2_0'"), [f"{V2F}:1:", "expected"]),
     (V2F, sub(rb"\['train_0_0'\]", b"('train_0_0')"), ["not a list"]),
-    (V2F, lambda d: d + b"\nprint()", [f"{V2F}:1:", "print()"]),
-    (V2F, sub(b"'train_2':", b"'train_\xe9':"), ["not UTF-8"]),
-    (V2F, lambda d: b"{'train_0': ['" + b"x" * 30_000_000, [f"{V2F}:1:2", "expected"]),
     (BIN, lambda d: d + d[:12], ["12 bytes too long", "shape.txt"]),
-    (BIN, lambda d: d[:-4], ["4 bytes too short", "shape.txt"]),
-    (BIN, lambda d: recode(d, "<f8"), ["too long", "float64"]),
-    (BIN, lambda d: recode(d, "<f2"), ["too short", "float16"]),
     (BIN, lambda d: recode(d, ">f4"), ["big-endian"]),
-    (BIN, lambda d: recode(d[: len(d) // 2], "<f8"), ["float64"]),
     (BIN, lambda d: bytes(len(d)), ["is zero"]),
     ("shape.txt", lambda d: b"24 6 1\n", ["shape.txt:1", "24 6 1", "ROWS WIDTH"]),
-    ("shape.txt", lambda d: b"24\n", ["shape.txt:1", "ROWS WIDTH"]),
-    ("shape.txt", lambda d: b"24 six\n", ["shape.txt:1", "24 six"]),
-    ("shape.txt", lambda d: b"0 6\n", ["shape.txt:1", "positive"]),
     ("shape.txt", lambda d: b"12 12\n", ["shape.txt:1", "12 wide", "says 6", "data.visual_dim"]),
     ("shape.txt", lambda d: b"9" * 5000 + b" 6\n", ["shape.txt:1", "ROWS WIDTH"]),
 ]
@@ -290,30 +276,17 @@ def _chunked(file, chunks, values):
     data[: len(values)] = values
 
 
-def _virtual(file):
-    del file[NAME]
-    layout = h5py.VirtualLayout((3, 5), "f4")
-    layout[:] = h5py.VirtualSource("missing.h5", "x", shape=(3, 5))
-    file.create_virtual_dataset(NAME, layout)
-
-
 NAME = "val_1#enc#1"
 HDF5_FAULTS = [
     (lambda f: _replace(f, NAME, np.zeros(5, "f4")), "(5,)"),
-    (lambda f: _replace(f, NAME, np.zeros((1, 3, 5), "f4")), "(1, 3, 5)"),
     (lambda f: _replace(f, NAME, np.zeros((0, 5), "f4")), "no words"),
     (lambda f: _replace(f, NAME, np.zeros((3, 7), "f4")), "7 wide, the configuration says 5; set"),
     (lambda f: _replace(f, NAME, np.zeros((3, 5), "i8")), "int64"),
     (lambda f: f.move(NAME, "x") or f.move("x", f"{NAME}/feat"), "group"),
-    (lambda f: _low_level(f, shape=None), "shape None"),
     (lambda f: _low_level(f, shape=(2**40, 5), set_chunk=((1000, 5),)), "1099511627776 words"),
-    (lambda f: _low_level(f, h5py.h5t.STD_REF_OBJ), "not floating point"),
     (lambda f: _low_level(f), "never written"),
-    (lambda f: _low_level(f, set_chunk=((1, 5),)), "never written"),
     (lambda f: _low_level(f, set_external=(b"/dev/zero", 0, 60)), "another file"),
     (lambda f: _chunked(f, (2**18, 5), np.ones((3, 5), "f4")), "chunks of (262144, 5)"),
-    (lambda f: _chunked(f, (1, 5), np.ones((2, 5), "f4")), "in part"),
-    (lambda f: _virtual(f), "another file"),
     (lambda f: _replace(f, NAME, h5py.ExternalLink("/dev/zero", "x")), "are a link"),
 ]
 
@@ -348,7 +321,7 @@ def test_float16_text_of_a_hundred_words_is_read(tiny, write):
 
 
 @pytest.mark.parametrize("name", ["val_1#enc#1", "other"])
-def test_a_link_to_a_pipe_is_not_opened_for_that_would_never_return(tiny, write, tmp_path, name):
+def test_hdf5_link_to_a_pipe_is_not_opened(tiny, write, tmp_path, name):
     collection = write(tiny)
     os.mkfifo(tmp_path / "pipe")
     with h5py.File(collection.text_features, "r+") as file:
@@ -417,25 +390,13 @@ TEACHER_FAULTS = {
         _change("teacher_captions", "train_0#enc#0", None),
         ["tinytrain.caption.txt:1", "caption 'train_0#0'", "no features", "query_feat.hdf5"],
     ),
-    "video_of_another_width": (
-        _change("teacher_frames", "train_2", np.ones((3, 7), "f4")),
-        ["video 'train_2'", "7 wide", "says 4", "data.teacher_dim", "teacher's features"],
-    ),
     "caption_of_two_vectors": (
         _change("teacher_captions", "train_0#enc#0", np.ones((2, WIDTH), "f4")),
         ["caption 'train_0#enc#0'", "2 vectors, more than 1"],
     ),
-    "video_without_frames": (
-        _change("teacher_frames", "train_2", np.ones((0, WIDTH), "f4")),
-        ["video 'train_2'", "no frames; remove the video"],
-    ),
     "video_of_zeros": (
         _change("teacher_frames", "train_2", np.zeros((3, WIDTH), "f4")),
         ["vid_features.hdf5: the teacher's frames of video 'train_2': all are zero"],
-    ),
-    "caption_of_nans": (
-        _change("teacher_captions", "train_0#enc#0", np.full((1, WIDTH), np.nan, "f4")),
-        ["query_feat.hdf5: the teacher's captions of video 'train_0': row 0 holds nan"],
     ),
 }
 
@@ -484,7 +445,7 @@ def _assert_read(collection, tiny, words):
             np.testing.assert_array_equal(reader.read_words(caption), words(rows))
 
 
-def test_frames_of_one_hdf5_file_are_those_of_the_released_files(tiny, tmp_path):
+def test_hdf5_frames_equal_the_released_files(tiny, tmp_path):
     collection = tiny.write_hdf5(tmp_path)
     _assert_read(collection, tiny, lambda rows: rows)
     assert collection.fingerprint() == dataclasses.replace(collection).fingerprint()
@@ -494,7 +455,7 @@ def test_frames_of_one_hdf5_file_are_those_of_the_released_files(tiny, tmp_path)
 
 
 @pytest.mark.parametrize("feature", ["clip_B32", "clip_B32_ours", "clip_B32_ours_word"])
-def test_clip_b32_features_are_sentences_or_tokens_by_the_name_of_the_file(tiny, tmp_path, feature):
+def test_clip_b32_feature_name_selects_sentences_or_tokens(tiny, tmp_path, feature):
     collection = tiny.write_b32(tmp_path, feature)
     end = feature.removeprefix("clip_B32")
     assert collection.text_features.name == f"clip_ViT_B_32_tiny_query_feat{end}.hdf5"
@@ -526,15 +487,10 @@ def _replaced(key, value):
             _video(_replaced("train_1", np.ones((3, 8), np.float32))),
             ["video 'train_1'", "8 wide", "data.visual_dim to 8"],
         ),
-        (_video(_replaced("val_0", np.ones(6, np.float32))), ["'val_0'", "(frames, width)"]),
-        (_video(_replaced("val_0", np.ones((0, 6), np.float32))), ["'val_0'", "no frames"]),
-        (_video(_replaced("val_0", np.ones((2, 6), np.int32))), ["'val_0'", "int32"]),
         (
             _video(_replaced("train_2", np.full((2, 6), np.nan, np.float32))),
             ["tiny_clip_L14.h5", "frame 0 of video 'train_2'"],
         ),
-        (corpora.words(_replaced("train_1#enc#0", None)), ["'train_1#enc#0'", "TextData"]),
-        (lambda c: c.video_features.write_bytes(b"no"), ["FeatureData", "HDF5"]),
         (lambda c: c.video_features.unlink(), ["FeatureData", "no such file", "MSC"]),
     ],
 )
@@ -546,22 +502,14 @@ def test_faults_of_clip_features_are_refused(tiny, tmp_path, fault, expected):
     ("write", "fault", "expected"),
     [
         ("write_hdf5", _video(_replaced("train_1", None)), ["feature.hdf5", "video 'train_1'"]),
-        ("write_hdf5", _video(_replaced("val_0", np.ones((2, 6), "i4"))), ["'val_0'", "int32"]),
         (
             "write_hdf5",
             _video(_replaced("train_2", np.full((2, 6), 1e300))),
             ["feature.hdf5", "frame 0 of video 'train_2'"],
         ),
         ("write_hdf5", lambda c: c.video_features.unlink(), ["feature.bin", "no such file"]),
-        ("write_b32", _video(_replaced("val_1", None)), ["tinyval.caption.txt:2", "'val_1'"]),
         ("write_b32", corpora.words(_replaced("train_0#enc#0", None)), ["'train_0#0'", "no feat"]),
-        (
-            "write_b32",
-            corpora.words(_replaced("train_0#enc#0", np.ones((2, 5), "f4"))),
-            ["'train_0#enc#0'", "2 vectors, more than 1"],
-        ),
         ("write_b32", lambda c: c.text_features.unlink(), ["query_feat.hdf5", "UEM"]),
-        ("write_b32", lambda c: c.video_features.unlink(), ["vid_features.hdf5", "DL-DKD"]),
         ("write_b32", lambda c: c.captions("val").unlink(), ["tinyval.caption.txt", "MS-SL"]),
     ],
 )

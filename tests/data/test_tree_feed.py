@@ -33,7 +33,7 @@ L = np.array([60, 60, 60, 7, 7, 60], np.int32)
 N = 12
 
 
-def test_an_evaluation_reads_rows_at_equal_distances_within_the_span():
+def test_evaluation_rows_are_equally_spaced_in_the_span():
     rows = trees.row_range(SPANS, DURATION, L)
     places, _ = evaluation_rows(rows, L, N)
     for (first, last), own in zip(rows.tolist(), places.tolist(), strict=True):
@@ -42,7 +42,7 @@ def test_an_evaluation_reads_rows_at_equal_distances_within_the_span():
     assert len(set(places[1].tolist())) == 3, "a short span repeats its frames"
 
 
-def test_training_intervals_cover_the_span_and_meet_at_their_ends():
+def test_training_intervals_cover_the_span():
     rows = trees.row_range(SPANS, DURATION, L)
     low, count = training_intervals(rows, L, N)
     high = low + count - 1
@@ -64,7 +64,7 @@ def test_a_short_video_may_be_read_whole_whatever_the_span():
     np.testing.assert_array_equal(low[inside], training_intervals(rows, L, N)[0][inside])
 
 
-def test_draws_are_uniform_in_their_intervals_and_a_function_of_seed_step_and_node():
+def test_draws_are_uniform_by_seed_step_and_node():
     count = np.broadcast_to(np.arange(1, N + 1, dtype=np.int32), (400, N))
     number = np.arange(400, dtype=np.int32)
     drawing = jax.jit(draw, static_argnums=0)
@@ -147,7 +147,7 @@ def test_a_batch_holds_its_items_and_each_of_their_nodes_once(train, seen):
         assert not batch.below[~nodes.mask].any()
 
 
-def test_frames_and_words_are_those_of_the_nodes_spans_and_moments(train, seen):
+def test_nodes_read_frames_of_spans_and_words_of_moments(train, seen):
     with CORPUS.open() as reader:
         videos = {video.video: video for video in reader.videos["train"]}
         pool, schedule = train.pool, Schedule(train.num_items, SIZE, 7)
@@ -173,7 +173,7 @@ def test_frames_and_words_are_those_of_the_nodes_spans_and_moments(train, seen):
                 np.testing.assert_array_equal(batch.nodes.words[row, : len(words)], words)
 
 
-def test_frames_are_drawn_anew_each_epoch_and_the_same_again_on_resuming(train, seen):
+def test_draws_change_by_epoch_and_repeat_on_resume(train, seen):
     half = len(seen) // 2
     feed = training(train)
     again = dict(batches(feed, first=half + 1))
@@ -188,7 +188,7 @@ def test_frames_are_drawn_anew_each_epoch_and_the_same_again_on_resuming(train, 
     assert (differing.nodes.frames != seen[0].nodes.frames).any()
 
 
-def test_resident_features_and_streamed_ones_give_the_same_batches(train, seen):
+def test_resident_and_streamed_batches_are_equal(train, seen):
     feed = training(train, resident=False)
     streamed = dict(batches(feed))
     feed.close()
@@ -207,7 +207,7 @@ def test_shapes_are_those_of_the_chunks(train, resident):
     feed.close()
 
 
-def test_an_evaluation_reads_every_node_once_with_frames_at_equal_distances(train):
+def test_evaluation_reads_every_node_once(train):
     pool, collected = train.pool, []
     for resident in (True, False):
         feed = NodeFeed(train, in_order(train.num_nodes, 16, 2), devices.mesh(), resident)

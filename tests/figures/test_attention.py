@@ -31,9 +31,7 @@ def test_trees_and_plain_blocks_have_no_windows(trees, taught, options):
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_weights_of_a_position_sum_to_one_and_are_means_over_the_videos_that_have_it(
-    subject, options
-):
+def test_fusion_weights_of_a_position_sum_to_one(subject, options):
     split = subject.split(options)
     found = attention.mean_weights(subject, options)
     for branch, length in (("clips", 4), ("frames", 8)):
@@ -118,9 +116,7 @@ def test_frames_that_no_caption_is_compared_with_have_no_strip(subject, options,
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_a_model_that_reads_frames_alone_has_one_strip_by_its_own_part_of_the_query(
-    taught, options
-):
+def test_frame_only_model_has_one_strip(taught, options):
     drawn = attention.heatmap([taught], options)
     table = {name: np.asarray(column, object) for name, column in drawn.table.items()}
     assert {"frames", "first moment", "annotated moment"} == set(table["kind"])

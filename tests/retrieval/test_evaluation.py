@@ -61,16 +61,14 @@ def expected(config, split):
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_scores_are_those_of_all_captions_and_videos_in_their_order(
-    evaluator, split, expected, resident
-):
+def test_scores_follow_the_order_of_captions_and_videos(evaluator, split, expected, resident):
     encoded = evaluator.encode(MATRIX, evaluator.feed(split, resident))
     scores = evaluator.score(*encoded, split)
     assert scores.shape == (CAPTIONS, VIDEOS)
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-6)
 
 
-def test_metrics_are_those_of_the_scores_however_they_come_to_be(evaluator, split, expected):
+def test_metrics_agree_for_ranks_and_scores(evaluator, split, expected):
     result = evaluator.evaluate(MATRIX, evaluator.feed(split))
     own = expected[np.arange(CAPTIONS), split.caption_video]
     ranks = 1 + np.sum(expected > own[:, None], axis=1)  # no two scores are equal
@@ -128,7 +126,7 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
         assert found == pytest.approx([*recalls, sum(recalls)])
 
 
-def test_a_ratio_at_a_bound_is_in_the_lower_group_and_an_empty_group_is_left_out():
+def test_ratio_at_a_bound_is_in_the_lower_group():
     spans = [Span(1.3, 3.3, 10.0), Span(0.0, 9.0, 10.0), None, Span(0.0, 10.5, 10.0)]
     named = ranking.metrics_by_ratio(np.asarray([1, 2, 3, 9]), moments.ratios(spans))
     assert {name.partition("/")[0] for name in named} == {"ratio=0-0.2", "ratio=0.4-1"}
@@ -152,7 +150,7 @@ class _Lifting(tiny.Linear):
         return Lifted(*(lorentz.from_space(x, 0.5) for x in points), jnp.float32(0.5))
 
 
-def test_the_share_in_the_cone_is_of_captions_and_their_own_video(config, split):
+def test_cone_share_compares_captions_with_their_video(config, split):
     evaluator = Evaluator(_Lifting(), config, devices.mesh())
     result = evaluator.evaluate(MATRIX, evaluator.feed(split))
     c, inside = 0.5, []
@@ -205,7 +203,7 @@ def _split(rng, videos, weights, linear):
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("linear", [True, False])
-def test_it_retrieves_by_a_linear_relation_of_the_means_and_by_chance_without_one(linear):
+def test_linear_baseline_finds_a_linear_relation(linear):
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(6, 8))
     train, val, test = (_split(rng, n, weights, linear) for n in (200, 20, 30))
@@ -221,7 +219,7 @@ def test_it_retrieves_by_a_linear_relation_of_the_means_and_by_chance_without_on
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_clip_itself_ranks_by_the_last_token_and_the_best_frame_or_their_mean():
+def test_zero_shot_ranks_by_last_token_and_frames():
     rng = np.random.default_rng(0)
     examples = [
         Example(
@@ -260,7 +258,7 @@ def recorded():
 
 
 @pytest.mark.parametrize("case", ["tie_small", "tie_large", "tie_allequal"])
-def test_ties_lie_between_the_optimistic_and_the_pessimistic_rank(recorded, case):
+def test_ties_get_a_rank_between_best_and_worst(recorded, case):
     score, own = recorded[f"{case}/score"], recorded[f"{case}/gt"][:, 0].astype(np.int32)
     rank = np.asarray(ranking.ranks(score, own))
     low, high = recorded[f"{case}/rank_optimistic"], recorded[f"{case}/rank_pessimistic"]
@@ -385,7 +383,7 @@ def test_a_result_is_written_with_what_it_is_of():
     assert Result({"R@1": 12.5}, 40, 10).as_json() == {"R@1": 12.5, "queries": 40, "videos": 10}
 
 
-def test_a_table_has_a_row_a_name_and_leaves_empty_what_a_row_lacks(capsys):
+def test_table_has_a_row_for_each_name(capsys):
     print_table("Test", {"model": {"R@1": 12.345, "SumR": 100.0}, "baseline": {"SumR": 7.0}})
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["Test"] in lines and ["R@1", "SumR"] in lines
@@ -393,20 +391,20 @@ def test_a_table_has_a_row_a_name_and_leaves_empty_what_a_row_lacks(capsys):
     assert ["baseline", "7.00"] in lines
 
 
-def test_a_table_names_the_group_of_the_largest_trees_as_papers_do(capsys):
+def test_table_names_the_group_of_the_largest_trees(capsys):
     print_table("Test", {"model": {"leaves=2/t2v/MRR": 0.5, "leaves=5/t2v/MRR": 0.25}})
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["model", "leaves", "=", "2/t2v", "0.500"] in lines
     assert ["model", "leaves", "≥", "5/t2v", "0.250"] in lines
 
 
-def test_a_peak_in_the_middle_is_one_moment_with_the_ends_of_its_frames():
+def test_one_peak_is_one_moment():
     scores = np.asarray([0.1, 0.1, 0.2, 0.9, 0.8, 0.1, 0.1])
     [moment] = find_moments(np.arange(7.0), scores, 1.0)
     assert moment == (3.0, 5.0, 3.0, 0.9)
 
 
-def test_two_peaks_are_two_moments_best_first_and_no_more_than_asked_for():
+def test_two_peaks_are_two_moments_best_first():
     scores = np.asarray([0.8, 0.1, 0.1, 0.9, 0.9, 0.9, 0.1, 0.7, 0.1, 0.1])
     found = find_moments(np.arange(10.0), scores, 1.0)
     assert [(m.start, m.end, m.peak) for m in found] == [(3, 6, 4), (0, 1, 0), (7, 8, 7)]
@@ -425,7 +423,7 @@ def test_a_shift_between_two_frames_below_two_periods_is_no_gap():
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_of_any_scores_moments_are_separate_within_gaps_and_not_shorter_than_a_period(seed):
+def test_moments_never_overlap_or_span_gaps(seed):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 40))
     period = float(rng.choice([0.2, 1.0, 3.0]))
@@ -459,7 +457,7 @@ def test_the_overlap_of_moments():
     assert of(15, 25) == pytest.approx(5 / 15) and of(12, 16) == pytest.approx(0.4)
 
 
-def test_frames_stand_at_equal_distances_over_the_length_of_the_video():
+def test_frames_are_equally_spaced_over_the_video():
     # Ten frames in 30 seconds: frames 4 and 5 are the seconds from 12 to 18.
     scores = np.asarray([[0, 0, 0, 0, 1, 0.9, 0, 0, 0, 0]])
     [moment] = moments.first_moments(scores, 30.0)

@@ -111,7 +111,7 @@ def test_average_precision_is_of_the_children_of_every_parent(found):
     assert hierarchy.is_a(found) == pytest.approx(expected)
 
 
-def test_norms_in_the_order_of_the_levels_are_perfect_and_equal_ones_are_chance(pool):
+def test_norm_order_metrics_of_perfect_and_equal_norms(pool):
     rng = np.random.default_rng(0)
     norm = 0.9 - 0.1 * pool.level + 0.01 * rng.random(len(pool.tree))
     parents, children = pool.edges.T
@@ -249,9 +249,7 @@ def test_scores_are_of_all_texts_and_videos(evaluator, params, feed, scores):
     np.testing.assert_allclose(evaluator.scores(params, feed), scores, atol=1e-5)
 
 
-def test_ranks_and_metrics_of_both_directions_are_those_of_the_scores(
-    evaluator, split, params, feed, scores
-):
+def test_node_ranks_of_both_directions_follow_the_scores(evaluator, split, params, feed, scores):
     every = lambda u: range(len(scores))
     expected = {"t2v": _ranks(scores, every), "v2t": _ranks(scores.T, every)}
     found = evaluator.ranks(evaluator.encode(params, feed), split)
@@ -263,9 +261,7 @@ def test_ranks_and_metrics_of_both_directions_are_those_of_the_scores(
         assert result.metrics[f"{direction}/MRR"] == pytest.approx(mean)
 
 
-def test_a_report_adds_the_hierarchy_of_norms_and_of_cosines_with_the_direction(
-    evaluator, split, params, feed, points
-):
+def test_report_adds_hierarchy_metrics(evaluator, split, params, feed, points):
     direction = np.linspace(-1, 2, points[0].shape[1])
     report = evaluator.report(params, feed, direction)
     result = evaluator.evaluate(params, feed)
@@ -285,9 +281,7 @@ def test_a_report_adds_the_hierarchy_of_norms_and_of_cosines_with_the_direction(
         assert report.metrics[name] == pytest.approx(value, rel=1e-5, nan_ok=True), name
 
 
-def test_a_direction_is_fitted_to_the_siblings_of_both_modalities(
-    evaluator, split, params, feed, points
-):
+def test_direction_is_fitted_to_siblings_of_both_modalities(evaluator, split, params, feed, points):
     left, right = split.pool.siblings.T
     units = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in points]
     apart = np.concatenate([x[left] - x[right] for x in units])

@@ -66,7 +66,7 @@ class Timing(NamedTuple):
     first: int  # number of the file's first frame, from its timecode
 
     @classmethod
-    def of(cls, info: Any, rate: Fraction | None = None) -> "Timing":
+    def from_info(cls, info: Any, rate: Fraction | None = None) -> "Timing":
         """Return the timing of a probed video (`video.Info`), by default at its nominal rate."""
         rate = rate or nominal_rate(info)
         has_drop_frame = rate in _NTSC_RATES and round(rate) % 30 == 0

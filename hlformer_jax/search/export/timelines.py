@@ -62,7 +62,7 @@ def _edl_timings(
     constant = [rates[path] for path, info in infos.items() if not info.is_variable]
     common = Counter(constant or sorted(rates.values(), reverse=True)).most_common(1)
     return {
-        path: Timing.of(info, common[0][0] if info.is_variable else rates[path])
+        path: Timing.from_info(info, common[0][0] if info.is_variable else rates[path])
         for path, info in infos.items()
     }
 
@@ -117,7 +117,7 @@ def encode_fcpxml(title: str, moments: Sequence[ExportedMoment], probe: Any) -> 
     event = child(library, "event", name=_xml_text(title))
     for number, (path, group) in enumerate(by_path.items(), 1):
         info, name = probe(path), _xml_text(group[0].title)
-        timing = Timing.of(info)
+        timing = Timing.from_info(info)
         spans = [_frames(timing, exported.moment) for exported in group]
         count = max(timing.frame(group[0].result.duration), *(sum(span) for span in spans))
         video_id, start = f"video{number}", {"start": _fcpxml_time(timing, timing.first)}
@@ -155,7 +155,10 @@ def _xml_text(text: str) -> str:
 
 
 def _timings(moments: Sequence[ExportedMoment], probe: Callable[[Path], Any]) -> dict[Path, Timing]:
-    return {path: Timing.of(probe(path)) for path in {exported.result.path for exported in moments}}
+    return {
+        path: Timing.from_info(probe(path))
+        for path in {exported.result.path for exported in moments}
+    }
 
 
 def _frames(timing: Timing, moment: Moment) -> tuple[int, int]:

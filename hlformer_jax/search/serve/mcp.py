@@ -121,13 +121,13 @@ def server(library: Library, clips: Path | None = None) -> Any:
                 min_score=min_score,
             )  # fmt: skip
             results = library.query(query)
-            found: dict[str, Any] = files.jsonable({
+            answer: dict[str, Any] = files.jsonable({
                 "results": [result.as_json() for result in results],
                 "good": results.good,
                 "verdict": results.verdict,
                 "warnings": [_for_agents(line) for line in schemas.warnings(library, results)],
             })  # fmt: skip
-            return found
+            return answer
 
     def show(id: str, time: float) -> Any:
         """Show the frame at a second of a video, by the id that search returned."""

@@ -196,7 +196,7 @@ def app(
         except SearchError as error:
             raise ParameterError(f"like: {error}") from None
         try:
-            wanted = Query(
+            text_query = Query(
                 _line(q), k=k, folder=folder or None, since=since or None, until=until or None,
                 moments=moments, image=picture, like=frame,
                 then=[_line(text) for text in then], within=within,
@@ -205,13 +205,13 @@ def app(
             )  # fmt: skip
         except QueryError as error:
             raise ParameterError(error.phrased(schemas.PARAMETERS)) from None
-        begun = time.perf_counter()
+        started = time.perf_counter()
 
         def search() -> dict[str, Any]:
-            return schemas.results(library, library.query(wanted))
+            return schemas.results(library, library.query(text_query))
 
         results = await searching.run(request, search)
-        return Answer(results | {"seconds": round(time.perf_counter() - begun, 4)})
+        return Answer(results | {"seconds": round(time.perf_counter() - started, 4)})
 
     # Short work is done in threads of FastAPI, so that it never waits for a search.
 

@@ -52,7 +52,7 @@ def test_timecodes_are_those_of_opentimelineio(rate, drop):
 
 
 def test_how_frames_are_counted_follows_the_rate_and_the_timecode():
-    count = lambda rate, timecode="": Timing.of(info(rate, timecode)(None))
+    count = lambda rate, timecode="": Timing.from_info(info(rate, timecode)(None))
     assert count(29.97) == (NTSC30, True, 0)
     assert count(29.87).rate == NTSC30 and count(30).rate == 30 and not count(30).drop
     assert count(23.976, "01:00:00:00") == (NTSC24, False, 86_400)

@@ -60,7 +60,7 @@ def following(index, settle=0.3, changes=True):
 
 
 @pytest.mark.slow  # waits for what settles, eight times
-def test_what_changes_is_a_line_and_is_in_the_index(index, films, tmp_path, monkeypatch):
+def test_changes_are_indexed_and_reported(index, films, tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "TICK", 50)
     archive.film(films / "before.film", ["red"] * 3)  # while nothing watched
     (films / "b.film").unlink()
@@ -109,7 +109,7 @@ def test_what_changes_is_a_line_and_is_in_the_index(index, films, tmp_path, monk
     assert now.verify() == {}
 
 
-def test_a_file_that_is_still_copied_is_not_read(index, films):
+def test_a_file_that_is_being_copied_waits(index, films):
     encoder, told = archive.Encoder(), []
     content = (films / "b.film").read_bytes()
     copy = films / "copied.film"
@@ -134,7 +134,7 @@ def test_a_file_that_is_still_copied_is_not_read(index, films):
 
 
 @pytest.mark.parametrize("limit", ["instances", "watches"])
-def test_without_a_watch_of_the_system_files_are_looked_at(index, films, monkeypatch, limit):
+def test_files_are_polled_if_the_system_has_no_watches(index, films, monkeypatch, limit):
     watchfiles = pytest.importorskip("watchfiles", reason="the extra search is not installed")
     real, told = watchfiles.watch, []
     errors = {
@@ -158,7 +158,7 @@ def test_without_a_watch_of_the_system_files_are_looked_at(index, films, monkeyp
     assert "max_user_" in line and "no watches left" in line and "\n" not in line
 
 
-def test_an_index_that_is_deleted_while_it_is_watched_is_a_line(index):
+def test_a_deleted_index_ends_watching(index):
     changes = watch.watch_changes(index.directory)
     next(changes)
     shutil.rmtree(index.directory)
@@ -169,7 +169,7 @@ def test_an_index_that_is_deleted_while_it_is_watched_is_a_line(index):
         next(watch.watch_changes(index.directory))
 
 
-def test_what_was_removed_stays_out_and_what_fails_is_tried_once(index, films):
+def test_removed_videos_stay_out_and_failures_are_tried_once(index, films):
     with index.writing():
         index.drop("a.film")
         index.manifest.excluded.add("a.film")
@@ -195,7 +195,7 @@ sys.exit(main(["watch", f"--index={sys.argv[1]}", "--settle=0.2", "--workers=0"]
 
 
 @pytest.mark.slow  # starts processes
-def test_a_killed_watch_goes_on_and_ctrl_c_ends_it(index, films):
+def test_a_killed_watch_continues_and_ctrl_c_ends_it(index, films):
     env = processes.environment()
     command = [sys.executable, "-c", PROGRAM, str(index.directory)]
     # Its decoding never ends, so that the kill comes before that whenever it comes.

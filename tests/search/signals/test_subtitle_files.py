@@ -36,6 +36,7 @@ def owner(videos, file, **options):
             ".mp4.en", ".pt_BR", ".zh-Hans", ".es-419", ".eng.2", ".日本語", ".Deutsch", "_en",
             "-fr", " (English)", " - English", ".[ger]", ".en-orig", ".Portuguese (Brazil)",
             ".en.hi", ".track3.eng", ".EN", ".fr.commentary", ".Français",
+            ".turkce", ".yue", ".chi.sdh",
         )),
         ("UP.mp4", "up.SRT"),
         ("up.MP4", "UP.en.srt"),
@@ -68,8 +69,25 @@ def test_the_longest_video_name_wins(videos, file, expected):
     assert owner(videos, file) == ([expected], "")
 
 
-@pytest.mark.parametrize("words", [".new", ".cut", ".old", ".may", ".2", "-2", ".part1", " en",
-                                   "2", ".2024", ".original", ".mkv", ".final.cut"])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ".new",
+        ".cut",
+        ".old",
+        ".may",
+        ".run",
+        ".2",
+        "-2",
+        ".part1",
+        " en",
+        "2",
+        ".2024",
+        ".original",
+        ".mkv",
+        ".final.cut",
+    ],
+)
 def test_unknown_words_are_left_out_with_a_reason(words):
     owners, reason = owner(["holiday.mp4"], f"holiday{words}.srt")
     assert owners == [] and reason

@@ -173,7 +173,7 @@ def test_a_store_refuses_the_score_of_ms_sl(index, tmp_path):
     pytest.importorskip("psycopg", reason="the extra postgres is not installed")
     run = write_run(tmp_path / "run", configuration("ms_sl"))
     library = archive.opened(index, checkpoint=run, store="postgresql://localhost/films")
-    with pytest.raises(SearchError, match="without --store"):
+    with pytest.raises(SearchError, match="leave out store"):
         library.upload()
 
 

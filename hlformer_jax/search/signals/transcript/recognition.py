@@ -199,7 +199,7 @@ class SpeechRecogniser:
         """
         read, sound = optional("hlformer_jax.video.read", "search"), _sound()
         heard: dict[str, Any] = {"tracks": {}} if state is None else state
-        with read.named(path), read.opened(path) as video:
+        with read.name_errors(path), read.opened(path) as video:
             tracks = sound.tracks(video.container)
             if not tracks:
                 return Outcome(NO_AUDIO, [])
