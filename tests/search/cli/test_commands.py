@@ -93,7 +93,7 @@ def ask(search, index):
     return lambda name, *flags: search(name, *flags, f"--index={index}")
 
 
-def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, kept):
+def test_only_compiling_commands_keep_programs(search, index, kept):
     kept.clear()
     assert search("status", "--index", index).status == 0 and not kept
     assert search("query", "blue", "--index", index).status == 0 and len(kept) == 1
@@ -159,7 +159,7 @@ def test_error_is_one_line_and_status_1(
     assert complaint in done.errors[0]
 
 
-def test_a_query_says_what_is_a_copy_a_sequence_or_no_match(ask, films, monkeypatch):
+def test_query_reports_copies_sequences_and_no_match(ask, films, monkeypatch):
     monkeypatch.setattr(visual, "MIN_FRAMES_FOR_THRESHOLD", 0)
     (films / "z.film").write_bytes((films / "b.film").read_bytes())
     assert ask("index", films).status == 0
@@ -177,7 +177,7 @@ def test_a_query_says_what_is_a_copy_a_sequence_or_no_match(ask, films, monkeypa
     assert done.errors == ["no good match: these are the nearest, and none stands out"]
 
 
-def test_a_query_prints_what_is_said(ask, films, index):
+def test_query_prints_matching_passages(ask, films, index):
     words = "1\n00:00:12,000 --> 00:00:14,000\nThe captain\u2019s <i>ship</i>\n"
     (films / "b.srt").write_text(words)
     assert ask("index", films).status == 0
@@ -211,7 +211,7 @@ def test_every_command_has_help():
         assert ended.value.code == 0
 
 
-def test_as_a_person_starts_it_with_names_that_are_no_text(films, tmp_path):
+def test_status_shows_file_names_that_are_not_text(films, tmp_path):
     name = os.fsdecode(b"\xff.film")
     archive.film(films / name, ["red"])
     directory = archive.indexed(tmp_path / "index", films).directory
@@ -226,7 +226,7 @@ def test_as_a_person_starts_it_with_names_that_are_no_text(films, tmp_path):
     assert done.returncode == 1 and done.stderr.count(b"\n") == 1
 
 
-def test_times_are_written_and_read():
+def test_times_are_formatted_and_parsed():
     assert [times.format_clock(t) for t in (0, 59.9, 60, 3599, 3600, -1)] == [
         "0:00", "0:59", "1:00", "59:59", "1:00:00", "0:00",
     ]  # fmt: skip
@@ -236,7 +236,7 @@ def test_times_are_written_and_read():
             times.parse_seconds(wrong)
 
 
-def test_index_makes_an_index_and_says_what_it_did(search, films, calls):
+def test_index_creates_an_index_and_prints_counts(search, films, calls):
     done = search("index", films, "--workers=0", "--encoder=colours", "--fps=2")
     assert done.status == 0
     assert "3 indexed" in done.out and "x real time" in done.out
@@ -246,7 +246,7 @@ def test_index_makes_an_index_and_says_what_it_did(search, films, calls):
     assert Index.open(films / ".hlformer-search").manifest.fps == 2
 
 
-def test_a_damaged_manifest_is_told_and_made_anew_without_decoding(ask, films, index, calls):
+def test_damaged_manifest_is_restored_without_decoding(ask, films, index, calls):
     for name in ("manifest.json", "manifest.previous.json"):
         (index / name).write_text("{")
     told = ask("status")
@@ -306,7 +306,7 @@ def test_a_root_that_cannot_be_read_is_not_moved(ask, films, index, tmp_path, mo
     assert Index.open(index).root == films
 
 
-def test_prune_keeps_what_cannot_be_looked_at(ask, films, index, monkeypatch):
+def test_prune_keeps_unreadable_videos(ask, films, index, monkeypatch):
     look, listing = os.stat, os.scandir
 
     def failing(place, **options):
@@ -446,7 +446,7 @@ def test_videos_of_two_folders_stay_distinct(ask, films, index, disk, tmp_path):
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["gone", "empty"])
-def test_a_folder_that_is_away_loses_nothing(ask, films, index, disk, tmp_path, left):
+def test_offline_folder_loses_nothing(ask, films, index, disk, tmp_path, left):
     (disk / "broken.film").write_bytes(b"broken")
     assert "1 failed" in ask("index", films).out
     before = Index.open(index).manifest.videos
@@ -486,7 +486,7 @@ def test_an_index_of_one_folder_opens_as_it_was(ask, films, index, disk):
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_what_fails_leaves_nothing_and_touches_nothing(search, films, tmp_path, made):
+def test_failed_index_leaves_no_files(search, films, tmp_path, made):
     empty, place = tmp_path / "empty", tmp_path / "index"
     empty.mkdir()
     if made:
@@ -505,9 +505,7 @@ def test_what_fails_leaves_nothing_and_touches_nothing(search, films, tmp_path, 
 
 
 @pytest.mark.parametrize("folder", ["films", "empty"])
-def test_a_directory_of_others_is_refused_whatever_is_wrong_besides(
-    search, films, tmp_path, folder, monkeypatch
-):
+def test_directory_with_other_files_is_always_refused(search, films, tmp_path, folder, monkeypatch):
     (tmp_path / "empty").mkdir()
     project = tmp_path / "project"
     (project / "videos").mkdir(parents=True)
@@ -542,7 +540,7 @@ def test_offline_videos_are_kept_until_they_are_pruned(ask, films, index, tmp_pa
     assert refused.status == 1 and len(list((index / "videos").iterdir())) == 2
 
 
-def test_files_and_folders_are_added_and_the_rest_is_not_looked_at(ask, films, index, calls):
+def test_add_indexes_only_the_named_files_and_folders(ask, films, index, calls):
     archive.film(films / "trips" / "d.film", ["white"] * 3)
     archive.film(films / "e.film", ["white", "red"])
     archive.film(films / "left out.film", ["green"])
@@ -564,7 +562,7 @@ def test_a_link_of_the_folder_is_a_path_of_the_folder(ask, films, index, tmp_pat
     assert "link.film" in Index.open(index).manifest.videos
 
 
-def test_what_is_removed_stays_out_until_it_is_added(ask, films, index):
+def test_removed_video_stays_out_until_added(ask, films, index):
     identity = Index.open(index).entries()[1].id
     assert ask("remove", identity, films / "a.film").status == 0
     assert (films / "a.film").exists()
@@ -594,7 +592,7 @@ def test_status_lists_what_failed_and_why(ask, films):
     assert "1 failed before" in skipped.out and not skipped.errors
 
 
-def test_verify_names_what_is_damaged_and_index_makes_it_anew(ask, films, index):
+def test_verify_names_damage_and_index_repairs_it(ask, films, index):
     assert ask("verify").out == "9 files are intact\n"
     path = next((index / "videos").iterdir())
     path.write_bytes(path.read_bytes()[:-1])
@@ -613,7 +611,7 @@ def test_verify_names_what_is_damaged_and_index_makes_it_anew(ask, films, index)
     assert ask("verify").status == 0
 
 
-def test_query_prints_a_table_or_exactly_the_list_that_programs_read(ask):
+def test_query_prints_a_table_or_json(ask):
     done = ask("query", "blue", "--k=2", "--ranker=best_frame")
     lines = done.out.splitlines()
     assert lines[0].split() == ["rank", "score", "moment", "date", "file"]
@@ -657,9 +655,7 @@ def test_filters_reach_the_library(ask, index):
     assert done.status == 1 and "another process is writing" in done.errors[0]
 
 
-def test_a_name_that_is_no_text_is_shown_replaced_and_addressed_by_its_id(
-    ask, films, calls, tmp_path, monkeypatch
-):
+def test_file_name_that_is_not_text_is_addressed_by_id(ask, films, calls, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     archive.film(films / os.fsdecode(b"caf\xe9") / os.fsdecode(b"\xff.film"), ["yellow"] * 4)
     (films / os.fsdecode(b"bad\xe9.film")).write_bytes(b"broken")
@@ -690,7 +686,7 @@ def test_an_encoder_that_is_gone_is_one_line(search, films, tmp_path):
     assert done.status == 1 and "say where it is by --encoder=PATH" in done.errors[0]
 
 
-def test_serve_hands_the_library_and_who_may_ask_to_the_page(ask, calls):
+def test_serve_passes_its_options_on(ask, calls):
     assert ask("serve", "--port=0", "--open").status == 0
     access = "--token-file=t", "--allow-host=nas.local", "--allow-host=b", "--no-manage"
     assert ask("serve", "--host=0.0.0.0", *access).status == 0
@@ -721,7 +717,7 @@ def test_evaluate_reports_recalls_of_videos_and_moments(ask, tmp_path):
     assert done.status == 1 and "'nowhere.film', which is not indexed" in done.errors[0]
 
 
-def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, index, tmp_path):
+def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
     captions = tmp_path / "captions.jsonl"
     of = {"a.film": "red", "b.film": "green", "trips/c.film": "blue", "": "yellow"}
     lines = [{"video": video, "sentence": sentence} for video, sentence in of.items()]
@@ -765,7 +761,7 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
     assert ask("query", "green").errors == before
 
 
-def test_a_caption_that_is_right_for_every_video_has_no_auc_and_makes_no_level(ask, tmp_path):
+def test_caption_that_lists_every_video_prevents_calibration(ask, tmp_path):
     captions, out = tmp_path / "captions.jsonl", tmp_path / "figures.json"
     line = {"video": "a.film", "sentence": "red", "also": ["b.film", "trips/c.film"]}
     captions.write_text(json.dumps(line))
@@ -779,7 +775,7 @@ def test_a_caption_that_is_right_for_every_video_has_no_auc_and_makes_no_level(a
     assert figures["thresholds"]["best_frame"] == {"0.05": None, "0.1": None, "0.2": None}
 
 
-def test_runs_are_told_apart_in_a_table():
+def test_runs_have_short_names_in_a_table():
     runs = ["hlformer/0", "hlformer/1", "ms_sl"]
     shown = metrics.shorten_runs(["best_frame", *(f"/runs/{run}" for run in runs)])
     assert shown == ["best_frame", *runs]
@@ -799,7 +795,7 @@ def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
     assert done.errors == ["from 2.500 s, 1.500 s before the start, to 9.750 s"]
 
 
-def test_what_a_query_exports_is_cut_all_at_once(ask, films, calls, tmp_path):
+def test_exported_table_is_cut_at_once(ask, films, calls, tmp_path):
     table, folder = tmp_path / "hits.csv", tmp_path / "clips"
     flags = "red", "--signals=visual", f"--export={table}", "--k=2"
     done = ask("query", *flags)
@@ -823,7 +819,7 @@ def test_what_a_query_exports_is_cut_all_at_once(ask, films, calls, tmp_path):
     assert done.status == 1 and "is a video of the index" in done.errors[0]
 
 
-def test_cut_goes_on_after_a_clip_that_cannot_be_made(ask, films, calls, monkeypatch, tmp_path):
+def test_cut_continues_after_a_failed_clip(ask, films, calls, monkeypatch, tmp_path):
     table, folder = tmp_path / "hits.csv", tmp_path / "clips"
     assert ask("query", "red", "--signals=visual", f"--export={table}", "--k=2").status == 0
     head, *rows = table.read_text(encoding="utf-8-sig").splitlines()
@@ -849,7 +845,7 @@ def test_cut_goes_on_after_a_clip_that_cannot_be_made(ask, films, calls, monkeyp
     )
 
 
-def test_clips_of_two_videos_or_parts_never_have_one_name():
+def test_clip_names_are_unique():
     long = "x" * 250
     names = ["a.mp4", "b/a.mp4", "b_a.mp4", "b%2Fa.mp4", "b/a.mkv", f"{long}.mp4", f"b/{long}.mp4"]
     parts = [(3, 5), (3.0001, 5), (1234567.1, 1234567.2), (1234567.1, 1234567.3)]
@@ -918,7 +914,7 @@ def test_the_commands_upload_and_ask(tmp_path, monkeypatch, capsys, address):
 @pytest.mark.parametrize(
     ("flags", "parts", "seed"), [([], 1, 0), (["--seed=3", "--training"], 2, 3)]
 )
-def test_the_parts_of_a_demo_have_one_seed(search, monkeypatch, tmp_path, flags, parts, seed):
+def test_demo_parts_have_the_same_seed(search, monkeypatch, tmp_path, flags, parts, seed):
     made, names = [], ["make", "render_training"]
     note = lambda name: lambda out, seed, report: made.append((name, out, seed))
     module = SimpleNamespace(**{name: note(name) for name in names})

@@ -90,7 +90,7 @@ def test_wrong_flags_are_one_line_before_anything_is_installed(launch, flags, co
 
 
 @pytest.mark.parametrize("script", ["local", "search", "sweep", "slurm", "slurm_sweep", "test"])
-def test_every_script_says_what_it_does_without_installing_anything(tmp_path, script):
+def test_every_script_has_help_without_installing(tmp_path, script):
     shutil.copytree(processes.ROOT / "launch", tmp_path / "launch")
     place = tmp_path / "launch" / f"{script}.sh"
     for flag in ("--help", "-h"):

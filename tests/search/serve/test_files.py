@@ -129,7 +129,7 @@ def test_a_file_of_a_further_folder_is_served_from_it(archive):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_link_within_the_folder_is_followed_and_a_circle_refused(archive):
+def test_link_in_the_folder_is_followed_but_not_a_loop(archive):
     path = archive.add("a.mp4")
     path.rename(archive.root / "trips" / "kept.mp4")
     path.symlink_to("trips/kept.mp4")
@@ -175,7 +175,7 @@ def test_files_of_other_kinds_are_never_a_page(client, library, rendered):
     assert failed.status_code == 422 and str(rendered) not in failed.text
 
 
-def test_a_name_that_is_no_text_is_shown_replaced_and_addressed_by_its_id(rendered):
+def test_file_name_that_is_not_text_is_addressed_by_id(rendered):
     library = page_library.Library(rendered)
     entry = library.entries[0]
     path = entry.path.with_name(NAME)
@@ -203,7 +203,7 @@ def test_a_name_that_is_no_text_is_shown_replaced_and_addressed_by_its_id(render
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["sent", "closed by the browser"])
-def test_a_temporary_file_is_deleted_whether_or_not_it_could_be_sent(tmp_path, closed):
+def test_temporary_file_is_deleted_even_after_an_error(tmp_path, closed):
     path, sent = tmp_path / "clip.mp4", []
     path.write_bytes(b"clip")
 
