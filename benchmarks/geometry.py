@@ -1,4 +1,4 @@
-"""Functions of hyperbolic space beside those of hyperbolix and geoopt, where they are installed.
+"""Functions of hyperbolic space beside hyperbolix and geoopt, if they are installed.
 
 Each function is timed in both models, with and without its gradient, in turn with its peers, and so
 are layers and a step of Riemannian Adam. Times are the shortest of all repeats, since other
@@ -7,7 +7,7 @@ processes only lengthen them; `taskset -c 0` before the command measures one cor
 Errors of values and gradients are against 60 digits (mpmath), in float32 and float64, for points
 1e-12 to 12 from the origin whose partners lie in another direction, near, next to them, or
 opposite. Gradients are in the coordinates of the ball, or in the space components of the
-hyperboloid. An error is that of the whole vector, relative to its length. Values that are not
+hyperboloid. An error is the error of the whole vector, relative to its length. Values that are not
 finite are counted, at coincident points too, and are in no error.
 """
 
@@ -24,18 +24,27 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from benchmarks.measure import Options, Row, clock, floor, summary
+from benchmarks.measure import Options, Row, announce, clock, floor, summary
 from hlformer_jax import nn
+from hlformer_jax.data.synthetic import is_synthetic
 from hlformer_jax.lazy import optional
 from hlformer_jax.ops import lorentz, manifolds, optim, poincare
 
-PAIRS, DIMENSION = 10_000, 128
-SETS = (256, 32, 64)
-"""Sets of points of a centroid: how many, of how many points, of how many dimensions."""
-POINTS, POINT_DIMENSION = 4096, 64
-"""Number and dimension of the points of `pairwise_distance`."""
 
-RADII = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 3.0, 6.0, 12.0)
+class Sizes(NamedTuple):
+    """Sizes of the inputs of a function, and the cases of its errors."""
+
+    pairs: int = 10_000  # of points, of `DIMENSION`
+    sets: tuple[int, int, int] = (256, 32, 64)  # of a centroid: sets, points of each, dimensions
+    points: tuple[int, int] = (4096, 64)  # of `pairwise_distance`: points, dimensions
+    radii: tuple[float, ...] = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 3.0, 6.0, 12.0)
+    dtypes: tuple[str, ...] = ("float32", "float64")  # whose errors are measured
+
+
+SMALL = Sizes(100, (4, 8, 64), (64, 64), (1e-3, 1.0), ("float32",))
+"""Sizes with a configuration on synthetic data."""
+
+DIMENSION = 128
 KINDS = ("generic", "near", "nearest", "opposite", "same")
 DIGITS = 60
 MODELS = ("lorentz", "poincare")
@@ -60,40 +69,43 @@ class Library(NamedTuple):
 
 
 def geometry(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """A row for each function in each model, at the sizes above."""
-    del config  # it has no sizes of these
+    """Yield a row for each function in each model; see `Sizes`."""
     optional("mpmath", "test")
-    libraries = {"ours": ours(), **peers("float32")}
-    wrong = errors()
+    sizes = SMALL if is_synthetic(config.data) else Sizes()
+    if config.compile_fast:
+        jax.config.update("jax_disable_most_optimizations", True)
+    libraries = {"ours": package_functions(), **peers("float32")}
+    wrong = errors(sizes)
     for model in MODELS:
         for name in (*FUNCTIONS, *LAYERS):
             if (model, name) not in libraries["ours"].functions:
                 continue
-            what, inputs = _inputs(model, name)
+            announce(f"time {model}.{name}")
+            what, inputs = _inputs(model, name, sizes)
             rows = _times(model, name, inputs, libraries, options.repeats)
             seconds, facts = rows["ours"], wrong.get((model, name, "ours"), {})
             slopes = seconds[1]
             if len(slopes):
                 facts |= {"with gradients, ms": float(np.min(slopes)) * 1e3}
             for peer in [peer for peer in rows if peer != "ours"]:
-                for kind, ours_, theirs in zip(
-                    ("", "gradients "), seconds, rows[peer], strict=True
-                ):
-                    if len(theirs):
-                        ratio = float(np.min(theirs) / np.min(ours_))
+                kinds = zip(("", "gradients "), seconds, rows[peer], strict=True)
+                for kind, own_seconds, peer_seconds in kinds:
+                    if len(peer_seconds):
+                        ratio = float(np.min(peer_seconds) / np.min(own_seconds))
                         facts[f"{peer}: {kind}times as long"] = ratio
                 errors_of_peer = wrong.get((model, name, peer), {})
                 facts |= {f"{peer}: {k}": v for k, v in errors_of_peer.items()}
             moved = 4.0 * sum(x.size for x in inputs) + 4.0 * inputs[0].size
             flops = 0.0
             if name == "pairwise_distance":
-                flops, moved = 2.0 * POINTS**2 * POINT_DIMENSION, 4.0 * POINTS**2
+                count, dimension = sizes.points
+                flops, moved = 2.0 * count**2 * dimension, 4.0 * count**2
             timing = summary(seconds[0].tolist())
             yield Row(f"{model}.{name}, {what}", timing, floor(flops, moved), facts)
 
 
-def ours() -> Library:
-    """This package, whose functions take the dtype of their arguments."""
+def package_functions() -> Library:
+    """Return this package's functions, which take the dtype of their arguments."""
     functions: dict[tuple[str, str], Callable[..., Any]] = {}
     for model, module in (("lorentz", lorentz), ("poincare", poincare)):
         for name in ("exp_map", "log_map", "distance", "pairwise_distance"):
@@ -105,8 +117,10 @@ def ours() -> Library:
         functions[model, "adam"] = functools.partial(_adam_step, space)
     attend = functools.partial(nn.attention, manifolds.Lorentz(), scale=1.0)
     functions["lorentz", "attention"] = attend
-    functions["lorentz", "centroid"] = lambda x: lorentz.centroid(x)[..., 0, :]
-    functions["poincare", "centroid"] = lambda x: poincare.gyromidpoint(x)[..., 0, :]
+    functions |= {
+        ("lorentz", "centroid"): lambda x: lorentz.centroid(x)[..., 0, :],
+        ("poincare", "centroid"): lambda x: poincare.gyromidpoint(x)[..., 0, :],
+    }
     return _of_jax(functions)
 
 
@@ -148,30 +162,38 @@ def _hyperbolix(dtype: str) -> Library:
     functions: dict[tuple[str, str], Callable[..., Any]] = {}
     for model, kind in (("lorentz", "Hyperboloid"), ("poincare", "Poincare")):
         space = getattr(manifolds, kind)(dtype=jnp.dtype(dtype))
-        one: dict[str, Callable[..., Any]] = {
+        of_points: dict[str, Callable[..., Any]] = {
             "exp_map": lambda x, v, space=space: space.expmap(v, x, 1.0),
             "log_map": lambda x, y, space=space: space.logmap(y, x, 1.0),
             "distance": lambda x, y, space=space: space.dist(x, y, 1.0),
             "transport": lambda x, y, v, space=space: space.ptransp(v, x, y, 1.0),
         }
-        functions |= {(model, name): jax.vmap(f) for name, f in one.items()}
-        row = jax.vmap(one["distance"], (None, 0))
-        functions[model, "pairwise_distance"] = lambda x, y, row=row: jax.lax.map(
-            lambda point: row(point, y), x
+        functions |= {(model, name): jax.vmap(f) for name, f in of_points.items()}
+        functions[model, "pairwise_distance"] = functools.partial(
+            _map_rows, jax.vmap(of_points["distance"], (None, 0))
         )
         functions |= _hyperbolix_layers(model, space, layers, nnx)
     attend = layers.HyperbolicFullAttention(
         HEADS[-1] + 1, HEADS[-1], centroid_form="gemm", init_tau=1.0, rngs=nnx.Rngs(0)
     )
-    single = lambda x: x[:, :, None]
-    functions["lorentz", "attention"] = lambda q, k, v: attend._attend(
-        single(q), single(k), single(v), 1.0, 1.0
-    )
-    equal = lambda x: jnp.full((*x.shape[:-2], 1, x.shape[-2]), 1 / x.shape[-2], x.dtype)
-    functions["lorentz", "centroid"] = lambda x: core.lorentz_midpoint(x, equal(x), 1.0)[..., 0, :]
+
+    def attention(*inputs: Any) -> Any:
+        return attend._attend(*(x[:, :, None] for x in inputs), 1.0, 1.0)
+
+    def lorentz_centroid(x: Any) -> Any:
+        weights = jnp.full((*x.shape[:-2], 1, x.shape[-2]), 1 / x.shape[-2], x.dtype)
+        return core.lorentz_midpoint(x, weights, 1.0)[..., 0, :]
+
+    functions["lorentz", "attention"] = attention
+    functions["lorentz", "centroid"] = lorentz_centroid
     space = manifolds.Poincare(dtype=jnp.dtype(dtype))
     functions["poincare", "centroid"] = jax.vmap(lambda x: ball.poincare_midpoint(x, space, 1.0))
     return _of_jax(functions)
+
+
+def _map_rows(distances: Callable[..., Any], x: Any, y: Any) -> Any:
+    """Return all distances, a row for each point of x."""
+    return jax.lax.map(lambda point: distances(point, y), x)
 
 
 def _hyperbolix_layers(
@@ -217,7 +239,7 @@ def _geoopt(dtype: str) -> Library:
                 [space.dist(block[:, None], y[None]) for block in x.split(128)]
             ),
         }
-    functions["poincare", "centroid"] = lambda x: space.weighted_midpoint(x, reducedim=[-2])
+    functions["poincare", "centroid"] = functools.partial(space.weighted_midpoint, reducedim=[-2])
 
     def no_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
@@ -279,19 +301,20 @@ def _run(
     return functools.partial(library.gradient(total), *args)
 
 
-def _inputs(model: str, name: str) -> tuple[str, list[np.ndarray]]:
-    """What a function is timed with, points at a distance of about 1 from the origin."""
-    shape: tuple[int, ...] = (PAIRS, DIMENSION)
+def _inputs(model: str, name: str, sizes: Sizes) -> tuple[str, list[np.ndarray]]:
+    """Return the inputs to time a function with: points about 1 from the origin."""
+    shape: tuple[int, ...] = (sizes.pairs, DIMENSION)
     if name == "centroid":
-        shape = SETS
+        shape = sizes.sets
     if name == "pairwise_distance":
-        shape = (POINTS, POINT_DIMENSION)
+        shape = sizes.points
     if name == "attention":
         shape = HEADS
     module = lorentz if model == "lorentz" else poincare
-    draw = lambda seed: (
-        jax.random.normal(jax.random.key(seed), shape) / np.float32(shape[-1] ** 0.5)
-    )
+
+    def draw(seed: int) -> Any:
+        return jax.random.normal(jax.random.key(seed), shape) / np.float32(shape[-1] ** 0.5)
+
     x, y = (module.exp_map0(draw(seed)) for seed in (0, 1))
     v = module.transport0(x, draw(2))
     normals, offsets = draw(3)[:CLASSES], draw(4)[0, :CLASSES]
@@ -307,43 +330,45 @@ def _inputs(model: str, name: str) -> tuple[str, list[np.ndarray]]:
     return f"[{', '.join(map(str, shape))}]", [np.asarray(value) for value in inputs]
 
 
-def _cases() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _cases(radii: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Space components of points and partners, and tangent vectors in the frame at the first."""
     rng = np.random.default_rng(0)
     rows = []
-    for radius in RADII:
+    for radius in radii:
         for kind in KINDS:
-            e, other = rng.normal(size=(2, 4))
+            e, f = rng.normal(size=(2, 4))
             e /= np.linalg.norm(e)
-            other -= e * (other @ e)
-            other /= np.linalg.norm(other)
+            f -= e * (f @ e)
+            f /= np.linalg.norm(f)
             size = np.sinh(radius)
             x = size * e
             y = {
-                "generic": np.sinh(0.7 * radius) * (0.6 * e + 0.8 * other),
-                "near": size * ((1 + 1e-3) * e + 1e-3 * other),
-                "nearest": size * ((1 + 1e-6) * e + 1e-6 * other),
+                "generic": np.sinh(0.7 * radius) * (0.6 * e + 0.8 * f),
+                "near": size * ((1 + 1e-3) * e + 1e-3 * f),
+                "nearest": size * ((1 + 1e-6) * e + 1e-6 * f),
                 "opposite": -x,
                 "same": x,
             }[kind]
-            away = -e if kind == "opposite" else 0.6 * e + 0.8 * other
+            direction = -e if kind == "opposite" else 0.6 * e + 0.8 * f
             share = {"near": 1e-3, "nearest": 1e-6}.get(kind, 0.5)
-            rows.append((x, y, share * min(radius, 1.0) * away))
+            rows.append((x, y, share * min(radius, 1.0) * direction))
     x, y, u = (np.stack(column) for column in zip(*rows, strict=True))
     return x, y, u
 
 
-def errors() -> dict[tuple[str, str, str], dict[str, float]]:
-    """The largest errors of each function in each model, by library, and what is not finite."""
+def errors(sizes: Sizes) -> dict[tuple[str, str, str], dict[str, float]]:
+    """Return the largest errors and non-finite counts by model, function and library."""
     results: dict[tuple[str, str, str], dict[str, float]] = {}
     x64 = jax.config.read("jax_enable_x64")
     try:
-        for dtype in ("float32", "float64"):
+        for dtype in sizes.dtypes:
             jax.config.update("jax_enable_x64", dtype == "float64")
-            libraries = {"ours": ours(), **peers(dtype)}
+            libraries = {"ours": package_functions(), **peers(dtype)}
             for model in MODELS:
                 for name in FUNCTIONS:
-                    for library, facts in _errors_of(model, name, dtype, libraries):
+                    announce(f"errors of {model}.{name}, {dtype}")
+                    cases = errors_of(model, name, dtype, libraries, sizes.radii)
+                    for library, facts in cases:
                         facts = {f"{fact}, {dtype}": value for fact, value in facts.items()}
                         results.setdefault((model, name, library), {}).update(facts)
     finally:
@@ -351,10 +376,15 @@ def errors() -> dict[tuple[str, str, str], dict[str, float]]:
     return results
 
 
-def _errors_of(
-    model: str, name: str, dtype: str, libraries: Mapping[str, Library]
+def errors_of(
+    model: str,
+    name: str,
+    dtype: str,
+    libraries: Mapping[str, Library],
+    radii: Sequence[float] = Sizes().radii,
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    a, b, u = _cases()
+    """Yield the errors of one function by library."""
+    a, b, u = _cases(radii)
     if name != "exp_map":  # linear in it
         u = u / np.linalg.norm(u, axis=-1, keepdims=True) / 2
     tau = np.sqrt(1 + np.sum(a * a, -1, keepdims=True))
@@ -365,7 +395,7 @@ def _errors_of(
         v = (1 - np.sum(a * a, -1, keepdims=True)) * u / 2
     charts = [value.astype(dtype) for value in (a, b, v)]
     weights = np.random.default_rng(1).normal(size=a.shape).astype(dtype)
-    wanted = _wanted(model, name, charts, weights)
+    exact = _exact(model, name, charts, weights)
     for library, parts in libraries.items():
         if (model, name) not in parts.functions:
             continue
@@ -380,13 +410,13 @@ def _errors_of(
         slopes = [np.asarray(x, np.float64) for x in parts.gradient(total)(*args)]
         slope = np.concatenate(slopes, -1)
         differ = np.arange(len(a)) % len(KINDS) != KINDS.index("same")
-        far = ~np.isfinite(value).all(-1), ~np.isfinite(slope).all(-1)
+        infinite = ~np.isfinite(value).all(-1), ~np.isfinite(slope).all(-1)
         yield (
             library,
             {
-                "error": _largest(value, wanted[0], differ & ~far[0]),
-                "gradient's error": _largest(slope, wanted[1], differ & ~far[1]),
-                "not finite": float(np.sum(far[0]) + np.sum(far[1])),
+                "error": _largest(value, exact[0], differ & ~infinite[0]),
+                "gradient's error": _largest(slope, exact[1], differ & ~infinite[1]),
+                "not finite": float(np.sum(infinite[0]) + np.sum(infinite[1])),
             },
         )
 
@@ -426,7 +456,7 @@ def _in_charts(
     return value[..., 1:] if model == "lorentz" else value
 
 
-def _wanted(
+def _exact(
     model: str, name: str, charts: Sequence[np.ndarray], weights: np.ndarray
 ) -> tuple[list[list], list[list]]:
     """Values and gradients in mpmath: textbook formulas, and differences of steps of 1e-45 of each.
@@ -466,8 +496,13 @@ def _reference(mp: ModuleType, model: str, name: str, a: list, b: list, v: list)
         grow = [2 / (1 - _dot(mp, p, p)) for p in (a, b)]
         v = [grow[0] * w + grow[0] ** 2 * _dot(mp, a, v) * p for p, w in zip(a, v, strict=True)]
         a, b = ([scale * p for p in point] for scale, point in zip(grow, (a, b), strict=True))
-    tau = lambda s: mp.sqrt(1 + _dot(mp, s, s))
-    mix = lambda p, s, q, t: [p * x + q * y for x, y in zip(s, t, strict=True)]
+
+    def tau(s: list) -> Any:
+        return mp.sqrt(1 + _dot(mp, s, s))
+
+    def mix(p: Any, s: list, q: Any, t: list) -> list:
+        return [p * x + q * y for x, y in zip(s, t, strict=True)]
+
     product = tau(a) * tau(b) - _dot(mp, a, b)
     at, vector = a, False
     if name in ("distance", "pairwise_distance"):
@@ -486,7 +521,7 @@ def _reference(mp: ModuleType, model: str, name: str, a: list, b: list, v: list)
         s = [x / mp.sqrt(time**2 - _dot(mp, total, total)) for x in total]
     if model == "lorentz":
         return s
-    below = 1 + tau(at if vector else s)
+    denominator = 1 + tau(at if vector else s)
     if not vector:
-        return [x / below for x in s]
-    return mix(1 / below, s, -_dot(mp, at, s) / tau(at) / below**2, at)
+        return [x / denominator for x in s]
+    return mix(1 / denominator, s, -_dot(mp, at, s) / tau(at) / denominator**2, at)

@@ -42,7 +42,7 @@ from benchmarks.measure import (
     summary,
     timed,
 )
-from hlformer_jax import files, models
+from hlformer_jax import models
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import UserError
@@ -53,12 +53,10 @@ from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.runtime import devices
 from hlformer_jax.search.encoder import load_encoder
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import Stamp, VideoArrays
+from hlformer_jax.search.index import Index, Stamp, VideoArrays, Writer
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.rankers import LABELS
-from hlformer_jax.search.signals.transcript import said
+from hlformer_jax.search.signals.transcript import said, transcripts
 from hlformer_jax.typing import Array
 
 CAPTIONS_PER_VALIDATION_VIDEO = 17_505 / ACTIVITYNET_VIDEOS["val"]
@@ -147,6 +145,10 @@ def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
     return measure.floor(flops, moved, dtype)
 
 
+VIDEOS_AT_ONCE = 100
+"""Videos that are written in one transaction."""
+
+
 class _RandomTexts:
     """An encoder whose texts have random vectors: passages are too many to be encoded."""
 
@@ -182,32 +184,30 @@ class Archive:
         """A new index of the archive, which names an encoder and where it can be loaded from."""
         root = directory.with_name(f"{directory.name}-videos")
         index = Index.create(directory, root, encoder, places=places)
-        with index.writing():
-            for video in range(self.videos):
-                self.put(index, video)
+        with index.running():
+            for first in range(0, self.videos, VIDEOS_AT_ONCE):
+                with index.writing() as writer:
+                    for video in range(first, min(first + VIDEOS_AT_ONCE, self.videos)):
+                        self.put(index, writer, video)
             said.embed(index, _RandomTexts(encoder, self.width), lambda line: None)
         return index
 
-    def put(self, index: Index, video: int) -> None:
-        """Writes a video into an index held for writing; rows follow the videos' numbers."""
+    def put(self, index: Index, writer: Writer, video: int) -> None:
+        """Write a video into an index; rows follow the videos' numbers."""
         vectors, times = self.vectors(video), np.arange(SECONDS, dtype=np.float64)
-        edges = np.append(times[::INTERVAL], float(SECONDS))
-        spans = np.stack([edges[:-1], edges[1:]], axis=-1)
-        means = np.add.reduceat(vectors, np.arange(0, SECONDS, INTERVAL), axis=0) / INTERVAL
-        length = np.asarray(float(SECONDS))
-        arrays = VideoArrays(times, vectors.astype(np.float16), spans, means, length)
+        arrays = VideoArrays(times, vectors.astype(np.float16), float(SECONDS))
         content = f"{video:08x}" + hashlib.sha256(b"%d" % video).hexdigest()[:56]
         name = f"{video // 100:03}/{video:06}.mp4"
         (index.root / name).parent.mkdir(parents=True, exist_ok=True)
         (index.root / name).touch()  # a search leaves out missing videos
-        index.keep(content, arrays, {name: Stamp(0, 1, 1)})
+        writer.keep(content, arrays, {name: Stamp(0, 1, 1)})
         ranks = np.random.default_rng((video, 2)).zipf(1.2, (SECONDS // CUE, 8)) % WORDS
         texts = [" ".join(f"word{rank}" for rank in cue) for cue in ranks]
-        cues = [(CUE * i, CUE * (i + 1) - 1, text) for i, text in enumerate(texts)]
-        written = {"content": content, "sources": [], "inside": cues, "cues": cues}
-        files.write_bytes(index.text(content), storage.seal(written))
+        cues = [transcripts.Cue(CUE * i, CUE * (i + 1) - 1, text) for i, text in enumerate(texts)]
+        transcript = transcripts.Transcript(transcripts.Source("", [], cues))
+        transcripts.put(writer, content, transcript)
         if video % 2:
-            index.tag([name], ["kept"])
+            writer.tag([name], ["kept"])
 
 
 def prepared_encoder(name: str, folder: Path) -> tuple[Encoder, tuple[str, ...]]:
@@ -305,19 +305,19 @@ def _queries(
         numbers = rows / INTERVAL if name == "segments" else rows
         floor = measure.floor(2 * numbers * archive.width, numbers * archive.width)
         yield Row(f"{size}query, {name}", timing, floor, facts)
-    with index.writing():
-        archive.put(index, archive.videos)
+    with index.running():
+        with index.writing() as writer:
+            archive.put(index, writer, archive.videos)
         said.embed(index, _RandomTexts(encoder, archive.width), lambda line: None)
     yield Row(f"{size}packed again for a new video", summary([clock(pack)]))
 
 
 def _sizes(directory: Path) -> dict[str, float]:
-    """Gigabytes of an index's folders, and of this process at its largest."""
-    folders = sorted(path for path in directory.iterdir() if path.is_dir())
-    sizes = {
-        f"{folder.name}, GB": sum(path.stat().st_size for path in folder.rglob("*")) / 1e9
-        for folder in folders
-    }
+    """Return the gigabytes of an index's folders and files, and of this process at its largest."""
+    sizes: dict[str, float] = {}
+    for path in sorted(directory.rglob("*")):
+        name = f"{path.relative_to(directory).parts[0]}, GB"
+        sizes[name] = sizes.get(name, 0.0) + path.stat().st_size / 1e9
     return sizes | {"memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
 
 

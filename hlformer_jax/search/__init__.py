@@ -36,7 +36,7 @@ from pathlib import Path
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.retrieval.moments import Moment
-from hlformer_jax.search.index.database import Entry, Index
+from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import Result, Results
@@ -56,7 +56,7 @@ def open(
     store: str | Store | None = None,
     normalise: bool = False,
 ) -> Library:
-    """Opens an index to search in it; reads its manifest alone.
+    """Opens an index to search in it; nothing of it is loaded yet.
 
     Args:
       directory: the directory of the index.
@@ -75,6 +75,6 @@ def open(
       The library.
 
     Raises:
-      SearchError: when there is no index, its manifest is damaged, or the ranker is unknown.
+      SearchError: when there is no index, its database is damaged, or the ranker is unknown.
     """
     return Library(directory, checkpoint, ranker, encoder, store, normalise)

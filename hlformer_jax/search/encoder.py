@@ -8,7 +8,7 @@ from pathlib import Path
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import SearchError
 from hlformer_jax.lazy import optional
-from hlformer_jax.search.index.storage import EncoderFacts
+from hlformer_jax.search.index import EncoderFacts
 
 DEFAULT_ENCODER = "google/siglip-base-patch16-224"
 """The encoder of a new index, an id of the Hugging Face hub."""

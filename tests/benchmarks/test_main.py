@@ -16,7 +16,7 @@ from benchmarks import step as measured
 from benchmarks.measure import Floor, Options
 from benchmarks.step import PeerError, Training
 from hlformer_jax import models
-from hlformer_jax.config import default
+from hlformer_jax.config import debug, default
 from hlformer_jax.data.source import SPLITS
 from hlformer_jax.runtime import compiler
 from hlformer_jax.training import optim, prvr, step
@@ -199,16 +199,18 @@ def test_compiling_is_timed_part_by_part():
 @pytest.fixture
 def small(monkeypatch):
     """Few points, two functions, and this package again in the place of a peer."""
-    sizes = {"PAIRS": 5, "DIMENSION": 3, "POINTS": 4, "POINT_DIMENSION": 3, "RADII": (1e-6, 1.0)}
-    for name, value in {**sizes, "FUNCTIONS": ("distance", "pairwise_distance")}.items():
-        monkeypatch.setattr(geometry, name, value)
+    sizes = geometry.SMALL._replace(pairs=5, points=(4, 3), dtypes=("float32", "float64"))
+    monkeypatch.setattr(geometry, "SMALL", sizes)
+    monkeypatch.setattr(geometry, "DIMENSION", 3)
+    monkeypatch.setattr(geometry, "FUNCTIONS", ("distance", "pairwise_distance"))
+    monkeypatch.setattr(geometry, "LAYERS", ())
     monkeypatch.setattr(geometry, "floor", lambda flops, moved: Floor(flops, moved, 1.0))
-    monkeypatch.setattr(geometry, "peers", lambda dtype: {"peer": geometry.ours()})
+    monkeypatch.setattr(geometry, "peers", lambda dtype: {"peer": geometry.package_functions()})
 
 
 @pytest.mark.slow  # it compiles every function in two precisions
 def test_geometry_rows_have_times_errors_and_peers(small):
-    rows = list(geometry.geometry(default(), Options(repeats=3)))
+    rows = list(geometry.geometry(debug(default()), Options(repeats=3)))
     assert [row.what for row in rows] == [
         f"{model}.{name}, {shape}"
         for model in geometry.MODELS
@@ -228,16 +230,15 @@ def test_geometry_rows_have_times_errors_and_peers(small):
 @pytest.mark.slow  # it compiles every function
 @pytest.mark.parametrize("model", geometry.MODELS)
 @pytest.mark.parametrize("name", geometry.FUNCTIONS)
-def test_the_sixty_digits_are_those_of_the_functions(model, name, monkeypatch):
-    """Values and gradients of the formulas agree with the functions where these are exact."""
-    monkeypatch.setattr(geometry, "RADII", (0.1, 1.0))
-    [(_, facts)] = geometry._errors_of(model, name, "float32", {"ours": geometry.ours()})
+def test_sixty_digits_agree_with_the_functions(model, name):
+    libraries = {"ours": geometry.package_functions()}
+    [(_, facts)] = geometry.errors_of(model, name, "float32", libraries, (0.1, 1.0))
     assert facts["not finite"] == 0
     assert facts["error"] < 1e-5 and facts["gradient's error"] < 1e-4
 
 
 def test_a_wrong_or_infinite_value_is_seen():
-    ours = geometry.ours()
+    ours = geometry.package_functions()
     wrong = {
         ("lorentz", "distance"): lambda x, y: ours.functions["lorentz", "distance"](x, y) * 1.01,
     }
@@ -246,10 +247,10 @@ def test_a_wrong_or_infinite_value_is_seen():
         "wrong": ours._replace(functions=wrong),
         "infinite": ours._replace(functions=infinite),
     }
-    facts = dict(geometry._errors_of("lorentz", "distance", "float32", libraries))
+    facts = dict(geometry.errors_of("lorentz", "distance", "float32", libraries))
     np.testing.assert_allclose(facts["wrong"]["error"], 0.01, rtol=1e-3)
     np.testing.assert_allclose(facts["wrong"]["gradient's error"], 0.01, rtol=1e-3)
-    assert facts["infinite"]["not finite"] >= 2 * len(geometry.RADII)
+    assert facts["infinite"]["not finite"] >= 2 * len(geometry.Sizes().radii)
 
 
 def _checkout(folder, content=""):

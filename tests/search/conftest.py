@@ -29,8 +29,8 @@ def index(tmp_path, films):
 
 @pytest.fixture
 def records(index):
-    """The records of the index in the order of their videos."""
-    return [one for _, one in sorted(index.manifest.videos.items())]
+    """A record of each content of the index, in the order of their rows."""
+    return list(index.records().values())
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from typing import Any
 
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.cli.options import Options
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.query.library import Library
 
 
@@ -24,12 +23,12 @@ def check_place(out: Path, flag: str, index: Index | None = None) -> None:
       SearchError: if nothing may be written there.
     """
     real = Path(os.path.realpath(out))
-    directory = storage.index_around(out)
+    directory = database.index_around(out)
     if directory is None and index is not None and real.is_relative_to(index.directory.resolve()):
         directory = index.directory
     if directory is not None:
         raise SearchError(f"{flag}={out} is inside the index {directory}: choose another path")
-    if index is not None and index.name_below(real) in index.manifest.videos:
+    if index is not None and index.name_below(real) in index.videos:
         raise SearchError(f"{flag}={out} is a video of the index: choose another name")
 
 

@@ -24,7 +24,7 @@ from hlformer_jax.search.cli.options import (
 )
 from hlformer_jax.search.evaluate import captions, metrics, threshold
 from hlformer_jax.search.evaluate.features import encode_tokens, write_features
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
 

@@ -28,12 +28,9 @@ from hlformer_jax.search.cli.options import (
     path,
 )
 from hlformer_jax.search.encoder import DEFAULT_ENCODER, load_encoder, reload_encoder
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import (
-    Index,
-    check_rate,
-)
-from hlformer_jax.search.index.storage import EncoderFacts
+from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.index.index import check_rate
+from hlformer_jax.search.index.records import EncoderFacts
 from hlformer_jax.search.ingest import watch as watch_folders
 from hlformer_jax.search.ingest.decoding import update_transcripts
 from hlformer_jax.search.ingest.extract import (
@@ -42,7 +39,7 @@ from hlformer_jax.search.ingest.extract import (
     default_workers,
     index_folder,
     real_video,
-    to_add,
+    resolve_additions,
 )
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import update_all
@@ -73,11 +70,11 @@ def index(options: Options) -> None:
         directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint
     )
     if options.checkpoint is not None:
-        _check_model(options.checkpoint, index.manifest.encoder)
-        with index.writing():
-            index.manifest.checkpoint = str(options.checkpoint.resolve())
+        _check_model(options.checkpoint, index.encoder)
+        with index.writing() as writer:
+            writer.set_checkpoint(options.checkpoint.resolve())
     extract_videos(index, encoder, options)
-    if any(record.indexed for record in index.manifest.videos.values()):
+    if index.contents():
         Library(directory, encoder=encoder).ranked()  # prepare for the first query
 
 
@@ -89,8 +86,8 @@ def add(options: Options) -> None:
     """Add files (also removed ones) or another folder to an index; other videos are not checked."""
     index = console.open_index(options.index)
     _check_work(options)
-    videos, roots = to_add(index, options.paths, console.report)
-    encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    videos, roots = resolve_additions(index, options.paths, console.report)
+    encoder = reload_encoder(index.encoder, options.encoder)
     extract_videos(index, encoder, options, videos, roots)
 
 
@@ -108,7 +105,7 @@ def watch(options: Options) -> None:
         raise SearchError(f"--settle={options.settle:g}: give seconds above 0")
     optional("watchfiles", "search")
     index = console.open_index(options.index)
-    encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
     for root in index.roots.values():
         console.say(f"watching {root} (Ctrl-C ends it)")
@@ -151,21 +148,18 @@ def prepare_index(
         return _create(directory, folder, encoder_place, fps, checkpoint)
     for note in index.notes:
         console.report(note)
-    if fps is not None and fps != index.manifest.fps:
+    if fps is not None and fps != index.fps:
         raise SearchError(
-            f"--fps={fps:g}: {directory} has {index.manifest.fps:g} frames a second; leave out"
+            f"--fps={fps:g}: {directory} has {index.fps:g} frames a second; leave out"
             " --fps, or create another index with --index"
         )
     root, roots = folder.resolve(), index.roots
     moved = _root_to_move(index, root, move_root)
-    encoder = reload_encoder(index.manifest.encoder, encoder_place)
+    encoder = reload_encoder(index.encoder, encoder_place)
     index.check_encoder(encoder)
     if root not in roots.values():
-        with index.writing():
-            if moved:
-                index.manifest.roots[moved] = str(root)
-            else:
-                index.manifest.root = str(root)
+        with index.writing() as writer:
+            writer.move_root(moved, root)
     return index, encoder
 
 
@@ -174,11 +168,11 @@ def _open_existing(directory: Path) -> Index | None:
     try:
         return Index.open(directory)
     except DamagedError:
-        storage.check_place(directory)
+        database.check_place(directory)
         return None  # nothing of the index can be read: create it again
     except SearchError:
-        storage.check_place(directory)
-        if any((directory / name).exists() for name in (storage.MANIFEST, storage.MARK)):
+        database.check_place(directory)
+        if database.is_begun(directory):
             raise
         return None
 
@@ -207,7 +201,7 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
       SearchError: if `root` is not of the index and nothing may move there.
     """
     roots = index.roots
-    if root in roots.values() or not index.manifest.root:
+    if root in roots.values():
         return ""
     add_command = command_line("search", "add", root, f"--index={index.directory}")
     if not move_root:
@@ -275,7 +269,7 @@ def extract_videos(
         place = options.encoder
         if place is not None and os.path.isdir(place):
             place = os.path.abspath(place)
-        load = functools.partial(reload_encoder, index.manifest.encoder, place)
+        load = functools.partial(reload_encoder, index.encoder, place)
         source = cluster.source(options.ray, index, load, options.workers)
     with console.progress_bar("video") as bar:
 
@@ -316,9 +310,9 @@ def transcribe(options: Options) -> None:
     recognisers = recognition.load_all(
         options.ocr, options.speech, options.language, options.audio, console.report
     )
-    encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
-    with index.writing():
+    with index.running():
         update_transcripts(index, real_video(), console.report, workers=default_workers())
         for recogniser in recognisers:
             with console.progress_bar("video") as bar:

@@ -21,7 +21,7 @@ from hlformer_jax.search.cli.options import (
     path,
     repeated,
 )
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import Results
 from hlformer_jax.search.signals import SIGNALS, Visual

@@ -19,8 +19,7 @@ from hlformer_jax.search.cli.options import (
     option,
     repeated,
 )
-from hlformer_jax.search.index import packed, storage
-from hlformer_jax.search.index.database import WAIT_SECONDS, Index
+from hlformer_jax.search.index import Index, packed, split_name
 from hlformer_jax.search.ingest.extract import counted
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import said, transcripts
@@ -34,20 +33,16 @@ def status(options: Options) -> None:
     index = console.open_index(options.index)
     summary = index.summary()
     noted = [entry for entry in index.entries() if entry.reason]
-    damaged = [damage.line for damage in transcripts.damaged(index).values()]
-    problems: list[transcripts.Problem] = []
-    with contextlib.suppress(DamagedError):  # listed in `damaged`
-        problems = transcripts.problems(index)
+    problems = transcripts.problems(index)
     if options.json:
         lists: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
         for entry in noted:
             kind = "failures" if entry.state == "failed" else "warnings"
             lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
         lists["subtitles"] = [problem._asdict() for problem in problems]
-        lists["transcripts"] = damaged
         print(json.dumps(files.jsonable(summary | lists), indent=2))
         return
-    level = index.manifest.levels.get(rankers.DEFAULT)
+    level = index.thresholds.get(rankers.DEFAULT)
     counts = f"{summary['frames']} frames, {summary['bytes'] / 1e6:.1f} MB"
     rows = {
         "index": printable(summary["index"]),
@@ -72,8 +67,6 @@ def status(options: Options) -> None:
         print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
     for problem in problems:
         print(f"  subtitles: {printable(problem.file)}: {printable(problem.reason)}")
-    for line in damaged:
-        print(f"  damaged: {printable(line)}")
 
 
 @command(
@@ -86,7 +79,7 @@ def remove(options: Options) -> None:
     """Remove videos from an index until they are added again. The files stay."""
     index = console.open_index(options.index)
     count = index.remove(options.videos)
-    print(f"removed {count} of {count + len(index.manifest.videos)} videos")
+    print(f"removed {count} of {count + len(index.videos)} videos")
 
 
 @command(
@@ -102,8 +95,8 @@ def tag(options: Options) -> None:
     if options.add or options.drop:
         if not options.videos:
             raise SearchError("VIDEO is missing: name the videos to tag by their paths or ids")
-        with index.writing(wait=WAIT_SECONDS):
-            index.tag(set(map(index.name_of, options.videos)), options.add, options.drop)
+        with index.writing() as writer:
+            writer.tag(set(map(index.name_of, options.videos)), options.add, options.drop)
     names = set(map(index.name_of, options.videos))
     for entry in index.entries():
         if entry.video in names or entry.tags and not names:
@@ -119,9 +112,7 @@ def prune(options: Options) -> None:
         raise SearchError(f"{index.root} is missing, so nothing is dropped: mount its disk")
     for root in missing_roots.values():
         console.report(f"{root} is missing, so its videos are kept: mount its disk")
-    offline = [
-        video for video in index.offline() if storage.split_name(video)[0] not in missing_roots
-    ]
+    offline = [video for video in index.offline() if split_name(video)[0] not in missing_roots]
     names = [video for video in offline if files.is_gone(index.path(video), follow=True)]
     if unreadable := len(offline) - len(names):
         first = next(video for video in offline if video not in names)
@@ -131,38 +122,29 @@ def prune(options: Options) -> None:
     if not options.yes:
         print(f"{len(names)} videos are missing" + ("; --yes drops them" if names else ""))
         return
-    with index.writing(wait=WAIT_SECONDS):
+    with index.writing() as writer:
         missing = set(index.offline()) & set(names)
-        index.forget(missing)
-    print(f"dropped {len(missing)} videos, {len(index.manifest.videos)} are left")
+        writer.forget(missing)
+    print(f"dropped {len(missing)} videos, {len(index.videos)} are left")
 
 
 @command(INDEX)
 def verify(options: Options) -> None:
     """Check all files of an index, and name the damaged ones."""
     index = Index.open(options.index)
-    damaged = index.verify() | packed.damaged(index.directory)
-    damaged |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
-    transcript_damage = said.damaged(index)
-    lines = [damage.line for damage in transcript_damage.values()]
-    for line in (*damaged.values(), *lines):
+    damaged = index.verify() | packed.damaged(index.directory) | said.damaged(index)
+    for line in damaged.values():
         print(printable(line))
     contents = index.contents()
-    paths = (index.text, index.text_copy, index.text_vectors)
     total = len(contents)
-    total += sum(os.path.lexists(path(content)) for content in contents for path in paths)
+    total += sum(os.path.lexists(index.text_vectors(content)) for content in contents)
+    total += 3  # the database, its copy, and the quantised embeddings
     with contextlib.suppress(OSError):  # listed by `packed.damaged`
         total += len(packed.own_files(index.directory))
-    if damaged or transcript_damage:
+    if damaged:
         repair = command_line("search", "index", index.root, f"--index={options.index}")
-        count = len(damaged) + len(lines)
-        repairable = len(damaged)
-        repairable += sum(damage.is_mended for damage in transcript_damage.values())
-        remedy = f"{repair} restores them"
-        if repairable < count:
-            remedy = f"{repair} restores {repairable}; see above for the others"
-        raise DamagedError(f"{count} of {total} files are damaged: {remedy}")
-    print(f"{total} files are intact")
+        raise DamagedError(f"{len(damaged)} of {total} parts are damaged: {repair} restores them")
+    print(f"{total} parts are intact")
 
 
 @command(INDEX, *RANKER)

@@ -14,8 +14,7 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.search.demo.drawing import frames_for_training, write_video
 from hlformer_jax.search.demo.scenes import Story, stories
 from hlformer_jax.search.encoder import load_encoder
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.ingest.extract import index_folder
 
 NOTE, MADE_BY = "demo.json", "hlformer_jax.search demo"
@@ -164,7 +163,7 @@ def index_videos(out: Path, report: Callable[[str], None], encoder_folder: Path)
     """Update DIR/index, the index of DIR/videos."""
     encoder, places = load_encoder(encoder_folder)
     directory = out / "index"
-    if (directory / storage.MANIFEST).exists():
+    if database.is_begun(directory):
         index = Index.open(directory)
     else:
         index = Index.create(directory, out / "videos", encoder, places=places)

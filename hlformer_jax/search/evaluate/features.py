@@ -11,7 +11,7 @@ from hlformer_jax.data import extracted, source
 from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.evaluate.captions import Caption
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 
 _TEXTS_AT_ONCE = 256
 
@@ -43,9 +43,7 @@ def write_features(
       DataError: if no video of the captions is indexed, or a split is empty.
       OSError: if the folder cannot be written.
     """
-    contents = {
-        video: record.content for video, record in index.manifest.videos.items() if record.indexed
-    }
+    contents = {video: record.content for video, record in index.videos.items() if record.indexed}
     captions = [caption for caption in captions if caption.is_visual and caption.video]
     captioned = {caption.video for caption in captions}
     if missing := sorted(captioned - contents.keys()):
@@ -78,9 +76,9 @@ def write_features(
     parents = extracted.parents_of(splits)
     for parent_texts in parents.values():
         texts |= parent_texts
-    facts = index.manifest.encoder
+    facts = index.encoder
     slug = re.sub(r"[^0-9A-Za-z._-]+", "-", facts.name).strip(".-") or "encoder"
-    about = {**dataclasses.asdict(facts), "fps": index.manifest.fps}
+    about = {**dataclasses.asdict(facts), "fps": index.fps}
     videos = sorted({caption.video for caption in captions})
     vectors = ((video, index.read(contents[video]).vectors) for video in videos)
     words = encode_tokens(encoder, texts)

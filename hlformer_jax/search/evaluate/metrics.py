@@ -15,7 +15,7 @@ from hlformer_jax.search.evaluate.threshold import (
     auc,
     error_rates,
 )
-from hlformer_jax.search.index.database import Entry
+from hlformer_jax.search.index import Entry
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.text import suggestion

@@ -22,8 +22,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import Level
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import Threshold
 from hlformer_jax.search.signals import rankers
 
 
@@ -107,7 +107,7 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
     Raises:
       SearchError: if there are too few captions for this rate, or another process writes.
     """
-    frames, levels = sum(record.frames for record in index.records().values()), {}
+    frames, thresholds = sum(record.frames for record in index.records().values()), {}
     for name in [name for name in rankers.LABELS if name in separations] if percent else ():
         absent = separations[name].absent
         if not np.isfinite(absent).all():
@@ -118,8 +118,8 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
                 f"a rate of {percent:g} % needs at least {math.ceil(100 / percent) - 1} visual"
                 f" captions (got {len(absent)}): add captions or raise the rate"
             )
-        levels[name] = Level(threshold, percent, len(absent), frames)
-    if percent and not levels:
+        thresholds[name] = Threshold(threshold, percent, len(absent), frames)
+    if percent and not thresholds:
         raise SearchError("cannot calibrate: no caption is a single sentence about a picture")
-    with index.writing():
-        index.manifest.levels = index.manifest.levels | levels if percent else {}
+    with index.writing() as writer:
+        writer.set_thresholds(index.thresholds | thresholds if percent else {})

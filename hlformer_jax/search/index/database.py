@@ -1,719 +1,630 @@
-"""An index on the disk: a manifest, and one file for each content that was seen.
+"""The SQLite file of an index: its schema, transactions, checksum, copy and migration.
 
-    DIR/manifest.json       what made the vectors, and the record of every path (`storage`)
-    DIR/videos/DIGEST.npz   the vectors of one content, named by its digest
-    DIR/texts/              what is said in it, and vectors of that (`said`)
-    DIR/packed/             matrices that searches map into memory (`packed`); made anew at need
-    DIR/.lock               held by the process that writes
+    .hlformer-index    marks a directory as an index
+    index.db           everything but embeddings
+    index.db.bak       a copy of index.db, made after each run that changed it
+    index.sums         version and SHA-256 of both, under a checksum of its own
+    index.db.damaged   a damaged index.db that its copy has replaced
+    .lock              held by the process that indexes
 
-Without its mark nothing in a directory is touched. Every file is written beside its place, brought
-to the disk and renamed; a reader needs no lock. Nothing but files of these full names, and drafts
-of them, is ever written or deleted.
+SQLite has no checksum of its own. Each transaction raises the version in `settings`, and index.sums
+holds the digest of the file of one version: where the versions are equal and the digests differ,
+the file was damaged. The file is read for this by SQLite: closing another descriptor of it would
+release the locks of this process.
 
-Paths of equal content have a record each and share the file. The id of a record is the beginning of
-its content's digest; a second path of the same content has an id made of both. An id stays while
-its path or its content does.
-
-A video that is not where it was is offline: its record and its vectors stay until `prune`.
+SQLite's rollback journal is used and no write-ahead log: the index is then one file whenever nobody
+writes, which can be copied, lies on any disk, and is read where nothing can be written. Readers
+fetch what they need at once, so that they hold no writer up.
 """
 
 import contextlib
 import errno
 import hashlib
-import itertools
 import os
+import sqlite3
+import threading
 import time
-import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hlformer_jax import files
-from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.cli import command_line
 from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.storage import (
-    EncoderFacts,
-    Manifest,
-    Record,
-    Stamp,
-    VectorFile,
-    VideoArrays,
-)
-from hlformer_jax.text import suggestion
+from hlformer_jax.search.index.sealed import seal, unseal
 
-WAIT_SECONDS = 5.0
-"""How long short changes, as of tags, wait for another writer."""
+MARK, DATABASE, COPY, SUMS = ".hlformer-index", "index.db", "index.db.bak", "index.sums"
+DAMAGED, LOCK = "index.db.damaged", ".lock"
+OLDER = "manifest.json", "manifest.previous.json"
+"""Files by which an index of the format before SQLite is known."""
+
+FORMAT = 4
+"""Version of the schema; one of a newer version is refused."""
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+"""Steps that bring a database from the format that is their key to the next one."""
+
+APPLICATION = 0x686C6678
+"""The application id of the database, by which it is told from another program's."""
+
+WAIT_SECONDS = 30.0
+"""How long a transaction waits for that of another process."""
 
 LOCK_POLL_SECONDS = 0.02
-"""Time between two tries of a lock that another holds."""
+"""Time between two tries of a lock that another process holds."""
+
+_MARKED = b"The index of a video search by hlformer_jax; its files are its own.\n"
+
+_SCHEMA = """
+CREATE TABLE settings (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE roots (name BLOB PRIMARY KEY, path BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE contents (
+    hash TEXT PRIMARY KEY CHECK (length(hash) = 64),
+    duration REAL NOT NULL, recorded REAL NOT NULL, warning TEXT NOT NULL,
+    first_row INTEGER NOT NULL UNIQUE, frames INTEGER NOT NULL CHECK (frames > 0),
+    checksum TEXT NOT NULL, rounded_checksum TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE paths (
+    root BLOB NOT NULL REFERENCES roots(name), path BLOB NOT NULL,
+    id TEXT NOT NULL UNIQUE,
+    content TEXT NOT NULL, size INTEGER NOT NULL,
+    modified_ns INTEGER NOT NULL, changed_ns INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('indexed', 'failed')), reason TEXT NOT NULL,
+    embedded TEXT GENERATED ALWAYS AS (CASE state WHEN 'indexed' THEN content END) VIRTUAL
+        REFERENCES contents(hash),
+    PRIMARY KEY (root, path)
+) WITHOUT ROWID;
+CREATE INDEX paths_content ON paths(content);
+CREATE TABLE exclusions (
+    root BLOB NOT NULL REFERENCES roots(name), path BLOB NOT NULL, content TEXT NOT NULL,
+    PRIMARY KEY (root, path)
+) WITHOUT ROWID;
+CREATE INDEX exclusions_content ON exclusions(content);
+CREATE TABLE tags (
+    content TEXT NOT NULL, key TEXT NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (content, key)
+) WITHOUT ROWID;
+CREATE TABLE thresholds (
+    ranker TEXT PRIMARY KEY, above REAL NOT NULL, false_alarms REAL NOT NULL,
+    captions INTEGER NOT NULL, frames INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE cues (
+    content TEXT NOT NULL REFERENCES contents(hash) ON DELETE CASCADE, position INTEGER NOT NULL,
+    source TEXT NOT NULL, facts TEXT NOT NULL, cues TEXT NOT NULL, PRIMARY KEY (content, position)
+) WITHOUT ROWID;
+CREATE TABLE partial_recognitions (
+    content TEXT PRIMARY KEY REFERENCES contents(hash) ON DELETE CASCADE,
+    model TEXT NOT NULL, state TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE subtitle_problems (file BLOB NOT NULL, reason TEXT NOT NULL, video BLOB NOT NULL);
+"""
 
 
 class LockedError(SearchError):
     """Another process writes to an index."""
 
 
-class Entry(NamedTuple):
-    """A video of an index."""
+class Database:
+    """The database of an index, or the copy of it that stands in for a damaged one."""
 
-    id: str  # 16 hexadecimal digits, of the content's fingerprint
-    video: str  # its name (`storage.Manifest`): the path below the indexed folder, with slashes
-    folder: str  # of `video`; "" for the indexed folder itself
-    path: Path  # absolute
-    size: int  # bytes
-    modified: float  # time of its last modification, seconds since the epoch
-    duration: float  # seconds; 0 where it failed
-    frames: int  # that were encoded
-    state: str  # "indexed", "failed", or "offline" where its file is not there now
-    reason: str  # why it failed, or what of it could not be used; "" where all is well
-    recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
-    tags: tuple[str, ...] = ()  # that it was given, sorted; FAVOURITE is one
-    content: str = ""  # the SHA-256 of all its bytes; "" where it could not be read
-
-    @property
-    def date(self) -> float:
-        """When it was recorded or else last modified, seconds since the epoch."""
-        return self.recorded or self.modified
-
-    @property
-    def date_of(self) -> str:
-        """What `date` is: "recording", or "file" for that of its last modification."""
-        return "recording" if self.recorded else "file"
-
-
-class Index:
-    """An index: its directory, and what it knows."""
-
-    def __init__(self, directory: Path, known: Manifest, note: str = "") -> None:
-        self.directory, self.manifest = directory, known
-        self.notes = [note] if note else []  # what of it is damaged, and what stands in for that
-        self._written = False  # whether the manifest on the disk is to be read before a change
-        self._newest = False  # whether that one is whole
-        # For the one who writes: paths by id and by content, and contents whose files name others.
-        self._owners: dict[str, str] = {}
-        self._sharing: dict[str, set[str]] = {}
-        self._renamed: set[str] = set()
-        self._forgotten: set[str] = set()  # contents whose vectors may go once that is saved
-
-    @classmethod
-    def create(
-        cls,
-        directory: Path,
-        root: Path,
-        encoder: Encoder,
-        fps: float = 1.0,
-        places: tuple[str, ...] = (),
-    ) -> "Index":
-        """Makes an index without videos.
-
-        Args:
-          directory: a new or empty directory, or an index of which nothing is known any more.
-          root: the folder of the videos.
-          encoder: the encoder (`hlformer_jax.encoders`).
-          fps: frames a second.
-          places: where the encoder can be loaded from.
-
-        Raises:
-          SearchError: when the directory holds something else, or the rate is no positive number.
-          OSError: when it cannot be written.
-        """
-        check_rate(fps)
-        directory = Path(directory)
-        storage.check_place(directory)
-        known = Manifest(str(root.resolve()), EncoderFacts.of(encoder, places), float(fps))
-        index = cls(directory, known)
-        with index.writing():
-            return index
-
-    @classmethod
-    def open(cls, directory: Path) -> "Index":
-        """Opens an index; reads the manifest alone, unless that is damaged.
-
-        Then `storage.read_manifest` says what stands in for it, and videos whose vectors it does
-        not name get records; `notes` says so.
+    def __init__(self, directory: Path) -> None:
+        """Open it, from its copy where it must be.
 
         Raises:
           SearchError: when there is none, or it is of another format.
-          DamagedError: when nothing is known of what the index was.
+          DamagedError: when it is damaged or missing, and so is its copy.
+          UnreadableError: when both cannot be read now.
         """
-        directory = Path(directory)
-        index = cls(directory, *storage.read_manifest(directory))
-        index._written, index._newest = True, not index.notes
-        if index.notes:
-            index._take_stock()
-        return index
+        self.directory, self._path = directory, directory / DATABASE
+        self.note = ""  # a line about the damage, where the copy stands in
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+        self._lock = threading.RLock()
+        self._is_unreadable = False
+        self._damaged: tuple[int, ...] = ()  # identity of the file that the copy stands in for
+        _check_directory(directory)
+        self._connect_any()
 
-    @property
-    def root(self) -> Path:
-        """The folder of the videos."""
-        return Path(self.manifest.root)
-
-    @property
-    def roots(self) -> dict[str, Path]:
-        """All folders of videos by their names; that of the first is empty."""
-        further = {name: Path(root) for name, root in self.manifest.roots.items()}
-        return {"": self.root} | further
-
-    def path(self, name: str) -> Path:
-        """The absolute path of a video; of a folder that is not known any more, one of nothing."""
-        root, own = storage.split_name(name)
-        return self.roots.get(root, self.directory / "unknown folder" / root) / own
-
-    def name_below(self, path: Path) -> str | None:
-        """The name of a file by its absolute path; None outside of all folders."""
-        for name, root in self.roots.items():
-            if path.is_relative_to(root):
-                own = path.relative_to(root).as_posix()
-                return f"{name}//{own}" if name else own
-        return None
-
-    def is_there(self, root: str) -> bool:
-        """Whether a folder is; of a disk that is not mounted, none or an empty one is left."""
-        place = self.roots.get(root, Path())
-        with contextlib.suppress(OSError), os.scandir(place) as entries:
-            return place != Path() and next(entries, None) is not None
-        return False
-
-    def is_missing(self, root: str) -> bool:
-        """Whether a folder is known to be gone, or is empty; not where it cannot be read."""
-        place = self.roots.get(root, Path())
-        try:
-            with os.scandir(place) as entries:
-                return next(entries, None) is None
-        except OSError:
-            return files.is_gone(place, follow=True)
-
-    def add_root(self, folder: Path) -> str:
-        """Records a further folder, of an absolute path; returns its name. Under the lock."""
-        self.check_root(folder)
-        name = wanted = folder.name or "root"
-        taken = self.manifest.roots
-        for number in itertools.count(2):
-            if name not in taken and not os.path.lexists(self.root / name):
-                break
-            name = f"{wanted}-{number}"
-        taken[name] = str(folder)
-        return name
-
-    def check_root(self, folder: Path, instead_of: str | None = None) -> None:
-        """Refuses a folder that holds one of the index, or lies in one: no video is there twice."""
-        for name, root in self.roots.items():
-            if name != instead_of and (root.is_relative_to(folder) or folder.is_relative_to(root)):
-                raise SearchError(
-                    f"{folder} and {root}, a folder of this index, hold the same files: name a"
-                    " folder beside it"
-                )
-
-    @property
-    def period(self) -> float:
-        """Seconds between two frames."""
-        return 1 / self.manifest.fps
-
-    def check_encoder(self, encoder: Encoder) -> None:
-        """Refuses an encoder that is not the one of the index."""
-        ours, theirs = self.manifest.encoder, EncoderFacts.of(encoder)
-        for field in ("fingerprint", "preprocessing", "width"):
-            if getattr(ours, field) != getattr(theirs, field):
-                raise SearchError(
-                    f"{self.directory} was made by the encoder {ours.name!r}, and {theirs.name!r}"
-                    f" has another {field}: give --encoder={ours.name}, or a new --index"
-                )
-
-    def entries(self) -> list[Entry]:
-        """All videos, in the order of their paths; looks which of them are there."""
-        paths = {name: self.path(name) for name in sorted(self.manifest.videos)}
-        entries, away = [], absent(paths)
-        for name, path in paths.items():
-            one = self.manifest.videos[name]
-            entries.append(Entry(
-                one.id, name, name.rpartition("/")[0].rstrip("/"), path, one.size,
-                one.modified_ns / 1e9, one.duration, one.frames,
-                "offline" if name in away and one.indexed else one.state, one.reason, one.recorded,
-                tuple(self.manifest.tags.get(one.content, ())), one.content,
-            ))  # fmt: skip
-        return entries
-
-    def name_of(self, video: str) -> str:
-        """The path, as a record names it, of a video of that path, absolute or not, or id."""
-        known = self.manifest.videos
-        for name in (video, self.name_below(Path(os.path.abspath(video))) or ""):
-            if name in known:
-                return name
-        for name, record in known.items():
-            if record.id == video:
-                return name
-        raise SearchError(f"{self.directory} holds no video {video!r}{suggestion(video, known)}")
-
-    def offline(self) -> list[str]:
-        """The paths of videos that have vectors and are not there now, sorted."""
-        return [entry.video for entry in self.entries() if entry.state == "offline"]
-
-    def summary(self) -> dict[str, Any]:
-        """What the index holds: counts, seconds and bytes, and what made it."""
-        records = self.manifest.videos.values()
-        indexed = [record for record in records if record.indexed]
-        return {
-            "index": str(self.directory),
-            "folder": self.manifest.root,
-            "folders": self.manifest.roots,
-            "encoder": self.manifest.encoder.name,
-            "fps": self.manifest.fps,
-            "checkpoint": self.manifest.checkpoint,
-            "videos": len(indexed),
-            "offline": len(self.offline()),
-            "failed": len(records) - len(indexed),
-            "removed": len(self.manifest.excluded),
-            "frames": sum(record.frames for record in indexed),
-            "seconds": sum(record.duration for record in indexed),
-            "bytes": sum(record.bytes for record in self.records().values()),
-        }
-
-    def records(self) -> dict[str, Record]:
-        """A record of each content that is indexed, in the order of the contents."""
-        indexed = (one for one in self.manifest.videos.values() if one.indexed)
-        return dict(sorted({one.content: one for one in indexed}.items()))
-
-    def contents(self) -> list[str]:
-        """The contents that are indexed, sorted."""
-        return list(self.records())
-
-    def file(self, content: str) -> Path:
-        """Where the vectors of a content lie."""
-        return self.directory / "videos" / f"{content}.npz"
-
-    def text(self, content: str) -> Path:
-        """Where what is said in a content lies (`said`)."""
-        return self.directory / "texts" / f"{content}.json"
-
-    def text_vectors(self, content: str) -> Path:
-        """Where the vectors of what is said in a content lie."""
-        return self.text(content).with_suffix(".vectors")
-
-    def partial_text(self, content: str) -> Path:
-        """Return where the part of a content lies that was recognised so far (`recognition`)."""
-        return self.text(content).with_suffix(".partial")
-
-    def text_copy(self, content: str) -> Path:
-        """Return the place of the copy of a transcript in which something was recognised."""
-        return self.text(content).with_suffix(".copy.json")
-
-    def load(self, content: str) -> VectorFile:
-        """The file of a content's vectors.
+    @classmethod
+    def create(cls, directory: Path, settings: dict[str, Any], root: Path) -> "Database":
+        """Make the database of an index without videos; one that is damaged is moved aside.
 
         Raises:
-          DamagedError: when it is missing, damaged, or of another content, encoder or rate.
+          SearchError: when the directory holds something else, or an index.
+          OSError: when it cannot be written.
         """
-        path = self.file(content)
-        try:
-            whole = storage.read_vectors(path)
-            if whole.facts.get("content") != content or not storage.same_maker(
-                self.manifest, whole.facts
-            ):
-                raise DamagedError(f"{path} is not of this index")
-            return whole
-        except DamagedError as error:
-            line = f"{error}: index the folder again to make it anew"
-            raise type(error).of({content: line}) from None
-
-    def read(self, content: str) -> VideoArrays:
-        """The vectors of a content; raises as `load`."""
-        return self.load(content).arrays
-
-    def check(self, contents: Iterable[str]) -> None:
-        """Reads the vectors of contents through; the DamagedError names all that are damaged."""
-        wrong: dict[str, str] = {}
-        for content in contents:
+        check_place(directory)
+        if is_begun(directory):
             try:
-                self.load(content)
-            except DamagedError as error:
-                wrong |= error.contents
-        if wrong:
-            raise DamagedError.of(wrong)
+                cls(directory)
+            except UnreadableError:
+                raise
+            except DamagedError:  # and so is its copy: nothing is known of it any more
+                pass
+            else:
+                raise SearchError(f"{directory} is an index: open it, or choose another --index")
+        files.write_bytes(directory / MARK, _MARKED + b"format 4 or later\n")
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        with contextlib.closing(connection):
+            connection.executescript(_SCHEMA)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
+            counters = {"version": 1, "generation": 1, "rows_end": 0, "transcripts": ""}
+            connection.executemany("INSERT INTO settings VALUES (?, ?)", counters.items())
+            connection.execute("INSERT INTO roots VALUES (x'', ?)", [os.fsencode(root)])
+            _replace_database(directory, connection.serialize())
+        database = cls(directory)
+        database.finish()
+        return database
+
+    def _connect_any(self) -> None:
+        """Open the database, or its copy where it is damaged."""
+        try:
+            self._connect(DATABASE)
+        except DamagedError as error:
+            copy = self.directory / COPY
+            try:
+                self._connect(COPY)
+            except DamagedError:
+                raise error from None
+            self._is_unreadable = isinstance(error, UnreadableError)
+            self._damaged = _identity(self._path)
+            copied = time.strftime("%Y-%m-%d %H:%M", time.localtime(_modified(copy)))
+            self.note = f"{error}: its copy of {copied} is used"
+            if not self._is_unreadable:
+                self.note += (
+                    "; index the folder again to mend it, and transcribe what was recognised since"
+                )
+
+    def _connect(self, name: str) -> None:
+        """Open one of both files, and check it against its checksum.
+
+        Raises:
+          DamagedError: when it is damaged.
+        """
+        path = self.directory / name
+        with _translate_errors(path):
+            connection, self._inode = _open(path, is_copy=name == COPY)
+            try:
+                user_version = _value(connection, "PRAGMA user_version")
+                if _value(connection, "PRAGMA application_id") != APPLICATION:
+                    raise sqlite3.DatabaseError("it is another program's")
+                if user_version > FORMAT:
+                    raise SearchError(
+                        f"{path} is of format {user_version}, and this version reads {FORMAT}:"
+                        " update hlformer-jax, or index again into another directory"
+                    )
+                _check_sum(self.directory, name, connection)
+                if user_version < FORMAT:
+                    _migrate(connection, user_version)
+            except BaseException:
+                connection.close()
+                raise
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = connection
+
+    def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a query.
+
+        Raises:
+          DamagedError: when the database is damaged, and so is its copy.
+        """
+        with self._lock:
+            connection = self._current()
+            try:
+                with _translate_errors(self._path):
+                    return connection.execute(statement, values).fetchall()
+            except DamagedError:  # since it was opened
+                if connection.in_transaction or self.note:
+                    raise
+            self._connect_any()
+            with _translate_errors(self._path):
+                return self._current().execute(statement, values).fetchall()
+
+    def setting(self, name: str) -> Any:
+        """Return the value of a setting."""
+        [[value]] = self.select("SELECT value FROM settings WHERE name = ?", [name])
+        return value
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """A value that differs after every change of the database, by any process."""
+        version = self.setting("version")
+        return self._inode, version
 
     @contextlib.contextmanager
-    def writing(self, partial: bool = False, wait: float = 0.0) -> Iterator[None]:
-        """Keeps other writers out, and saves the manifest at the end of the block.
-
-        An error in the block, or in saving, leaves the manifest as it was. With `partial` what was
-        changed before the error is saved: for runs each of whose steps is whole by itself.
-        Vectors that no record names, as after a killed run or with an older manifest, get records.
-
-        Args:
-          partial: whether to save after an error too.
-          wait: seconds to wait for another writer.
-
-        Raises:
-          LockedError: when another process writes.
-          SearchError: when the disk is full, or read-only.
-          DamagedError: when the manifest has been damaged since the index was opened.
-        """
-        try:
-            with contextlib.ExitStack() as stack:
-                self._lock(stack, wait)
-                storage.check_readable(self.directory)
-                if self._written:
-                    now = Index.open(self.directory)
-                    now.manifest.root = now.manifest.root or self.manifest.root
-                    self.manifest, self._newest = now.manifest, now._newest
-                if not self._newest:
-                    storage.check_replaced(self.directory)
-                self._clear_drafts()
-                self._take_stock()
-                self._renamed.clear()
-                self._forgotten.clear()
-                before = self.manifest.copy()
-                try:
-                    yield
-                    self._rename()
-                    self.save()
-                except BaseException:
-                    if partial:
-                        self.save()
-                    else:
-                        self.manifest = before
-                    raise
-                # A manifest never names what is not there.
-                self._discard(self._forgotten)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                why = "is full: make room, and the same command goes on"
-            elif error.errno == errno.EROFS:
-                why = "is read-only: make it writable, or copy the index to another disk"
-            else:
-                raise
-            raise SearchError(f"the disk of {self.directory} {why}") from None
-
-    def _lock(self, stack: contextlib.ExitStack, wait: float) -> None:
-        """Hold the lock of the directory until the stack is closed.
-
-        Raises:
-          LockedError: when another process still has it after so many seconds.
-        """
-        deadline = time.monotonic() + wait
-        while True:
-            try:
-                stack.enter_context(files.lock(self.directory))
+    def reading(self) -> Iterator[tuple[int, int] | None]:
+        """Let all queries of the block see the same state; give that, or None within a change."""
+        with self._lock, _translate_errors(self._path):
+            if self._current().in_transaction:
+                yield None
                 return
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise LockedError(
-                        f"another process is writing to {self.directory}: wait until it has ended"
-                    ) from None
-            time.sleep(LOCK_POLL_SECONDS)
+            self.setting("version")  # which turns to the copy where that must be
+            connection = self._current()
+            connection.execute("BEGIN")
+            try:
+                yield self.state
+            finally:
+                connection.execute("ROLLBACK")
 
-    def save(self) -> None:
-        """Writes the manifest; under the lock of `writing`."""
-        self.manifest.write(self.directory, keep=self._newest)
-        self._written = self._newest = True
-
-    def keep(self, content: str, arrays: VideoArrays, paths: Mapping[str, Stamp]) -> None:
-        """Writes the vectors of a content, then records its paths; under the lock of `writing`."""
-        records = {name: self.manifest.videos[name] for name in self._sharing.get(content, ())}
-        taken: set[str] = set()
-        for name, stamp in paths.items():
-            if name not in records:
-                identity = self._id(name, content, taken)
-                records[name] = Record(identity, content, *stamp, "failed")
-                taken.add(identity)
-        self._write(content, arrays, records, paths)
-        self._renamed.discard(content)
-
-    def _write(
-        self,
-        content: str,
-        arrays: VideoArrays,
-        records: Mapping[str, Record],
-        stamps: Mapping[str, Stamp],
-    ) -> None:
-        facts = self.manifest.facts(content, records)
-        file = storage.write_vectors(self.file(content), arrays, facts)
-        for name, record in records.items():
-            stamp = stamps.get(name, record.stamp)
-            self._put(name, Record(record.id, content, *stamp, "indexed", **file.about))
-
-    def record(self, name: str, content: str, stamp: Stamp, about: Mapping[str, Any]) -> None:
-        """Records a path whose vectors are on the disk (`VectorFile.about`)."""
-        self._put(name, Record(self._id(name, content), content, *stamp, "indexed", **about))
-
-    def record_failure(self, name: str, content: str, stamp: Stamp, reason: str) -> None:
-        """Records why a path could not be indexed."""
-        self._put(name, Record(self._id(name, content), content, *stamp, "failed", reason))
-
-    def move(self, name: str, to: str) -> None:
-        """Records that a video has another path now; its id stays."""
-        record = self.manifest.videos[name]
-        storage.check_record(to, record)
-        self.drop(name)
-        self._put(to, record)
-
-    def paths(self, content: str) -> set[str]:
-        """The paths of a content; under the lock of `writing`."""
-        return set(self._sharing.get(content, ())) if content else set()
-
-    def drop(self, name: str) -> None:
-        """Forgets a path; its vectors stay until `discard_unused`."""
-        self._renamed.add(self._pop(name).content)
-
-    def forget(self, names: Collection[str]) -> None:
-        """Forgets paths, and the vectors that no other has; under the lock of `writing`.
-
-        The vectors are deleted once the manifest without them is saved.
-        """
-        for name in names:
-            self._forgotten.add(self.manifest.videos[name].content)
-            self.drop(name)
-
-    def remove(self, videos: Collection[str]) -> int:
-        """Takes videos out until they are added again, and further folders; the files stay.
-
-        A video stays out under its path, and under any other that its content is moved to.
+    @contextlib.contextmanager
+    def transaction(self, wait: float = WAIT_SECONDS) -> Iterator[sqlite3.Connection]:
+        """Make a change that is complete, or not made where the block raises an error.
 
         Args:
-          videos: paths or ids of videos, or the paths of further folders.
-
-        Returns:
-          How many videos that were.
+          wait: seconds to wait for the transaction of another process.
 
         Raises:
-          SearchError: when one is not in the index, or another process writes.
+          LockedError: when another process still writes then.
+          SearchError: when the disk is full, or read-only.
+          UnreadableError: when the database cannot be read now.
         """
-        with self.writing(wait=WAIT_SECONDS):
-            known, given = self.manifest, {one: os.path.abspath(one) for one in videos}
-            folders = {name for name, root in known.roots.items() if root in given.values()}
-            roots = set(known.roots.values())
-            names = {self.name_of(one) for one, place in given.items() if place not in roots}
-            for name in names:
-                self.exclude(name, known.videos[name].content)
-            names |= {one for one in known.videos if storage.split_name(one)[0] in folders}
-            self.forget(names)
-            for folder in folders:
-                del known.roots[folder]
-            for name in [x for x in known.excluded if storage.split_name(x)[0] in folders]:
-                known.excluded.discard(name)
-                known.excluded_contents.pop(name, None)
-            return len(names)
-
-    def exclude(self, name: str, content: str) -> None:
-        """Records that a path, and its content unless "", was removed; under the lock."""
-        self.manifest.excluded.add(name)
-        if content:
-            self.manifest.excluded_contents[name] = content
-
-    def include(self, name: str, content: str = "") -> None:
-        """Forgets that a path was removed, and its content where that has gone; under the lock."""
-        removed = self.manifest.excluded_contents
-        content = content or removed.get(name, "")
-        same = [other for other, own in removed.items() if content and own == content]
-        gone = [other for other in same if files.is_gone(self.path(other))]
-        for other in {name, *gone}:
-            self.manifest.excluded.discard(other)
-            removed.pop(other, None)
-
-    def is_removed(self, name: str, content: str) -> bool:
-        """Whether the content of a path was removed before; then the path is too. Under the lock.
-
-        A copy of a removed video is not, where another path of that content is in the index.
-        """
-        removed = self.manifest.excluded_contents
-        same = [other for other, own in removed.items() if own == content]
-        record = self.manifest.videos.get(name)
-        if not same or record is not None and record.content == content:
-            return False
-        moved = [
-            other for other in same
-            if self.is_there(storage.split_name(other)[0])
-            and files.is_gone(self.path(other))
-        ]  # fmt: skip
-        if not moved and self.paths(content):
-            return False
-        if record is not None:
-            self.forget([name])
-        self.exclude(name, content)
-        for other in moved:
-            self.manifest.excluded.discard(other)
-            removed.pop(other, None)
-        return True
-
-    def _pop(self, name: str) -> Record:
-        record = self.manifest.videos.pop(name)
-        self._owners.pop(record.id, None)
-        self._sharing[record.content].discard(name)
-        return record
-
-    def tag(self, names: Iterable[str], add: Iterable[str] = (), drop: Iterable[str] = ()) -> None:
-        """Gives tags to videos and takes others from them; under the lock of `writing`.
-
-        Videos of equal content share their tags, in which no letter's case counts. They stay when a
-        video moves, is replaced at its path, or is removed and added again.
-        """
-        new = {tag_key(text): _tag(text) for text in add}
-        dropped = {tag_key(_tag(text)) for text in drop}
-        contents = {name: self.manifest.videos[name].content for name in names}
-        for name, content in contents.items():
-            if not content:
-                raise SearchError(f"{name} could not be read, and is not tagged")
-        for content in contents.values():
-            own = {tag_key(tag): tag for tag in self.manifest.tags.get(content, ())} | new
-            kept = sorted(tag for key, tag in own.items() if key not in dropped)
-            self.manifest.tags |= {content: kept}
-            if not kept:
-                del self.manifest.tags[content]
-
-    def verify(self) -> dict[str, str]:
-        """Reads all vectors through; what is wrong, by the name of the damaged file."""
-        wrong: dict[str, str] = {}
-        for content, record in self.records().items():
+        self._mend()
+        with self._lock, _translate_errors(self._path):
+            connection = self._current()
+            connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait)}")
+            connection.execute("BEGIN IMMEDIATE")
             try:
-                if not matches(record, self.load(content).about):
-                    line = f"{self.file(content)} is not what the manifest says: index again"
-                    wrong[self.file(content).name] = line
+                before = connection.total_changes
+                yield connection
+                if connection.total_changes != before:
+                    connection.execute(
+                        "UPDATE settings SET value = value + 1 WHERE name = 'version'"
+                    )
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def running(self, wait: float = 0.0) -> Iterator[None]:
+        """Keep out other processes that index; transactions of others go on between ours.
+
+        Raises:
+          LockedError: when another process still indexes after so many seconds.
+        """
+        with contextlib.ExitStack() as stack:
+            _lock_directory(stack, self.directory, wait)
+            self._mend(is_locked=True)
+            for name in (MARK, DATABASE, COPY, SUMS):
+                _discard_drafts(self.directory, name)
+            try:
+                with _translate_errors(self._path):
+                    yield
+            finally:
+                self.finish()
+
+    def finish(self) -> None:
+        """Copy the database and note its checksum, unless that was done since the last change.
+
+        Raises:
+          SearchError: when the disk is full, or read-only.
+        """
+        with self._lock, _translate_errors(self._path):
+            sums = _read_sums(self.directory)
+            version = self.setting("version")
+            if {version} == {number for number, _ in sums.values()} and _has_digest(
+                self.directory / COPY, sums[COPY][1]
+            ):
+                return
+            version, content = _snapshot(self._current())
+            files.write_bytes(self.directory / COPY, content)
+            entry = [version, hashlib.sha256(content).hexdigest()]
+            files.write_bytes(self.directory / SUMS, seal({DATABASE: entry, COPY: entry}))
+
+    def damaged(self) -> dict[str, str]:
+        """Read both files through, and return a line for each that is damaged, by its name."""
+        lines = {DATABASE: self.note} if self.note else {}
+        for name in (DATABASE, COPY) if not self.note else (COPY,):
+            try:
+                with _translate_errors(self.directory / name):
+                    connection, _ = _open(self.directory / name, is_copy=name == COPY)
+                    with contextlib.closing(connection):
+                        _check_sum(self.directory, name, connection)
             except DamagedError as error:
-                wrong[self.file(content).name] = str(error)
-        return wrong
+                lines[name] = f"{error}: index the folder again to make it anew"
+        return lines
 
-    def discard_unused(self, contents: Collection[str] | None = None) -> None:
-        """Removes vectors, of these contents or of all, that no record names; under the lock."""
-        some = storage.contents(self.directory) if contents is None else contents
-        unused = set(some) - {*self.contents(), ""}
-        if contents is None:  # they may be whole, and have lost their records
-            unused -= {content for content in unused if self._is_unreadable(content)}
-        if unused:
-            self.save()  # a manifest never names what is not there
-        self._discard(unused)
+    def _current(self) -> sqlite3.Connection:
+        """Return the connection, to the file that has the database's name now."""
+        assert self._connection is not None
+        if self._connection.in_transaction:
+            return self._connection
+        if self.note:  # another process may have mended it
+            if self._is_unreadable or _identity(self._path) != self._damaged:
+                with contextlib.suppress(SearchError):
+                    self._connect(DATABASE)
+                    self.note, self._is_unreadable = "", False
+        elif _identity(self._path)[:1] not in ((), (self._inode,)):
+            self._connect(DATABASE)
+        return self._connection
 
-    def _is_unreadable(self, content: str) -> bool:
-        """Return whether the vectors of a content cannot be read now."""
-        try:
-            self.load(content)
-        except UnreadableError:
-            return True
-        except DamagedError:
-            pass
+    def _mend(self, is_locked: bool = False) -> None:
+        """Replace a damaged database by its copy before a change.
+
+        Raises:
+          UnreadableError: when it cannot be read now: it may be whole, and newer than its copy.
+        """
+        if self.note:
+            with self._lock:
+                self._current()
+        if not self.note and _identity(self._path):
+            return
+        if self._is_unreadable:
+            raise UnreadableError(f"{self._path} cannot be read: nothing is changed, try again")
+        check_exists(self.directory)
+        with contextlib.ExitStack() as stack, self._lock:
+            if not is_locked:
+                _lock_directory(stack, self.directory, 0.0)
+            assert self._connection is not None
+            with _translate_errors(self._path):
+                _replace_database(self.directory, self._connection.serialize())
+            self.note = ""
+            self._connect(DATABASE)
+
+
+def check_place(directory: Path) -> None:
+    """Refuse a directory that is neither new or empty nor an index.
+
+    Raises:
+      SearchError: saying what it holds.
+      OSError: when it cannot be listed.
+    """
+    try:
+        children = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise SearchError(f"{directory} is not a directory: choose another --index") from None
+    foreign = [name for name in children if not _is_begun(directory, name)]
+    if foreign and not is_marked(directory):
+        raise SearchError(
+            f"{directory} holds other things ({foreign[0]}) and is not an index: choose another"
+            " --index"
+        )
+
+
+def is_marked(directory: Path) -> bool:
+    """Return whether a directory has the mark of an index."""
+    try:
+        return files.read_bytes(directory / MARK).startswith(_MARKED)
+    except OSError:
         return False
 
-    def _discard(self, contents: Iterable[str]) -> None:
-        """Delete the files of those contents that no record names."""
-        for content in set(contents) - {*self.contents(), ""}:
-            files.discard(self.file(content))
-            files.discard(self.text(content))
-            files.discard(self.text_copy(content))
-            files.discard(self.text_vectors(content))
-            files.discard(self.partial_text(content))
 
-    def _take_stock(self) -> None:
-        """Makes records of vectors that no record names."""
-        self._owners = {one.id: name for name, one in self.manifest.videos.items()}
-        self._sharing = {}
-        for name, one in self.manifest.videos.items():
-            self._sharing.setdefault(one.content, set()).add(name)
-        for content in sorted({*storage.contents(self.directory)} - {*self.contents()}):
-            try:
-                file = self.load(content)
-            except DamagedError:
-                continue
-            for name, (identity, stamp) in storage.paths_of(file.facts).items():
-                record = self.manifest.videos.get(name)
-                # Of two that say they are of one path, that of the later file is.
-                latest = stamp.changed_ns, True
-                older = record is None or (record.changed_ns, record.indexed) < latest
-                if name not in self.manifest.excluded and older:
-                    if record is not None or self._owners.get(identity, name) != name:
-                        identity = self._id(name, content)
-                    self._put(name, Record(identity, content, *stamp, "indexed", **file.about))
+def check_exists(directory: Path) -> None:
+    """Refuse the directory of an index that was there before.
 
-    def _rename(self) -> None:
-        """Brings the paths that files of vectors name up to date."""
-        for content in sorted(self._renamed):
-            known = {name: self.manifest.videos[name] for name in self.paths(content)}
-            known = {name: one for name, one in known.items() if one.indexed}
-            # OutputError: it is a link of a person.
-            with contextlib.suppress(DamagedError, files.OutputError):
-                if known and (file := self.load(content)).facts["paths"].keys() != known.keys():
-                    self._write(content, file.arrays, known, {})
-        self._renamed.clear()
-
-    def _clear_drafts(self) -> None:
-        """Removes what killed writers left; there is no other writer now."""
-        for folder, own in storage.OWN.items():
-            with contextlib.suppress(OSError):
-                for name in os.listdir(self.directory / folder):
-                    of = files.draft_target(name)
-                    path = self.directory / folder / name
-                    if of is not None and own.fullmatch(of) and path.is_file():
-                        path.unlink(missing_ok=True)
-
-    def _put(self, name: str, record: Record) -> None:
-        """Record a video: all that the manifest says of it, in one step."""
-        storage.check_record(name, record)
-        before = self.manifest.videos[name].content if name in self.manifest.videos else None
-        if before != record.content:
-            self._renamed |= {record.content} | ({before} if before is not None else set())
-            if record.content and before in self.manifest.tags:
-                self.manifest.tags.setdefault(record.content, self.manifest.tags[before])
-        if before is not None:
-            self._pop(name)
-        self.manifest.videos[name] = record
-        self._owners[record.id] = name
-        self._sharing.setdefault(record.content, set()).add(name)
-
-    def _id(self, name: str, content: str, taken: Collection[str] = ()) -> str:
-        """The id of a path: its content's, or where that is taken, one of both."""
-        before = self.manifest.videos.get(name)
-        if before is not None and content and before.content == content:
-            return before.id
-        identity = content[:16]
-        text = f"{content}\0".encode() + name.encode(errors="surrogateescape")
-        while not identity or identity in taken or self._owners.get(identity, name) != name:
-            text = hashlib.sha256(text).hexdigest().encode()
-            identity = text[:16].decode()
-        return identity
-
-
-def check_rate(fps: float) -> None:
-    """Refuses what is no positive number of frames a second, or a very large one."""
-    if not 0 < fps <= 1000:
-        raise SearchError(f"--fps={fps}: give a number of frames a second above 0, such as 1")
-
-
-FAVOURITE = "favourite"
-"""The tag that the page's star gives."""
-
-
-def _tag(text: str) -> str:
-    """A tag as it is kept: one line, single spaces, letters and accents as one."""
-    tag = unicodedata.normalize("NFC", " ".join(text.split()))
-    if not (tag.isprintable() and 0 < len(tag) <= 100):
-        raise SearchError(f"{text[:100]!r} is no tag: give 1 to 100 letters")
-    return tag
-
-
-def tag_key(tag: str) -> str:
-    """Return the form by which tags are compared: without case, letters and accents as one."""
-    folded = unicodedata.normalize("NFC", " ".join(tag.split())).casefold()
-    return unicodedata.normalize("NFC", folded)
-
-
-def matches(record: Record, about: Mapping[str, Any]) -> bool:
-    """Whether a record says of a file of vectors what the file is."""
-    return about.items() <= vars(record).items()
-
-
-def absent(paths: Mapping[str, Path]) -> set[str]:
-    """Which videos are not at their paths: deleted, moved, or on a disk that is away.
-
-    Each folder is listed once, which takes less than a look at every file.
+    Raises:
+      SearchError: when it was deleted or moved.
     """
-    there: dict[str, set[str]] = {}
-    missing = set()
-    for name, path in paths.items():
-        folder, _, own = name.rpartition("/")
-        if folder not in there:
-            there[folder] = set()
-            with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
-                for entry in entries:
-                    with contextlib.suppress(OSError):  # a link in a circle
-                        if entry.is_file():
-                            there[folder].add(entry.name)
-        if own not in there[folder]:
-            missing.add(name)
-    return missing
+    if not directory.is_dir():
+        raise SearchError(f"{directory} is not an index any more: it was deleted or moved")
+
+
+def is_begun(directory: Path) -> bool:
+    """Return whether a directory holds any of the files by which an index is known."""
+    names = (MARK, DATABASE, COPY, *OLDER)
+    return any(os.path.lexists(directory / name) for name in names)
+
+
+def index_around(path: Path) -> Path | None:
+    """Return the index in whose directory a path lies once links are followed, or None."""
+    real = Path(os.path.realpath(path))
+    marked = (place for place in (real, *real.parents) if is_marked(place))
+    return next(marked, None)
+
+
+def _is_begun(directory: Path, name: str) -> bool:
+    """Return whether a file is what a writer leaves that was killed before it marked the place."""
+    if name == LOCK:
+        return (directory / name).is_file() and not (directory / name).stat().st_size
+    return files.draft_target(name) == MARK
+
+
+def _check_directory(directory: Path) -> None:
+    """Refuse a directory that holds no index, or one of the format before SQLite."""
+    has_database = any(os.path.lexists(directory / name) for name in (DATABASE, COPY))
+    if has_database:
+        return
+    if any(os.path.lexists(directory / name) for name in OLDER):
+        raise SearchError(
+            f"{directory} holds an index of an older format: index the folder again into another"
+            " directory by --index; this one stays as it is"
+        )
+    if not is_marked(directory):
+        raise SearchError(
+            f"{directory} holds no index: make one with"
+            f" {command_line('search', 'index', 'FOLDER', f'--index={directory}')}"
+        )
+
+
+def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
+    """Connect to a database file that is there."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise DamagedError(f"{path} is missing") from None
+    if not os.path.isfile(path):
+        raise DamagedError(f"{path} is not a file")
+    mode = "ro&immutable=1" if is_copy else "rw"
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None,
+        check_same_thread=False,
+    )  # fmt: skip
+    connection.execute(f"PRAGMA busy_timeout = {int(1000 * WAIT_SECONDS)}")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA cache_spill = OFF")  # which would lock readers out early
+    return connection, status.st_ino
+
+
+def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> None:
+    """Compare a file with its checksum, or where that is of another version, check its structure.
+
+    Raises:
+      sqlite3.DatabaseError: when they differ.
+    """
+    known_version, known_digest = _read_sums(directory).get(name, (0, ""))
+    version, content = _snapshot(connection)
+    if version != known_version:
+        verdict = _value(connection, "PRAGMA quick_check(1)")
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+    elif hashlib.sha256(content).hexdigest() != known_digest:
+        raise sqlite3.DatabaseError("its checksum is another")
+
+
+def _snapshot(connection: sqlite3.Connection) -> tuple[int, bytes]:
+    """Return the version of a database and the content of its file, of the same moment."""
+    connection.execute("BEGIN")
+    try:
+        version = _value(connection, "SELECT value FROM settings WHERE name = 'version'")
+        return int(version), connection.serialize()
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _read_sums(directory: Path) -> dict[str, Any]:
+    """Return version and digest of both files; none where they are not known."""
+    try:
+        sums = unseal(files.read_bytes(directory / SUMS))
+        return {name: sums[name] for name in (DATABASE, COPY)}
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def _has_digest(path: Path, digest: str) -> bool:
+    """Return whether a file has a digest."""
+    try:
+        return hashlib.sha256(files.read_bytes(path)).hexdigest() == digest
+    except OSError:
+        return False
+
+
+def _migrate(connection: sqlite3.Connection, user_version: int) -> None:
+    """Bring an older database up to the format of this version."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for step in range(_value(connection, "PRAGMA user_version"), FORMAT):
+            if step not in MIGRATIONS:
+                raise sqlite3.DatabaseError(f"nothing is known of its format {step}")
+            MIGRATIONS[step](connection)
+        connection.execute("UPDATE settings SET value = value + 1 WHERE name = 'version'")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _replace_database(directory: Path, content: bytes) -> None:
+    """Write the file of a database whole, and keep the damaged one under another name."""
+    path = directory / DATABASE
+    if os.path.isfile(path):
+        os.replace(path, directory / DAMAGED)
+    # A journal of the file before would be played back into this one.
+    (directory / f"{DATABASE}-journal").unlink(missing_ok=True)
+    files.write_bytes(path, content)
+
+
+def _lock_directory(stack: contextlib.ExitStack, directory: Path, wait: float) -> None:
+    """Hold the lock of an index until the stack is closed.
+
+    Raises:
+      LockedError: when another process still has it after so many seconds.
+    """
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            stack.enter_context(files.lock(directory))
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise LockedError(_locked(directory)) from None
+        time.sleep(LOCK_POLL_SECONDS)
+
+
+def _discard_drafts(directory: Path, name: str) -> None:
+    """Delete the drafts of a file that killed writers left."""
+    with contextlib.suppress(OSError):
+        for draft in os.listdir(directory):
+            if files.draft_target(draft) == name and (directory / draft).is_file():
+                (directory / draft).unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """Return what differs between a file and one that has replaced or changed it; () for none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _value(connection: sqlite3.Connection, statement: str) -> Any:
+    """Return the only value of a query."""
+    row = connection.execute(statement).fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError("a row is missing")
+    return row[0]
+
+
+def _locked(directory: Path) -> str:
+    return f"another process is writing to {directory}: wait until it has ended"
+
+
+@contextlib.contextmanager
+def _translate_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite and of the disk into lines that name the index."""
+    try:
+        yield
+    except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+        raise
+    except sqlite3.Error as error:
+        raise _translated(path, error) from None
+    except OSError as error:
+        if (line := disk_problem(path.parent, error)) is None:
+            raise
+        raise SearchError(line) from None
+
+
+def disk_problem(directory: Path, error: OSError) -> str | None:
+    """Return a line about a full or read-only disk; None for another error."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return _full(directory)
+    return _read_only(directory) if error.errno == errno.EROFS else None
+
+
+def _full(directory: Path) -> str:
+    return f"the disk of {directory} is full: make room, and the same command goes on"
+
+
+def _read_only(directory: Path) -> str:
+    return (
+        f"the disk of {directory} is read-only: make it writable, or copy the index to another disk"
+    )
+
+
+def _translated(path: Path, error: sqlite3.Error) -> SearchError:
+    """Return the error of an index for one of SQLite."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    reason = " ".join(str(error).split())
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return LockedError(_locked(path.parent))
+    if code == sqlite3.SQLITE_FULL:
+        return SearchError(_full(path.parent))
+    if code == sqlite3.SQLITE_READONLY:
+        return SearchError(_read_only(path.parent))
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return UnreadableError(f"{path} cannot be read ({reason})")
+    return DamagedError(f"{path} is damaged ({reason})")

@@ -1,17 +1,7 @@
-"""Rows of all videos in one matrix that is mapped into memory: what a search multiplies.
+"""Products of queries and many rows, exact, for large archives by way of rows rounded to int8.
 
-The first search makes the matrix of the videos' own files, under a name that says of which: it is
-made anew after the index has changed, and the one before is removed. A large one has a list of its
-videos beside it, and the next takes from it the rows of all videos that are still there.
-
-A file ends with a digest of its numbers, checked once, when it is mapped; a damaged one is made
-anew. It is SHA-256 of the sums of all blocks of 4 KiB, as words of 64 bits: what a disk, a memory
-or a program damages changes a sum. That reads 12 GB a second from memory; 1,000 hours have 5.5 GB
-of frames and 2.8 GB of rounded ones, 0.7 s.
-
-Of a large archive, rows are rounded to int8 with the error of each, which tells the best of
-millions without reading them all. A row is kept as scale · values + rest, and beside it the length
-of the rest. So for every row, by Cauchy and Schwarz,
+A row is kept as scale · values + rest, and beside it the length of the rest. So for every row, by
+Cauchy and Schwarz,
 
     |⟨row, query⟩ − scale ⟨values, query⟩| ≤ error = |rest| · |query|
 
@@ -20,11 +10,15 @@ k-th largest of the videos' products without theirs. Those rows, a few hundred o
 multiplied again as they were: the result is exact, and only the time depends on the rounding. The
 query is rounded as well, so finely that its part of the error is small (`rounded_products`), and
 products of int8 are NumKong's, which converts nothing to float32 on the way.
+
+Further matrices that are derived, such as those of intervals, are kept in files that end with a
+digest of their numbers, and are made anew when damaged.
 """
 
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,11 +28,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError
 from hlformer_jax.lazy import optional
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import PACKED, VideoArrays
 
 ROWS_AT_ONCE = 1024
 """Rows that are converted to float32 and multiplied together: they stay in a core's cache."""
@@ -46,79 +36,11 @@ ROWS_AT_ONCE = 1024
 _BLOCK, _DIGEST = 4096, 64
 """Bytes of a block whose sum is part of a digest, and of the digest."""
 
+PACKED = re.compile(r"(segments|bias|trained|said|bank)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|db)")
+"""Names of the files of derived matrices."""
+
 LARGE = 2**16
 """Rows from which on a matrix is large: of float32 and of width 768, 0.2 GB."""
-
-
-def rows(
-    index: Index,
-    name: str,
-    contents: Sequence[str],
-    counts: Sequence[int],
-    dtype: str,
-    take: Callable[[VideoArrays], np.ndarray],
-) -> tuple[Float[np.ndarray, "R d"], Path]:
-    """The rows of all contents, one content after the other, and their file.
-
-    `counts` has the number of rows of each content, `take` takes those of a video. The matrix is
-    mapped from its file, or in memory where none can be written.
-
-    Raises:
-      DamagedError: when files of contents are missing, damaged, or of other counts; names them all.
-    """
-    shape, key = (sum(counts), index.manifest.encoder.width), index.manifest.key
-    known = "\0".join([key, *contents, *map(str, counts)])
-    digest = hashlib.sha256(known.encode()).hexdigest()[:32]
-    path = index.directory / "packed" / f"{name}-{digest}.npy"
-    if (kept := mapped(path, shape, dtype)) is not None:
-        return kept, path
-    before = _before(index, name, dtype) if shape[0] >= LARGE else {}
-
-    def fill(matrix: np.ndarray) -> None:
-        start = 0
-        wrong: dict[str, str] = {}
-        for content, count in zip(contents, counts, strict=True):
-            own = before.get(content)
-            if own is None or len(own) != count:
-                try:
-                    own = take(index.read(content))
-                except DamagedError as error:
-                    wrong |= error.contents
-                    continue
-            if own.shape != (count, shape[1]):
-                wrong[content] = f"{index.file(content)} is not what the manifest says: index again"
-            elif not wrong:
-                matrix[start : start + count] = own
-                start += count
-        if wrong:
-            raise DamagedError.of(wrong)
-
-    matrix = written(path, shape, dtype, fill)
-    with contextlib.suppress(OSError):
-        if shape[0] >= LARGE:
-            listing = {"key": key, "contents": list(contents), "counts": list(counts)}
-            files.write_bytes(path.with_suffix(".json"), storage.seal(listing))
-        for other in own_files(index.directory, f"{name}-"):
-            if not other.name.startswith(path.stem):
-                other.unlink(missing_ok=True)
-    return matrix, path
-
-
-def _before(index: Index, name: str, dtype: str) -> dict[str, np.ndarray]:
-    """Rows by content of the matrix of the index as it was; none where there is none."""
-    for listing in (index.directory / "packed").glob(f"{name}-*.json"):
-        try:
-            known = storage.unseal(files.read_bytes(listing))
-            contents, bounds = known["contents"], np.cumsum([0, *known["counts"]])
-            if known["key"] != index.manifest.key:
-                continue
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        shape = int(bounds[-1]), index.manifest.encoder.width
-        if (matrix := mapped(listing.with_suffix(".npy"), shape, dtype)) is not None:
-            parts = zip(contents, bounds[:-1], bounds[1:], strict=True)
-            return {content: matrix[start:end] for content, start, end in parts}
-    return {}
 
 
 def own_files(directory: Path, prefix: str = "") -> list[Path]:
@@ -136,7 +58,7 @@ def own_files(directory: Path, prefix: str = "") -> list[Path]:
 
 
 def damaged(directory: Path) -> dict[str, str]:
-    """What is damaged of the matrices of an index, by the name of the file; reads them through.
+    """Read the derived matrices of an index, and return a line for each damaged one, by its name.
 
     But for the bank's: most searches need it not, and the one that does makes it anew.
     """
@@ -268,6 +190,64 @@ def widened(rows: np.ndarray, target: Float[np.ndarray, "R d"]) -> Float[np.ndar
     else:
         np.copyto(target, rows, casting="safe")
     return target
+
+
+class ContentRows(NamedTuple):
+    """Rows of a matrix that belong to contents, one content after the other.
+
+    Rows between two contents, and in front of the first, belong to none.
+    """
+
+    matrix: Float[np.ndarray, "R d"]
+    starts: Int[np.ndarray, " V"]  # first row of each content, rising
+    ends: Int[np.ndarray, " V"]
+
+    @classmethod
+    def of_counts(cls, matrix: Float[np.ndarray, "R d"], counts: Sequence[int]) -> "ContentRows":
+        """Return rows of contents without any between them, by the number of each content's."""
+        ends = np.cumsum(np.asarray(counts, np.int64))
+        return cls(matrix, ends - np.asarray(counts, np.int64), ends)
+
+    @property
+    def total(self) -> int:
+        """The number of rows that belong to contents."""
+        return int((self.ends - self.starts).sum())
+
+    def maxima(self, products: Float[np.ndarray, "*Q R"]) -> Float[np.ndarray, "*Q V"]:
+        """Return the largest of each content's products."""
+        edges, is_content = self._edges()
+        return np.maximum.reduceat(products, edges, axis=-1)[..., is_content]
+
+    def sample(self, count: int) -> Float[np.ndarray, "n d"]:
+        """Return at most so many rows at equal distances, read once from all over the disk."""
+        ends = np.cumsum(self.ends - self.starts)
+        total = int(ends[-1])
+        count = min(count, total)
+        wanted = np.arange(count) * total // count
+        content = np.searchsorted(ends, wanted, side="right")
+        return self.matrix[self.ends[content] - (ends[content] - wanted)]
+
+    def best(
+        self,
+        rounded: "Quantised",
+        query: Float[np.ndarray, " d"],
+        count: int,
+        among: Bool[np.ndarray, " V"],
+    ) -> Float[np.ndarray, " V"] | None:
+        """Return the scores of the best contents; see `best`."""
+        edges, is_content = self._edges()
+        wanted = np.zeros(len(edges), bool)
+        wanted[is_content] = among
+        scores = best(rounded, self.matrix, edges, query, count, wanted)
+        return None if scores is None else scores[is_content]
+
+    def _edges(self) -> tuple[Int[np.ndarray, " E"], Bool[np.ndarray, " E"]]:
+        """Return the first rows of all contents and gaps, and which are those of contents."""
+        before = np.concatenate([[0], self.ends[:-1]])
+        edges = np.stack([before, self.starts], -1).reshape(-1)
+        keep = np.stack([before < self.starts, np.ones(len(before), bool)], -1).reshape(-1)
+        is_content = np.tile([False, True], len(before))
+        return edges[keep], is_content[keep]
 
 
 MAX_ROWS = 2**14

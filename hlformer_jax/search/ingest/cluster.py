@@ -9,6 +9,7 @@ time, and complete videos are not processed again by the next run.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import pickle
@@ -20,8 +21,8 @@ from urllib.parse import urlsplit
 
 from hlformer_jax.errors import SearchError
 from hlformer_jax.lazy import optional
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import Manifest
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.index import check_encoder
 from hlformer_jax.search.ingest import decoding
 from hlformer_jax.search.ingest.decoding import Event, Failed, Frames, Job, Opened, Source
 from hlformer_jax.text import without_passwords
@@ -57,9 +58,7 @@ def source(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     optional("ray.data", "ray")
     ray = optional("ray", "ray")
-    manifest = index.manifest
-    # Without the records, which grow with the archive.
-    bare = Index(index.directory, Manifest(manifest.root, manifest.encoder, manifest.fps))
+    check = functools.partial(check_encoder, index.directory, index.encoder)
 
     def events(paths: Sequence[Path], job: Job) -> Generator[Event, None, None]:
         with _connected(ray, address):
@@ -70,7 +69,7 @@ def source(
             rows = [{"path": os.fsencode(path), "size": _size(path)} for path in paths]
             items = ray.data.from_items(rows, override_num_blocks=-(-len(paths) // at_once))
             results = items.map_batches(
-                _Extractor, fn_constructor_args=(load, bare.check_encoder, job, processes),
+                _Extractor, fn_constructor_args=(load, check, job, processes),
                 batch_format="pyarrow", batch_size=None,  # a block
                 compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors),
                 num_cpus=share.cpus, num_gpus=share.gpus,

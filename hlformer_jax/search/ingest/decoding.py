@@ -24,7 +24,7 @@ import numpy as np
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder, Preprocess
 from hlformer_jax.errors import SearchError, UserError
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals.transcript import transcripts
 
 CHUNK = 32

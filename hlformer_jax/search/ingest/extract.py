@@ -23,22 +23,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hlformer_jax import cli
-from hlformer_jax.cli import command_line
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.files import OutputError, check_replaced, digest, is_gone
+from hlformer_jax.files import digest, is_gone
 from hlformer_jax.lazy import optional
-from hlformer_jax.retrieval.segments import segments
 from hlformer_jax.search import signals
-from hlformer_jax.search.index.database import Index, matches
-from hlformer_jax.search.index.storage import (
+from hlformer_jax.search.index import Index, Record, Stamp, VideoArrays, Writer, split_name
+from hlformer_jax.search.index.records import (
     MAX_BYTES,
     MAX_SECONDS,
     MAX_TIME_NS,
-    Record,
-    Stamp,
-    VideoArrays,
-    split_name,
+    UNKNOWN_STAMP,
+    ArraysError,
 )
 from hlformer_jax.search.ingest.decoding import (
     Done,
@@ -58,47 +54,47 @@ from hlformer_jax.text import printable
 
 
 class Progress(NamedTuple):
-    """How far a run is; all times in seconds."""
+    """The progress of a run; all times in seconds."""
 
-    done: int  # videos that are decoded or failed
+    done: int  # videos that were decoded or failed
     total: int  # videos that must be decoded
-    video: str  # the one that is under way
-    position: float  # how much of it is encoded
+    video: str  # the path of the current video
+    position: float  # the end of its encoded part
     duration: float  # its length
     seconds: float  # of video encoded in this run
-    elapsed: float  # since the first video was begun
+    elapsed: float  # since the start of the first video
     failed: int = 0  # in this run
 
     @property
     def speed(self) -> float:
-        """Multiples of real time."""
+        """Return the seconds of video that were encoded per second."""
         return _speed(self.seconds, self.elapsed)
 
 
 class Report(NamedTuple):
-    """What a run did, in numbers of paths."""
+    """The results of a run, as numbers of paths."""
 
     indexed: int = 0  # decoded and encoded
-    known: int = 0  # recognised by their content: moved, renamed, copied, touched
-    unchanged: int = 0  # left alone
+    known: int = 0  # recognised by their content: moved, renamed, copied or touched
+    unchanged: int = 0  # not read again
     failed: int = 0  # in this run
-    skipped: int = 0  # failed before, and not tried again
-    offline: int = 0  # not there now; their vectors are kept
-    unreadable: int = 0  # indexed, and not to be read now; their vectors are kept
-    gone: int = 0  # failed before, and no longer there
-    removed: int = 0  # taken out by a person, and left out
-    unlisted: int = 0  # folders, and groups of files, that could not be looked into
-    seconds: float = 0.0  # of video that were encoded
+    skipped: int = 0  # failed before and were not tried again
+    offline: int = 0  # cannot be reached; their embeddings are kept
+    unreadable: int = 0  # indexed before and unreadable now; their embeddings are kept
+    gone: int = 0  # failed before and are missing now
+    removed: int = 0  # removed by a user, and left out
+    unlisted: int = 0  # folders and groups of files that could not be listed
+    seconds: float = 0.0  # of encoded video
     elapsed: float = 0.0
 
     @property
     def speed(self) -> float:
-        """Multiples of real time."""
+        """Return the seconds of video that were encoded per second."""
         return _speed(self.seconds, self.elapsed)
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of paths, each with its words."""
+        """Return the numbers of paths by their descriptions for users."""
         return {
             "indexed": self.indexed,
             "found again by their content": self.known,
@@ -114,7 +110,7 @@ class Report(NamedTuple):
 
 
 def counted(what: object, counts: Mapping[str, int]) -> str:
-    """Numbers as a line, but for those that are 0."""
+    """Return a line of the numbers that are not 0."""
     listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{what}: {listed or 'no video'}"
 
@@ -123,17 +119,17 @@ def _speed(seconds: float, elapsed: float) -> float:
     return seconds / max(elapsed, 1e-9)
 
 
-SAVE_SECONDS, SAVE_SHARE = 2.0, 0.05
-"""Least time between two writings of the manifest, and the largest share of all time they take."""
+PATHS_AT_ONCE, SECONDS_AT_ONCE = 256, 1.0
+"""Most files that are digested before they are recorded together, and the longest time of that."""
 
 BYTES_AT_ONCE = 2**34
-"""Bytes of new files that are digested before the first of them are decoded."""
+"""Bytes of new files that are digested before the first ones are decoded."""
 
 LOCK_SECONDS = 1.0
-"""How long a run waits for a short change of another writer, as of a tag."""
+"""Seconds for which a run waits for a short change by another process, such as a tag."""
 
-LARGER = 2
-"""Frames are decoded to so many times the encoder's size, at least, where they are larger."""
+OVERSIZE = 2
+"""Larger frames are decoded at this multiple of the encoder's image size, before preprocessing."""
 
 
 def index_folder(
@@ -152,34 +148,37 @@ def index_folder(
     progress: Callable[[Progress], None] = lambda progress: None,
     pulse: Callable[[], None] = lambda: None,
 ) -> Report:
-    """Brings an index up to date with its folders; one that is not there keeps all its videos.
+    """Bring an index up to date with its folders; an offline folder keeps all its videos.
 
     Args:
       index: the index.
       encoder: the encoder of the index.
-      workers: number of processes that decode; 0 decodes in this one; None: half the cores.
-      retry: whether to try again what failed and has not changed since.
+      workers: number of decoding processes; 0 decodes in this one; None: half of the cores.
+      retry: whether to try files again that failed and have not changed since.
       timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
-      only: files of the folders to add; the rest is not looked at. None: the whole folder.
-      further: folders that become further ones of the index before that (`to_add`).
-      restore: whether those of `only` that were removed from the index come back.
-      video: the functions that read videos; those of `hlformer_jax.video` by default.
-      source: what decodes, and may encode as well (`cluster.source`); None: processes of this
-        machine, `workers` of them.
-      report: takes a line on every video that failed and every file that was damaged.
-      progress: is called after every batch of frames.
-      pulse: is called for every folder that is listed and every megabyte that is read, and every
-        second while processes decode; what it raises ends the run as Ctrl-C does: all whole files
-        are kept.
+      only: files to index; other files are not scanned. None: the whole folders.
+      further: folders that become roots of the index first (see `resolve_additions`).
+      restore: whether files of `only` that were removed from the index come back.
+      video: the functions that read videos; by default `hlformer_jax.video`.
+      source: decodes, and may encode as well (`cluster.source`); by default `workers` processes of
+        this machine.
+      report: receives a line for every failed video and every damaged file.
+      progress: called after every batch of frames.
+      pulse: called for every listed folder and every megabyte read, and every second while
+        processes decode. If it raises, the run ends as by Ctrl-C: complete videos are kept.
+
+    Returns:
+      The numbers of paths by result.
 
     Raises:
-      SearchError: when the encoder is another one, no folder is there, the disk is full, or another
-        process writes.
+      SearchError: if the encoder is not the index's, all folders are offline, the disk is full, or
+        another process is writing.
     """
     index.check_encoder(encoder)
-    with index.writing(partial=True, wait=LOCK_SECONDS):
+    with index.running(wait=LOCK_SECONDS):
         for folder in further:
-            name = index.add_root(folder)
+            with index.writing() as writer:
+                name = writer.add_root(folder)
             report(f"{folder} is a further folder of the index, {name!r}")
         count = default_workers() if workers is None else workers
         if source is None:
@@ -190,51 +189,60 @@ def index_folder(
         return run.perform(retry, only, restore)
 
 
-def to_add(
+def resolve_additions(
     index: Index,
-    given: Iterable[Path],
+    paths: Iterable[Path],
     report: Callable[[str], None] = print,
     pulse: Callable[[], None] = lambda: None,
 ) -> tuple[list[Path], list[Path]]:
-    """The files of what a person adds, files or folders, and the folders that are further ones.
+    """Find the videos of files and folders that a user adds to an index.
+
+    Args:
+      index: the index.
+      paths: files below the roots of the index, and folders.
+      report: receives a line for each folder that cannot be listed.
+      pulse: called for every folder; it may raise to stop.
+
+    Returns:
+      The videos, and the folders that are to become roots of the index.
 
     Raises:
-      SearchError: when one is not there, a file of no folder of the index, a folder without videos,
-        or one that holds a folder of the index or lies in one.
+      SearchError: if a path does not exist, a file is not below a root, a new folder has no videos,
+        or contains a root or is inside one.
     """
     video = real_video()
-    chosen: list[Path] = []
-    further: list[Path] = []
-    for one in given:
-        # Not resolved at its end: a link in the folder is a path of the folder.
-        named = one.name not in ("", "..")
-        place = one.parent.resolve() / one.name if named else one.resolve()
-        if not place.exists():
-            raise SearchError(f"{one} is not there: give files of {index.root}, or a folder")
-        outside = index.name_below(place) is None
-        if outside:
-            if not place.is_dir():
+    videos: list[Path] = []
+    new_roots: list[Path] = []
+    for path in paths:
+        # The last part is not resolved: a link in a folder is a path of that folder.
+        has_name = path.name not in ("", "..")
+        absolute = path.parent.resolve() / path.name if has_name else path.resolve()
+        if not absolute.exists():
+            raise SearchError(f"{path} does not exist: give files of {index.root}, or a folder")
+        is_outside = index.name_below(absolute) is None
+        if is_outside:
+            if not absolute.is_dir():
                 raise SearchError(
-                    f"{one} is not in {index.root}, the folder of this index: move it there, or"
-                    " add its own folder"
+                    f"{path} is not in {index.root}, the folder of this index: move it there, or"
+                    " add the folder that it is in"
                 )
-            place = place.resolve()
-            index.check_root(place)
-            further.append(place)
-        found = video.find(place, report, pulse) if place.is_dir() else [place]
-        if outside and not found:
-            raise SearchError(f"{one} holds no video that FFmpeg reads")
-        chosen += found
-    return chosen, further
+            absolute = absolute.resolve()
+            index.check_root(absolute)
+            new_roots.append(absolute)
+        files = video.find(absolute, report, pulse) if absolute.is_dir() else [absolute]
+        if is_outside and not files:
+            raise SearchError(f"{path} holds no video that FFmpeg reads")
+        videos += files
+    return videos, new_roots
 
 
 def default_workers() -> int:
-    """Half of the cores this process may use, at least 1 and at most 8."""
+    """Return half of the cores that this process may use, at least 1 and at most 8."""
     return min(max(cli.cores() // 2, 1), 8)
 
 
 def real_video() -> Video:
-    """The functions of `hlformer_jax.video`."""
+    """Return the functions of `hlformer_jax.video`."""
     module = optional("hlformer_jax.video", "search")
     subtitles = optional("hlformer_jax.video.subtitles", "search")
     suffixes = optional("hlformer_jax.video.listing", "search").VIDEO_SUFFIXES
@@ -249,9 +257,6 @@ class _File(NamedTuple):
 
     name: str
     stamp: Stamp
-
-
-_UNSEEN = Stamp(0, 0, 0)
 
 
 @dataclasses.dataclass
@@ -270,18 +275,12 @@ class _Run:
 
     def __post_init__(self) -> None:
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
-        self._next_save = time.monotonic() + SAVE_SECONDS
         self._there: set[str] = set()
-        self._read: dict[str, dict[str, Any] | None] = {}
+        self._whole: dict[str, bool] = {}  # whether the embeddings of a content are whole
 
     def perform(self, retry: bool, only: Iterable[Path] | None, restore: bool) -> Report:
         started = time.monotonic()
-        root, known = self.index.root, self.index.manifest
-        if not known.root:
-            raise SearchError(
-                f"{self.index.directory} does not know its folder any more:"
-                f" {command_line('search', 'index', 'FOLDER', f'--index={self.index.directory}')}"
-            )
+        root, excluded = self.index.root, self.index.excluded
         roots = [one for one in self.index.roots.values() if os.path.isdir(one)]
         if not roots:
             raise SearchError(f"{root} is not there: is its disk mounted? Its videos are kept")
@@ -293,9 +292,12 @@ class _Run:
         names = sorted({_name(path, self.index) for path in paths})
         self._there = set(names)
         restore = restore and only is not None
-        for name in known.excluded & set(names) if restore else ():
-            self.index.include(name)
-        waiting = [name for name in names if name not in known.excluded]
+        if restore and (restored := excluded.keys() & set(names)):
+            with self.index.writing() as writer:
+                for name in restored:
+                    writer.include(name)
+            excluded = self.index.excluded
+        waiting = [name for name in names if name not in excluded]
         self._count["removed"] += len(names) - len(waiting)
         while waiting:
             tasks = self._plan(waiting, retry, restore)
@@ -303,7 +305,8 @@ class _Run:
                 self._decode(tasks)
         if only is None:
             self._keep_offline()
-            self.index.discard_unused()
+            with self.index.writing() as writer:
+                writer.discard_unused()
         if self.video.texts is not None:
             update_transcripts(
                 self.index, self.video, self.report, retry, self.workers, self.timeout, self.pulse
@@ -319,7 +322,7 @@ class _Run:
 
     def _keep_offline(self) -> None:
         """Counts what is not there; its vectors stay. Of what failed, nothing is there to keep."""
-        for name, record in sorted(self.index.manifest.videos.items()):
+        for name, record in sorted(self.index.videos.items()):
             self.pulse()
             if name in self._there:
                 continue
@@ -327,11 +330,12 @@ class _Run:
                 there = self.index.is_there(split_name(name)[0])
                 if not there or not is_gone(self.index.path(name)):  # its folder was not listed
                     continue
-                self.index.drop(name)
+                with self.index.writing() as writer:
+                    writer.drop(name)
                 self._count["gone"] += 1
                 continue
             self._count["offline"] += 1
-            if self._load(record.content) is None:
+            if not self._is_kept(record.content):
                 self.report(f"{printable(name)}: its vectors are damaged, and it is not there")
 
     def _plan(self, names: list[str], retry: bool, restore: bool) -> dict[str, list[_File]]:
@@ -341,93 +345,108 @@ class _Run:
         decoders: so that a large archive is not read twice over before its first video is done.
         """
         tasks: dict[str, list[_File]] = {}
-        index, read = self.index, 0
+        read = 0
         names.reverse()
         while names and read < BYTES_AT_ONCE:
-            self.pulse()
-            name = names.pop()
-            record = index.manifest.videos.get(name)
-            try:
-                path = index.path(name)
-                status = path.stat()
-                file = _File(name, Stamp.of(status))
-                if record and record.stamp == file.stamp:
-                    if record.indexed and self._is_whole(name, record):
-                        self._count["unchanged"] += 1
-                        continue
-                    # An older version left records without a reason where its run was interrupted.
-                    if not record.indexed and not retry and record.reason:
-                        self._count["skipped"] += 1
-                        continue
-                if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
-                    self._fail(file, "", "is a pipe, socket or device")
-                    continue
-                if status.st_size > MAX_BYTES:
-                    self._fail(_File(name, _UNSEEN), "", f"has more than {MAX_BYTES} bytes")
-                    continue
-                if max(status.st_mtime_ns, status.st_ctime_ns) > MAX_TIME_NS:
-                    self.report(f"{printable(name)}: its date is after 2262: kept as 2262-04-11")
-                content = digest(path, self.pulse)
-                read += status.st_size
-            except FileNotFoundError:
-                if record and record.indexed or not path.is_symlink():
-                    self._there.discard(name)
-                else:
-                    self._fail_unseen(name, record, "is a link to what is not there", retry)
-                continue
-            except OSError as error:
-                self._fail_unseen(name, record, error.strerror or str(error), retry)
-                continue
-            if restore:
-                index.include(name, content)
-            elif index.is_removed(name, content):
-                self._count["removed"] += 1
-                self.report(f"{printable(name)} was removed under another name, and stays out")
-                continue
-            self._recognise(name, content)
-            if (about := self._load(content)) is not None:
-                index.record(name, content, file.stamp, about)
-                self._count["known"] += 1
-            elif content in tasks or not (reason := _blocked(index.file(content))):
-                tasks.setdefault(content, []).append(file)
-            else:  # not of the video: the next run tries again
-                self._fail(file._replace(stamp=_UNSEEN), content, reason)
+            digested: list[tuple[_File, str]] = []
+            until = time.monotonic() + SECONDS_AT_ONCE
+            while names and read < BYTES_AT_ONCE and len(digested) < PATHS_AT_ONCE:
+                self.pulse()
+                if (found := self._look(names.pop(), retry)) is not None:
+                    digested.append(found)
+                    read += found[0].stamp.size
+                if time.monotonic() > until:
+                    break
+            if digested:
+                with self.index.writing() as writer:
+                    for file, content in digested:
+                        self._record(writer, file, content, tasks, restore)
         names.reverse()
         return tasks
 
-    def _recognise(self, name: str, content: str) -> None:
-        """Records a move, where a path is new and one of its content is not there any more."""
-        known = self.index.manifest.videos
-        if name in known and known[name].content == content:
+    def _look(self, name: str, retry: bool) -> "tuple[_File, str] | None":
+        """Return a file and its content hash; None if nothing is to be done, which is counted."""
+        record = self.index.record(name)
+        path = self.index.path(name)
+        try:
+            status = path.stat()
+            file = _File(name, Stamp.of(status))
+            if record and record.stamp == file.stamp:
+                if record.indexed and self._is_kept(record.content):
+                    self._count["unchanged"] += 1
+                    return None
+                if not record.indexed and not retry:
+                    self._count["skipped"] += 1
+                    return None
+            if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
+                self._fail(file, "", "is a pipe, socket or device")
+                return None
+            if status.st_size > MAX_BYTES:
+                self._fail(_File(name, UNKNOWN_STAMP), "", f"has more than {MAX_BYTES} bytes")
+                return None
+            if max(status.st_mtime_ns, status.st_ctime_ns) > MAX_TIME_NS:
+                self.report(f"{printable(name)}: its date is after 2262: kept as 2262-04-11")
+            return file, digest(path, self.pulse)
+        except FileNotFoundError:
+            if record and record.indexed or not path.is_symlink():
+                self._there.discard(name)
+            else:
+                self._fail_unseen(name, record, "is a link to what is not there", retry)
+        except OSError as error:
+            self._fail_unseen(name, record, error.strerror or str(error), retry)
+        return None
+
+    def _record(
+        self,
+        writer: Writer,
+        file: _File,
+        content: str,
+        tasks: dict[str, list[_File]],
+        restore: bool,
+    ) -> None:
+        """Record a path whose content is known, or add it to the tasks."""
+        name = file.name
+        if restore:
+            writer.include(name, content)
+        elif writer.keeps_out(name, content):
+            self._count["removed"] += 1
+            self.report(f"{printable(name)} was removed under another name, and stays out")
+            return
+        self._recognise(writer, name, content)
+        if self._is_kept(content):
+            writer.record(name, content, file.stamp)
+            self._count["known"] += 1
+        else:
+            tasks.setdefault(content, []).append(file)
+
+    def _recognise(self, writer: Writer, name: str, content: str) -> None:
+        """Record a move, where a path is new and one of its content is not there any more."""
+        known = self.index.record(name)
+        if known is not None and known.content == content:
             return
         for other in sorted(self.index.paths(content)):
-            if other not in self._there and known[other].indexed:
+            record = self.index.record(other)
+            if other not in self._there and record is not None and record.indexed:
                 away = not self.index.is_there(split_name(other)[0])  # it may come back
                 if not away and is_gone(self.index.path(other)):
-                    self.index.move(other, name)
+                    writer.move(other, name)
                     return
 
-    def _is_whole(self, name: str, record: Record) -> bool:
-        """Whether the vectors are whole; a record that says otherwise of them is mended."""
-        about = self._load(record.content)
-        if about is not None and not matches(record, about):
-            self.index.record(name, record.content, record.stamp, about)
-        return about is not None
-
-    def _load(self, content: str) -> dict[str, Any] | None:
-        """What a content's vectors are; None where there are none, or damaged ones (reported)."""
-        if content not in self._read:
-            self._read[content] = None
-            if self.index.file(content).exists():
+    def _is_kept(self, content: str) -> bool:
+        """Return whether a content has embeddings; damaged ones are reported, and are none."""
+        if content not in self._whole:
+            self._whole[content] = self.index.has_embeddings(content)
+            if self._whole[content]:
                 try:
-                    self._read[content] = self.index.load(content).about
+                    self.index.read(content)
                 except DamagedError as error:
-                    self.report(f"{str(error).partition(': index')[0]}: it is made anew")
-        return self._read[content]
+                    self.report(f"{str(error).partition(': index')[0]}: they are made anew")
+                    self._whole[content] = False
+        return self._whole[content]
 
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
         encoder = self.encoder
-        size, fps = LARGER * encoder.image_size, self.index.manifest.fps
+        size, fps = OVERSIZE * encoder.image_size, self.index.fps
         job = Job(self.video, fps, size, encoder.preprocess, self.timeout)
         of_path = {self.index.path(files[0].name): content for content, files in tasks.items()}
         under_way: dict[Path, _Encoded] = {}
@@ -473,23 +492,20 @@ class _Run:
         else:
             try:
                 self._keep(encoded.finish(self.index.period, event), content, files)
-            except OutputError as error:  # a link, say, in the place of the vectors
-                reason, again = str(error), True
-            except SearchError as error:  # arrays that no index holds
+            except ArraysError as error:
                 reason = str(error)
         if reason:
             # What changed or went away meanwhile is tried again by the next run.
             again = again or _changed(event.path, files[0])
             for file in files:
-                self._fail(file._replace(stamp=_UNSEEN) if again else file, content, reason)
-        if (now := time.monotonic()) > self._next_save:
-            self.index.save()
-            took = time.monotonic() - now
-            self._next_save = time.monotonic() + max(SAVE_SECONDS, took / SAVE_SHARE)
+                self._fail(file._replace(stamp=UNKNOWN_STAMP) if again else file, content, reason)
 
     def _keep(self, whole: VideoArrays, content: str, files: list[_File]) -> None:
-        self.index.keep(content, whole, {file.name: file.stamp for file in files})
-        self._read.pop(content, None)
+        excluded = self.index.excluded  # another process may have removed one meanwhile
+        paths = {file.name: file.stamp for file in files if file.name not in excluded}
+        with self.index.writing() as writer:
+            writer.keep(content, whole, paths)
+        self._whole[content] = True
         if whole.warning:
             self.report(f"{printable(files[0].name)}: {whole.warning}")
         self._count["indexed"] += 1
@@ -503,12 +519,16 @@ class _Run:
         elif record and record.reason == reason and not retry:
             self._count["skipped"] += 1
         else:
-            self._fail(_File(name, _UNSEEN), "", reason)
+            self._fail(_File(name, UNKNOWN_STAMP), "", reason)
 
     def _fail(self, file: _File, content: str, reason: str) -> None:
-        self.index.record_failure(file.name, content, file.stamp, reason)
+        with self.index.writing() as writer:
+            writer.record_failure(file.name, content, file.stamp, reason)
+        self._tell_failure(file.name, reason)
+
+    def _tell_failure(self, name: str, reason: str) -> None:
         self._count["failed"] += 1
-        self.report(f"{printable(file.name)}: {reason}")
+        self.report(f"{printable(name)}: {reason}")
 
 
 @dataclasses.dataclass
@@ -522,13 +542,10 @@ class _Encoded:
 
     def finish(self, period: float, done: Done) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
-        # Of the vectors as they are kept, so that they can be made again of the file alone.
-        spans, rows = segments(vectors, times, period)
         lengths = (done.end, self.duration, times[-1] + period)
         duration = next((length for length in lengths if 0 < length < MAX_SECONDS), np.nan)
-        seconds = np.asarray(duration, np.float64)
         recorded = self.recorded if abs(self.recorded) < MAX_SECONDS else 0.0
-        return VideoArrays(times, vectors, spans, rows, seconds, done.warning, recorded)
+        return VideoArrays(times, vectors, duration, done.warning, recorded)
 
 
 def _name(path: Path, index: Index) -> str:
@@ -537,15 +554,6 @@ def _name(path: Path, index: Index) -> str:
     if name is None:
         raise SearchError(f"{path} is not in {index.root}, the folder of this index: move it there")
     return name
-
-
-def _blocked(path: Path) -> str:
-    """Why no file can be written at a place: a link or directory, say; "" where one can."""
-    try:
-        check_replaced(path)
-    except OutputError as error:
-        return str(error)
-    return ""
 
 
 def _changed(path: Path, file: _File) -> bool:

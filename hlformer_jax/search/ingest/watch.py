@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.errors import UserError
 from hlformer_jax.lazy import optional
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index, LockedError, absent
-from hlformer_jax.search.index.storage import Record, Stamp
+from hlformer_jax.search.index import Index, LockedError, Record, Stamp, absent, split_name
+from hlformer_jax.search.index.database import check_exists
 from hlformer_jax.search.ingest.decoding import Video
 from hlformer_jax.search.ingest.extract import index_folder, real_video
 from hlformer_jax.text import printable
@@ -54,14 +53,16 @@ def watch_changes(
     """
     watchfiles = optional("watchfiles", "search")
     index_path = directory.resolve()
-    opened = _ReopenedIndex(directory)
+    check_exists(directory)
+    index = Index.open(directory)
     must_poll = False
 
     def is_outside(change: object, path: str) -> bool:
         return index_path not in Path(path).parents
 
     while True:
-        roots = opened.online_roots()
+        check_exists(directory)
+        roots = _online_roots(index)
         if not roots:  # the system does not report a root that appears
             yield [str(directory)]
             time.sleep(TICK / 1000)
@@ -89,29 +90,9 @@ def watch_changes(
             # Changes before the watch began are not reported.
             yield [path for _, path in changes] or ([str(directory)] if is_first else [])
             is_first = False
-            if opened.online_roots() != roots:
+            check_exists(directory)
+            if _online_roots(index) != roots:
                 break
-
-
-class _ReopenedIndex:
-    """The index of a directory, read again whenever it has changed."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._stamp: Stamp | None = None
-        self._index: Index | None = None
-
-    def online_roots(self) -> dict[str, Path]:
-        """Return the roots that can be reached, by name."""
-        try:
-            stamp = Stamp.of((self._directory / storage.MANIFEST).stat())
-        except FileNotFoundError:
-            raise SearchError(
-                f"{self._directory} is not an index any more: it was deleted or moved"
-            ) from None
-        if self._index is None or stamp != self._stamp:
-            self._index, self._stamp = Index.open(self._directory), stamp
-        return _online_roots(self._index)
 
 
 def follow(
@@ -218,7 +199,7 @@ class Follower:
 
     def _index_files(self, index: Index, ready: Collection[str]) -> bool:
         """Index files and subtitles; return False if another process is writing."""
-        before = dict(index.manifest.videos)
+        before = index.videos
         try:
             index_folder(
                 index, self._encoder, only=[index.path(path) for path in ready], restore=False,
@@ -229,7 +210,7 @@ class Follower:
                 self._report(f"{error}; waiting for it")
             self._is_waiting = True
             return False
-        for line in _describe_changes(before, index.manifest.videos):
+        for line in _describe_changes(before, index.videos):
             self._report(line)
         for path in sorted(self._changed_subtitles):
             self._report(f"subtitles {printable(path)}")
@@ -256,9 +237,9 @@ class Follower:
         returned = {
             path
             for path in self._offline - offline
-            if storage.split_name(path)[0] not in self._offline_roots
+            if split_name(path)[0] not in self._offline_roots
         }
-        for path in sorted(returned & index.manifest.videos.keys()):
+        for path in sorted(returned & index.videos.keys()):
             self._report(f"online again {printable(path)}")
         self._offline = (self._offline | offline) - returned
 
@@ -269,17 +250,17 @@ def _online_roots(index: Index) -> dict[str, Path]:
 
 def _changed_stamps(index: Index, video: Video, attempted: Mapping[str, Stamp]) -> dict[str, Stamp]:
     """Return the stamps of files that differ from their records and were not attempted."""
-    manifest, index_path = index.manifest, index.directory.resolve()
+    index_path, excluded, records = index.directory.resolve(), index.excluded, index.videos
     stamps = {}
     for root in _online_roots(index).values():
         with contextlib.suppress(UserError, OSError):  # the root went offline meanwhile
             for file in video.find(root, lambda line: None, lambda: None):
                 path = index.name_below(file)
-                if path is None or path in manifest.excluded or index_path in file.parents:
+                if path is None or path in excluded or index_path in file.parents:
                     continue
                 with contextlib.suppress(OSError):
                     stamp = Stamp.of(file.stat())
-                    record = manifest.videos.get(path)
+                    record = records.get(path)
                     if stamp != attempted.get(path) and (record is None or record.stamp != stamp):
                         stamps[path] = stamp
     return stamps
@@ -289,8 +270,8 @@ def _offline_videos(index: Index, offline_roots: Collection[str]) -> set[str]:
     """Return the indexed videos that are not at their paths, below roots that are online."""
     paths = [
         path
-        for path, record in index.manifest.videos.items()
-        if record.indexed and storage.split_name(path)[0] not in offline_roots
+        for path, record in index.videos.items()
+        if record.indexed and split_name(path)[0] not in offline_roots
     ]
     return absent({path: index.path(path) for path in paths})
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from hlformer_jax.errors import QueryError
-from hlformer_jax.search.index.database import Entry, tag_key
+from hlformer_jax.search.index import Entry, tag_key
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.times import date_span
 from hlformer_jax.text import legible, suggestion

@@ -20,9 +20,7 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.search.encoder import reload_encoder
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import WAIT_SECONDS, Entry, Index, absent
-from hlformer_jax.search.index.storage import Record
+from hlformer_jax.search.index import Entry, Index, Record, absent, split_name
 from hlformer_jax.search.query import filters, fusion, pictures
 from hlformer_jax.search.query.fusion import Ranking
 from hlformer_jax.search.query.query import Query
@@ -55,8 +53,8 @@ WINDOW = 100
 class _Snapshot:
     """The videos of an index at one time, and the signals that search them."""
 
-    stamp: tuple[int, int, int]
-    """Stamp of the manifest's file."""
+    state: tuple[int, int]
+    """State of the index (`Index.state`)."""
     index: Index
     videos: list[Entry]
     """The indexed videos."""
@@ -118,7 +116,7 @@ class Library:
         self._directory = Path(directory)
         self._index = Index.open(self._directory)
         if checkpoint is None and ranker is None:
-            checkpoint = self._index.manifest.checkpoint or None
+            checkpoint = self._index.checkpoint or None
         elif checkpoint is not None and ranker is not None:
             raise QueryError(
                 "{checkpoint} and {ranker} are two rankers: give one of them", field="ranker"
@@ -138,9 +136,8 @@ class Library:
         self._store = Store(store) if isinstance(store, str) else store
         self._encoder: Encoder | None = None
         self._snapshot: _Snapshot | None = None
-        self._listing: tuple[tuple[int, int, int], dict[str, Entry]] = ((0, 0, 0), {})
+        self._listing: tuple[tuple[int, int] | None, dict[str, Entry]] = (None, {})
         self._lock, self._listing_lock = threading.Lock(), threading.Lock()
-        self._tagging = threading.Lock()
 
     @classmethod
     def open(cls, directory: str | Path, **options: Any) -> "Library":
@@ -155,7 +152,7 @@ class Library:
     @property
     def encoder_name(self) -> str:
         """The name of the encoder of the index."""
-        return self._index.manifest.encoder.name
+        return self._index.encoder.name
 
     @property
     def ranker_name(self) -> str:
@@ -198,13 +195,11 @@ class Library:
         Raises:
           SearchError: if there is no such video, a text is not a tag, or another process writes.
         """
-        # One after the other: threads of this process would find the lock of the index held.
-        with self._tagging:
-            index = Index.open(self._directory)
-            with index.writing(wait=WAIT_SECONDS):
-                name = index.name_of(id)
-                index.tag([name], add, drop)
-                return tuple(index.manifest.tags.get(index.manifest.videos[name].content, ()))
+        index = Index.open(self._directory)
+        with index.writing() as writer:
+            name = index.name_of(id)
+            writer.tag([name], add, drop)
+            return index.tags_of(name)
 
     def status(self) -> dict[str, Any]:
         """Return what the index holds (see `Index.summary`), and the name of the ranker."""
@@ -219,7 +214,7 @@ class Library:
         Raises:
           QueryError: if the library has no store.
           SearchError: if the store does not answer, or its schema is another's.
-          DamagedError: if the manifest is damaged.
+          DamagedError: if the database is damaged.
         """
         if self._store is None:
             raise QueryError("there is no store to upload to: pass {store}", field="store")
@@ -292,7 +287,7 @@ class Library:
             or no video of the index is in the folder, or has the tag.
           SearchError: if the encoder is not the one of the index, a file is not an image, or a
             video is not in the index.
-          DamagedError: if the manifest is damaged, or all embeddings are.
+          DamagedError: if the database is damaged, or all embeddings are.
         """
         if not isinstance(query, Query):
             query = Query(query, **fields)
@@ -325,7 +320,7 @@ class Library:
                 if not error.contents.keys() - snapshot.damaged.keys():
                     raise
                 # Contents that were removed from the index meanwhile are not damaged.
-                if snapshot.stamp != _stamp(self._directory):
+                if snapshot.state != self._index.state:
                     return self.query(query)
                 snapshot.damaged |= error.contents
                 continue
@@ -454,7 +449,7 @@ class Library:
         lines = list(snapshot.index.notes)
         missing = [snapshot.videos[i].video for i in sorted(snapshot.missing) if passing[i]]
         for name, root in snapshot.index.roots.items():
-            below = [one for one in missing if storage.split_name(one)[0] == name]
+            below = [one for one in missing if split_name(one)[0] == name]
             if below and not root.is_dir():
                 missing = [one for one in missing if one not in below]
                 lines.append(
@@ -467,7 +462,7 @@ class Library:
                 f"{len(missing)} of {len(snapshot.videos)} videos are offline and left out"
                 f" ({missing[0]!r}{others}): is a disk unplugged?"
             )
-        calibrated = snapshot.index.manifest.levels.get(self._label)
+        calibrated = snapshot.index.thresholds.get(self._label)
         frames = sum(record.frames for record in snapshot.contents)
         if calibrated is not None and frames > 2 * calibrated.frames:
             lines.append(
@@ -478,27 +473,28 @@ class Library:
         return lines + [note for signal in snapshot.signals.values() for note in signal.notes]
 
     def _listed(self) -> dict[str, Entry]:
-        """Return all entries by their ids, read again when the manifest has changed."""
+        """Return all entries by their ids, read again when the index has changed."""
         with self._listing_lock:  # not the other: loading an encoder takes long
-            stamp = _stamp(self._directory)
-            if stamp != self._listing[0]:
-                entries = Index.open(self._directory).entries()
-                self._listing = stamp, {entry.id: entry for entry in entries}
+            state = self._index.state
+            if state != self._listing[0]:
+                entries = self._index.entries()
+                self._listing = state, {entry.id: entry for entry in entries}
             return self._listing[1]
 
     def _ready(self) -> tuple[_Snapshot, Encoder]:
         """Return the videos as the index has them now, and the encoder."""
         with self._lock:
             encoder = self._loaded()
-            stamp = _stamp(self._directory)
-            if self._snapshot is None or self._snapshot.stamp != stamp:
-                index = self._index = Index.open(self._directory)
-                self._snapshot = _without_damaged(lambda wrong: self._taken(stamp, index, wrong))
+            state = self._index.state
+            if self._snapshot is None or self._snapshot.state != state:
+                if self._snapshot is not None and self._snapshot.state[0] != state[0]:
+                    self._index = Index.open(self._directory)  # the database was replaced
+                    state = self._index.state
+                index = self._index
+                self._snapshot = _without_damaged(lambda wrong: self._taken(state, index, wrong))
             return self._snapshot, encoder
 
-    def _taken(
-        self, stamp: tuple[int, int, int], index: Index, damaged: dict[str, str]
-    ) -> _Snapshot:
+    def _taken(self, state: tuple[int, int], index: Index, damaged: dict[str, str]) -> _Snapshot:
         """Take a snapshot of an index, without the contents that are known to be damaged."""
         entries = [entry for entry in index.entries() if entry.state != "failed"]
         entries = [entry for entry in entries if entry.content not in damaged]
@@ -519,7 +515,7 @@ class Library:
         assert self._encoder is not None
         archive = Archive(index, records, self._encoder, ranker, self._label)
         signals = {name: signal(archive) for name, signal in SIGNALS.items()}
-        return _Snapshot(stamp, index, entries, records, content_of, signals, damaged, offline)
+        return _Snapshot(state, index, entries, records, content_of, signals, damaged, offline)
 
     def _ranker(self, index: Index, records: Sequence[Record] | None) -> RowRanker:
         if self._checkpoint is None:
@@ -533,7 +529,7 @@ class Library:
             return self._encoder
         encoder = self._given_encoder
         if encoder is None or isinstance(encoder, str | Path):
-            encoder = reload_encoder(self._index.manifest.encoder, encoder)
+            encoder = reload_encoder(self._index.encoder, encoder)
         self._index.check_encoder(encoder)
         self._encoder = encoder
         return encoder
@@ -600,12 +596,3 @@ def _without_damaged(make: Callable[[dict[str, str]], T]) -> T:
             if not error.contents.keys() - damaged.keys():
                 raise
             damaged |= error.contents
-
-
-def _stamp(directory: Path) -> tuple[int, int, int]:
-    """Return the stamp of the manifest's file; zeros if there is none."""
-    try:
-        status = (directory / storage.MANIFEST).stat()
-    except OSError:
-        return 0, 0, 0
-    return status.st_ino, status.st_size, status.st_mtime_ns

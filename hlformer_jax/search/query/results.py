@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search import times
-from hlformer_jax.search.index.storage import Level
+from hlformer_jax.search.index.records import Threshold
 from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.search.signals.transcript.said import Passage
 from hlformer_jax.text import legible
@@ -99,7 +99,7 @@ class MatchThreshold:
     """Number of captions by which it was calibrated."""
 
     @classmethod
-    def of(cls, level: Level | None) -> "MatchThreshold | None":
+    def of(cls, level: Threshold | None) -> "MatchThreshold | None":
         """Return the calibration that an index stores, if there is one."""
         return None if level is None else cls(level.false_alarms, level.captions)
 

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from hlformer_jax.errors import SearchError, UserError
-from hlformer_jax.search.index.storage import Stamp, split_name
+from hlformer_jax.search.index.records import Stamp, split_name
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.text import legible
 

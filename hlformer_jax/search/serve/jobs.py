@@ -26,8 +26,8 @@ from starlette.responses import Response
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.files import jsonable
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.ingest.extract import Progress, counted, index_folder, to_add
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.ingest.extract import Progress, counted, index_folder, resolve_additions
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.guard import Answer, ParameterError
@@ -104,7 +104,7 @@ class Jobs:
         """Add a folder or file, as the command `add` does."""
 
         def work(index: Index) -> str:
-            videos, roots = to_add(index, [path], self._note, self._pulse)
+            videos, roots = resolve_additions(index, [path], self._note, self._pulse)
             return self._extract(index, videos, further=roots)
 
         return self._start("add", work)
@@ -114,7 +114,7 @@ class Jobs:
 
         def work(index: Index) -> str:
             count = index.remove(videos)
-            return f"removed {count} of {count + len(index.manifest.videos)} videos"
+            return f"removed {count} of {count + len(index.videos)} videos"
 
         return self._start("remove", work)
 
@@ -187,7 +187,7 @@ class Jobs:
         )  # fmt: skip
         line = re.sub(r" \([^)]*\)", "", counted("the index", report.counts))
         self._change(lambda job: {"line": f"{line}; loading the new index", "video": ""})
-        if any(record.indexed for record in index.manifest.videos.values()):
+        if index.contents():
             self._library.ranked()  # prepare for the next query
         return line
 
@@ -274,7 +274,8 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
         """Start to remove videos, or an added folder by its name. The files stay."""
         videos = [find_entry(video).video for video in id]
         if folder is not None:
-            roots = Index.open(library.directory).manifest.roots
+            roots = {name: str(root) for name, root in Index.open(library.directory).roots.items()}
+            roots.pop("", None)
             if folder not in roots:
                 raise HTTPException(404, "this index has no such added folder")
             videos.append(roots[folder])

@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from hlformer_jax.search import times
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import split_name
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import split_name
 from hlformer_jax.search.query import results as archive
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve.redaction import base_name, without_paths
@@ -91,7 +91,7 @@ def status(library: Library, manage: bool) -> dict[str, Any]:
 def roots(index: Index) -> dict[str, Any]:
     """Return the folders of an index with their paths, for people who may change it."""
     counts = {name: {"videos": 0, "failed": 0} for name in index.roots}
-    for video, record in index.manifest.videos.items():
+    for video, record in index.videos.items():
         if count := counts.get(split_name(video)[0]):
             count["videos" if record.indexed else "failed"] += 1
     return {

@@ -33,7 +33,7 @@ from starlette.requests import ClientDisconnect
 from hlformer_jax import __version__, video
 from hlformer_jax.errors import QueryError, SearchError, UserError
 from hlformer_jax.search import times
-from hlformer_jax.search.index.database import tag_key
+from hlformer_jax.search.index import tag_key
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import guard, jobs, schemas

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals.protocol import Signal
 from hlformer_jax.search.signals.transcript.signal import Transcript
 from hlformer_jax.search.signals.visual import Visual

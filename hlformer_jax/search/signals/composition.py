@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.retrieval.moments import Moment, find_moments
-from hlformer_jax.search.index.storage import VideoArrays
+from hlformer_jax.search.index.records import VideoArrays
 from hlformer_jax.search.signals.rankers import Ranker, Untrained
 
 Located = tuple[Float[np.ndarray, " F"], list[Moment]]

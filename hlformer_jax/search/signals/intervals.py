@@ -15,9 +15,8 @@ from jaxtyping import Float
 
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.retrieval import segments
-from hlformer_jax.search.index import packed
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import VideoArrays
+from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.index.records import VideoArrays
 
 
 class Intervals(NamedTuple):
@@ -52,10 +51,10 @@ def rows(index: Index, contents: Sequence[str]) -> tuple[np.ndarray, list[int], 
     Raises:
       DamagedError: if embeddings of contents are missing or damaged; names them all.
     """
-    digest = hashlib.sha256("\0".join([index.manifest.key, *contents]).encode()).hexdigest()[:32]
+    digest = hashlib.sha256("\0".join([index.key, *contents]).encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"segments-{digest}.npy"
     counts_path = path.with_suffix(".counts.npy")
-    width = index.manifest.encoder.width
+    width = index.encoder.width
     stored = packed.mapped(counts_path, (1, len(contents)), "float32")
     if stored is not None:
         counts = stored[0].astype(int).tolist()

@@ -27,8 +27,8 @@ from jaxtyping import Bool, Float
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.lazy import optional
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import VideoArrays
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import VideoArrays
 from hlformer_jax.search.signals.rankers import RowRanker
 from hlformer_jax.text import without_passwords
 
@@ -285,10 +285,9 @@ class Upload:
 
 def _facts(index: Index, ranker: RowRanker) -> dict[str, str]:
     """Return the facts of an upload that a schema stores."""
-    manifest = index.manifest
     return {
-        "key": manifest.key, "encoder": manifest.encoder.name, "fps": str(manifest.fps),
-        "folder": str(manifest.root), "ranker": ranker.identity,
+        "key": index.key, "encoder": index.encoder.name, "fps": str(index.fps),
+        "folder": str(index.root), "ranker": ranker.identity,
     }  # fmt: skip
 
 

@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.retrieval.moments import Moment
-from hlformer_jax.search.index.database import Entry, Index
-from hlformer_jax.search.index.storage import Record
+from hlformer_jax.search.index import Entry, Index
+from hlformer_jax.search.index.records import Record
 from hlformer_jax.search.signals.rankers import Ranker, ScoreKind
 from hlformer_jax.search.signals.transcript.said import Passage
 

@@ -12,6 +12,7 @@ et al., EMNLP 2024) subtracts from each video's score the bias α · (the mean o
 of the video for the texts of `BANK`), with α = 0.75 and k = 64.
 """
 
+import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
@@ -22,9 +23,8 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import QueryError
-from hlformer_jax.search.index import packed
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import Record, VideoArrays
+from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.index.records import Record, VideoArrays
 from hlformer_jax.search.signals import intervals
 from hlformer_jax.text import suggestion
 
@@ -163,14 +163,14 @@ SAMPLE = 4096
 
 def bank(index: Index, encoder: Encoder | None) -> Float[np.ndarray, "Q d"]:
     """Return the embeddings of `BANK`, which are stored in the index."""
-    key = hashlib.sha256("\n".join([index.manifest.key, *BANK]).encode()).hexdigest()[:32]
+    key = hashlib.sha256("\n".join([index.key, *BANK]).encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"bank-{key}.npy"
 
     def encode() -> np.ndarray:
         assert encoder is not None
         return np.asarray(encoder.encode_texts(list(BANK)), np.float32)
 
-    return packed.made(path, (len(BANK), index.manifest.encoder.width), encode)
+    return packed.made(path, (len(BANK), index.encoder.width), encode)
 
 
 def sampled(matrix: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "n d"]:
@@ -226,7 +226,7 @@ class Untrained:
         """
         check(name)
         self._pooling, self.normalised = RANKERS[name], normalise
-        self.identity, self.width = label(name, normalise), index.manifest.encoder.width
+        self.identity, self.width = label(name, normalise), index.encoder.width
         self.calibrated, self.is_trained = name == DEFAULT and not normalise, False
         is_cosine = self._pooling.of_frames and not normalise
         self.score_kind: ScoreKind | None = "cosine" if is_cosine else None
@@ -236,28 +236,34 @@ class Untrained:
         if records is None:
             return
         contents = [record.content for record in records]
+        self._rounded: packed.Quantised | None = None
         if self.of_frames:
-            counts = [record.frames for record in records]
-            self._matrix, path = packed.rows(
-                index, "best_frame", contents, counts, "float16", lambda arrays: arrays.vectors
-            )
+            self._rows = index.frames(contents)
         else:
-            self._matrix, counts, path = intervals.rows(index, contents)
-        self._starts = np.concatenate([[0], np.cumsum(counts[:-1], dtype=np.int64)])
-        self._ends, self.count = np.append(self._starts[1:], len(self._matrix)), len(self._matrix)
-        is_quantised = len(self._matrix) >= packed.LARGE and self.top == 1 and not normalise
-        self._rounded = packed.kept(path, self._matrix) if is_quantised else None
+            matrix, counts, path = intervals.rows(index, contents)
+            self._rows = packed.ContentRows.of_counts(matrix, counts)
+        self.count = self._rows.total
+        if self.count >= packed.LARGE and self.top == 1 and not normalise:
+            self._rounded = (
+                index.rounded_frames(contents) if self.of_frames
+                else packed.kept(path, self._rows.matrix)
+            )  # fmt: skip
         self._bias = np.zeros(len(records), np.float32)
         if normalise:
-            digest = hashlib.sha256("\n".join(BANK).encode()).hexdigest()[:8]
-            bias_path = path.with_suffix(f".{name.replace('_', '-')}-nnn-{digest}.npy")
+            made_of = "\0".join([index.key, self.identity, *BANK, *contents])
+            digest = hashlib.sha256(made_of.encode()).hexdigest()[:32]
+            bias_path = index.directory / "packed" / f"bias-{digest}.{name.replace('_', '-')}.npy"
+            with contextlib.suppress(OSError):  # those of the index as it was before
+                for other in packed.own_files(index.directory, "bias-"):
+                    if other.name.endswith(bias_path.suffixes[0] + ".npy") and other != bias_path:
+                        other.unlink(missing_ok=True)
             self._bias = packed.made(
                 bias_path, (1, len(records)), lambda: self._biases(bank(index, encoder))[None]
             )[0]
 
     def _biases(self, bank: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, " V"]:
         """Return the bias of every content; see the module."""
-        parts = (self.products(content, bank).T for content in range(len(self._starts)))
+        parts = (self.products(content, bank).T for content in range(len(self._rows.starts)))
         scores = np.stack([self._pooling.pool(part) for part in parts])
         nearest: np.ndarray = ALPHA * np.sort(scores, axis=-1)[:, -NEAREST:].mean(-1)
         return nearest.astype(np.float32)
@@ -278,11 +284,12 @@ class Untrained:
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
         """Return the score of each content; see `Ranker`."""
-        products = packed.products(self._matrix, query)
+        products = packed.products(self._rows.matrix, query)
         if self.top == 1:
-            return np.maximum.reduceat(products, self._starts) - self._bias
-        parts = np.split(products, self._starts[1:])
-        return np.asarray([self._pooling.pool(part) for part in parts], np.float32) - self._bias
+            return self._rows.maxima(products) - self._bias
+        bounds = zip(self._rows.starts, self._rows.ends, strict=True)
+        scores = [self._pooling.pool(products[start:end]) for start, end in bounds]
+        return np.asarray(scores, np.float32) - self._bias
 
     def best(
         self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
@@ -290,21 +297,21 @@ class Untrained:
         """Return the scores of the best contents; see `Ranker`."""
         scores = None
         if self._rounded is not None:
-            scores = packed.best(self._rounded, self._matrix, self._starts, query, count, among)
+            scores = self._rows.best(self._rounded, query, count, among)
         return self.scores(query) if scores is None else scores
 
     def bounds(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q V"]:
         """Return upper bounds of the products of unit queries and the rows of each content."""
         if self._rounded is None:
-            scores, error = packed.products(self._matrix, queries).T, queries.shape[-1] * 2.0**-23
-            return np.maximum.reduceat(scores, self._starts, axis=1) + np.float32(error)
-        scores, reach = packed.rounded_products(self._rounded, queries)
-        return np.maximum.reduceat((scores + reach).T, self._starts, axis=1)
+            products = packed.products(self._rows.matrix, queries).T
+            return self._rows.maxima(products) + np.float32(queries.shape[-1] * 2.0**-23)
+        products, reach = packed.rounded_products(self._rounded, queries)
+        return self._rows.maxima((products + reach).T)
 
     def products(self, content: int, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q R"]:
         """Return the products of queries and the rows of a content."""
-        rows = slice(self._starts[content], self._ends[content])
-        return packed.products(self._matrix[rows], queries).T
+        rows = slice(self._rows.starts[content], self._rows.ends[content])
+        return packed.products(self._rows.matrix[rows], queries).T
 
     def sample(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q n"]:
         """Return the products of queries and at most `SAMPLE` rows at equal distances."""
@@ -312,7 +319,7 @@ class Untrained:
 
     @functools.cached_property
     def _sampled(self) -> np.ndarray:
-        return sampled(self._matrix)
+        return self._rows.sample(SAMPLE)
 
     def over_time(
         self,

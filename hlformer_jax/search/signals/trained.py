@@ -30,9 +30,8 @@ from hlformer_jax.retrieval import corpus, evaluation, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.scoring import MaximumSimilarity, Vectors
 from hlformer_jax.runtime import devices
-from hlformer_jax.search.index import packed
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import EncoderFacts, Record, VideoArrays
+from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.index.records import EncoderFacts, Record, VideoArrays
 from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.training import loaded_run
 from hlformer_jax.training.loaded_run import LoadedRun, RunError
@@ -165,7 +164,7 @@ class Trained:
 
     def __init__(self, path: Path, index: Index, records: Sequence[Record] | None) -> None:
         """Load the run of a directory, and encode all contents; None if a store ranks them."""
-        check_encoder(read_config(path), path, index.manifest.encoder)
+        check_encoder(read_config(path), path, index.encoder)
         self._model, self.identity = loaded_run.load(path), f"trained {identity(path)}"
         self._scorer = self._model.family.evaluator.scorer
         self._count = len(records or ())
@@ -256,7 +255,7 @@ def _float32(stored: Vectors) -> np.ndarray:
 def _encoded(run: LoadedRun, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
     """Return the encoded videos, from their file beside the index if it exists."""
     contents = [record.content for record in records]
-    source = "\0".join([index.manifest.key, identity(path), *contents])
+    source = "\0".join([index.key, identity(path), *contents])
     digest = hashlib.sha256(source.encode()).hexdigest()[:32]
     file = index.directory / "packed" / f"trained-{digest}.npz"
     stored = _stored(file, empty_corpus(run, len(records)))

@@ -26,8 +26,8 @@ from jaxtyping import Float
 
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import Level
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import Threshold
 from hlformer_jax.search.signals.composition import Composed, Single
 from hlformer_jax.search.signals.protocol import (
     Archive,
@@ -89,7 +89,7 @@ class Visual:
         self.index, self.ranker = archive.index, archive.ranker
         self.notes: list[str] = []
         self._contents = [record.content for record in archive.records]
-        self._calibrated: Level | None = archive.index.manifest.levels.get(archive.ranker_label)
+        self._calibrated: Threshold | None = archive.index.thresholds.get(archive.ranker_label)
 
     @staticmethod
     def update(
@@ -146,7 +146,7 @@ class Visual:
         query: SignalQuery,
         vectors: Sequence[np.ndarray],
         has_parts: bool,
-        calibrated: Level | None,
+        calibrated: Threshold | None,
     ) -> list[float]:
         """Return the match threshold of each part of a query.
 
@@ -192,7 +192,7 @@ class VisualMatches:
     """Whether scores are shown as probabilities, if the encoder has learned them."""
     threshold: float | None = None
     """Score from which on a video matches."""
-    calibrated: Level | None = None
+    calibrated: Threshold | None = None
     """Calibration of the threshold; None if it is chosen, or if there is none."""
     is_selective = False
 

@@ -22,8 +22,7 @@ from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli.commands import COMMANDS
 from hlformer_jax.search.encoder import DEFAULT_ENCODER
 from hlformer_jax.search.evaluate import metrics
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import extract
 from hlformer_jax.search.query import library
 from hlformer_jax.search.signals import rankers, visual
@@ -135,7 +134,7 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("evaluate {own} --captions={deep}", "deep.jsonl:1: the line is not JSON"),
         ("evaluate {own} --captions={deep} --json={deep} --overwrite", "is also --captions"),
         ("features {films} --captions={deep} --out={films}", "holds other things"),
-        ("add nowhere.film {own}", "is not there: give files of"),
+        ("add nowhere.film {own}", "does not exist: give files of"),
         ("add {deep} {own}", "is not in"),
         ("add {index} {own}", "holds no video"),
         ("index", "FOLDER is missing"),
@@ -187,7 +186,7 @@ def test_query_prints_matching_passages(ask, films, index):
     hits = json.loads(ask("query", "a ship", "--json").out)
     [hit] = [hit for hit in hits if hit["passages"]]
     assert hit["passages"] == [{"start": 12, "end": 14, "text": "The captain’s ship"}]
-    text = next(path for path in (index / "texts").iterdir() if b"captain" in path.read_bytes())
+    text = next((index / "texts").glob("*.vectors"))
     text.write_bytes(b"{}")
     done = ask("verify")
     assert done.status == 1 and text.name in done.out
@@ -243,19 +242,18 @@ def test_index_creates_an_index_and_prints_counts(search, films, calls):
     assert calls.loaded == ["colours"]
     again = search("index", films, "--workers=0")
     assert "3 unchanged" in again.out and calls.loaded == ["colours"] * 2
-    assert Index.open(films / ".hlformer-search").manifest.fps == 2
+    assert Index.open(films / ".hlformer-search").fps == 2
 
 
-def test_damaged_manifest_is_restored_without_decoding(ask, films, index, calls):
-    for name in ("manifest.json", "manifest.previous.json"):
-        (index / name).write_text("{")
+def test_damaged_database_is_restored_without_decoding(ask, films, index, calls):
+    (index / "index.db").write_text("{")
     told = ask("status")
     assert told.status == 0 and "videos    3," in told.out and len(told.errors) == 1
     assert calls.loaded == [DEFAULT_ENCODER]
     seen, calls.loaded[:] = calls.encoder.seen, []
     done = ask("index", films)
     assert done.status == 0 and "3 unchanged" in done.out and calls.encoder.seen == seen
-    assert "manifest.json is damaged" in done.errors[0]
+    assert "index.db is damaged" in done.errors[0]
     assert calls.loaded == [DEFAULT_ENCODER]  # that of the index
     assert not ask("status").errors
 
@@ -325,7 +323,7 @@ def test_prune_keeps_unreadable_videos(ask, films, index, monkeypatch):
     done = ask("prune", "--yes")
     assert done.status == 0 and "trips/c.film" in done.errors[0]
     monkeypatch.undo()
-    assert set(Index.open(index).manifest.videos) == {"a.film", "trips/c.film"}
+    assert set(Index.open(index).videos) == {"a.film", "trips/c.film"}
 
 
 @pytest.mark.parametrize(
@@ -333,7 +331,7 @@ def test_prune_keeps_unreadable_videos(ask, films, index, monkeypatch):
     [
         ["query", "red", "--export={}/a.csv"],
         ["cut", "a.film", "--start=1", "--end=2", "--out={}/a.mp4"],
-        ["evaluate", "--captions=c", "--json={}/manifest.json", "--overwrite"],
+        ["evaluate", "--captions=c", "--json={}/index.db", "--overwrite"],
         ["evaluate", "--captions=c", "--json={films}/a.film", "--overwrite"],
         ["features", "{films}", "--captions=c", "--out={}/videos"],
         ["features", "{films}", "--text-only", "--out={}/new"],
@@ -442,14 +440,14 @@ def test_videos_of_two_folders_stay_distinct(ask, films, index, disk, tmp_path):
     assert str(disk) in ask("status").out
     assert "removed 2 of 5" in ask("remove", disk).out
     assert Index.open(index).roots == {"": films} and (disk / "a.film").exists()
-    assert len(list((index / "videos").iterdir())) == 3
+    assert len(Index.open(index).contents()) == 3
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["gone", "empty"])
 def test_offline_folder_loses_nothing(ask, films, index, disk, tmp_path, left):
     (disk / "broken.film").write_bytes(b"broken")
     assert "1 failed" in ask("index", films).out
-    before = Index.open(index).manifest.videos
+    before = Index.open(index).videos
     disk.rename(tmp_path / "elsewhere")
     if left:  # as a disk that is not mounted does
         disk.mkdir()
@@ -459,7 +457,7 @@ def test_offline_folder_loses_nothing(ask, films, index, disk, tmp_path, left):
     assert any(f"{disk} is not there" in line for line in done.errors) != left
     assert "0 videos are missing" in ask("prune").out
     assert "dropped 0" in ask("prune", "--yes").out
-    after = Index.open(index).manifest.videos
+    after = Index.open(index).videos
     about = lambda one: (one.id, one.content, one.stamp, one.state, one.reason)
     assert after.keys() - before.keys() == {"copy.film"}
     assert all(about(after[name]) == about(one) for name, one in before.items())
@@ -469,20 +467,9 @@ def test_offline_folder_loses_nothing(ask, films, index, disk, tmp_path, left):
     done = ask("index", tmp_path / "elsewhere", "--move-root")
     assert f"{disk} is now {tmp_path / 'elsewhere'}" in done.errors
     assert done.status == 0 and "6 unchanged" in done.out
-    assert Index.open(index).manifest.videos == after
+    assert Index.open(index).videos == after
     done = ask("index", tmp_path / "third", "--move-root")
     assert done.status == 1
-
-
-def test_an_index_of_one_folder_opens_as_it_was(ask, films, index, disk):
-    ask("remove", disk)
-    for path in (index / "manifest.json", index / storage.MARK):
-        text = path.read_bytes()
-        mark, whole = text[: text.index(b"{")], storage.unseal(text[text.index(b"{") :])
-        assert whole.pop("roots") == {}
-        path.write_bytes(mark + storage.seal(whole))
-    done = ask("index", films)
-    assert done.status == 0 and "3 unchanged" in done.out and not done.errors
 
 
 @pytest.mark.parametrize("made", [False, True])
@@ -533,11 +520,11 @@ def test_offline_videos_are_kept_until_they_are_pruned(ask, films, index, tmp_pa
     assert calls.encoder.seen == seen
     (films / "trips" / "c.film").unlink()
     assert "dropped 1 videos, 2" in ask("prune", "--yes").out
-    assert len(list((index / "videos").iterdir())) == 2
+    assert len(Index.open(index).contents()) == 2
     assert ask("prune", "--yes").status == 0
     films.rename(tmp_path / "unmounted")
     refused = ask("prune", "--yes")
-    assert refused.status == 1 and len(list((index / "videos").iterdir())) == 2
+    assert refused.status == 1 and len(Index.open(index).contents()) == 2
 
 
 def test_add_indexes_only_the_named_files_and_folders(ask, films, index, calls):
@@ -557,9 +544,9 @@ def test_a_link_of_the_folder_is_a_path_of_the_folder(ask, films, index, tmp_pat
     elsewhere = archive.film(tmp_path / "elsewhere.film", ["yellow"] * 2)
     (films / "link.film").symlink_to(elsewhere)
     refused = ask("add", elsewhere)
-    assert refused.status == 1 and "move it there, or add its own folder" in refused.errors[0]
+    assert refused.status == 1 and "add the folder that it is in" in refused.errors[0]
     assert ask("add", films / "link.film").status == 0
-    assert "link.film" in Index.open(index).manifest.videos
+    assert "link.film" in Index.open(index).videos
 
 
 def test_removed_video_stays_out_until_added(ask, films, index):
@@ -567,7 +554,7 @@ def test_removed_video_stays_out_until_added(ask, films, index):
     assert ask("remove", identity, films / "a.film").status == 0
     assert (films / "a.film").exists()
     assert [entry.video for entry in Index.open(index).entries()] == ["trips/c.film"]
-    assert len(list((index / "videos").iterdir())) == 1
+    assert len(Index.open(index).contents()) == 1
     ask("index", films)
     assert len(Index.open(index).entries()) == 1
     assert "removed   2" in ask("status").out
@@ -593,22 +580,16 @@ def test_status_lists_what_failed_and_why(ask, films):
 
 
 def test_verify_names_damage_and_index_repairs_it(ask, films, index):
-    assert ask("verify").out == "9 files are intact\n"
-    path = next((index / "videos").iterdir())
-    path.write_bytes(path.read_bytes()[:-1])
+    assert ask("verify").out == "8 parts are intact\n"
+    archive.damage(Index.open(index), "b.film")
     done = ask("verify")
-    assert done.status == 1 and path.name in done.out and "1 of 9 files" in done.errors[0]
+    assert done.status == 1 and "'b.film'" in done.out and "1 of 8 parts" in done.errors[0]
     again = ask("index", films)
     assert "1 indexed, 2 unchanged" in again.out and "made anew" in again.errors[0]
     assert ask("verify").status == 0
-    [path] = (index / "packed").glob("best_frame*")
-    content = bytearray(path.read_bytes())
-    content[-200] ^= 1
-    path.write_bytes(content)
+    path = archive.damage(Index.open(index), "b.film", "i8")
     done = ask("verify")
     assert done.status == 1 and path.name in done.out
-    assert ask("index", films).status == 0
-    assert ask("verify").status == 0
 
 
 def test_query_prints_a_table_or_json(ask):
@@ -650,9 +631,6 @@ def test_filters_reach_the_library(ask, index):
     assert "did you mean 'Oma'" in ask("query", "red", "--tag=Opa").errors[0]
     [hit] = library.Library(index).search("red", tags="oma", shorter=17.0)
     assert hit.tags == ("Oma",) and hit.as_json()["tags"] == ["Oma"]
-    with Index.open(index).writing():
-        done = ask("tag", "a.film", "--add=x")
-    assert done.status == 1 and "another process is writing" in done.errors[0]
 
 
 def test_file_name_that_is_not_text_is_addressed_by_id(ask, films, calls, tmp_path, monkeypatch):
@@ -731,12 +709,12 @@ def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
         assert "percent" in ask("evaluate", given, f"--calibrate={wrong}").errors[0]
     before = ask("query", "green").errors
     assert ask("evaluate", given, "--calibrate=50").status == 0
-    levels = Index.open(index).manifest.levels
+    levels = Index.open(index).thresholds
     assert set(levels) == set(rankers.RANKERS)
     assert (levels["best_frame"].false_alarms, levels["best_frame"].captions) == (50, 3)
     # By hand: above the second largest of what the three find in other videos, over the medians.
     encoder, frames = archive.Encoder(), {}
-    for name, record in Index.open(index).manifest.videos.items():
+    for name, record in Index.open(index).videos.items():
         frames[name] = Index.open(index).read(record.content).vectors.astype(np.float32)
     every, elsewhere = np.concatenate(list(frames.values())), []
     for line in lines[:3]:
@@ -880,7 +858,7 @@ def test_a_folder_is_indexed_and_its_captions_become_a_data_set(search, films, c
     assert done.status == 0 and "3 indexed" in done.out
     assert f"{out}: captions 2 of train, 1 of val, 1 of test\n" in done.out
     assert f"--config=configs/own.py:{out}" in done.out
-    assert Index.open(films / ".hlformer-search").manifest.fps == 2
+    assert Index.open(films / ".hlformer-search").fps == 2
     splits = ExtractedReader(out).splits
     assert {split: list(of) for split, of in splits.items()} == {
         "train": ["a.film"], "val": ["b.film"], "test": ["trips/c.film"],

@@ -113,7 +113,7 @@ def test_separation_equals_brute_force(index, probable):
         Caption("a.film", "white", in_transcript=True), Caption("", "yellow", kind="k"),
     ]  # fmt: skip
     figures, separation = evaluate(library, asked)
-    frames = {one.video: index.read(index.manifest.videos[one.video].content).vectors
+    frames = {one.video: index.read(index.videos[one.video].content).vectors
               for one in library.ranked()}  # fmt: skip
 
     def above(sentence, videos):
@@ -244,7 +244,7 @@ def test_features_are_index_vectors_and_encoder_tokens(index, tmp_path):
         (c.video, c.sentence, c.start, c.end) for c in CAPTIONS
     )
     for video, caption in kept:
-        vectors = index.read(index.manifest.videos[video].content).vectors
+        vectors = index.read(index.videos[video].content).vectors
         np.testing.assert_array_equal(reader.read_frames(video), vectors.astype(np.float32))
         (tokens,) = archive.Encoder().encode_tokens([caption.sentence])
         np.testing.assert_array_equal(reader.read_words(caption.caption_id), tokens)

@@ -14,7 +14,6 @@ import pytest
 import videos
 
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.index import storage
 from hlformer_jax.search.ingest import extract
 from hlformer_jax.text import legible
 
@@ -126,7 +125,7 @@ def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkey
     root, directory = folder.root, tmp_path / "index"
     index = lambda *more: search("index", root, f"--index={directory}", *more)
     with monkeypatch.context() as disk:
-        disk.setattr(storage.files, "write_bytes", full)
+        disk.setattr(os, "pwrite", full)
         stopped = index("--workers=0")
     assert stopped.status == 1
     assert stopped.lines[-1] == (
@@ -193,5 +192,5 @@ def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkey
     assert search("verify", f"--index={directory}").status == 0
 
 
-def full(path, content):
+def full(file, data, offset):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

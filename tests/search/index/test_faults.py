@@ -2,8 +2,10 @@
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
+import sqlite3
 from pathlib import Path
 
 import archive
@@ -13,16 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
-from hlformer_jax.search.index.storage import Stamp
+from hlformer_jax.errors import SearchError, UnreadableError
+from hlformer_jax.search.index import (
+    Index,
+    Stamp,
+    Threshold,
+    VideoArrays,
+    database,
+    records,
+)
+from hlformer_jax.search.index.records import ArraysError, check_record
 from hlformer_jax.search.ingest import watch
 from hlformer_jax.search.serve.files import open_video
 
 
 class Faults:
-    """Makes the n-th writing, bringing to the disk or renaming of a file fail.
+    """Makes the n-th writing, syncing or renaming of a file, or beginning or end of a change, fail.
 
     A disk that is full stays so until the block ends; any other error happens once, as where a
     smaller file finds room.
@@ -49,13 +57,43 @@ class Faults:
 
             return act
 
+        faults = self
+
+        class Connection(sqlite3.Connection):
+            def execute(self, statement, *values):
+                if statement in ("BEGIN IMMEDIATE", "COMMIT") and faults.fails():
+                    if statement == "COMMIT" and faults.left % 2:
+                        super().execute(statement)  # the error comes after it
+                    raise faults.of_sqlite()
+                return super().execute(statement, *values)
+
+        connect = functools.partial(sqlite3.connect, factory=Connection)
+        self.patch.setattr(sqlite3, "connect", connect)
         self.patch.setattr(Path, "write_bytes", half_written)
+        pwrite = os.pwrite
+
+        def half_in_place(file, data, offset):
+            if self.fails():
+                pwrite(file, data[: len(data) // 2], offset)
+                raise self.error
+            return pwrite(file, data, offset)
+
+        self.patch.setattr(os, "pwrite", half_in_place)
         self.patch.setattr(os, "fsync", failing(fsync))
         self.patch.setattr(os, "link", failing(os.link))
         self.patch.setattr(Path, "replace", failing(replace))
         # The clearing away of drafts goes wrong as well.
         self.patch.setattr(Path, "unlink", failing(unlink))
         return self
+
+    def of_sqlite(self):
+        """The error as SQLite raises it."""
+        codes = {errno.ENOSPC: sqlite3.SQLITE_FULL, errno.EIO: sqlite3.SQLITE_IOERR}
+        if not isinstance(self.error, OSError):
+            return self.error
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = codes[self.error.errno]
+        return error
 
     def fails(self):
         self.left -= 1
@@ -96,7 +134,7 @@ def state(index):
     again = Index.open(index.directory)
     assert not again.notes and again.verify() == {}
     entries = {one.video: one._replace(path=None) for one in again.entries()}
-    return entries, archive.vectors(again), again.manifest.excluded
+    return entries, archive.vectors(again), again.excluded
 
 
 @each_error
@@ -112,7 +150,7 @@ def test_an_index_run_that_fails_at_any_write_goes_on(tmp_path, films, error):
 
     for number in in_turn(error, run):
         with contextlib.suppress(SearchError):
-            for record in Index.open(directory).manifest.videos.values():
+            for record in Index.open(directory).videos.values():
                 assert record.indexed, (number, record)
         try:
             index = Index.open(directory)
@@ -133,18 +171,18 @@ CHANGES = {
 
 
 def tagged(index):
-    with index.writing():
-        index.tag(["a.film", "b.film"], ["holiday"])
+    with index.writing() as writer:
+        writer.tag(["a.film", "b.film"], ["holiday"])
 
 
 def pruned(index):
-    with index.writing():
-        index.forget(["a.film", "b.film"])
+    with index.writing() as writer:
+        writer.forget(["a.film", "b.film"])
 
 
 def added(index):
-    with index.writing():
-        index.add_root(index.directory.parent / "other")
+    with index.writing() as writer:
+        writer.add_root(index.directory.parent / "other")
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -152,7 +190,7 @@ def added(index):
 def test_a_change_that_fails_at_any_write_is_whole_or_not_made(index, change, error):
     saved = index.directory.with_name("saved")
     shutil.copytree(index.directory, saved)
-    settings = lambda: (state(index), Index.open(index.directory).manifest.roots)
+    settings = lambda: (state(index), Index.open(index.directory).roots)
     before = settings()
     change(Index.open(index.directory))
     after = settings()
@@ -171,103 +209,88 @@ def test_a_change_that_fails_at_any_write_is_whole_or_not_made(index, change, er
         if now[0][0] == before[0][0] and now[1] == before[1]:
             change(Index.open(index.directory))
         archive.fill(Index.open(index.directory), only=[])
-        with Index.open(index.directory).writing():
-            pass
     assert any(outcomes)
 
 
 def test_an_error_in_the_block_leaves_the_index_as_it_was(index):
     before = archive.everything(index.directory)
-    with pytest.raises(KeyError), index.writing():
-        index.manifest.tags[index.manifest.videos["a.film"].content] = ["x"]
-        index.drop("b.film")
+    with pytest.raises(KeyError), index.writing() as writer:
+        writer.tag(["a.film"], ["x"])
+        writer.drop("b.film")
+        assert "b.film" not in index.videos
         raise KeyError
     assert archive.everything(index.directory) == before
-    assert "b.film" in index.manifest.videos and not index.manifest.tags
+    assert "b.film" in index.videos and not index.tags
 
 
 def test_tags_are_given_to_all_videos_or_to_none(index, films):
     (films / "bad.film").mkdir()
-    with index.writing():
-        index.record_failure("bad.film", "", Stamp(0, 0, 0), "it is a folder")
-    with pytest.raises(SearchError, match="bad.film"), index.writing():
-        index.tag(["a.film", "bad.film"], ["holiday"])
-    assert not Index.open(index.directory).manifest.tags
-
-
-def test_a_record_that_an_interruption_left_is_tried_again(index):
-    with index.writing():  # as an older version left it
-        record = index.manifest.videos["b.film"]
-        index.record_failure("b.film", record.content, record.stamp, "")
-        index.file(record.content).unlink()
-    report, _ = archive.fill(Index.open(index.directory))
-    assert report.indexed == 1 and report.skipped == 0
+    with index.writing() as writer:
+        writer.record_failure("bad.film", "", Stamp(0, 0, 0), "it is a folder")
+    with pytest.raises(SearchError, match="bad.film"), index.writing() as writer:
+        writer.tag(["a.film", "bad.film"], ["holiday"])
+    assert not Index.open(index.directory).tags
 
 
 # Values
 
 
 CHARACTERS = st.text(st.characters(exclude_characters="\0"), max_size=20)
-NUMBERS = st.floats() | st.integers(-(10**30), 10**30).map(float)
 
 
 @given(
     name=CHARACTERS,
     stamp=st.tuples(*[st.integers(-(10**30), 10**30)] * 3),
     reason=CHARACTERS,
-    duration=NUMBERS,
-    recorded=NUMBERS,
-    counts=st.tuples(*[st.integers(-3, 2**70)] * 3),
 )
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
-def test_what_is_written_of_a_record_is_read_again(
-    tmp_path_factory, name, stamp, reason, duration, recorded, counts
-):
+def test_what_is_written_of_a_record_is_read_again(tmp_path_factory, name, stamp, reason):
     directory = tmp_path_factory.mktemp("index")
     index = archive.create(directory / "index", directory)
-    frames, intervals, size = counts
-    about = {
-        "reason": reason, "duration": duration, "frames": frames, "intervals": intervals,
-        "digest": "b" * 64, "bytes": size, "recorded": recorded,
-    }  # fmt: skip
-    with index.writing(), contextlib.suppress(ValueError):
-        index.record(name, "a" * 64, Stamp(*stamp).clipped(), about)
+    with contextlib.suppress(ValueError), index.writing() as writer:
+        writer.record_failure(name, "a" * 64, Stamp(*stamp).clipped(), reason)
     again = Index.open(index.directory)
-    assert again.notes == [] and again.manifest == index.manifest
+    assert again.notes == [] and again.videos == index.videos
+    for video, record in again.videos.items():
+        check_record(video, record)
+        assert video == name and record.reason == reason
 
 
 @given(
     frames=st.integers(0, 3),
     bad=st.sampled_from([np.nan, np.inf, -np.inf, 1e300, -1.0]),
-    field=st.sampled_from(["times", "vectors", "spans", "segments", "duration", "recorded"]),
+    field=st.sampled_from(["times", "vectors", "duration", "recorded"]),
 )
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 def test_what_is_written_of_vectors_is_read_again(tmp_path_factory, frames, bad, field):
-    path = tmp_path_factory.mktemp("vectors") / "a.npz"
-    arrays = storage.VideoArrays(
-        np.arange(frames, dtype=float), np.ones((frames, 2), np.float16), np.zeros((frames, 2)),
-        np.zeros((frames, 2), np.float32), np.asarray(1.0),
-    )  # fmt: skip
+    directory = tmp_path_factory.mktemp("index")
+    index = archive.create(directory / "index", directory)
+    arrays = VideoArrays(
+        np.arange(frames, dtype=float), np.ones((frames, archive.WIDTH), np.float16), 1.0
+    )
     with np.errstate(over="ignore"):
         wrong = np.full_like(getattr(arrays, field), bad)
-    arrays = arrays._replace(**{field: float(wrong) if field == "recorded" else wrong})
+    wrong = wrong if field in ("times", "vectors") else float(wrong)
+    arrays = arrays._replace(**{field: wrong})
+    content = "a" * 64
     try:
-        storage.write_vectors(path, arrays, {})
-    except SearchError:
-        assert not path.exists()
+        with index.writing() as writer:
+            writer.keep(content, arrays, {"a.film": Stamp(1, 2, 3)})
+    except ArraysError:
+        assert Index.open(index.directory).videos == {}
     else:
-        assert storage.read_vectors(path).size
+        again = Index.open(index.directory).read(content)
+        assert all(np.array_equal(one, other) for one, other in zip(again, arrays, strict=True))
 
 
-def test_settings_that_a_reader_refuses_are_not_written(index):
-    before = (index.directory / storage.MANIFEST).read_bytes()
-    for change in (
-        {"fps": float("nan")}, {"fps": 0.0}, {"roots": {"a/b": "/x"}}, {"tags": {"a": [3]}},
-        {"levels": {"best_frame": storage.Level(float("inf"), 10.0, 9, 9)}},
-    ):  # fmt: skip
-        with pytest.raises(SearchError, match="manifest"), index.writing():
-            index.manifest.__dict__.update(change)
-        assert (index.directory / storage.MANIFEST).read_bytes() == before
+@pytest.mark.parametrize(
+    "threshold", [(float("nan"), 10.0, 9, 9), (float("inf"), 10.0, 9, 9), (0.1, 0.0, 9, 9)]
+)
+def test_a_threshold_that_is_no_number_is_not_written(index, threshold):
+    before = archive.everything(index.directory)
+    with pytest.raises(ValueError, match="threshold"), index.writing() as writer:
+        writer.set_thresholds({"best_frame": Threshold(*threshold)})
+    assert archive.everything(index.directory) == before
 
 
 @pytest.mark.parametrize("year", [2262, 2300, 2446, 9999])
@@ -278,7 +301,7 @@ def test_a_date_after_2262_is_clipped_with_a_line(index, films, year):
         os.utime(path, (seconds, seconds))
     except (OSError, OverflowError):
         pytest.skip("the disk keeps no such dates")
-    if path.stat().st_mtime_ns <= storage.MAX_TIME_NS:
+    if path.stat().st_mtime_ns <= records.MAX_TIME_NS:
         pytest.skip("the disk keeps no such dates")
     report, told = archive.fill(index)
     assert report.known == 1 and "b.film" in told[0] and "2262" in told[0]
@@ -287,21 +310,6 @@ def test_a_date_after_2262_is_clipped_with_a_line(index, films, year):
     assert archive.fill(again)[0].unchanged == 3
     [entry] = [one for one in archive.opened(index).videos() if one.video == "b.film"]
     assert open_video(archive.opened(index), entry.id).entry == entry
-
-
-def test_one_bad_record_does_not_spoil_the_others(index):
-    content = storage.unseal((index.directory / storage.MANIFEST).read_bytes())
-    content["videos"]["b.film"]["modified_ns"] = 2**70
-    content["videos"]["a.film"]["frames"] = -1
-    (index.directory / storage.MANIFEST).write_bytes(storage.seal(content))
-    (index.directory / storage.PREVIOUS).unlink()
-    manifest, note = storage.read_manifest(index.directory)
-    assert set(manifest.videos) == {"b.film", "trips/c.film"} and "of 'a.film'" in note
-    assert manifest.videos["b.film"].modified_ns == storage.MAX_TIME_NS
-    encoder = archive.Encoder()
-    archive.fill(Index.open(index.directory), encoder)
-    assert encoder.seen == 0 and Index.open(index.directory).notes == []
-    assert len(Index.open(index.directory).manifest.videos) == 3
 
 
 # What was removed
@@ -324,7 +332,7 @@ def removed_then(films, change):
 @pytest.mark.parametrize("change", ["renamed", "moved", "copied", "over another"])
 @pytest.mark.parametrize("way", ["index", "watch"])
 def test_a_removed_video_stays_removed_under_any_name(index, films, change, way):
-    content = index.manifest.videos["a.film"].content
+    content = index.videos["a.film"].content
     index.remove(["a.film"])
     name = removed_then(films, change)
     if way == "index":
@@ -336,14 +344,14 @@ def test_a_removed_video_stays_removed_under_any_name(index, films, change, way)
             workers=0,
         )  # fmt: skip
     again = Index.open(index.directory)
-    assert content not in again.contents() and name not in again.manifest.videos
+    assert content not in again.contents() and name not in again.videos
     encoder = archive.Encoder()
     assert archive.fill(again, encoder)[0].indexed == 0 and encoder.seen == 0
     report, _ = archive.fill(again, only=[films / name])
-    assert report.indexed == 1 and name in Index.open(index.directory).manifest.videos
+    assert report.indexed == 1 and name in Index.open(index.directory).videos
     (films / name).rename(films / "last.film")  # and it is an ordinary video again
     archive.fill(again)
-    assert "last.film" in Index.open(index.directory).manifest.videos
+    assert "last.film" in Index.open(index.directory).videos
 
 
 def test_a_copy_of_a_removed_video_in_the_index_stays(index, films):
@@ -351,10 +359,10 @@ def test_a_copy_of_a_removed_video_in_the_index_stays(index, films):
     archive.fill(index)
     index.remove(["a.film"])
     archive.fill(index)
-    assert "copy.film" in Index.open(index.directory).manifest.videos
+    assert "copy.film" in Index.open(index.directory).videos
     (films / "a.film").rename(films / "z.film")
     archive.fill(index)
-    assert "z.film" not in Index.open(index.directory).manifest.videos
+    assert "z.film" not in Index.open(index.directory).videos
 
 
 # Places of outputs
@@ -362,7 +370,7 @@ def test_a_copy_of_a_removed_video_in_the_index_stays(index, films):
 
 @pytest.mark.parametrize("through", ["itself", "folder", "link", "link above"])
 def test_a_place_in_an_index_is_known_through_links(index, tmp_path, through):
-    place = index.directory / "manifest.json"
+    place = index.directory / "index.db"
     if through == "folder":
         place = index.directory / "new" / "folder" / "a.csv"
     elif through == "link":
@@ -371,54 +379,47 @@ def test_a_place_in_an_index_is_known_through_links(index, tmp_path, through):
     elif through == "link above":
         (tmp_path / "here").symlink_to(index.directory)
         place = tmp_path / "here" / "a.csv"
-    assert storage.index_around(place) == index.directory
-    assert storage.index_around(tmp_path / "a") is None
+    assert database.index_around(place) == index.directory
+    assert database.index_around(tmp_path / "a") is None
 
 
 # What cannot be read is not gone
 
 
-@pytest.fixture
-def unreadable(monkeypatch):
-    """Makes files whose paths end so fail as those of a failing disk do."""
-    ends = []
-    look = files.read_bytes
+@contextlib.contextmanager
+def unreadable(*names):
+    """Make databases of these names fail as those of a failing disk do."""
+    connect = sqlite3.connect
 
-    def read(path):
-        if any(str(path).endswith(one) for one in ends):
-            raise OSError(errno.EIO, "Input/output error", str(path))
-        return look(path)
+    def failing(place, **options):
+        if any(f"/{name}?" in place for name in names):
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+            raise error
+        return connect(place, **options)
 
-    monkeypatch.setattr(files, "read_bytes", read)
-    return ends
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite3, "connect", failing)
+        yield
 
 
-@pytest.mark.parametrize("name", [storage.MANIFEST, storage.MARK])
-def test_a_manifest_that_cannot_be_read_now_is_not_replaced(index, unreadable, name):
-    with index.writing():
-        index.tag(["a.film"], ["kept"])
+def test_a_database_that_cannot_be_read_now_is_not_replaced(index):
+    with index.writing() as writer:
+        writer.tag(["a.film"], ["kept"])
     before = archive.everything(index.directory)
-    unreadable.append(name)
-    assert len(Index.open(index.directory).manifest.videos) == 3  # a reader goes on
-    with pytest.raises(SearchError, match="cannot be read"):
-        index.remove(["b.film"])
-    with pytest.raises(SearchError, match="cannot be read"):
-        archive.fill(Index.open(index.directory))
-    unreadable.clear()
+    with unreadable("index.db"):
+        again = Index.open(index.directory)
+        assert len(again.videos) == 3 and "cannot be read" in again.notes[0]  # a reader goes on
+        with pytest.raises(UnreadableError, match="nothing is changed"):
+            again.remove(["b.film"])
+        with pytest.raises(UnreadableError, match="nothing is changed"):
+            archive.fill(again)
     assert archive.everything(index.directory) == before
-
-
-def test_vectors_that_cannot_be_read_now_are_not_deleted(index, films, unreadable):
-    content = index.manifest.videos["b.film"].content
-    for name in (storage.MANIFEST, storage.PREVIOUS):
-        (index.directory / name).unlink()
-    (films / "b.film").rename(films.parent / "b.film")  # it is not indexed anew
-    unreadable.append(f"{content}.npz")
-    archive.fill(Index.open(index.directory))
-    assert index.file(content).exists()
-    unreadable.clear()
-    archive.fill(Index.open(index.directory))
-    assert Index.open(index.directory).offline() == ["b.film"]
+    assert archive.fill(again)[0].unchanged == 3 and again.notes == []
+    with unreadable("index.db", "index.db.bak"):
+        for act in (Index.open, lambda place: archive.create(place, index.root)):
+            with pytest.raises(UnreadableError):
+                act(index.directory)
 
 
 def test_only_what_is_known_to_be_gone_is_gone(tmp_path):

@@ -2,16 +2,12 @@
 
 import io
 import os
-import shutil
 
-import archive
 import numpy as np
 import pytest
 
-from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.ingest.extract import default_workers
-from hlformer_jax.search.signals import rankers
 
 
 def test_every_number_of_two_bytes_is_widened_exactly():
@@ -22,101 +18,78 @@ def test_every_number_of_two_bytes_is_widened_exactly():
 
 
 @pytest.fixture
-def films(tmp_path):
-    return archive.random_folder(tmp_path / "films")
+def path(tmp_path):
+    return tmp_path / "packed" / f"segments-{'0' * 32}.npy"
 
 
-def test_rows_are_packed_once_and_again_after_the_index_has_changed(index, records):
-    ranker = rankers.Untrained("best_frame", index, records)
-    [first] = (index.directory / "packed").iterdir()
-    stamp = first.stat().st_mtime_ns
-    rankers.Untrained("best_frame", index, records)
-    assert first.stat().st_mtime_ns == stamp
-    query = ranker.encode(archive.Encoder(), "red")
-    fewer = rankers.Untrained("best_frame", index, records[:3])
-    [second] = (index.directory / "packed").iterdir()
-    assert second.name != first.name
-    np.testing.assert_array_equal(fewer.scores(query), ranker.scores(query)[:3])
+def test_a_derived_matrix_is_made_once_and_anew_when_damaged(path):
+    rows, made = _rows(0, 30).astype(np.float32), []
 
+    def make():
+        made.append(None)
+        return rows
 
-def test_where_nothing_can_be_packed_the_rows_are_held_in_memory(index, records):
-    expected = rankers.Untrained("best_frame", index, records)
-    [path] = (index.directory / "packed").iterdir()
-    path.unlink()
-    (index.directory / "packed").rmdir()
-    (index.directory / "packed").write_text("in the way")
-    found = rankers.Untrained("best_frame", index, records)
-    query = found.encode(archive.Encoder(), "blue")
-    np.testing.assert_array_equal(found.scores(query), expected.scores(query))
-
-
-def test_packed_rows_of_another_form_are_made_anew(index, records):
-    ranker = rankers.Untrained("best_frame", index, records)
-    query = ranker.encode(archive.Encoder(), "blue")
-    [path] = (index.directory / "packed").iterdir()
-    expected, before, whole = ranker.scores(query), np.load(path), path.read_bytes()
-    del ranker  # a file that a process has mapped must not shrink
-    nans = before.copy()
-    nans[:] = np.nan
+    matrix = lambda: packed.made(path, rows.shape, make)
+    for _ in range(2):
+        np.testing.assert_array_equal(matrix(), rows)
+    assert len(made) == 1
+    whole = path.read_bytes()
     replaced = io.BytesIO()
-    np.save(replaced, nans)
+    np.save(replaced, np.full_like(rows, np.nan))
     other = bytearray(whole)
     other[-100] ^= 4
-    for content in (
+    for number, content in enumerate((
         b"", b"no array", whole[:-8], replaced.getvalue(), replaced.getvalue() + whole[-64:],
         bytes(other), whole[:128] + bytes(len(whole) - 128),
-    ):  # fmt: skip
+    ), 2):  # fmt: skip
         path.unlink()
         path.write_bytes(content)
-        found = rankers.Untrained("best_frame", index, records)
-        np.testing.assert_array_equal(found.scores(query), expected)
-        np.testing.assert_array_equal(np.load(path), before)
+        np.testing.assert_array_equal(matrix(), rows)
+        assert len(made) == number and path.read_bytes() == whole
 
 
-def test_a_large_matrix_takes_its_rows_from_the_one_before(index, records, large):
-    rankers.Untrained("best_frame", index, records[:5])
-    for record in records[1:5]:
-        index.file(record.content).unlink()  # so: these are not read again
-    chosen = [records[6], *records[1:5]]
-    found = rankers.Untrained("best_frame", index, chosen)
-    folder = index.directory / "packed"
-    suffixes = sorted(path.name.partition(".")[2] for path in folder.iterdir())
-    assert suffixes == ["int8-bounds.npy", "int8.npy", "json", "npy"]
-    query = found.encode(archive.Encoder(), "red")
-    whole = index.read(records[6].content).vectors.astype(np.float64) @ query
-    np.testing.assert_allclose(found.scores(query)[0], whole.max(), atol=1e-6)
-    [listing] = folder.glob("*.json")
-    edited = listing.read_text().replace(records[1].content, records[2].content)
-    for damaged in ("", "[]", "{}", '{"key": 1}', edited):
-        [listing] = folder.glob("*.json")
-        listing.write_text(damaged)
-        with pytest.raises(DamagedError, match=records[1].content):
-            rankers.Untrained("best_frame", index, chosen[:2])
+def test_where_nothing_can_be_written_a_matrix_is_held_in_memory(path):
+    path.parent.write_text("in the way")
+    rows = _rows(0, 30).astype(np.float32)
+    np.testing.assert_array_equal(packed.made(path, rows.shape, lambda: rows), rows)
 
 
-def test_damage_of_any_block_is_seen_and_named(index, records, monkeypatch):
-    rankers.Untrained("best_frame", index, records)
-    [path] = packed.own_files(index.directory)
-    assert packed.damaged(index.directory) == {}
+def test_damage_of_any_block_is_seen_and_named(path, tmp_path):
+    rows = _rows(0, 300).astype(np.float32)
+    packed.made(path, rows.shape, lambda: rows)
+    assert packed.own_files(tmp_path) == [path] and packed.damaged(tmp_path) == {}
     whole = path.read_bytes()
-    for place in [*range(128, len(whole), 251), len(whole) - 1]:
+    for place in [*range(128, len(whole), 2511), len(whole) - 1]:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 32]) + whole[place + 1 :])
-        assert list(packed.damaged(index.directory)) == [path.name]
+        assert list(packed.damaged(tmp_path)) == [path.name]
     swapped = np.random.default_rng(0).integers(0, 256, 3 * 4096).astype(np.uint8)
     digest = packed._digest(swapped)
     assert packed._digest(np.roll(swapped, 4096)) != digest == packed._digest(swapped.copy())
 
 
-def test_what_macos_has_no_call_for_is_done_without(index, records, monkeypatch):
-    expected = rankers.Untrained("best_frame", index, records)
-    shutil.rmtree(index.directory / "packed")
+def test_what_macos_has_no_call_for_is_done_without(path, monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.delattr(os, "sched_getaffinity")
     assert default_workers() >= 1
-    found = rankers.Untrained("best_frame", index, records)
-    query = found.encode(archive.Encoder(), "red")
-    np.testing.assert_array_equal(found.scores(query), expected.scores(query))
-    assert packed.own_files(index.directory)
+    rows = _rows(0, 30).astype(np.float32)
+    packed.made(path, rows.shape, lambda: rows)
+    np.testing.assert_array_equal(packed.mapped(path, rows.shape, "float32"), rows)
+
+
+def test_rows_of_contents_leave_out_those_between_them():
+    matrix = _rows(0, 40)
+    rows = packed.ContentRows(matrix, np.asarray([3, 10, 25]), np.asarray([7, 20, 30]))
+    query = _query(0)
+    products = _exact(matrix, query)
+    wanted = [products[3:7].max(), products[10:20].max(), products[25:30].max()]
+    np.testing.assert_array_equal(rows.maxima(products), wanted)
+    np.testing.assert_array_equal(rows.maxima(np.stack([products, -products]))[0], wanted)
+    assert rows.total == 19
+    parts = np.concatenate([matrix[3:7], matrix[10:20], matrix[25:30]])
+    np.testing.assert_array_equal(rows.sample(99), parts)
+    np.testing.assert_array_equal(rows.sample(4), parts[[0, 4, 9, 14]])
+    whole = packed.ContentRows.of_counts(parts, [4, 10, 5])
+    np.testing.assert_array_equal(whole.maxima(_exact(parts, query)), wanted)
 
 
 WIDTH = 40

@@ -1,6 +1,5 @@
 """Extraction on Ray: the files of a run without it, failures, resuming, what is refused."""
 
-import json
 import os
 import signal
 import socket
@@ -15,7 +14,7 @@ import processes
 import pytest
 
 from hlformer_jax.errors import MissingExtra, SearchError
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import cluster
 from hlformer_jax.search.ingest.decoding import Failed, Job
 
@@ -56,8 +55,8 @@ def source(index, **options):
 
 
 def records(index):
-    """The manifest."""
-    return json.loads((index.directory / "manifest.json").read_text())
+    """Return the record of every video."""
+    return Index.open(index.directory).videos
 
 
 @pytest.mark.parametrize("address", ["ray://me:cret@127.0.0.1:1", "ray://me:s cret@", "me:cret@h"])
@@ -100,7 +99,7 @@ def test_an_actor_with_another_encoder_ends_the_run(ray, films, tmp_path):
         archive.fill(index, source=source(index, load=OtherEncoder))
     with pytest.raises(SearchError, match=f"^{socket.gethostname()}: there is no encoder here$"):
         archive.fill(index, source=source(index, load=no_encoder))
-    assert not (index.directory / "videos").exists()
+    assert index.contents() == []
 
 
 class OtherEncoder(archive.Encoder):
@@ -212,7 +211,7 @@ def test_a_killed_run_by_ray_continues(folder, tmp_path):
         command(folder, index, "--ray=local"), env=processes.environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    while process.poll() is None and not list(index.glob("videos/**/*.npz")):
+    while process.poll() is None and not list(index.glob("embeddings-*.f16")):
         time.sleep(0.01)
     process.kill()
     assert process.wait() == -signal.SIGKILL  # it was not done
@@ -243,7 +242,7 @@ def test_other_machines_take_over_the_videos_of_a_lost_one(tmp_path, monkeypatch
             command(folder, index, f"--ray={three.address}"), stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env=processes.environment(), text=True,
         )  # fmt: skip
-        while process.poll() is None and not list(index.glob("videos/**/*.npz")):
+        while process.poll() is None and not list(index.glob("embeddings-*.f16")):
             time.sleep(0.01)
         assert process.poll() is None  # it is not done
         three.remove_node(others[0], allow_graceful=False)

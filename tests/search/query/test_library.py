@@ -212,23 +212,20 @@ def test_damaged_vectors_are_left_out_with_a_line(index, ranker, asked):
     if asked:  # rows are packed: the damage shows when the moments are looked for
         library.query("red")
         library = open_()
-    damaged = index.file(index.manifest.videos["b.film"].content)
-    damaged.write_bytes(b"")
+    archive.damage(index, "b.film")
     if ranker == "best_frame":  # threads read what queries of several parts need
         hits = open_().query("black", then="green", k=9)
-        assert "b.film" not in videos(hits) and damaged.name in hits.warnings[0]
+        assert "b.film" not in videos(hits) and "'b.film'" in hits.warnings[0]
     for one in (library, open_()):
         hits = one.query("red", k=9)
         assert videos(hits) == ["a.film", "trips/c.film"]
         [line] = hits.warnings
-        assert damaged.name in line and "index the folder again" in line
+        assert "'b.film'" in line and "index the folder again" in line
     archive.fill(index)
     assert videos(library.query("red", k=9)) == list(DAYS)
-    for path in (index.directory / "videos").iterdir():
+    for path in index.directory.glob("embeddings-*"):
         path.unlink()
-    hits = open_().query("red")
-    assert hits == [] and len(hits.warnings) == 3
-    shutil.rmtree(index.directory / "packed")
+    shutil.rmtree(index.directory / "packed", ignore_errors=True)
     with pytest.raises(DamagedError):
         open_().query("red")
 

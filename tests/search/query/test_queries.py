@@ -26,7 +26,7 @@ def index(tmp_path_factory):
 def brute(index, wanted, unwanted=(), levels=(), within=None):
     """The score of every video by loops over its frames, and the best sequence's ends."""
     encoder, found = archive.Encoder(), {}
-    for name, record in index.manifest.videos.items():
+    for name, record in index.videos.items():
         arrays = index.read(record.content)
         frames = arrays.vectors.astype(np.float32)
         parts = []

@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from hlformer_jax import files
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import decoding, extract
 from hlformer_jax.search.serve import jobs, server
 from hlformer_jax.video import listing
@@ -173,7 +173,7 @@ def test_refused_add_leaves_the_index_unchanged(client, index, films, tmp_path):
         (films.parent, "hold the same files"),
         (tmp_path / "missing", "is not there"),
         (tmp_path / "empty", "holds no video"),
-        (tmp_path / "note.txt", "add its own folder"),
+        (tmp_path / "note.txt", "add the folder that it is in"),
     ):
         job = change(client, f"add?path={path}")
         assert job["state"] == "failed" and part in job["line"] and "\n" not in job["line"]
@@ -289,8 +289,8 @@ def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
             index, archive.Encoder(), workers=1, timeout=9, video=archive.VIDEO, report=print,
             pulse=pulse,
         )  # fmt: skip
-    with index.writing():  # the lock is free again
-        assert "hanging.film" not in index.manifest.videos
+    with index.running():  # the lock is free again
+        assert "hanging.film" not in index.videos
 
 
 def test_job_beside_another_writer_fails_with_one_line(client, library):

@@ -12,8 +12,7 @@ from scipy.signal import find_peaks
 from hlformer_jax.errors import DamagedError, QueryError
 from hlformer_jax.retrieval import segments as intervals
 from hlformer_jax.retrieval.segments import segments
-from hlformer_jax.search.index import packed
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.signals import rankers
 
 
@@ -66,11 +65,11 @@ def test_biases_are_computed_once_for_an_archive_an_encoder_and_a_bank(index, re
     query = build().encode(archive.Encoder(), "red")
     assert asked == [len(rankers.BANK)] and len(set(rankers.BANK)) == 256
     first = build().scores(query)
-    for beside in [*(index.directory / "packed").glob("*nnn*"), *index.directory.rglob("bank*")]:
+    for beside in [*(index.directory / "packed").glob("bias*"), *index.directory.rglob("bank*")]:
         assert len(asked) == 1  # biases that are lost need the bank, which is there
         beside.write_bytes(b"damaged" * 99)
         np.testing.assert_array_equal(build().scores(query), first)
-    next((index.directory / "packed").glob("*nnn*")).unlink()
+    next((index.directory / "packed").glob("bias*")).unlink()
     np.testing.assert_array_equal(build().scores(query), first)
     monkeypatch.setattr(rankers, "BANK", ("red", "blue"))
     other = build().scores(query)
@@ -91,9 +90,12 @@ def test_intervals_are_computed_once_and_again_for_other_videos(index, records, 
 
 
 def test_a_damaged_video_is_named_and_an_unknown_ranker_too(index, records):
-    index.file(records[2].content).write_bytes(b"")
-    with pytest.raises(DamagedError, match=records[2].content):
-        rankers.Untrained("segments", Index.open(index.directory), records)
+    name = next(name for name, one in index.videos.items() if one == records[2])
+    archive.damage(index, name)
+    for ranker in ("segments", "best_frame"):
+        with pytest.raises(DamagedError, match=name) as damaged:
+            rankers.Untrained(ranker, Index.open(index.directory), records)
+        assert list(damaged.value.contents) == [records[2].content]
     assert not packed.own_files(index.directory)
     with pytest.raises(QueryError, match="'segments'") as refused:
         rankers.Untrained("segment", index, records)

@@ -11,13 +11,12 @@ import pytest
 from hlformer_jax import files
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import QueryError, SearchError
-from hlformer_jax.search.index import packed
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.query import library
 from hlformer_jax.search.query.fusion import Ranking, fuse
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.protocol import Group
-from hlformer_jax.search.signals.transcript import said
+from hlformer_jax.search.signals.transcript import said, transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Reader
 
 WORDS = {
@@ -123,9 +122,9 @@ def test_texts_follow_their_files(index, films):
     found = lambda words: [
         hit.video for hit in archive.opened(index).query(words, signals="transcript")
     ]
-    kept = {path: path.read_bytes() for path in (index.directory / "texts").iterdir()}
+    kept = archive.everything(index.directory)
     archive.fill(index, video=archive.TOLD)
-    assert kept == {path: path.read_bytes() for path in (index.directory / "texts").iterdir()}
+    assert kept == archive.everything(index.directory)  # not even the database was written
     write(films, {"b.film": [(0, 1, "something else")]})
     (films / "a.film").rename(films / "moved.film")  # its text is not beside it any more
     archive.fill(index, video=archive.TOLD)
@@ -136,10 +135,9 @@ def test_texts_follow_their_files(index, films):
     assert found("captain") == ["moved.film"] and found("something else") == []
     assert [line for line in told if "b.en.srt is broken" in line]
     (films / "b.film").unlink()
-    with index.writing():
-        index.drop("b.film")
-        index.discard_unused()
-    assert len(list((index.directory / "texts").glob("*.json"))) == 2
+    with index.writing() as writer:
+        writer.forget(["b.film"])
+    assert len(transcripts.contents(index)) == 2
     assert len(list((index.directory / "texts").glob("*.vectors"))) == 2
 
 
@@ -244,7 +242,7 @@ def test_vectors_are_never_those_of_other_texts(spoken, films, monkeypatch):
 
     write_bytes = files.write_bytes
     again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
-    encoder, path = Words(), spoken.text_vectors(spoken.manifest.videos["b.film"].content)
+    encoder, path = Words(), spoken.text_vectors(spoken.videos["b.film"].content)
     before = archive.opened(spoken, encoder=encoder).passage_count
     write(films, {"b.film": [(10 * i, 10 * i + 2, f"w{i} other w{i + 1}") for i in range(15)]})
     with monkeypatch.context() as patch, pytest.raises(SearchError, match="is full"):
@@ -270,10 +268,10 @@ def test_what_is_whole_is_kept_when_vectors_are_interrupted(spoken, monkeypatch)
     for content in spoken.contents():
         spoken.text_vectors(content).unlink()
     encoder = Words()
-    with pytest.raises(KeyboardInterrupt), spoken.writing():
+    with pytest.raises(KeyboardInterrupt), spoken.running():
         said.embed(spoken, encoder, print, stopped)
     assert len(encoder.asked) == 20 and said.damaged(spoken) == {}
-    with spoken.writing():
+    with spoken.running():
         said.embed(spoken, encoder, print)
     assert len(encoder.asked) == 50 and len(set(encoder.asked)) == 45  # a third was half done
 
@@ -291,16 +289,11 @@ def test_two_rankings_of_what_is_said_are_one_by_reciprocal_ranks(share, order):
     assert {one.score for one in found["b"]} == {2 / 62} and found["c"][0].share == 0
 
 
-@pytest.mark.parametrize("where", ["texts", "packed"])
-def test_damaged_texts_are_named_and_made_anew(index, where):
+def test_a_damaged_table_of_passages_is_made_anew(index):
     before = archive.opened(index).query("captain", signals="transcript")[0].passages
-    for path in (index.directory / where).glob("*.json" if where == "texts" else "said-*"):
+    for path in (index.directory / "packed").glob("said-*"):
         content = path.read_bytes()
         path.write_bytes(content[:-9] + b"x" + content[-8:])
-    if where == "texts":
-        assert len(said.damaged(index)) == 3
-        archive.fill(Index.open(index.directory), video=archive.TOLD)
-        assert said.damaged(index) == {}
     assert archive.opened(index).query("captain", signals="transcript")[0].passages == before
 
 

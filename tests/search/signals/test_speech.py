@@ -285,18 +285,18 @@ def test_killed_transcribe_goes_on_within_the_video(tmp_path, model):
     paths = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {"env": os.environ | {"PYTHONPATH": paths}, "text": True, "stdout": subprocess.PIPE}
     [content] = index.contents()
-    partial = index.partial_text(content)
+    partial = lambda: index.select("SELECT state FROM partial_recognitions")
     process = subprocess.Popen(command, **settings)
     deadline = time.monotonic() + 120
-    while not partial.exists() and process.poll() is None and time.monotonic() < deadline:
+    while not partial() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    kept = json.loads(partial.read_bytes())["state"]["tracks"]
+    kept = json.loads(partial()[0][0])["tracks"]
     [track] = kept.values()
     assert 60 <= track["position"] / RATE < 240 and not track["done"]
     assert transcripts.load(index, content).cues("talk.mkv") == []
     begun = time.monotonic()
     done = subprocess.run(command, check=True, **settings)
-    assert "1 transcribed" in done.stdout and not partial.exists(), time.monotonic() - begun
+    assert "1 transcribed" in done.stdout and not partial(), time.monotonic() - begun
     assert_in_time(starts, transcripts.load(index, content).cues("talk.mkv"))

@@ -17,7 +17,7 @@ import processes
 import pytest
 
 from hlformer_jax.errors import MissingExtra, SearchError
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals.postgres import Store, Uploaded
 from hlformer_jax.search.signals.rankers import Untrained
 

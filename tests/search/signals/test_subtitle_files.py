@@ -11,7 +11,7 @@ import pytest
 
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli import index as index_commands
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import decoding
 from hlformer_jax.search.signals.transcript import sidecars, transcripts
 
@@ -165,7 +165,7 @@ def said_in(index):
     """Return the texts of the cues of each video."""
     index = Index.open(index.directory)
     found = {}
-    for name, record in index.manifest.videos.items():
+    for name, record in index.videos.items():
         transcript = transcripts.load(index, record.content) if record.content else None
         found[name] = [text for *_, text in transcript.cues(name)] if transcript else []
     return found
@@ -331,7 +331,7 @@ def test_subtitles_beside_an_absent_copy_stay(tmp_path, root, monkeypatch):
     (other / "copy.film").write_bytes((root / "a.film").read_bytes())
     index = archive.create(tmp_path / "index", root)
     archive.fill(index, video=VIDEO, further=[other])
-    [copy] = (name for name in index.manifest.videos if name.endswith("copy.film"))
+    [copy] = (name for name in index.videos if name.endswith("copy.film"))
     assert said_in(index)[copy] == ["beside the copy"] and said_in(index)["a.film"] == []
     end = unreadable(monkeypatch, other / "copy.film", "stat")
     fill(index)
@@ -395,7 +395,7 @@ def test_a_crash_or_hang_costs_that_file_alone(tmp_path, root, what):
     index = archive.create(tmp_path / "index", root)
     archive.fill(index, video=archive.VIDEO)
     told = []
-    with index.writing():
+    with index.running():
         decoding.update_transcripts(index, HOSTILE, told.append, workers=1, timeout=1.0)
     assert said_in(index)["a.film"] == ["whole"]
     [problem] = transcripts.problems(index)
@@ -416,14 +416,14 @@ def test_stop_reaches_the_reading_of_subtitles(tmp_path, root):
     write(root / "a.srt", "whole")
 
     def pulse():
-        transcript = transcripts.load(index, index.manifest.videos["a.film"].content)
+        transcript = transcripts.load(index, index.videos["a.film"].content)
         if transcript is not None:  # the other file hangs now, or soon
             pulses.append(time.monotonic())
         if len(pulses) > 1:
             raise Stop
 
     pulses = []
-    with pytest.raises(Stop), index.writing():
+    with pytest.raises(Stop), index.running():
         decoding.update_transcripts(index, HOSTILE, print, workers=2, pulse=pulse)
     assert time.monotonic() - pulses[0] < 2 and time.monotonic() - started < 30
     assert said_in(index)["a.film"] == ["whole"]
@@ -442,6 +442,6 @@ def test_stop_reaches_the_listing_of_a_folder(tmp_path, root, monkeypatch):
         if len(pulses) == 5:
             raise Stop
 
-    with pytest.raises(Stop), index.writing():
+    with pytest.raises(Stop), index.running():
         decoding.update_transcripts(index, VIDEO, print, workers=0, pulse=pulse)
     assert transcripts.load(index, index.contents()[0]) is None  # it was the listing

@@ -13,7 +13,7 @@ from hlformer_jax import models
 from hlformer_jax.config import default
 from hlformer_jax.data import extracted
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals import trained
 from hlformer_jax.search.signals.transcript import said
 from hlformer_jax.training.loaded_run import LoadedRun
@@ -126,8 +126,8 @@ def test_what_is_said_is_near_by_the_encoder_whatever_ranks(index, tmp_path, mon
 def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, monkeypatch, dtype):
     config = configuration("gmmformer_v2", **{"model.gaze": False, "eval.corpus": dtype})
     run = write_run(tmp_path / "run", config)
-    with index.writing():
-        index.manifest.checkpoint = str(run)  # as `index --checkpoint` does
+    with index.writing() as writer:
+        writer.set_checkpoint(run)  # as `index --checkpoint` does
     first = archive.opened(index).query("red", k=5)
     [kept] = (index.directory / "packed").iterdir()
     encode = trained.encode_videos
@@ -136,8 +136,7 @@ def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, 
     assert [(hit.video, hit.score) for hit in again] == [(hit.video, hit.score) for hit in first]
     monkeypatch.setattr(trained, "encode_videos", encode)
     kept.write_bytes(b"damaged")
-    known = Index.open(index.directory).manifest.videos.values()
-    records = sorted(known, key=lambda record: record.content)
+    records = list(Index.open(index.directory).records().values())
     trained.Trained(run, index, records)
     assert len(kept.read_bytes()) > 100
     (run / "config.json").write_text((run / "config.json").read_text() + " ")
@@ -178,7 +177,7 @@ def test_a_store_refuses_the_score_of_ms_sl(index, tmp_path):
 
 
 def test_a_run_of_another_encoder_or_none_is_refused_in_one_line(index, tmp_path):
-    records = list(index.manifest.videos.values())
+    records = list(index.videos.values())
     config = configuration("gmmformer_v2")
     run = write_run(tmp_path / "run", config, fingerprint="0" * 64)
     with pytest.raises(SearchError, match="'colours'"):
@@ -205,7 +204,7 @@ def test_a_run_of_other_widths_is_refused(index, tmp_path):
     config.data.visual_dim = 7
     run = write_run(tmp_path / "run", config)
     with pytest.raises(SearchError, match="width 7"):
-        trained.Trained(run, index, list(index.manifest.videos.values()))
+        trained.Trained(run, index, list(index.videos.values()))
     found = LoadedRun(run, config, None, None)
     with pytest.raises(SearchError, match="width 12"):
         trained.encode_query(found, np.zeros((2, 5), np.float32))

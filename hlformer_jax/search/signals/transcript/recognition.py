@@ -3,13 +3,13 @@
 Speech is heard by a model of faster-whisper (extra `speech`), text in pictures is read by RapidOCR
 (extra `ocr`). Sound is decoded by this package (`video.sound`) and handed over in pieces of at most
 `MAX_PIECE` seconds, so memory does not grow with a video's length. A piece ends in a silence. What
-was heard so far is kept beside the transcripts, and a killed run goes on from there:
-
-    DIR/texts/DIGEST.partial    cues of the part of a content that was heard, under a checksum
+was heard so far is kept in the database of the index (`partial_recognitions`), and a killed run
+goes on from there.
 """
 
 import contextlib
 import importlib.metadata
+import json
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,11 +18,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float32
 
-from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, SearchError, UserError
+from hlformer_jax.errors import SearchError, UserError
 from hlformer_jax.lazy import optional
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Cue
 from hlformer_jax.search.times import format_clock
@@ -559,37 +557,34 @@ def _differs(before: np.ndarray, image: np.ndarray) -> bool:
 
 
 class Checkpoint:
-    """The kept part of the recognition of one content.
+    """The kept part of the recognition of one content; it counts only for the same recogniser."""
 
-    It counts only if it is whole and of the same recogniser. Its name is the content's hash, so a
-    video never takes another's.
-    """
-
-    def __init__(self, path: Path, by: str) -> None:
-        """Take the place of the file and what identifies the recogniser."""
-        self._path, self._by = path, by
+    def __init__(self, index: Index, content: str, by: str) -> None:
+        """Take the index, the content, and what identifies the recogniser."""
+        self._index, self._content, self._by = index, content, by
 
     def read(self) -> dict[str, Any] | None:
         """Return the kept state; None if there is none that counts."""
-        try:
-            saved = storage.unseal(files.read_bytes(self._path))
-            state: dict[str, Any] = saved["state"]
-            fields = _new_track()
-            is_valid = saved["by"] == self._by and all(
-                track.keys() == fields.keys() and track["position"] >= 0
-                for track in state["tracks"].values()
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # heard again, which costs time alone
-        return state if is_valid else None
+        rows = self._index.select(
+            "SELECT state FROM partial_recognitions WHERE content = ? AND model = ?",
+            [self._content, self._by],
+        )
+        state: dict[str, Any] | None = json.loads(rows[0][0]) if rows else None
+        return state
 
     def write(self, state: dict[str, Any]) -> None:
-        """Keep a state, whole or not at all."""
-        files.write_bytes(self._path, storage.seal({"by": self._by, "state": state}))
+        """Keep a state, in place of the one before."""
+        text = json.dumps(state, allow_nan=False)
+        with self._index.writing() as writer:
+            writer.execute(
+                "INSERT OR REPLACE INTO partial_recognitions VALUES (?, ?, ?)",
+                self._content, self._by, text,
+            )  # fmt: skip
 
     def discard(self) -> None:
         """Remove the kept state."""
-        files.discard(self._path)
+        with self._index.writing() as writer:
+            writer.execute("DELETE FROM partial_recognitions WHERE content = ?", self._content)
 
 
 class Position(NamedTuple):
@@ -635,12 +630,7 @@ def recognise(
     counts |= {FAILED: 0, SUBTITLED: 0, DONE: 0, OFFLINE: len(set(index.contents()) - set(paths))}
     waiting: dict[str, Path] = {}
     for content, path in paths.items():
-        try:
-            transcript = transcripts.load(index, content) or transcripts.Transcript()
-        except DamagedError as error:
-            report(printable(f"{str(path)!r}: {error}"))
-            counts[FAILED] += 1
-            continue
+        transcript = transcripts.load(index, content) or transcripts.Transcript()
         if recogniser.source == "speech" and transcript.subtitles:
             counts[SUBTITLED] += 1
         elif transcript.recognised.get(recogniser.source, {}).get("by") == recogniser.by:
@@ -648,7 +638,7 @@ def recognise(
         else:
             waiting[content] = path
     for number, (content, path) in enumerate(waiting.items()):
-        checkpoint = Checkpoint(index.partial_text(content), recogniser.by)
+        checkpoint = Checkpoint(index, content, recogniser.by)
 
         def show(step: Step, number: int = number, path: Path = path) -> None:
             progress(Position(number, len(waiting), path, step.position, step.duration))

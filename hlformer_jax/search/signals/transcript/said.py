@@ -4,7 +4,6 @@ Subtitles are read that are text, in a video's file and in files beside it: besi
 `a.srt` and `a.en.srt`, say, SubRip, WebVTT or ASS. What no subtitles hold can be recognised
 (`recognition`). Speech counts where there are no subtitles.
 
-    DIR/texts/DIGEST.json     the transcript of one content (`transcripts`)
     DIR/texts/DIGEST.vectors  the embeddings of its passages, by the text half of the encoder
     DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
     DIR/packed/said-….npy     their vectors
@@ -45,11 +44,10 @@ from jaxtyping import Float
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError
-from hlformer_jax.search.index import packed
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import transcripts
-from hlformer_jax.search.signals.transcript.transcripts import Copies, Damage, Transcript
+from hlformer_jax.search.signals.transcript.transcripts import Copies, Transcript
 
 PAUSE = 5.0
 """Seconds between two cues of one passage."""
@@ -73,7 +71,7 @@ RARE = 0.05, 1000
 """Share and number of passages above both of which a word is too common to search by."""
 
 _DIGEST = 64
-_LISTED = re.compile(r"([0-9a-f]{64})(\.copy)?\.(json|vectors)")
+_LISTED = re.compile(r"[0-9a-f]{64}\.vectors")
 _TABLES = """
 CREATE VIRTUAL TABLE said USING fts5(words, text UNINDEXED, content UNINDEXED, start UNINDEXED,
     stop UNINDEXED, copies UNINDEXED, tokenize='porter unicode61 remove_diacritics 2');
@@ -123,7 +121,7 @@ def _alone(transcript: Transcript | None) -> list[str]:
 
 def _sealed(index: Index, texts: Sequence[str], raw: bytes) -> bytes:
     """Vectors and the digest of them, their texts and the encoder."""
-    made_of = "\0".join([index.manifest.key, *texts]).encode()
+    made_of = "\0".join([index.key, *texts]).encode()
     return raw + hashlib.sha256(made_of + raw).hexdigest().encode()
 
 
@@ -155,10 +153,7 @@ def embed(
     waiting: list[tuple[str, list[str]]] = []
     for content in index.contents():
         pulse()
-        try:
-            texts = _alone(transcripts.load(index, content))
-        except DamagedError:  # `transcripts.update` has reported it; its embeddings may be whole
-            continue
+        texts = _alone(transcripts.load(index, content))
         if not texts:
             files.discard(index.text_vectors(content))
         elif _vectors(index, content, texts) is None:
@@ -182,7 +177,7 @@ def embed(
 
 
 def _listing(directory: Path) -> list[tuple[str, int, int, int, int]]:
-    """Return the names and stamps of the transcripts and of their embeddings, sorted.
+    """Return the names and stamps of the files of embeddings, sorted.
 
     Raises:
       DamagedError: when the folder cannot be listed.
@@ -218,10 +213,11 @@ class Said:
         except DamagedError as error:
             self.notes.append(f"{error}: what is said is left out")
             return
-        if not listing:
+        contents = transcripts.contents(index)
+        if not contents:
             return
-        path = self._path(index, listing)
-        rows, width = path.with_suffix(".npy"), index.manifest.encoder.width
+        path = self._path(index, [transcripts.version(index), *listing])
+        rows, width = path.with_suffix(".npy"), index.encoder.width
         self._db, matrix = self._database(), None
         if self._loaded(path):
             count = self._one("SELECT count(*) FROM vectors")
@@ -229,11 +225,11 @@ class Said:
         if matrix is None:
             self._db = self._database()  # damaged content spoils the other
             self._db.executescript(_TABLES)
-            contents = sorted({name[:64] for name, *_ in listing if name.endswith(".json")})
             none = np.empty((0, width), np.float16)
             made = np.concatenate([none, *self._fill(index, contents)])
             if self.notes:  # not written: what cannot be read now may be readable later
-                rows = self._path(index, [*listing, *self.notes]).with_suffix(".npy")
+                made_of = [transcripts.version(index), *listing, *self.notes]
+                rows = self._path(index, made_of).with_suffix(".npy")
                 matrix = made
             else:
                 matrix = self._written(path, made)
@@ -267,11 +263,7 @@ class Said:
     def _fill(self, index: Index, contents: Iterable[str]) -> Iterator[np.ndarray]:
         """Enters all passages; gives the vectors of those that have some, which are numbered."""
         for content in contents:
-            try:
-                kept = transcripts.load(index, content)
-            except DamagedError as error:
-                self.notes.append(f"{error}: what is said in its video is left out")
-                continue
+            kept = transcripts.load(index, content)
             if kept is None:
                 continue
             alone_texts = _alone(kept)
@@ -456,14 +448,12 @@ def joined(
     return found
 
 
-def damaged(index: Index) -> dict[str, Damage]:
-    """Return what is damaged of the transcripts and their embeddings, by the name of the file."""
-    found = transcripts.damaged(index)
-    for content in index.contents():
+def damaged(index: Index) -> dict[str, str]:
+    """Return a line for each damaged file of embeddings of passages, by its name."""
+    found = {}
+    for content in transcripts.contents(index):
         vectors = index.text_vectors(content)
-        with contextlib.suppress(DamagedError):
-            texts = _alone(transcripts.load(index, content))
-            if os.path.lexists(vectors) and _vectors(index, content, texts) is None:
-                line = f"{vectors} is damaged: index the folder again to make it anew"
-                found[vectors.name] = Damage(line, True)
+        texts = _alone(transcripts.load(index, content))
+        if os.path.lexists(vectors) and _vectors(index, content, texts) is None:
+            found[vectors.name] = f"{vectors} is damaged: index the folder again to make it anew"
     return found

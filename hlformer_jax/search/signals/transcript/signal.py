@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.retrieval.moments import Moment
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals.protocol import (
     Archive,
     Evidence,

@@ -1,47 +1,38 @@
-"""Transcripts: the cues of each video's subtitles, speech and OCR, as the index keeps them.
-
-    DIR/texts/DIGEST.json             the transcript of one content
-    DIR/texts/DIGEST.copy.json        the same bytes, if speech or text was recognised
-    DIR/texts/DIGEST.damaged-N.json   a damaged transcript that is kept aside
-    DIR/texts/problems.list           the subtitle files that gave nothing, and why
+"""Transcripts: the cues of each video's subtitles, speech and OCR, in the index's database.
 
 What a video's container holds, and what is recognised, belongs to all copies of the content. A
 subtitle file belongs to those copies that it lies beside: copies with other files say other words.
 
-Subtitles can be read again at any time. What was recognised took hours, so it is written twice, and
-the whole one of two copies replaces the damaged one. A transcript that is damaged in both is moved
-aside and never deleted. One that cannot be read now (an I/O error, missing rights) is not missing:
-it stays where it is, and nothing is written in its place.
+The table `cues` has a row for each source: the tracks of the container, each subtitle file, and
+what was recognised. Subtitles can be read again at any time. What was recognised took hours: it is
+guarded by the checksum and the copy of the database (`index.database`).
 """
 
 import contextlib
 import dataclasses
+import json
 import os
-import re
+import secrets
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hlformer_jax import files
-from hlformer_jax.errors import DamagedError
-from hlformer_jax.search.index import storage
-from hlformer_jax.search.index.database import Index
+from hlformer_jax.search.index import Index, Writer, split_name
 from hlformer_jax.search.signals.transcript import sidecars
-from hlformer_jax.text import printable
+from hlformer_jax.text import legible, printable
 
 READER_VERSION = 2
 """Version of the subtitle readers; what an older one read is read again."""
+
+TRANSCRIPTS_AT_ONCE = 256
+"""Most transcripts that are written in one transaction."""
 
 MAX_LINES = 20
 """Most lines of one run about subtitle files; `status` shows them all."""
 
 _PULSE_NAMES = 1000
 """Names of a folder that are listed between two calls of `pulse`."""
-
-_MISSING = "is missing"
-_NOTHING_RECOGNISED = b'"has_recognised": false', b'"recognised": {}'
-"""Both stand in a transcript without anything recognised; a damaged one has at least one left."""
 
 
 class Cue(NamedTuple):
@@ -162,234 +153,62 @@ class Reader(NamedTuple):
     video_suffixes: Iterable[str] = ()  # of videos, indexed or not, whose subtitles are their own
 
 
-# Files
+# Storage
 
-
-class _Stored(NamedTuple):
-    """One file of a transcript, as it was found."""
-
-    path: Path
-    raw: bytes | None  # None where it is missing or cannot be read
-    error: str = ""  # "", "is missing", "is damaged (…)" or "cannot be read (…)"
-    transcript: Transcript | None = None  # None where it is not whole, or was not parsed
-
-    @property
-    def is_whole(self) -> bool:
-        return not self.error
-
-    @property
-    def is_missing(self) -> bool:
-        return self.error == _MISSING
-
-    @property
-    def is_unreadable(self) -> bool:
-        return self.raw is None and not self.is_missing
-
-    @property
-    def has_nothing_recognised(self) -> bool:
-        return self.raw is not None and any(text in self.raw for text in _NOTHING_RECOGNISED)
+_TRACKS, _FILE = "tracks", "file"
+"""Sources of cues that are subtitles; the others are kinds of recognition."""
 
 
 def load(index: Index, content: str) -> Transcript | None:
-    """Load the transcript of a content, from its copy where it must be; None if there is none.
-
-    Raises:
-      DamagedError: when it is damaged or cannot be read, and so is its copy.
-    """
-    stored = _look(index.text(content))
-    if stored.transcript is None:
-        copy = _look(index.text_copy(content))
-        if copy.transcript is not None:
-            return copy.transcript
-        if stored.is_missing and copy.is_missing:
-            return None
-        stored = copy if stored.is_missing else stored
-        raise DamagedError(f"{stored.path} {stored.error}")
-    return stored.transcript
+    """Load the transcript of a content; None if there is none."""
+    rows = index.select(
+        "SELECT source, facts, cues FROM cues WHERE content = ? ORDER BY position", [content]
+    )
+    if not rows:
+        return None
+    transcript = Transcript()
+    for source, facts, cues in rows:
+        fields = json.loads(facts) | {"cues": [Cue(*cue) for cue in json.loads(cues)]}
+        if source == _TRACKS:
+            transcript.tracks = Source(**fields)
+        elif source == _FILE:
+            transcript.files.append(Source(**fields))
+        else:
+            transcript.recognised[source] = fields
+    return transcript
 
 
 def save(index: Index, content: str, transcript: Transcript) -> None:
-    """Write the transcript of a content, twice if something was recognised; under the lock."""
-    as_json = {
-        "content": content,
-        "has_recognised": bool(transcript.recognised),
-        "tracks": vars(transcript.tracks),
-        "files": [vars(file) for file in transcript.files],
-        "recognised": transcript.recognised,
-    }
-    raw = storage.seal(as_json)
-    files.write_bytes(index.text(content), raw)
-    if transcript.recognised:
-        files.write_bytes(index.text_copy(content), raw)
+    """Write the transcript of a content in a transaction of its own."""
+    with index.writing() as writer:
+        put(writer, content, transcript)
 
 
-def _look(path: Path, parse: bool = True) -> _Stored:
-    try:
-        raw = files.read_bytes(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return _Stored(path, None, _MISSING)
-    except OSError as error:
-        return _Stored(path, None, f"cannot be read ({error.strerror or error})")
-    try:
-        if not parse:
-            storage.check_seal(raw)
-            return _Stored(path, raw)
-        return _Stored(path, raw, "", _parsed(storage.unseal(raw)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:80]
-        return _Stored(path, raw, f"is damaged ({reason})")
-
-
-def _parsed(fields: Mapping[str, Any]) -> Transcript:
-    def cues(fields: Iterable[Any]) -> list[Cue]:
-        return [Cue(float(start), float(end), str(text)) for start, end, text in fields]
-
-    def source(fields: Mapping[str, Any]) -> Source:
-        stamp = [int(number) for number in fields["stamp"]]
-        videos = fields.get("videos")  # missing in an older version
-        own = None if videos is None else [str(video) for video in videos]
-        return Source(str(fields["file"]), stamp, cues(fields["cues"]), str(fields["problem"]), own)
-
-    recognised = {
-        str(kind): {**recognition, "by": str(recognition["by"]), "cues": cues(recognition["cues"])}
-        for kind, recognition in fields.get("recognised", {}).items()
-    }
-    if "files" not in fields:  # of an older version: its subtitles are read again
-        tracks, older_files = (
-            Source("", [], cues(fields["inside"])),
-            Source("", [], cues(fields["cues"])),
-        )
-        return Transcript(tracks, [older_files], recognised)
-    return Transcript(source(fields["tracks"]), [*map(source, fields["files"])], recognised)
-
-
-def mend(index: Index, content: str, report: Callable[[str], None]) -> Transcript | None:
-    """Load a transcript and make its two copies whole again; under the lock.
-
-    Returns:
-      The transcript; None if there is none, or nothing of it can be saved: then it is kept aside
-      if something may have been recognised in it.
-
-    Raises:
-      DamagedError: when it cannot be read now, so that nothing may be written in its place.
-    """
-    stored = _look(index.text(content))
-    if stored.transcript is not None and not stored.transcript.recognised:
-        return stored.transcript
-    copy = _look(index.text_copy(content))
-    if stored.transcript is not None:
-        if copy.is_unreadable:
-            report(printable(f"{copy.path} {copy.error}: it is left as it is"))
-        elif copy.raw != stored.raw:
-            assert stored.raw is not None
-            if copy.raw is not None and copy.transcript is None:
-                report(printable(f"{copy.path} {copy.error}: it is made anew from the other copy"))
-            files.write_bytes(copy.path, stored.raw)
-        return stored.transcript
-    if copy.transcript is not None:
-        if stored.is_unreadable:
-            report(
-                printable(f"{stored.path} {stored.error}: it is left as it is, and its copy used")
-            )
-        else:
-            assert copy.raw is not None
-            report(printable(f"{stored.path} {stored.error}: it is made anew from its copy"))
-            files.write_bytes(stored.path, copy.raw)
-        return copy.transcript
-    if unreadable := [part for part in (stored, copy) if part.is_unreadable]:
-        raise DamagedError(
-            f"{unreadable[0].path} {unreadable[0].error}: it is left as it is, and read again by"
-            " the next index: check the disk and the rights"
-        )
-    for part in (stored, copy):
-        if part.is_missing:
-            continue
-        if copy.is_missing and part.has_nothing_recognised:
-            report(printable(f"{part.path} {part.error}: it is made anew"))
-        else:
-            aside = _move_aside(index, content, part.path)
-            report(printable(f"{part.path} {part.error}: {_remedy(index, content, aside)}"))
-    return None
-
-
-def _move_aside(index: Index, content: str, path: Path) -> Path:
-    """Rename a damaged transcript to the first free name of its content's damaged ones."""
-    numbers = [_ASIDE.fullmatch(aside.name) for aside in kept_aside(index)]
-    used_numbers = [int(match[2]) for match in numbers if match and match[1] == content]
-    place = path.with_name(f"{content}.damaged-{max(used_numbers, default=0) + 1}.json")
-    os.rename(path, place)
-    return place
-
-
-def _remedy(index: Index, content: str, aside: Path) -> str:
-    names = sorted(
-        name for name, record in index.manifest.videos.items() if record.content == content
-    )
-    video = names[0] if names else "its video"
-    return (
-        f"it is kept as {aside.name}; what was recognised in {video} must be recognised again by"
-        " transcribe"
+def put(writer: Writer, content: str, transcript: Transcript) -> None:
+    """Write the transcript of a content, in place of the one before."""
+    sources = [(_TRACKS, vars(transcript.tracks))]
+    sources += [(_FILE, vars(file)) for file in transcript.files]
+    sources += transcript.recognised.items()
+    writer.execute("DELETE FROM cues WHERE content = ?", content)
+    for position, (source, fields) in enumerate(sources):
+        facts = {name: value for name, value in fields.items() if name != "cues"}
+        texts = json.dumps(facts, allow_nan=False), json.dumps(fields["cues"], allow_nan=False)
+        writer.execute("INSERT INTO cues VALUES (?, ?, ?, ?, ?)", content, position, source, *texts)
+    writer.execute(
+        "UPDATE settings SET value = ? WHERE name = 'transcripts'", secrets.token_hex(16)
     )
 
 
-_ASIDE = re.compile(r"([0-9a-f]{64})\.damaged-([0-9]+)\.json")
+def version(index: Index) -> str:
+    """Return a text that is another one after any transcript has changed."""
+    [[text]] = index.select("SELECT value FROM settings WHERE name = 'transcripts'")
+    return str(text)
 
 
-def kept_aside(index: Index) -> list[Path]:
-    """Return the damaged transcripts that were kept aside, sorted by name.
-
-    Raises:
-      OSError: when the folder of the transcripts cannot be listed.
-    """
-    folder = index.directory / "texts"
-    with contextlib.suppress(FileNotFoundError):
-        return [folder / name for name in sorted(os.listdir(folder)) if _ASIDE.fullmatch(name)]
-    return []
-
-
-class Damage(NamedTuple):
-    """A file of transcripts that is not whole."""
-
-    line: str
-    is_mended: bool  # whether `index` mends it
-
-
-def damaged(index: Index) -> dict[str, Damage]:
-    """Find the transcripts that are damaged or cannot be read, by the name of the file.
-
-    Reads them through and compares their digests, without parsing them.
-    """
-    damage: dict[str, Damage] = {}
-    for content in index.contents():
-        stored = _look(index.text(content), parse=False)
-        if stored.is_whole and stored.has_nothing_recognised:
-            continue
-        copy = _look(index.text_copy(content), parse=False)
-        some_whole = stored.is_whole or copy.is_whole
-        for part in (stored, copy):
-            # A transcript may have no copy, and a content no transcript yet.
-            if part.is_whole or part.is_missing and not some_whole:
-                continue
-            remedy, mended = "index the folder again to make it anew", True
-            if part.is_unreadable:
-                remedy, mended = "check the disk and the rights", False
-            elif not some_whole and not (copy.is_missing and part.has_nothing_recognised):
-                remedy = "index the folder again, and transcribe: what was recognised may be lost"
-                mended = False
-            damage[part.path.name] = Damage(f"{part.path} {part.error}: {remedy}", mended)
-    try:
-        for path in kept_aside(index):
-            line = f"{path} is a damaged transcript: transcribe again, then delete it"
-            damage[path.name] = Damage(line, False)
-    except OSError as error:
-        folder = index.directory / "texts"
-        damage["texts"] = Damage(f"{folder} cannot be read ({error.strerror or error})", False)
-    try:
-        problems(index)
-    except DamagedError as error:
-        line = f"{error}: index the folder again to make it anew"
-        damage[_problems_path(index).name] = Damage(line, True)
-    return damage
+def contents(index: Index) -> list[str]:
+    """Return the contents that have transcripts, sorted."""
+    rows = index.select("SELECT DISTINCT content FROM cues ORDER BY content")
+    return [content for [content] in rows]
 
 
 # Problems
@@ -404,36 +223,21 @@ class Problem(NamedTuple):
 
 
 def problems(index: Index) -> list[Problem]:
-    """Return the subtitle files of which nothing or not all is searched, as of the last run.
-
-    Raises:
-      DamagedError: when their list is damaged or cannot be read.
-    """
-    return _read_problems(_problems_path(index))
-
-
-def _problems_path(index: Index) -> Path:
-    return index.directory / "texts" / "problems.list"
-
-
-def _read_problems(path: Path) -> list[Problem]:
-    try:
-        listed = storage.unseal(files.read_bytes(path))["problems"]
-        return [Problem(*map(str, fields)) for fields in listed]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise DamagedError(f"{path} cannot be read ({error.strerror or error})") from None
-    except (ValueError, KeyError, TypeError):
-        raise DamagedError(f"{path} is damaged") from None
+    """Return the subtitle files of which nothing or not all is searched, as of the last run."""
+    rows = index.select("SELECT file, reason, video FROM subtitle_problems")
+    return sorted(
+        Problem(os.fsdecode(file), reason, os.fsdecode(video)) for file, reason, video in rows
+    )
 
 
 def _write_problems(index: Index, found: Sequence[Problem]) -> None:
-    path = _problems_path(index)
-    if found:
-        files.write_bytes(path, storage.seal({"problems": [list(problem) for problem in found]}))
-    else:
-        files.discard(path)
+    with index.writing() as writer:
+        writer.execute("DELETE FROM subtitle_problems")
+        for file, reason, video in found:
+            writer.execute(
+                "INSERT INTO subtitle_problems VALUES (?, ?, ?)",
+                os.fsencode(file), legible(reason), os.fsencode(video),
+            )  # fmt: skip
 
 
 # Bringing transcripts up to date
@@ -442,7 +246,7 @@ def _write_problems(index: Index, found: Sequence[Problem]) -> None:
 def videos(index: Index) -> dict[str, list[Path]]:
     """Return the files of each indexed content that are there, by content."""
     paths: dict[str, list[Path]] = {}
-    for name, record in sorted(index.manifest.videos.items()):
+    for name, record in sorted(index.videos.items()):
         if record.indexed and _is_file(path := index.path(name)):
             paths.setdefault(record.content, []).append(path)
     return paths
@@ -509,21 +313,29 @@ class _Update:
         self._roots = [Path(os.path.realpath(root)) for root in self.index.roots.values()]
         self._away = {name for name in self.index.roots if not self.index.is_there(name)}
         self._problems: list[Problem] = []
+        self._changed: list[tuple[str, Transcript]] = []
         self._beside: dict[Path, list[_Beside]] = {}  # by video
         self._unlisted: set[Path] = set()  # folders of videos with a listing that failed
         self._real: dict[Path, Path] = {}  # folders without links
-        self._names = {self.index.path(name): name for name in self.index.manifest.videos}
+        self._names = {self.index.path(name): name for name in self.index.videos}
 
     def perform(self) -> None:
+        try:
+            self._read_all()
+        finally:
+            self._save()
+        self._finish()
+
+    def _read_all(self) -> None:
         videos_by_content = videos(self.index)
         self._list_folders(videos_by_content)
         waiting: dict[SubtitleTask, _Waiting] = {}
         for content, paths in videos_by_content.items():
             self.pulse()
             plan = self._plan(content, paths)
-            if plan is not None and plan.sources:
+            if plan.sources:
                 waiting |= dict.fromkeys(plan.sources, plan)
-            elif plan is not None:
+            else:
                 self._keep(plan)
         for subtitles in self.read(list(waiting)) if waiting else ():
             self.pulse()
@@ -531,14 +343,14 @@ class _Update:
             self._take(plan.sources.pop(subtitles.path), subtitles)
             if not plan.sources:
                 self._keep(plan)
-        self._finish()
+                self._save()  # reading takes longer
 
     def _list_folders(self, videos_by_content: Mapping[str, Sequence[Path]]) -> None:
         """Find the subtitle files of all videos; each folder is listed once."""
         folders: dict[Path, set[str]] = {
             path.parent: set() for paths in videos_by_content.values() for path in paths
         }
-        for name in self.index.manifest.videos:
+        for name in self.index.videos:
             path = self.index.path(name)
             if path.parent in folders:
                 folders[path.parent].add(path.name)
@@ -631,13 +443,9 @@ class _Update:
             return _Beside(real, path, [READER_VERSION, *numbers])
         return None
 
-    def _plan(self, content: str, paths: Sequence[Path]) -> _Waiting | None:
-        """Find out what of a transcript must be read; None if it must stay as it is."""
-        try:
-            before = mend(self.index, content, self.report)
-        except DamagedError as error:
-            self.report(printable(str(error)))
-            return None
+    def _plan(self, content: str, paths: Sequence[Path]) -> _Waiting:
+        """Find out what of a transcript must be read."""
+        before = load(self.index, content)
         stored = before or Transcript()
         transcript = Transcript(stored.tracks, [], stored.recognised)
         plan = _Waiting(content, before, transcript, {})
@@ -673,7 +481,7 @@ class _Update:
         folders = set()
         for name in self.index.paths(content):
             path = self.index.path(name)
-            if storage.split_name(name)[0] in self._away:
+            if split_name(name)[0] in self._away:
                 folders.add(path.parent)
                 continue
             try:
@@ -698,13 +506,23 @@ class _Update:
         """Write a transcript if it has changed, and note the problems of its sources."""
         transcript, content = plan.transcript, plan.content
         if transcript != plan.before:
-            save(self.index, content, transcript)
+            self._changed.append((content, transcript))
+            if len(self._changed) >= TRANSCRIPTS_AT_ONCE:
+                self._save()
         copies = sorted(self.index.paths(content))
         for source in (transcript.tracks, *transcript.files):
             if source.problem:
                 path, place = self.index.path((source.videos or copies)[0]), Path(source.file)
                 where = "" if source.file else "its subtitle tracks: "
                 self._add_problem(place if source.file else path, where + source.problem, path)
+
+    def _save(self) -> None:
+        """Write the transcripts that have changed."""
+        if self._changed:
+            with self.index.writing() as writer:
+                for content, transcript in self._changed:
+                    put(writer, content, transcript)
+            self._changed.clear()
 
     def _add_problem(self, path: Path, reason: str, video: Path | None = None) -> None:
         names = [self._shown(place) if place is not None else "" for place in (path, video)]
@@ -715,14 +533,8 @@ class _Update:
 
     def _finish(self) -> None:
         """Report the problems that are new, and write them all down."""
-        before: list[Problem] = []
-        try:
-            before = problems(self.index)
-        except DamagedError as error:
-            self.report(printable(f"{error}: it is made anew"))
-        unreachable = [
-            problem for problem in before if storage.split_name(problem.file)[0] in self._away
-        ]
+        before = problems(self.index)
+        unreachable = [problem for problem in before if split_name(problem.file)[0] in self._away]
         listed = sorted({*self._problems, *unreachable})
         known = set(before)
         new = [
