@@ -328,7 +328,7 @@ def spoken_in(index, sentence, **options):
     }
 
 
-def test_subtitle_files_belong_to_one_copy_of_a_content(index, films, copies):
+def test_subtitle_files_belong_to_one_copy_of_a_content(films, copies):
     found = spoken_in(copies, "elephant", signals="transcript")
     assert found == {
         "holiday.new.film": ([(1, 3, "purple elephant")], ()),

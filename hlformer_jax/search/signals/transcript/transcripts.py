@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import stat
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,7 +169,8 @@ def load(index: Index, content: str) -> Transcript | None:
         return None
     transcript = Transcript()
     for source, facts, cues in rows:
-        fields = json.loads(facts) | {"cues": [Cue(*cue) for cue in json.loads(cues)]}
+        fields = json.loads(facts)
+        fields["cues"] = [Cue(*cue) for cue in json.loads(zlib.decompress(cues))]
         if source == _TRACKS:
             transcript.tracks = Source(**fields)
         elif source == _FILE:
@@ -192,8 +194,11 @@ def put(writer: Writer, content: str, transcript: Transcript) -> None:
     writer.execute("DELETE FROM cues WHERE content = ?", content)
     for position, (source, fields) in enumerate(sources):
         facts = {name: value for name, value in fields.items() if name != "cues"}
-        texts = json.dumps(facts, allow_nan=False), json.dumps(fields["cues"], allow_nan=False)
-        writer.execute("INSERT INTO cues VALUES (?, ?, ?, ?, ?)", content, position, source, *texts)
+        cues = zlib.compress(json.dumps(fields["cues"], allow_nan=False).encode())
+        writer.execute(
+            "INSERT INTO cues VALUES (?, ?, ?, ?, ?)",
+            content, position, source, json.dumps(facts, allow_nan=False), cues,
+        )  # fmt: skip
     writer.execute(
         "UPDATE settings SET value = ? WHERE name = 'transcripts'", secrets.token_hex(16)
     )
