@@ -1,4 +1,4 @@
-"""Times of the package's own work beside what the hardware can do at best.
+"""Times of the package's own work beside the highest rates of the hardware.
 
     python -m benchmarks NAME [--config=configs/anet.py] [--json=FILE]
 

@@ -10,7 +10,7 @@ import sys
 import processes
 import pytest
 
-OUTSIDE = ("configs", "docs", "launch", "pyproject.toml", "tests")
+OUTSIDE = ("benchmarks", "configs", "docs", "launch", "pyproject.toml", "tests")
 """Folders and files of the repository, beside the package, that the table names."""
 
 GOLDEN = processes.ROOT / "tests" / "encoders" / "golden"

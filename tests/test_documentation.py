@@ -76,7 +76,7 @@ def test_the_example_of_a_search_in_videos_prints_their_moments(tmp_path, monkey
     [example] = _examples(search.__doc__)
     exec(compile(example, "hlformer_jax/search", "exec"), {})
     *moments, last = capsys.readouterr().out.splitlines()
-    found = [re.fullmatch(r"([ab].mp4): (.*) to (.*) s, score 0\.\d{3}", line) for line in moments]
+    found = [re.fullmatch(r"([ab].mp4): (.*) to (.*) s", line) for line in moments]
     assert {one[1] for one in found} == {"a.mp4", "b.mp4"}
     assert all(0 <= float(one[2]) < float(one[3]) <= 3 for one in found)
     assert last == f"(2, {encoder.width}) best_frame"

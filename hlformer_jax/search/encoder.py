@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import SearchError
+from hlformer_jax.errors import QueryError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import EncoderFacts
 
@@ -46,8 +46,11 @@ def reload_encoder(facts: EncoderFacts, name_or_path: str | Path | None = None) 
     missing = [place for place in facts.places if os.path.isabs(place) and not os.path.isdir(place)]
     places = [place for place in facts.places if place not in missing]
     if missing and not places:
-        raise SearchError(
-            f"the encoder of the index, {facts.name!r}, is no longer at {missing[0]}: say where it"
-            " is by --encoder=PATH"
+        raise QueryError(
+            "the encoder of the index, {name!r}, is no longer at {place}: say where it is by"
+            " {encoder}=PATH",
+            field="encoder",
+            name=facts.name,
+            place=missing[0],
         )
     return load_encoder((*places, facts.name)[0])[0]

@@ -115,7 +115,7 @@ def test_a_query_is_answered_by_its_scene(tmp_path):
     for name in RANKERS:
         library = Library(index.directory, ranker=name, encoder=encoder)
         for video in range(archive.videos):
-            hit = library.query(str(video), 1)[0]
+            hit = library.query(str(video), k=1)[0]
             assert hit.video == f"000/{video:06}.mp4"
             assert hit.duration == len(hit.times) == SECONDS
 

@@ -73,7 +73,7 @@ def test_links_out_are_followed_and_those_in_a_circle_once(tmp_path):
 
 def test_a_folder_that_is_none_is_one_line(tmp_path):
     touch(tmp_path, "a.mp4")
-    with pytest.raises(video.VideoError, match="no folder"):
+    with pytest.raises(video.VideoError, match="not a folder"):
         video.find(tmp_path / "a.mp4")
     with pytest.raises(video.VideoError, match="not there"):
         video.find(tmp_path / "b")
@@ -292,7 +292,7 @@ def test_an_error_can_be_sent_between_processes(tmp_path):
     ("error", "what"),
     [
         (MemoryError(), "does not fit into memory"),
-        (av.error.InvalidDataError(1, "invalid"), "is no video that FFmpeg knows"),
+        (av.error.InvalidDataError(1, "invalid"), "is not a video that FFmpeg knows"),
         (av.error.DecoderNotFoundError(1, "none"), "has a codec that FFmpeg cannot decode"),
         (OSError(errno.EIO, "Input/output\n error"), "cannot be read (Input/output error)"),
         (OSError(), "cannot be read (OSError)"),

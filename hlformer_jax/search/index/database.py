@@ -30,7 +30,7 @@ from typing import Any
 
 from hlformer_jax import files
 from hlformer_jax.cli import command_line
-from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
+from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search.index.sealed import seal, unseal
 
 MARK, DATABASE, COPY, SUMS = ".hlformer-index", "index.db", "index.db.bak", "index.sums"
@@ -141,7 +141,11 @@ class Database:
             except DamagedError:  # and so is its copy: nothing is known of it any more
                 pass
             else:
-                raise SearchError(f"{directory} is an index: open it, or choose another --index")
+                raise QueryError(
+                    "{directory} is an index: open it, or choose another {index}",
+                    field="index",
+                    directory=directory,
+                )
         files.write_bytes(directory / MARK, _MARKED + b"format 4 or later\n")
         connection = sqlite3.connect(":memory:", isolation_level=None)
         with contextlib.closing(connection):
@@ -378,12 +382,18 @@ def check_place(directory: Path) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        raise SearchError(f"{directory} is not a directory: choose another --index") from None
+        raise QueryError(
+            "{directory} is not a directory: choose another {index}",
+            field="index",
+            directory=directory,
+        ) from None
     foreign = [name for name in children if not _is_begun(directory, name)]
     if foreign and not is_marked(directory):
-        raise SearchError(
-            f"{directory} holds other things ({foreign[0]}) and is not an index: choose another"
-            " --index"
+        raise QueryError(
+            "{directory} holds other things ({name}) and is not an index: choose another {index}",
+            field="index",
+            directory=directory,
+            name=foreign[0],
         )
 
 
@@ -431,9 +441,11 @@ def _check_directory(directory: Path) -> None:
     if has_database:
         return
     if any(os.path.lexists(directory / name) for name in OLDER):
-        raise SearchError(
-            f"{directory} holds an index of an older format: index the folder again into another"
-            " directory by --index; this one stays as it is"
+        raise QueryError(
+            "{directory} holds an index of an older format: index the folder again into another"
+            " {index}; this one stays as it is",
+            field="index",
+            directory=directory,
         )
     if not is_marked(directory):
         raise SearchError(

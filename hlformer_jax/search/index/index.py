@@ -25,7 +25,7 @@ from typing import Any
 
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.search.index.database import WAIT_SECONDS, Database
 from hlformer_jax.search.index.embeddings import FRAMES, ROUNDED, Embeddings, Span
 from hlformer_jax.search.index.packed import PACKED, ContentRows, Quantised
@@ -525,7 +525,11 @@ class Index:
 def check_rate(fps: float) -> None:
     """Refuse a rate that is not a positive number of frames a second, or very large."""
     if not 0 < fps <= 1000:
-        raise SearchError(f"--fps={fps}: give a number of frames a second above 0, such as 1")
+        raise QueryError(
+            "{fps}={value}: give a number of frames a second above 0, such as 1",
+            field="fps",
+            value=fps,
+        )
 
 
 def check_encoder(directory: Path, facts: EncoderFacts, encoder: Encoder) -> None:
@@ -539,9 +543,14 @@ def check_encoder(directory: Path, facts: EncoderFacts, encoder: Encoder) -> Non
     other = EncoderFacts.of(encoder)
     for field in ("fingerprint", "preprocessing", "width"):
         if getattr(facts, field) != getattr(other, field):
-            raise SearchError(
-                f"{directory} was made by the encoder {facts.name!r}, and {other.name!r}"
-                f" has another {field}: give --encoder={facts.name}, or a new --index"
+            raise QueryError(
+                "{directory} was made by the encoder {ours!r}, and {theirs!r} has another"
+                " {difference}: give {encoder}={ours}, or a new {index}",
+                field="encoder",
+                directory=directory,
+                ours=facts.name,
+                theirs=other.name,
+                difference=field,
             )
 
 

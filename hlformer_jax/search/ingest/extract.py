@@ -1,12 +1,13 @@
-"""A folder into an index: finds what is new, changed, moved and offline, and encodes what must be.
+"""Indexing of folders: find new, changed, moved and offline videos, and encode what is needed.
 
-A path whose stamp is that of its record is left alone, once its vectors have been read through.
-Otherwise the digest of its content decides: where the vectors of that content are on the disk and
-whole, as after a move, a copy or a killed run, they are taken without decoding. The rest is decoded
-and encoded, video by video, and the vectors of a complete one are written. So a run may be killed
-at any moment: the next one takes every whole file, and computes the others to the same bits.
+A file whose stamp equals that of its record is left alone once its embeddings have been read
+through. For other files the hash of their content decides: if the index has complete embeddings of
+that content, as after a move, a copy or a killed run, these are used without decoding. All other
+files are decoded and encoded, one video after another, and the embeddings of a complete video are
+written. A run may be killed at any moment: the next one uses every complete video and computes the
+others to the same bits.
 
-Videos are decoded in processes of their own (`decoding`), and encoded in this one; or both on other
+Videos are decoded in separate processes (`decoding`) and encoded in this one, or both on other
 machines (`cluster`).
 """
 
@@ -253,7 +254,7 @@ def real_video() -> Video:
 
 
 class _File(NamedTuple):
-    """A path that is there: relative to the folder, and the stamp of its file."""
+    """An existing file: its path below a root, and its stamp."""
 
     name: str
     stamp: Stamp
@@ -261,7 +262,7 @@ class _File(NamedTuple):
 
 @dataclasses.dataclass
 class _Run:
-    """One run; the index is held for writing."""
+    """One run, which holds the index for writing."""
 
     index: Index
     encoder: Encoder
@@ -316,12 +317,12 @@ class _Run:
         return Report(**self._count)
 
     def _skip(self, line: str) -> None:
-        """Reports, and counts, what could not be looked into."""
+        """Report and count a folder or files that could not be listed."""
         self._count["unlisted"] += 1
         self.report(line)
 
     def _keep_offline(self) -> None:
-        """Counts what is not there; its vectors stay. Of what failed, nothing is there to keep."""
+        """Count offline videos, whose embeddings stay; forget missing files that had failed."""
         for name, record in sorted(self.index.videos.items()):
             self.pulse()
             if name in self._there:
@@ -512,7 +513,7 @@ class _Run:
         self._count["known"] += len(files) - 1
 
     def _fail_unseen(self, name: str, record: Record | None, reason: str, retry: bool) -> None:
-        """Fails a path whose content cannot be read; once for the same reason."""
+        """Record a path whose content cannot be read as failed, once for the same reason."""
         if record and record.indexed:
             self.report(f"{printable(name)}: {reason}; its vectors are kept")
             self._count["unreadable"] += 1
@@ -533,7 +534,7 @@ class _Run:
 
 @dataclasses.dataclass
 class _Encoded:
-    """The frames of a video that are encoded so far."""
+    """The frames of a video that have been encoded so far."""
 
     duration: float = 0.0
     recorded: float = 0.0
@@ -549,7 +550,7 @@ class _Encoded:
 
 
 def _name(path: Path, index: Index) -> str:
-    """A path as a record names it."""
+    """Return the path of a file below its root, as records have it."""
     name = index.name_below(Path(os.path.abspath(path)))
     if name is None:
         raise SearchError(f"{path} is not in {index.root}, the folder of this index: move it there")

@@ -40,9 +40,9 @@ def _tagged(videos: Sequence[Entry], tag: str) -> Bool[np.ndarray, " V"]:
     key = tag_key(tag)
     mask = np.asarray([key in map(tag_key, video.tags) for video in videos], bool)
     if not mask.any():
-        near = suggestion(tag, {own for video in videos for own in video.tags})
+        hint = suggestion(tag, {used for video in videos for used in video.tags})
         raise QueryError(
-            "no video of the index has the tag {value!r}{near}", field="tags", value=tag, near=near
+            "no video of the index has the tag {value!r}{hint}", field="tags", value=tag, hint=hint
         )
     return mask
 
@@ -56,9 +56,9 @@ def _inside(videos: Sequence[Entry], folder: str) -> Bool[np.ndarray, " V"]:
     folders = [PurePosixPath(legible(video.folder).casefold()).parts for video in videos]
     mask = np.asarray([path[: len(parts)] == parts for path in folders], bool)
     if not mask.any():
-        near = suggestion(folder, {legible(video.folder) for video in videos})
+        hint = suggestion(folder, {legible(video.folder) for video in videos})
         raise QueryError(
-            "the index has no videos in a folder {value!r}{near}",
-            field="folder", value=folder, near=near,
+            "the index has no videos in a folder {value!r}{hint}",
+            field="folder", value=folder, hint=hint,
         )  # fmt: skip
     return mask

@@ -104,7 +104,7 @@ def _parts(
     return [
         group._replace(
             position=parts[key][0],
-            copies=tuple(scope.videos[other].video for other in parts[key][1:]),
+            copies=tuple(scope.videos[copy].video for copy in parts[key][1:]),
         )
         for key in order
     ]

@@ -6,6 +6,7 @@ process indexes at its next query.
 """
 
 import dataclasses
+import itertools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +87,7 @@ class _Snapshot:
         """Return the videos that pass filters, have a file, and are not damaged."""
         allowed = passing.copy()
         allowed[list(self.missing)] = False
-        damaged = [i for i, one in enumerate(self.contents) if one.content in self.damaged]
+        damaged = [i for i, record in enumerate(self.contents) if record.content in self.damaged]
         allowed &= ~np.isin(self.content_of, damaged)
         digests = [record.content for record in self.contents]
         return Scope(self.videos, digests, self.content_of, allowed)
@@ -221,7 +222,9 @@ class Library:
         to, index = self._store, Index.open(self._directory)
 
         def upload_whole(damaged: dict[str, str]) -> Uploaded:
-            records = [one for name, one in index.records().items() if name not in damaged]
+            records = [
+                record for content, record in index.records().items() if content not in damaged
+            ]
             ranker = self._ranker(index, records if self._checkpoint else None)
             return postgres.upload(to, index, ranker, progress, damaged)
 
@@ -265,8 +268,8 @@ class Library:
             )
             group = Group(position, float(scores[position]))
             place = _Place(group, {Visual.name: group})
-            found = _Found((Visual.name,), matches, {Visual.name: matches})
-            result = self._result(place, found, scope, 1)
+            search = _Search((Visual.name,), matches, {Visual.name: matches})
+            result = self._result(place, search, scope, 1)
             return scores, baseline(ranker, vector, encoder), result
 
         return snapshot.videos, examine
@@ -304,18 +307,18 @@ class Library:
         signal_query = SignalQuery(
             encoder, query.text, query.then, query.without, query.within, picture
         )
-        found = self._search(snapshot, query, signal_query)
+        search = self._search_signals(snapshot, query, signal_query)
         while True:
             scope = snapshot.scope(passing)
             try:
-                places = _ranked(query, found, scope)
+                places = _ranked(query, search, scope)
                 positions = [place.group.position for place in places]
-                gone = {i for i in positions if not snapshot.videos[i].path.is_file()}
-                if gone:
+                vanished = {i for i in positions if not snapshot.videos[i].path.is_file()}
+                if vanished:
                     snapshot.look(everything=True)
-                    snapshot.missing |= gone
+                    snapshot.missing |= vanished
                     continue
-                results = self._results(places[query.offset :], found, scope, query.moments)
+                results = self._results(places[query.offset :], search, scope, query.moments)
             except DamagedError as error:
                 if not error.contents.keys() - snapshot.damaged.keys():
                     raise
@@ -324,8 +327,8 @@ class Library:
                     return self.query(query)
                 snapshot.damaged |= error.contents
                 continue
-            kept = [result for result in results if _reaches(result, query.min_score, found)]
-            return Results(kept, self._warnings(snapshot, passing), found.match_threshold)
+            results = [result for result in results if _reaches(result, query.min_score, search)]
+            return Results(results, self._warnings(snapshot, passing), search.match_threshold)
 
     search = query
 
@@ -349,7 +352,9 @@ class Library:
                 allowed=[rankers.DEFAULT],
             )
 
-    def _search(self, snapshot: _Snapshot, query: Query, signal_query: SignalQuery) -> "_Found":
+    def _search_signals(
+        self, snapshot: _Snapshot, query: Query, signal_query: SignalQuery
+    ) -> "_Search":
         """Search by all signals that take part in a query."""
         accepting = [
             name for name, signal in snapshot.signals.items() if signal.accepts(signal_query)
@@ -364,56 +369,60 @@ class Library:
         if query.signals and all(missing):
             raise SearchError("; ".join(missing))
         # The frames' scores are shown whatever signals rank.
-        others = [name for name in names if name != Visual.name]
-        with ThreadPoolExecutor(max(len(others), 1)) as threads:
+        ranking_names = [name for name in names if name != Visual.name]
+        with ThreadPoolExecutor(max(len(ranking_names), 1)) as threads:
             waiting = {
-                name: threads.submit(snapshot.signals[name].search, signal_query) for name in others
+                name: threads.submit(snapshot.signals[name].search, signal_query)
+                for name in ranking_names
             }
             visual = snapshot.visual.search(signal_query)
-            matches: dict[str, Matches] = {name: one.result() for name, one in waiting.items()}
+            matches: dict[str, Matches] = {
+                name: future.result() for name, future in waiting.items()
+            }
         matches[Visual.name] = visual
-        return _Found(names, visual, matches)
+        return _Search(names, visual, matches)
 
     def _results(
-        self, places: Sequence[_Place], found: "_Found", scope: Scope, moments: int
+        self, places: Sequence[_Place], search: "_Search", scope: Scope, moments: int
     ) -> list[Result]:
         """Make the results of places, whose files are read and checked in threads."""
         with ThreadPoolExecutor() as threads:
             count = len(places)
             return [
-                *threads.map(self._result, places, [found] * count, [scope] * count,
+                *threads.map(self._result, places, [search] * count, [scope] * count,
                              [moments] * count)
             ]  # fmt: skip
 
-    def _result(self, place: _Place, found: "_Found", scope: Scope, moments: int) -> Result:
+    def _result(self, place: _Place, search: "_Search", scope: Scope, moments: int) -> Result:
         """Make the result of a place from the evidence of all signals."""
         video = scope.videos[place.group.position]
         evidence: dict[str, Evidence] = {}
-        for name, matches in found.matches.items():
+        for name, matches in search.matches.items():
             group = place.by_signal.get(name) or place.group._replace(score=math.nan)
-            if (own := matches.evidence(group, scope, moments)) is not None:
-                evidence[name] = own
+            shown = matches.evidence(group, scope, moments)
+            if shown is not None:
+                evidence[name] = shown
         ranked = [
-            name for name in found.names
+            name for name in search.names
             if name in place.by_signal or name in evidence and evidence[name].is_match
         ]  # fmt: skip
         matching = [name for name in ranked if evidence[name].is_match]
-        is_refused = any(own.is_match is False for own in evidence.values())
+        is_refused = any(shown.is_match is False for shown in evidence.values())
         best = next((name for name in ranked if evidence[name].is_match is not False), ranked[0])
-        first = found.names[0]
+        first = search.names[0]
         has_score = first in place.by_signal
         frames = evidence[Visual.name]
         return Result(
             video.id, video.video, video.folder, video.path,
             score=evidence[first].score if has_score else None,
-            score_kind=found.matches[first].score_kind if has_score else None,
+            score_kind=search.matches[first].score_kind if has_score else None,
             moments=evidence[best].moments,
             times=frames.times, scores=frames.scores,
             duration=video.duration, date=video.date, date_of=video.date_of,
             is_match=True if matching else False if is_refused else None,
             signals=tuple(matching),
             copies=place.group.copies,
-            passages=tuple(passage for own in evidence.values() for passage in own.passages),
+            passages=tuple(itertools.chain(*(shown.passages for shown in evidence.values()))),
             tags=video.tags,
         )  # fmt: skip
 
@@ -427,7 +436,7 @@ class Library:
         if query.like is None:
             return None, -1
         name, second = snapshot.index.name_of(query.like[0]), query.like[1]
-        position = next((i for i, one in enumerate(snapshot.videos) if one.video == name), None)
+        position = next((i for i, entry in enumerate(snapshot.videos) if entry.video == name), None)
         if position is None:
             raise QueryError(
                 "{like}: {value} has no embeddings: index it first",
@@ -449,18 +458,18 @@ class Library:
         lines = list(snapshot.index.notes)
         missing = [snapshot.videos[i].video for i in sorted(snapshot.missing) if passing[i]]
         for name, root in snapshot.index.roots.items():
-            below = [one for one in missing if split_name(one)[0] == name]
-            if below and not root.is_dir():
-                missing = [one for one in missing if one not in below]
+            in_root = [video for video in missing if split_name(video)[0] == name]
+            if in_root and not root.is_dir():
+                missing = [video for video in missing if video not in in_root]
                 lines.append(
                     f"{root} is not there, and its videos are left out: is its disk mounted? If it"
                     " has another path now, index that as the moved root"
                 )
         if missing:
-            others = " and others" if len(missing) > 1 else ""
+            more = " and others" if len(missing) > 1 else ""
             lines.append(
                 f"{len(missing)} of {len(snapshot.videos)} videos are offline and left out"
-                f" ({missing[0]!r}{others}): is a disk unplugged?"
+                f" ({missing[0]!r}{more}): is a disk unplugged?"
             )
         calibrated = snapshot.index.thresholds.get(self._label)
         frames = sum(record.frames for record in snapshot.contents)
@@ -491,14 +500,18 @@ class Library:
                     self._index = Index.open(self._directory)  # the database was replaced
                     state = self._index.state
                 index = self._index
-                self._snapshot = _without_damaged(lambda wrong: self._taken(state, index, wrong))
+                self._snapshot = _without_damaged(
+                    lambda damaged: self._take_snapshot(state, index, damaged)
+                )
             return self._snapshot, encoder
 
-    def _taken(self, state: tuple[int, int], index: Index, damaged: dict[str, str]) -> _Snapshot:
+    def _take_snapshot(
+        self, state: tuple[int, int], index: Index, damaged: dict[str, str]
+    ) -> _Snapshot:
         """Take a snapshot of an index, without the contents that are known to be damaged."""
         entries = [entry for entry in index.entries() if entry.state != "failed"]
         entries = [entry for entry in entries if entry.content not in damaged]
-        records = [one for content, one in index.records().items() if content not in damaged]
+        records = [record for content, record in index.records().items() if content not in damaged]
         numbers = {record.content: i for i, record in enumerate(records)}
         content_of = np.asarray([numbers[entry.content] for entry in entries], np.int64)
         if not records and damaged:
@@ -535,34 +548,34 @@ class Library:
         return encoder
 
 
-class _Found(NamedTuple):
-    """What the signals found for a query."""
+class _Search(NamedTuple):
+    """The signals that search for a query, and their matches."""
 
     names: tuple[str, ...]
     """Names of the signals that rank."""
     visual: VisualMatches
     matches: Mapping[str, Matches]
-    """Matches of these signals, and of the visual one."""
+    """Matches of these signals, and of the visual one, whose frame scores are always shown."""
 
     @property
     def match_threshold(self) -> MatchThreshold | None:
         """The calibration of the visual match threshold."""
-        return MatchThreshold.of(self.visual.calibrated)
+        return MatchThreshold.from_index(self.visual.calibrated)
 
 
-def _ranked(query: Query, found: _Found, scope: Scope) -> list[_Place]:
+def _ranked(query: Query, search: _Search, scope: Scope) -> list[_Place]:
     """Return the best places of a query, with those that its offset skips."""
     end = query.offset + query.k
     selective = {
-        name: found.matches[name].rank(WINDOW, scope)
-        for name in found.names
-        if found.matches[name].is_selective
+        name: search.matches[name].rank(WINDOW, scope)
+        for name in search.names
+        if search.matches[name].is_selective
     }
     count = max(end, WINDOW) if any(selective.values()) else end
     rankings = {
         name: Ranking(selective[name], True) if name in selective
-        else Ranking(found.matches[name].rank(count, scope), False)
-        for name in found.names
+        else Ranking(search.matches[name].rank(count, scope), False)
+        for name in search.names
     }  # fmt: skip
     if sum(bool(ranking.groups) for ranking in rankings.values()) > 1:
         # A rank below 100 is meaningless in a small archive, so at most a tenth of it counts.
@@ -579,15 +592,15 @@ def _ranked(query: Query, found: _Found, scope: Scope) -> list[_Place]:
     return [_Place(group, by_signal[group.position]) for group in groups[:end]]
 
 
-def _reaches(result: Result, min_score: float | None, found: _Found) -> bool:
+def _reaches(result: Result, min_score: float | None, search: _Search) -> bool:
     """Return whether a result has the least score, or is matched by a further signal."""
-    if min_score is None or set(result.signals) - {found.names[0]}:
+    if min_score is None or set(result.signals) - {search.names[0]}:
         return True
     return result.score is not None and result.score >= min_score
 
 
 def _without_damaged(make: Callable[[dict[str, str]], T]) -> T:
-    """Call `make` with the contents known to be damaged, and again when it finds further ones."""
+    """Call `make` with the damaged contents, and again whenever it finds further ones."""
     damaged: dict[str, str] = {}
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A query: what is searched for, among which videos, and how many results are wanted."""
+"""Query: texts or a picture to search for, filters, and the number of results."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ from hlformer_jax.text import legible, suggestion
 class Query:
     """A query, whose fields are checked when it is made.
 
-    Texts, tags and signals may be given as one string or as several; they are stored as tuples.
+    Texts, tags and signals may be texts as one string or as several; they are stored as tuples.
 
     Attributes:
       text: what is looked for. It may be empty beside a picture. Of several texts a video should
@@ -89,17 +89,17 @@ class Query:
 
     @property
     def has_picture(self) -> bool:
-        """Whether a picture is looked for."""
+        """True if the query has a picture."""
         return self.image is not None or self.like is not None
 
     @property
     def has_parts(self) -> bool:
-        """Whether frames have to be compared with several texts."""
+        """True if frames have to be compared with several texts."""
         return len(self.text) > 1 or bool(self.then or self.without)
 
     def _check_parts(self) -> None:
         if not (self.text or self.has_picture):
-            raise QueryError("{text} is empty: say what is to be found", field="text")
+            raise QueryError("{text} is empty: describe what to find", field="text")
         if self.image is not None and self.like is not None:
             raise QueryError("{image} and {like} are two pictures: give one of them", field="image")
         if len(self.text) > 1 and (self.has_picture or self.then):
@@ -131,17 +131,17 @@ class Query:
             raise QueryError("{min_score} is not a number", field="min_score")
 
 
-def _texts(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+def _texts(name: str, texts: Sequence[str]) -> tuple[str, ...]:
     """Return the texts of a field in legible form; of one empty text none.
 
     Letters and accents are composed (NFC), as in the texts that encoders were trained on: text from
     macOS has them apart.
     """
-    if isinstance(given, str):
-        given = (given,) if given.strip() else ()
-    if not all(text.strip() for text in given):
-        raise QueryError(f"{{{name}}} has an empty text: say what is to be found", field=name)
-    return tuple(unicodedata.normalize("NFC", legible(text)) for text in given)
+    if isinstance(texts, str):
+        texts = (texts,) if texts.strip() else ()
+    if not all(text.strip() for text in texts):
+        raise QueryError(f"{{{name}}} has an empty text: describe what to find", field=name)
+    return tuple(unicodedata.normalize("NFC", legible(text)) for text in texts)
 
 
 def _check_date(name: str, when: When) -> None:

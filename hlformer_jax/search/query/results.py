@@ -91,7 +91,7 @@ def _rounded(interval: Moment | Passage, *names: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class MatchThreshold:
-    """How the match threshold of a query was calibrated."""
+    """Calibration of the match threshold of a query."""
 
     false_alarms: float
     """Share of absent things, in percent, whose score reaches it."""
@@ -99,9 +99,11 @@ class MatchThreshold:
     """Number of captions by which it was calibrated."""
 
     @classmethod
-    def of(cls, level: Threshold | None) -> "MatchThreshold | None":
+    def from_index(cls, threshold: Threshold | None) -> "MatchThreshold | None":
         """Return the calibration that an index stores, if there is one."""
-        return None if level is None else cls(level.false_alarms, level.captions)
+        if threshold is None:
+            return None
+        return cls(threshold.false_alarms, threshold.captions)
 
 
 class Results(list[Result]):
@@ -136,7 +138,7 @@ class Results(list[Result]):
 
     @property
     def good(self) -> bool:
-        """Whether one of the results may be what was searched for."""
+        """True if one of the results may be a match."""
         return any(result.is_match is not False for result in self)
 
     @property

@@ -10,7 +10,7 @@ and a video scores
     a sequence      the largest mean_i s_i(f_i) over frames with 0 < t(f_{i+1}) − t(f_i) ≤ W
 
 An unwanted part counts from its match threshold l on. Both scores are at most mean_i max_f ⟨q_i,
-x_f⟩. Videos are scored in the order of this bound, until no other can be among the best, so the
+x_f⟩. Videos are scored in the order of this bound, until no other can be allowed the best, so the
 result is exact. The mean ranks better than the minimum, which would be that of the text whose
 cosines are lowest in general.
 """
@@ -40,9 +40,9 @@ class Single(NamedTuple):
     ranker: Ranker
     vector: Float[np.ndarray, " H"]
 
-    def best(self, count: int, among: Bool[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
+    def best(self, count: int, allowed: Bool[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
         """Return scores of contents; see `Ranker.best`."""
-        return self.ranker.best(self.vector, count, among)
+        return self.ranker.best(self.vector, count, allowed)
 
     def locate(self, content: int, arrays: VideoArrays, period: float, count: int) -> Located:
         """Return the scores of the frames of a content, and its best moments."""
@@ -63,12 +63,12 @@ class Composed(NamedTuple):
     within: float | None
     """Seconds from one part of a sequence to the next at most; None for parts in any order."""
 
-    def best(self, count: int, among: Bool[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
+    def best(self, count: int, allowed: Bool[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
         """Return scores of contents; see `Ranker.best`."""
         bounds = self.ranker.bounds(self.wanted).mean(0)
-        scores = np.full(len(among), -np.inf, np.float32)
+        scores = np.full(len(allowed), -np.inf, np.float32)
         largest: list[float] = []
-        order = [i for i in np.argsort(-bounds, kind="stable").tolist() if among[i]]
+        order = [i for i in np.argsort(-bounds, kind="stable").tolist() if allowed[i]]
         with ThreadPoolExecutor() as threads:  # which read the times of frames
             for start in range(0, len(order), VIDEOS_PER_BATCH):
                 batch = order[start : start + VIDEOS_PER_BATCH]
@@ -146,13 +146,13 @@ def _argmax_between(
     count = len(values)
     runs = [np.arange(count)]
     while (length := 2 ** len(runs)) <= count:
-        left, right = runs[-1], runs[-1][length // 2 :]
-        is_larger = values[right] > values[left[: len(right)]]
-        runs.append(np.where(is_larger, right, left[: len(right)]))
+        first_half, second_half = runs[-1], runs[-1][length // 2 :]
+        is_larger = values[second_half] > values[first_half[: len(second_half)]]
+        runs.append(np.where(is_larger, second_half, first_half[: len(second_half)]))
     table = np.stack([np.pad(run, (0, count - len(run))) for run in runs])
     lengths = np.maximum(end - first, 1)
     power = np.frexp(lengths)[1] - 1
-    left = table[power, np.minimum(first, count - 1)]
-    right = table[power, np.maximum(end - 2**power, 0)]
-    best = np.where(values[right] > values[left], right, left)
+    first_half = table[power, np.minimum(first, count - 1)]
+    second_half = table[power, np.maximum(end - 2**power, 0)]
+    best = np.where(values[second_half] > values[first_half], second_half, first_half)
     return np.where((end > first) & np.isfinite(values[best]), best, -1)

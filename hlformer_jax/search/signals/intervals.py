@@ -35,7 +35,7 @@ class Intervals(NamedTuple):
         return packed.products(self.embeddings, query)[np.maximum(holder, 0)]
 
 
-def of(arrays: VideoArrays) -> Intervals:
+def compute(arrays: VideoArrays) -> Intervals:
     """Compute the intervals of a video."""
     spans, embeddings = segments.segments(arrays.vectors, arrays.times)
     return Intervals(spans[:, 0], embeddings)
@@ -64,15 +64,15 @@ def rows(index: Index, contents: Sequence[str]) -> tuple[np.ndarray, list[int], 
     damaged: dict[str, str] = {}
     for content in contents:
         try:
-            parts.append(of(index.read(content)).embeddings)
+            parts.append(compute(index.read(content)).embeddings)
         except DamagedError as error:
             damaged |= error.contents
     if damaged:
         raise DamagedError.of(damaged)
     counts = [len(part) for part in parts]
     with contextlib.suppress(OSError):  # those of the index as it was before
-        for other in packed.own_files(index.directory, "segments-"):
-            other.unlink(missing_ok=True)
+        for outdated in packed.own_files(index.directory, "segments-"):
+            outdated.unlink(missing_ok=True)
     matrix = packed.made(path, (sum(counts), width), lambda: np.concatenate(parts))
     packed.made(counts_path, (1, len(counts)), lambda: np.asarray([counts], np.float32))
     return matrix, counts, path

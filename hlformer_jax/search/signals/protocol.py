@@ -23,7 +23,7 @@ from hlformer_jax.search.signals.transcript.said import Passage
 
 @dataclasses.dataclass(frozen=True)
 class SignalQuery:
-    """What signals search for."""
+    """A query in the form in which signals search for it."""
 
     encoder: Encoder
     texts: Sequence[str] = ()
@@ -91,8 +91,8 @@ class Scope(NamedTuple):
 
     def group(self, content: int, score: float) -> Group:
         """Return all allowed videos of a content as one group."""
-        first, *others = self.positions(content)
-        return Group(first, score, tuple(self.videos[other].video for other in others))
+        first, *copies = self.positions(content)
+        return Group(first, score, tuple(self.videos[copy].video for copy in copies))
 
 
 class Evidence(NamedTuple):
@@ -116,7 +116,7 @@ class Matches(Protocol):
 
     @property
     def is_selective(self) -> bool:
-        """Whether only videos that match are ranked; otherwise all are."""
+        """True if only videos that match are ranked; otherwise all are."""
 
     @property
     def score_kind(self) -> ScoreKind | None:

@@ -49,27 +49,27 @@ class Ranker(Protocol):
         """Whether a model of its own encodes texts, and not the encoder of the index alone."""
 
     def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
-        """The query of a sentence."""
+        """Return the query of a text."""
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
-        """Scores of all contents; higher is better."""
+        """Return scores of all contents; higher is better."""
 
     def best(
-        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+        self, query: Float[np.ndarray, " H"], count: int, allowed: Bool[np.ndarray, " V"]
     ) -> Float[np.ndarray, " V"]:
-        """Scores of the best `count` of some contents, and of all as good as the last of them.
+        """Return scores of the best `count` allowed contents, and of all equal to the last one.
 
-        What the other contents have is no larger than their scores, and may be -inf.
+        Values of the other contents are at most their scores, and may be -inf.
         """
 
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
     ) -> Float[np.ndarray, " F"]:
-        """Scores of the frames of the content of that index, whose arrays are given."""
+        """Return scores of the frames of a content, whose arrays are given."""
 
 
 Vectors = Callable[[], dict[str, np.ndarray]]
-"""Gives the rows [L, w] of each branch of a content, float32."""
+"""Returns the rows [L, w] of each branch of a content, float32."""
 
 
 @runtime_checkable  # Ranker's own knows nothing of `branches`, which may be None
@@ -77,9 +77,9 @@ class RowRanker(Ranker, Protocol):
     """A ranker whose score a store can compute: of each branch, the mean of its largest products.
 
     Attributes:
-      identity: of equal ones the rows of equal videos are equal.
-      top: how many of a branch's largest products are averaged.
-      dtype: "float16" where every row is exact in it, else "float32".
+      identity: rankers with equal ones have equal rows for equal videos.
+      top: number of a branch's largest products that are averaged.
+      dtype: "float16" if every row is exact in it, else "float32".
     """
 
     identity: str
@@ -92,13 +92,13 @@ class RowRanker(Ranker, Protocol):
 
     @property
     def width(self) -> int:
-        """How many numbers a row has."""
+        """Number of coordinates of a row."""
 
     def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
-        """The rows of each branch of the content of that index, whose arrays are given."""
+        """Return the rows of each branch of a content, whose arrays are given."""
 
     def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " w"]]:
-        """What the rows of each branch are multiplied with."""
+        """Return what the rows of each branch are multiplied with."""
 
     def over_time(
         self,
@@ -107,16 +107,19 @@ class RowRanker(Ranker, Protocol):
         query: Float[np.ndarray, " H"],
         vectors: Vectors | None = None,
     ) -> Float[np.ndarray, " F"]:
-        """As `Ranker`; `vectors` gives the content's rows to a ranker that has no contents."""
+        """Return scores of the frames, as `Ranker` does.
+
+        `vectors` returns the content's rows, for a ranker that was made without contents.
+        """
 
 
 class Pooling(NamedTuple):
-    """How a ranker makes the score of a video from the products of its rows and a query."""
+    """Rule that makes the score of a video from the products of its rows and a query."""
 
     top: int = 1
     """The score is the mean of this many largest products."""
     of_frames: bool = True
-    """The rows are frame embeddings; otherwise those of intervals (`intervals`)."""
+    """Whether the rows embed frames; otherwise they embed intervals (`intervals`)."""
 
     def pool(self, products: Float[np.ndarray, "R *Q"]) -> Float[np.ndarray, "*Q"]:
         """Return the score of one video, without its bias."""
@@ -275,7 +278,7 @@ class Untrained:
 
     def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
         """Return the rows, as one branch; see `RowRanker`."""
-        rows = arrays.vectors if self.of_frames else intervals.of(arrays).embeddings
+        rows = arrays.vectors if self.of_frames else intervals.compute(arrays).embeddings
         return {self.identity: rows}
 
     def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " w"]]:
@@ -292,12 +295,12 @@ class Untrained:
         return np.asarray(scores, np.float32) - self._bias
 
     def best(
-        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+        self, query: Float[np.ndarray, " H"], count: int, allowed: Bool[np.ndarray, " V"]
     ) -> Float[np.ndarray, " V"]:
         """Return the scores of the best contents; see `Ranker`."""
         scores = None
         if self._rounded is not None:
-            scores = self._rows.best(self._rounded, query, count, among)
+            scores = self._rows.best(self._rounded, query, count, allowed)
         return self.scores(query) if scores is None else scores
 
     def bounds(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q V"]:
@@ -335,5 +338,7 @@ class Untrained:
         """
         scores = packed.products(arrays.vectors, query)
         if not self.of_frames:
-            scores = (intervals.of(arrays).over_time(arrays.times, query) + scores) / np.float32(2)
+            scores = (
+                intervals.compute(arrays).over_time(arrays.times, query) + scores
+            ) / np.float32(2)
         return scores - (self._bias[content] if self.normalised else np.float32(0))

@@ -187,7 +187,7 @@ class Trained:
         return np.asarray(self._scores(self._corpus, query[None]))[0, : self._count]
 
     def best(
-        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+        self, query: Float[np.ndarray, " H"], count: int, allowed: Bool[np.ndarray, " V"]
     ) -> Float[np.ndarray, " V"]:
         """Return the scores of all contents; see `Ranker`."""
         return self.scores(query)

@@ -123,20 +123,22 @@ class Visual:
         if not isinstance(ranker, Untrained):
             return matches
         has_parts = len(query.texts) > 1 or bool(query.then or query.without)
-        wanted = len(vectors) - len(query.without)
+        wanted_count = len(vectors) - len(query.without)
         calibrated = self._calibrated if query.picture is None else None
         thresholds = self._thresholds(query, vectors, has_parts, calibrated)
         if self._can_choose_threshold(query) or calibrated and not has_parts:
-            matches = dataclasses.replace(matches, threshold=float(np.mean(thresholds[:wanted])))
+            matches = dataclasses.replace(
+                matches, threshold=float(np.mean(thresholds[:wanted_count]))
+            )
         if not has_parts:
             return dataclasses.replace(matches, calibrated=calibrated)
         rows = np.stack(vectors)
         composed = Composed(
             ranker,
             functools.cache(self._times),
-            rows[:wanted],
-            rows[wanted:],
-            np.asarray(thresholds[wanted:], np.float32),
+            rows[:wanted_count],
+            rows[wanted_count:],
+            np.asarray(thresholds[wanted_count:], np.float32),
             query.within if query.then else None,
         )
         return dataclasses.replace(matches, query=composed)
@@ -151,14 +153,14 @@ class Visual:
         """Return the match threshold of each part of a query.
 
         A calibrated threshold is one of single texts. The mean of several has another distribution,
-        so for the wanted parts of a composed query it is chosen.
+        so for the wanted_count parts of a composed query it is chosen.
         """
         assert isinstance(self.ranker, Untrained)
         learned = query.encoder.probability if self.ranker.calibrated else _no_probability
-        wanted = len(vectors) - len(query.without)
+        wanted_count = len(vectors) - len(query.without)
         thresholds = []
         for i, vector in enumerate(vectors):
-            if calibrated is not None and not (has_parts and i < wanted):
+            if calibrated is not None and not (has_parts and i < wanted_count):
                 centre = baseline(self.ranker, vector, query.encoder)
                 thresholds.append(centre + calibrated.above)
             else:

@@ -141,7 +141,7 @@ def test_a_lost_mark_and_another_program_s_database_are_told_apart(index, films,
     before = archive.everything(tmp_path / "site")
     with pytest.raises(DamagedError, match="another program"):
         Index.open(tmp_path / "site")
-    with pytest.raises(SearchError, match="--index"):
+    with pytest.raises(SearchError, match="choose another index"):
         archive.create(tmp_path / "site", films)
     assert archive.everything(tmp_path / "site") == before
 

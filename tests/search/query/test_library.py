@@ -158,6 +158,14 @@ def videos_by(hits):
     return [hit.video for hit in sorted(hits, key=lambda hit: -hit.score)]
 
 
+def test_results_keep_their_warnings_when_sliced(library):
+    results = library.query("red", k=3)
+    results.warnings.append("a disk is offline")
+    part = results[1:]
+    assert [one.video for one in part] == [one.video for one in results][1:]
+    assert part.warnings == ["a disk is offline"] and part[0] == results[1]
+
+
 def test_a_picture_that_the_index_lacks_is_refused(library, index):
     for asked, complaint in (
         ({"like": ("b.flim", 0)}, "did you mean 'b.film'"),

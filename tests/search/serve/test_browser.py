@@ -224,7 +224,7 @@ def test_what_is_said_is_shown_and_played(page):
 
 def test_a_transcript_follows_the_video_and_is_a_way_into_it(page):
     search(page, "green")
-    page.get_by_text("Transcript").click()
+    page.get_by_text("Transcript", exact=True).click()
     page.get_by_role("button", name="0:01 look").click()
     is_playing(page)
     is_at(page, 1)
@@ -232,7 +232,7 @@ def test_a_transcript_follows_the_video_and_is_a_way_into_it(page):
     page.get_by_role("button", name="0:04 the captain's ship").click()
     expect(page.locator("#transcript [aria-current]")).to_contain_text("ship")
     search(page, "yellow")  # of a video that has none
-    expect(page.get_by_text("Transcript")).to_be_hidden()
+    expect(page.get_by_text("Transcript", exact=True)).to_be_hidden()
 
 
 def test_a_picture_is_looked_for_until_it_is_left_out(page, tmp_path):
@@ -615,7 +615,7 @@ def test_axe_finds_nothing_in_search_player_and_transcript(opened, url, width, s
     is_accessible(page)
     assert edges(page) >= 3
     search(page, "green captain")
-    page.get_by_text("Transcript").click()
+    page.get_by_text("Transcript", exact=True).click()
     page.get_by_role("button", name="0:04 the captain's ship").click()
     expect(page.locator("#transcript [aria-current]")).to_contain_text("ship")
     page.evaluate("player.pause()")

@@ -82,10 +82,12 @@ class PassageMatches(NamedTuple):
         """Return the passages of a group, which are its moments; see `Matches`."""
         video = scope.videos[group.position]
         passages = self.passages.get(video.content, ())
-        best = tuple([one for one in passages if video.video in one.copies][:count])
+        best = tuple([passage for passage in passages if video.video in passage.copies][:count])
         if not best:
             return None
-        moments = [Moment(one.start, one.end, one.start, one.score) for one in best]
+        moments = [
+            Moment(passage.start, passage.end, passage.start, passage.score) for passage in best
+        ]
         return Evidence(True, best[0].score, moments, best)
 
 
@@ -104,12 +106,14 @@ def _groups(scope: Scope, content: int, passages: Sequence[Passage]) -> Iterator
                 numbers[video] += of_copies
     videos_by_texts: dict[tuple[Any, ...], list[str]] = {}
     best: dict[tuple[Any, ...], int] = {}
-    for video, own in numbers.items():
-        if own:
-            key = tuple((passages[i].start, passages[i].end, passages[i].text) for i in sorted(own))
+    for video, indices in numbers.items():
+        if indices:
+            key = tuple(
+                (passages[i].start, passages[i].end, passages[i].text) for i in sorted(indices)
+            )
             videos_by_texts.setdefault(key, []).append(video)
-            best[key] = min(own)
+            best[key] = min(indices)
     for key in sorted(videos_by_texts, key=lambda key: best[key]):
-        first, *others = videos_by_texts[key]
+        first, *equal = videos_by_texts[key]
         passage = passages[best[key]]
-        yield Group(positions[first], passage.score, tuple(others), passage.share)
+        yield Group(positions[first], passage.score, tuple(equal), passage.share)

@@ -1,4 +1,4 @@
-"""Queries of several parts, exact against loops over all frames; the level of a good match."""
+"""Queries of several parts, exact against loops over all frames; match thresholds."""
 
 import itertools
 
@@ -8,7 +8,6 @@ import pytest
 
 from hlformer_jax.errors import QueryError
 from hlformer_jax.search.index import packed
-from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.signals import visual
 
 
@@ -119,45 +118,6 @@ def test_what_no_video_shows_is_no_good_match(tmp_path, probable):
     assert hits.good and [hit.video for hit in hits if hit.is_match] == ["03.film"]
     absent = library.query("blue", k=12)
     assert len(absent) == 12 and not absent.good and not any(hit.is_match for hit in absent)
-
-
-@pytest.mark.parametrize(
-    ("field", "options"),
-    [
-        ("text", {}),
-        ("text", {"text": ["red", " "]}),
-        ("text", {"text": ["red", "blue"], "then": "green"}),
-        ("text", {"without": "red"}),
-        ("image", {"image": b"", "like": ("a", 1)}),
-        ("k", {"text": "red", "k": 0}),
-        ("offset", {"text": "red", "offset": -1}),
-        ("within", {"text": "red", "within": 0}),
-        ("longer", {"text": "red", "longer": float("nan")}),
-        ("min_score", {"text": "red", "min_score": float("nan")}),
-        ("since", {"text": "red", "since": "yesterday"}),
-        ("signals", {"text": "red", "signals": "smell"}),
-    ],
-)
-def test_an_error_names_the_field_of_a_query(field, options):
-    with pytest.raises(QueryError) as refused:
-        Query(**options)
-    error = refused.value
-    assert error.field == field and field in str(error)
-    assert f"<{field}>" in error.phrased({field: f"<{field}>"})
-
-
-def test_a_query_is_stored_in_one_form():
-    assert Query("red", then="", without="blue", signals="visual, transcript") == Query(
-        ["red"], then=[], without=["blue"], signals=("visual", "transcript")
-    )
-
-
-def test_results_keep_their_warnings_when_sliced(index):
-    results = archive.opened(index).query("red", k=3)
-    results.warnings.append("a disk is offline")
-    part = results[1:]
-    assert [one.video for one in part] == [one.video for one in results][1:]
-    assert part.warnings == ["a disk is offline"] and part[0] == results[1]
 
 
 def test_parts_are_asked_of_frames_alone(index):
