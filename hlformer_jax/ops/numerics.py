@@ -471,8 +471,8 @@ def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "
     """Shortens vectors longer than ``limit`` to that length, keeping their direction.
 
     The limit is positive and broadcasts to ``*batch``. What is short enough stays bit for bit;
-    beyond the limit the gradient is tangential. Coordinates beyond 7e22 limits (float32; 5e210 in
-    float64) count as that.
+    beyond the limit the gradient is tangential. Vectors longer than 8e37 limits (float32; 4e307 in
+    float64) become 0, and infinite coordinates NaN.
     """
     return limit_norm_and_square(v, limit)[0]
 
@@ -480,9 +480,9 @@ def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "
 def limit_norm_and_square(
     v: Float[Array, "*#batch n"], limit: ArrayLike
 ) -> tuple[Float[Array, "*#batch n"], Float[Array, "*#batch"]]:
-    """`limit_norm`, and the squared norm of its result, by one pass over the coordinates.
+    """`limit_norm`, and the squared norm of its result, by two sums over the coordinates.
 
-    Squares less than 1e-25 limit² (float32) may be lost: this is for functions that are smooth in
+    Squares below the smallest normal number are lost: this is for functions that are smooth in
     the square, as `cosh_sqrt` and 1 − c |p|² are.
     """
     v = as_float(v)
