@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float, Int
 
-from hlformer_jax.ops import lorentz
+from hlformer_jax.ops import lorentz, poincare
 from hlformer_jax.ops.attention import check_mask
 from hlformer_jax.ops.manifolds import (
     Euclidean,
@@ -42,7 +42,13 @@ from hlformer_jax.ops.manifolds import (
     bounded_curvature,
     curvature_parameter,
 )
-from hlformer_jax.ops.numerics import check_positive, limit_norm, max_hyperbolic_norm, sinhc_sqrt
+from hlformer_jax.ops.numerics import (
+    as_float,
+    check_positive,
+    limit_norm,
+    max_hyperbolic_norm,
+    sinhc_sqrt,
+)
 from hlformer_jax.typing import Array
 
 Space: TypeAlias = Lorentz | Poincare
@@ -90,7 +96,9 @@ def mlr(
         signed distance is the logit.
       offsets: signed distances of the hyperplanes from the origin.
     """
-    return lorentz.mlr(space.to_lorentz(x), normals, offsets, space.c)
+    if isinstance(space, Poincare):
+        return poincare.mlr(x, as_float(normals) / 2, offsets, space.c)
+    return lorentz.mlr(x, normals, offsets, space.c)
 
 
 def attention(
