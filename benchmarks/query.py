@@ -56,7 +56,7 @@ from hlformer_jax.search.encoder import load_encoder
 from hlformer_jax.search.index import Index, Stamp, VideoArrays, Writer
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.rankers import LABELS
-from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.typing import Array
 
 CAPTIONS_PER_VALIDATION_VIDEO = 17_505 / ACTIVITYNET_VIDEOS["val"]
@@ -189,7 +189,7 @@ class Archive:
                 with index.writing() as writer:
                     for video in range(first, min(first + VIDEOS_AT_ONCE, self.videos)):
                         self.put(index, writer, video)
-            said.embed(index, _RandomTexts(encoder, self.width), lambda line: None)
+            passages.embed_passages(index, _RandomTexts(encoder, self.width), lambda line: None)
         return index
 
     def put(self, index: Index, writer: Writer, video: int) -> None:
@@ -308,7 +308,7 @@ def _queries(
     with index.running():
         with index.writing() as writer:
             archive.put(index, writer, archive.videos)
-        said.embed(index, _RandomTexts(encoder, archive.width), lambda line: None)
+        passages.embed_passages(index, _RandomTexts(encoder, archive.width), lambda line: None)
     yield Row(f"{size}packed again for a new video", summary([clock(pack)]))
 
 

@@ -26,7 +26,7 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.search import times
 from hlformer_jax.search.query.results import Results
 from hlformer_jax.search.serve import guard, server
-from hlformer_jax.search.signals.transcript.said import Passage
+from hlformer_jax.search.signals.transcript.passages import Passage
 from hlformer_jax.search.signals.transcript.transcripts import Problem
 
 COLOURS = {

@@ -22,7 +22,7 @@ from hlformer_jax.search.cli.options import (
 from hlformer_jax.search.index import Index, packed, split_name
 from hlformer_jax.search.ingest.extract import counted
 from hlformer_jax.search.signals import rankers
-from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.search.times import format_clock
 from hlformer_jax.text import printable
 
@@ -132,7 +132,7 @@ def prune(options: Options) -> None:
 def verify(options: Options) -> None:
     """Check all files of an index, and name the damaged ones."""
     index = Index.open(options.index)
-    damaged = index.verify() | packed.damaged(index.directory) | said.damaged(index)
+    damaged = index.verify() | packed.damaged(index.directory) | passages.find_damaged(index)
     for line in damaged.values():
         print(printable(line))
     contents = index.contents()

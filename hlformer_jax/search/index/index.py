@@ -2,7 +2,7 @@
 
     DIR/index.db         the record of every path and content (`database`)
     DIR/embeddings-N.*   the embeddings of all frames (`embeddings`)
-    DIR/texts/           embeddings of the passages of transcripts (`said`)
+    DIR/texts/           embeddings of the passages of transcripts (`passages`)
     DIR/packed/          further matrices that searches map into memory; made anew at need
 
 Without its mark nothing in a directory is touched, and nothing but files of these full names, and

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hlformer_jax.search.signals.protocol import Group, Scope
-from hlformer_jax.search.signals.transcript.said import RRF
+from hlformer_jax.search.signals.transcript.passages import RRF
 
 UNCERTAIN = 1 - 1e-6
 """Certainty of a group that states none: a share of all words is 1 up to rounding."""

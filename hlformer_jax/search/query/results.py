@@ -12,7 +12,7 @@ from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search import times
 from hlformer_jax.search.index.records import Threshold
 from hlformer_jax.search.signals.rankers import ScoreKind
-from hlformer_jax.search.signals.transcript.said import Passage
+from hlformer_jax.search.signals.transcript.passages import Passage
 from hlformer_jax.text import legible
 
 

@@ -18,7 +18,7 @@ from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.index.records import Record
 from hlformer_jax.search.signals.rankers import Ranker, ScoreKind
-from hlformer_jax.search.signals.transcript.said import Passage
+from hlformer_jax.search.signals.transcript.passages import Passage
 
 
 @dataclasses.dataclass(frozen=True)

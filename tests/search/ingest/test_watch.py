@@ -16,7 +16,7 @@ import pytest
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import watch
-from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.video import subtitles
 
 
@@ -105,7 +105,7 @@ def test_changes_are_indexed_and_reported(index, films, tmp_path, monkeypatch):
         "while locked.film": "indexed",
     }  # fmt: skip
     assert now.entries()[5].id == ids["new folder/n.film"]
-    spoken = said.Said(now, archive.Encoder()).search("ahoy")
+    spoken = passages.PassageIndex(now, archive.Encoder()).search_words("ahoy")
     assert spoken.keys() == {now.videos["before.film"].content}
     assert now.verify() == {}
 

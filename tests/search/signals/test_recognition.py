@@ -20,7 +20,7 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest.decoding import update_transcripts
 from hlformer_jax.search.ingest.extract import index_folder, real_video
 from hlformer_jax.search.query.library import Library
-from hlformer_jax.search.signals.transcript import recognition, said
+from hlformer_jax.search.signals.transcript import passages, recognition
 from hlformer_jax.search.signals.transcript.recognition import Word
 
 RATE = recognition.SAMPLE_RATE
@@ -258,7 +258,7 @@ def test_same_words_of_two_tracks_are_one_cue(tmp_path):
 def test_silent_default_track_names_the_others(tmp_path):
     tracks = Track(beeps(4), is_default=True), Track(beeps(4, s1=300))
     outcome, _ = recognised(videos.write_tracks(tmp_path / "a.mkv", *tracks))
-    assert outcome.result == "without speech" and "--audio=all" in outcome.notes[0]
+    assert outcome.result == "without speech" and "audio=all" in outcome.notes[0]
 
 
 def test_language_is_detected_once_for_a_video(tmp_path, monkeypatch):
@@ -340,7 +340,7 @@ def test_every_video_is_counted_by_its_result(index, model, capsys):
     assert "3 done before" in capsys.readouterr().out
     (index.root / "loud.mkv").rename(index.root.parent / "loud.mkv")
     assert transcribe(index, "--speech=small") == 0
-    assert "1 offline" in capsys.readouterr().out and said.damaged(index) == {}
+    assert "1 offline" in capsys.readouterr().out and passages.find_damaged(index) == {}
 
 
 def test_subtitles_that_come_later_replace_speech(index, model):

@@ -15,7 +15,7 @@ from hlformer_jax.data import extracted
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals import trained
-from hlformer_jax.search.signals.transcript import said
+from hlformer_jax.search.signals.transcript import passages
 from hlformer_jax.training.loaded_run import LoadedRun
 
 FRAMES = (3, 8, 21, 14, 1)
@@ -111,8 +111,8 @@ def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
 
 
 def test_what_is_said_is_near_by_the_encoder_whatever_ranks(index, tmp_path, monkeypatch):
-    monkeypatch.setattr(said, "FEW", 1)
-    monkeypatch.setattr(said.Said, "search", lambda self, sentence: {})
+    monkeypatch.setattr(passages, "MIN_EMBEDDED_PASSAGES", 1)
+    monkeypatch.setattr(passages.PassageIndex, "search_words", lambda self, sentence: {})
     cues = [(20 * i, 20 * i + 1, colour) for i, colour in enumerate(("red", "green", "blue"))]
     (tmp_path / "films" / "1.srt").write_text(json.dumps(cues))
     archive.fill(index, video=archive.TOLD)

@@ -11,7 +11,7 @@ from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli import index as index_commands
 from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.index import index as index_module
-from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.search.signals.transcript import passages, transcripts
 
 SPOKEN = {"by": "a model", "cues": [(4.0, 6.0, "recognised ahoy")]}
 
@@ -32,7 +32,7 @@ def index(tmp_path, films):
         transcript = transcripts.load(index, content(index))
         transcript.recognised["speech"] = dict(SPOKEN)
         transcripts.save(index, content(index), transcript)
-        said.embed(index, archive.Encoder(), print)
+        passages.embed_passages(index, archive.Encoder(), print)
     return index
 
 

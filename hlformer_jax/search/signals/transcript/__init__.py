@@ -1,1 +1,1 @@
-"""What is said, shown or written in a video: cues, recognition and passages."""
+"""Transcripts: cues of subtitles, speech recognition and OCR, and their passages."""

@@ -220,13 +220,13 @@ class SpeechRecogniser:
         if self.is_english_only and not self._language and unsure > sure:
             notes.append(
                 f"{str(path)!r} seems to be in another language than English, the only one that"
-                f" {self.name} knows; what it made of it is left out (--language=en keeps it)"
+                f" {self.name} knows; the result is left out (language=en keeps it)"
             )
             return Outcome(OTHER_LANGUAGE, [], notes)
         if not cues and len(selected) < len(tracks):
             notes.append(
                 f"{str(path)!r} has no speech in audio track {selected[0].number} of {len(tracks)}:"
-                " --audio=all hears the others too"
+                " audio=all recognises the others too"
             )
         return Outcome(TRANSCRIBED if cues else "without speech", cues, notes)
 

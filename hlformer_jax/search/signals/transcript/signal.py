@@ -1,4 +1,4 @@
-"""The signal `transcript`: videos in which the text of a query is said or written."""
+"""The signal `transcript`: videos with passages that match the text of a query."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +15,8 @@ from hlformer_jax.search.signals.protocol import (
     SignalQuery,
 )
 from hlformer_jax.search.signals.rankers import ScoreKind
-from hlformer_jax.search.signals.transcript import said
-from hlformer_jax.search.signals.transcript.said import Passage, Said
+from hlformer_jax.search.signals.transcript import passages
+from hlformer_jax.search.signals.transcript.passages import Passage, PassageIndex
 from hlformer_jax.search.signals.transcript.transcripts import Copies
 
 
@@ -26,7 +26,7 @@ class Transcript:
     name = "transcript"
 
     def __init__(self, archive: Archive) -> None:
-        self.passages = Said(archive.index, archive.encoder)
+        self.passages = PassageIndex(archive.index, archive.encoder)
         self.notes = self.passages.notes
         self._directory = archive.index.directory
 
@@ -35,7 +35,7 @@ class Transcript:
         index: Index, encoder: Encoder, report: Callable[[str], None], pulse: Callable[[], None]
     ) -> None:
         """Encode the passages that have no embedding; see `Signal`."""
-        said.embed(index, encoder, report, pulse)
+        passages.embed_passages(index, encoder, report, pulse)
 
     def accepts(self, query: SignalQuery) -> bool:
         """Return whether the query is one text alone; see `Signal`."""
@@ -53,11 +53,11 @@ class Transcript:
     def search(self, query: SignalQuery) -> "PassageMatches":
         """Find the passages that share words or meaning with the text; see `Signal`."""
         text = query.single_text or ""
-        by_words = self.passages.search(text)
+        by_words = self.passages.search_words(text)
         by_meaning: dict[str, list[Passage]] = {}
-        if self.passages.embedded:
-            by_meaning = self.passages.near(query.embed(text))
-        return PassageMatches(said.joined(by_words, by_meaning))
+        if self.passages.has_embeddings:
+            by_meaning = self.passages.search_embeddings(query.embed(text))
+        return PassageMatches(passages.fuse(by_words, by_meaning))
 
 
 class PassageMatches(NamedTuple):

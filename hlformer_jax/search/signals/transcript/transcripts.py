@@ -1,11 +1,11 @@
 """Transcripts: the cues of each video's subtitles, speech and OCR, in the index's database.
 
-What a video's container holds, and what is recognised, belongs to all copies of the content. A
-subtitle file belongs to those copies that it lies beside: copies with other files say other words.
+Subtitle tracks and recognised cues belong to all copies of a content. A subtitle file belongs to
+the copies in its folder, so copies of one content can have different cues.
 
 The table `cues` has a row for each source: the tracks of the container, each subtitle file, and
-what was recognised. Subtitles can be read again at any time. What was recognised took hours: it is
-guarded by the checksum and the copy of the database (`index.database`).
+each kind of recognition. Subtitles can be read again at any time. Recognition takes hours, so its
+result is protected by the checksum and the copy of the database (`index.database`).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from hlformer_jax.search.signals.transcript import sidecars
 from hlformer_jax.text import legible, printable
 
 READER_VERSION = 2
-"""Version of the subtitle readers; what an older one read is read again."""
+"""Version of the subtitle readers; files that an older version read are read again."""
 
 TRANSCRIPTS_AT_ONCE = 256
 """Most transcripts that are written in one transaction."""
@@ -37,7 +37,7 @@ _PULSE_NAMES = 1000
 
 
 class Cue(NamedTuple):
-    """Text that is said, shown or written from one second of a video to another."""
+    """A timed line of text."""
 
     start: float
     end: float
@@ -55,13 +55,13 @@ class Source:
     file: str  # absolute path, as Python decodes file names; "" for the tracks of the video itself
     stamp: list[int]  # state of the file when it was read; empty: it must be read again
     cues: list[Cue] = dataclasses.field(default_factory=list)
-    problem: str = ""  # why there are no cues or not all, as the end of a line about the file
-    videos: list[str] | None = None  # index's names of the copies that it is of; None: of all
+    problem: str = ""  # why cues are missing, as the end of a line about the file
+    videos: list[str] | None = None  # index's names of its copies; None: all copies
 
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """Some copies of a content, by the index's names of videos: those named, or all others."""
+    """Some copies of a content, by the index's names of videos: the named ones, or all others."""
 
     names: frozenset[str] = frozenset()
     are_others: bool = True
@@ -75,7 +75,7 @@ class Transcript:
     """The transcript of one content.
 
     `recognised` has a mapping for "speech" and one for "ocr", with "by" (the model), "cues" and
-    whatever else a recogniser keeps.
+    further fields of the recogniser.
     """
 
     tracks: Source = dataclasses.field(default_factory=lambda: Source("", []))
@@ -88,7 +88,7 @@ class Transcript:
         return sorted({*self.tracks.cues, *(cue for file in self.files for cue in file.cues)})
 
     def cues(self, video: str) -> list[Cue]:
-        """Return the cues of one copy: speech counts only where that has no subtitles.
+        """Return the cues of one copy; speech is left out if the copy has subtitles.
 
         Args:
           video: the index's name of the copy.
@@ -98,20 +98,21 @@ class Transcript:
         )
 
     def by_copies(self) -> list[tuple[Copies, list[Cue]]]:
-        """Return the cues of all copies; those with the same cues are together."""
+        """Return the cues of all copies; copies with the same cues are grouped."""
         shared = [file for file in self.files if file.videos is None]
         files_by_video: dict[str, list[Source]] = {}
         for file in self.files:
             for video in file.videos or ():
                 files_by_video.setdefault(video, []).append(file)
-        others = self._cues(shared)
-        names_by_cues: dict[tuple[Cue, ...], list[str]] = {tuple(others): []}
-        for video, own in files_by_video.items():
-            names_by_cues.setdefault(tuple(self._cues([*shared, *own])), []).append(video)
-        same_as_others = names_by_cues.pop(tuple(others))
-        named = files_by_video.keys() - same_as_others
-        return [(Copies(frozenset(named)), others)] + [
-            (Copies(frozenset(names), False), [*cues]) for cues, names in names_by_cues.items()
+        default_cues = self._cues(shared)
+        names_by_cues: dict[tuple[Cue, ...], list[str]] = {tuple(default_cues): []}
+        for video, sidecar_files in files_by_video.items():
+            cues = self._cues([*shared, *sidecar_files])
+            names_by_cues.setdefault(tuple(cues), []).append(video)
+        videos_with_default = names_by_cues.pop(tuple(default_cues))
+        exceptions = files_by_video.keys() - videos_with_default
+        return [(Copies(frozenset(exceptions)), default_cues)] + [
+            (Copies(frozenset(names), False), [*group]) for group, names in names_by_cues.items()
         ]
 
     def _cues(self, files: Iterable[Source]) -> list[Cue]:
@@ -142,7 +143,7 @@ class Subtitles(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """Functions that read subtitles: those of `video.subtitles`, or a test's.
+    """Functions that read subtitles, by default from `video.subtitles`.
 
     `tracks` takes a video; `file` a subtitle file and its video. Both return an iterable of cues,
     whose attribute `warnings`, if it has one, says what could not be read.
@@ -205,7 +206,7 @@ def put(writer: Writer, content: str, transcript: Transcript) -> None:
 
 
 def version(index: Index) -> str:
-    """Return a text that is another one after any transcript has changed."""
+    """Return a text that changes whenever a transcript changes."""
     [[text]] = index.select("SELECT value FROM settings WHERE name = 'transcripts'")
     return str(text)
 
@@ -220,7 +221,7 @@ def contents(index: Index) -> list[str]:
 
 
 class Problem(NamedTuple):
-    """A subtitle file of which nothing, or not all, is searched."""
+    """A subtitle file that could not be read, or not completely."""
 
     file: str  # as the index names files (`Index.name_below`)
     reason: str
@@ -228,17 +229,17 @@ class Problem(NamedTuple):
 
 
 def problems(index: Index) -> list[Problem]:
-    """Return the subtitle files of which nothing or not all is searched, as of the last run."""
+    """Return the problems with subtitle files in the last run."""
     rows = index.select("SELECT file, reason, video FROM subtitle_problems")
     return sorted(
         Problem(os.fsdecode(file), reason, os.fsdecode(video)) for file, reason, video in rows
     )
 
 
-def _write_problems(index: Index, found: Sequence[Problem]) -> None:
+def _write_problems(index: Index, listed: Sequence[Problem]) -> None:
     with index.writing() as writer:
         writer.execute("DELETE FROM subtitle_problems")
-        for file, reason, video in found:
+        for file, reason, video in listed:
             writer.execute(
                 "INSERT INTO subtitle_problems VALUES (?, ?, ?)",
                 os.fsencode(file), legible(reason), os.fsencode(video),
@@ -249,7 +250,7 @@ def _write_problems(index: Index, found: Sequence[Problem]) -> None:
 
 
 def videos(index: Index) -> dict[str, list[Path]]:
-    """Return the files of each indexed content that are there, by content."""
+    """Return the existing files of each indexed content, by content."""
     paths: dict[str, list[Path]] = {}
     for name, record in sorted(index.videos.items()):
         if record.indexed and _is_file(path := index.path(name)):
@@ -271,20 +272,20 @@ def update(
     retry: bool = False,
     pulse: Callable[[], None] = lambda: None,
 ) -> None:
-    """Bring the transcripts of all videos that are there up to date; under the lock.
+    """Update the transcripts of all existing videos. The caller holds the index's lock.
 
     Args:
       index: the index.
       reader: says which suffixes files of subtitles and of videos have.
       read: reads subtitles, in processes or in this one, in any order.
-      report: takes a line for each subtitle file that gives nothing and did not before.
-      retry: reads again what failed before, changed or not.
-      pulse: is called at least every second or so; when it raises, whole transcripts are kept.
+      report: takes a line for each new problem with a subtitle file.
+      retry: whether to read unchanged files again that failed before.
+      pulse: called about every second. It may raise to stop; complete transcripts are kept.
     """
     _Update(index, reader, read, report, retry, pulse).perform()
 
 
-class _Beside(NamedTuple):
+class _SidecarFile(NamedTuple):
     """A subtitle file of a video, and its state."""
 
     path: Path  # without links
@@ -292,13 +293,13 @@ class _Beside(NamedTuple):
     stamp: list[int]
 
 
-class _Waiting(NamedTuple):
-    """A transcript of which something must be read, and the sources of the tasks that do so."""
+class _PendingTranscript(NamedTuple):
+    """A transcript with sources that must still be read, by task."""
 
     content: str
     before: Transcript | None
     transcript: Transcript
-    sources: dict[SubtitleTask, Source]  # those that are not read yet
+    sources: dict[SubtitleTask, Source]  # not read yet
 
 
 @dataclasses.dataclass
@@ -316,10 +317,10 @@ class _Update:
         self._suffixes = frozenset(self.reader.suffixes)
         self._video_suffixes = frozenset(self.reader.video_suffixes)
         self._roots = [Path(os.path.realpath(root)) for root in self.index.roots.values()]
-        self._away = {name for name in self.index.roots if not self.index.is_there(name)}
+        self._offline_roots = {name for name in self.index.roots if not self.index.is_there(name)}
         self._problems: list[Problem] = []
         self._changed: list[tuple[str, Transcript]] = []
-        self._beside: dict[Path, list[_Beside]] = {}  # by video
+        self._sidecars: dict[Path, list[_SidecarFile]] = {}  # by video
         self._unlisted: set[Path] = set()  # folders of videos with a listing that failed
         self._real: dict[Path, Path] = {}  # folders without links
         self._names = {self.index.path(name): name for name in self.index.videos}
@@ -334,17 +335,17 @@ class _Update:
     def _read_all(self) -> None:
         videos_by_content = videos(self.index)
         self._list_folders(videos_by_content)
-        waiting: dict[SubtitleTask, _Waiting] = {}
+        pending: dict[SubtitleTask, _PendingTranscript] = {}
         for content, paths in videos_by_content.items():
             self.pulse()
             plan = self._plan(content, paths)
             if plan.sources:
-                waiting |= dict.fromkeys(plan.sources, plan)
+                pending |= dict.fromkeys(plan.sources, plan)
             else:
                 self._keep(plan)
-        for subtitles in self.read(list(waiting)) if waiting else ():
+        for subtitles in self.read(list(pending)) if pending else ():
             self.pulse()
-            plan = waiting[subtitles.path]
+            plan = pending[subtitles.path]
             self._take(plan.sources.pop(subtitles.path), subtitles)
             if not plan.sources:
                 self._keep(plan)
@@ -379,11 +380,11 @@ class _Update:
         """Find the subtitle files in a folder of subtitles, and in its folders of single videos."""
         if (entries := self._entries(folder, subtitle_folder)) is None:
             return
-        videos_there = sidecars.Names(filter(self._is_video, entries))
+        video_stems = sidecars.Names(filter(self._is_video, entries))
         listed = [
             name
             for name in sidecars.subtitle_names(entries, self._suffixes)
-            if not videos_there.longest(Path(name).stem)[0]  # listed with those videos
+            if not video_stems.longest(Path(name).stem)[0]  # listed with those videos
         ]
         self._enter(folder, subtitle_folder, sidecars.match(stems, listed, self._suffixes, True))
         for name in (name for name, is_folder in entries.items() if is_folder):
@@ -395,7 +396,7 @@ class _Update:
             )
 
     def _entries(self, folder: Path, place: Path) -> dict[str, bool] | None:
-        """Return the names in `place`, and whether each is a folder; None if they are not known."""
+        """Return the names in a folder, and whether each is a folder; None if unreadable."""
         is_folder: dict[str, bool] = {}
         try:
             with os.scandir(place) as entries:
@@ -418,13 +419,13 @@ class _Update:
         """Note the subtitle files in `place` that belong to videos in `folder`."""
         for video, names in matches.of_video.items():
             for name in names:
-                if (file := self._checked(place / name, folder / video)) is not None:
-                    self._beside.setdefault(folder / video, []).append(file)
+                if (file := self._check(place / name, folder / video)) is not None:
+                    self._sidecars.setdefault(folder / video, []).append(file)
         for name, reason in matches.left_out.items():
             video_name = matches.near.get(name)
             self._add_problem(place / name, reason, folder / video_name if video_name else None)
 
-    def _checked(self, path: Path, video: Path) -> _Beside | None:
+    def _check(self, path: Path, video: Path) -> _SidecarFile | None:
         """Return a subtitle file unless it is gone, no regular file, or not below a root."""
         try:
             if path.parent not in self._real:
@@ -436,40 +437,40 @@ class _Update:
         except FileNotFoundError:
             self._add_problem(path, "it is a link to nothing, or not there any more", video)
             return None
-        except OSError as error:  # it is there: what it gave before stays
+        except OSError as error:  # it exists: keep the old cues
             self._add_problem(path, f"it cannot be read ({error.strerror or error})", video)
-            return _Beside(path, path, [])
+            return _SidecarFile(path, path, [])
         if not any(real.is_relative_to(root) for root in self._roots):
             self._add_problem(path, "it is a link out of the indexed folder: not followed", video)
         elif not stat.S_ISREG(status.st_mode):
             self._add_problem(path, "it is a folder, pipe, socket or device, no file", video)
         else:
             numbers = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-            return _Beside(real, path, [READER_VERSION, *numbers])
+            return _SidecarFile(real, path, [READER_VERSION, *numbers])
         return None
 
-    def _plan(self, content: str, paths: Sequence[Path]) -> _Waiting:
-        """Find out what of a transcript must be read."""
+    def _plan(self, content: str, paths: Sequence[Path]) -> _PendingTranscript:
+        """Determine which sources of a transcript must be read."""
         before = load(self.index, content)
         stored = before or Transcript()
         transcript = Transcript(stored.tracks, [], stored.recognised)
-        plan = _Waiting(content, before, transcript, {})
+        plan = _PendingTranscript(content, before, transcript, {})
         sources_by_file = {source.file: source for source in stored.files}
-        taken: dict[Path, list[str]] = {}  # the videos of each file
+        videos_of_file: dict[Path, list[str]] = {}
         for video in paths:
-            for file in self._beside.get(video, ()):
-                if file.path in taken:  # copies of a video, or links to one file
-                    taken[file.path].append(self._names[video])
+            for file in self._sidecars.get(video, ()):
+                if file.path in videos_of_file:  # copies of a video, or links to one file
+                    videos_of_file[file.path].append(self._names[video])
                     continue
-                taken[file.path] = [self._names[video]]
+                videos_of_file[file.path] = [self._names[video]]
                 source = sources_by_file.pop(str(file.shown), None) or Source(str(file.shown), [])
                 # Not changed in place: `before` has the source as it was.
-                source = dataclasses.replace(source, videos=taken[file.path])
+                source = dataclasses.replace(source, videos=videos_of_file[file.path])
                 if file.stamp and (source.stamp != file.stamp or self.retry and source.problem):
                     source.stamp = file.stamp
                     plan.sources[SubtitleTask(file.path, video)] = source
                 transcript.files.append(source)
-        # A subtitle file beside a copy of the video that cannot be reached now is not gone.
+        # A subtitle file in an offline folder is not missing: keep it.
         unreachable = self._unlisted | self._unreachable_folders(content)
         transcript.files += [
             source
@@ -482,11 +483,11 @@ class _Update:
         return plan
 
     def _unreachable_folders(self, content: str) -> set[Path]:
-        """Return the folders with a copy of a video that cannot be looked at now."""
+        """Return the folders with copies of a content that cannot be reached."""
         folders = set()
         for name in self.index.paths(content):
             path = self.index.path(name)
-            if split_name(name)[0] in self._away:
+            if split_name(name)[0] in self._offline_roots:
                 folders.add(path.parent)
                 continue
             try:
@@ -498,16 +499,16 @@ class _Update:
         return folders
 
     def _take(self, source: Source, subtitles: Subtitles) -> None:
-        """Put the result of a task into the source that it is of."""
+        """Store the result of a task in its source."""
         source.problem = subtitles.problem
         if subtitles.is_final:
             source.cues = [
                 Cue(float(start), float(end), str(text)) for start, end, text in subtitles.cues
             ]
-        else:  # what it gave before stays, and it is read again the next time
+        else:  # keep the old cues, and read it again in the next run
             source.stamp = []
 
-    def _keep(self, plan: _Waiting) -> None:
+    def _keep(self, plan: _PendingTranscript) -> None:
         """Write a transcript if it has changed, and note the problems of its sources."""
         transcript, content = plan.transcript, plan.content
         if transcript != plan.before:
@@ -537,15 +538,17 @@ class _Update:
         return self.index.name_below(path) or str(path)
 
     def _finish(self) -> None:
-        """Report the problems that are new, and write them all down."""
+        """Report new problems, and store all of them."""
         before = problems(self.index)
-        unreachable = [problem for problem in before if split_name(problem.file)[0] in self._away]
+        unreachable = [
+            problem for problem in before if split_name(problem.file)[0] in self._offline_roots
+        ]
         listed = sorted({*self._problems, *unreachable})
-        known = set(before)
+        reported = set(before)
         new = [
             problem
             for problem in listed
-            if problem not in known and problem.reason != sidecars.NO_VIDEO
+            if problem not in reported and problem.reason != sidecars.NO_VIDEO
         ]
         for problem in new[:MAX_LINES]:
             self.report(printable(f"{problem.file}: {problem.reason}"))

@@ -1,4 +1,4 @@
-"""What is said: read from subtitles, kept, found by its words, fused with what is seen."""
+"""Passages: stored with transcripts, found by words and embeddings, fused with visual results."""
 
 import errno
 import json
@@ -16,7 +16,7 @@ from hlformer_jax.search.query import library
 from hlformer_jax.search.query.fusion import Ranking, fuse
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.protocol import Group
-from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Reader
 
 WORDS = {
@@ -159,7 +159,7 @@ BESIDE = archive.TOLD._replace(texts=Reader(frozenset({".srt"}), lambda path: []
 @pytest.fixture
 def spoken(tmp_path, films, monkeypatch):
     """An index whose three films have 15 cues each, of three words, ten seconds apart."""
-    monkeypatch.setattr(said, "FEW", 20)
+    monkeypatch.setattr(passages, "MIN_EMBEDDED_PASSAGES", 20)
     words = iter(np.random.default_rng(0).integers(200, size=(45, 3)))
     cues = lambda: [(10 * i, 10 * i + 2, " ".join(f"w{x}" for x in next(words))) for i in range(15)]
     told = {name: cues() for name in ("a.film", "b.film", "trips/c.film")}
@@ -187,11 +187,11 @@ def test_other_words_of_the_same_meaning_are_found_by_their_vectors(spoken):
 @pytest.mark.parametrize("least", [1, 2**16])
 def test_near_passages_are_those_above_the_level_of_the_bank(spoken, monkeypatch, least):
     monkeypatch.setattr(packed, "LARGE", least)
-    monkeypatch.setattr(said, "UNSAID", 0.05)
-    known = {entry.content: entry.id for entry in spoken.entries()}
+    monkeypatch.setattr(passages, "NULL_QUANTILE", 0.05)
+    ids = {entry.content: entry.id for entry in spoken.entries()}
     library, encoder = archive.opened(spoken, encoder=Words()), Words()
-    passages = [(key, *cue) for key, id in known.items() for cue in library.transcript(id)]
-    rows = encoder.encode_texts([text for *_, text in passages]).astype(np.float16)
+    cues = [(content, *cue) for content, id in ids.items() for cue in library.transcript(id)]
+    rows = encoder.encode_texts([text for *_, text in cues]).astype(np.float16)
     cosines = lambda texts: (
         encoder.encode_texts(texts).astype(np.float64) @ rows.T.astype(np.float64)
     )
@@ -202,11 +202,13 @@ def test_near_passages_are_those_above_the_level_of_the_bank(spoken, monkeypatch
         [expected] = cosines([sentence])
         wanted = np.flatnonzero(expected > np.median(expected) + above)
         wanted = wanted[np.argsort(-expected[wanted])]
-        near = said.Said(spoken, encoder).near(encoder.encode_texts([sentence])[0])
+        near = passages.PassageIndex(spoken, encoder).search_embeddings(
+            encoder.encode_texts([sentence])[0]
+        )
         got = sorted((one for own in near.values() for one in own), key=lambda one: -one.score)
-        assert [one.text for one in got] == [passages[i][3] for i in wanted]
+        assert [one.text for one in got] == [cues[i][3] for i in wanted]
         np.testing.assert_allclose([one.score for one in got], expected[wanted], atol=1e-6)
-        order = [passages[i][0] for i in wanted]
+        order = [cues[i][0] for i in wanted]
         assert list(near) == sorted(set(order), key=order.index)
         found += len(got)
     assert found > 4
@@ -224,14 +226,14 @@ def test_vectors_are_made_once_and_anew_where_their_text_or_file_is_another(spok
     path = spoken.text_vectors(next(x.content for x in spoken.entries() if x.video == "b.film"))
     whole, encoder.asked = path.read_bytes(), ()
     path.write_bytes(whole[:-9] + b"x" + whole[-8:])
-    assert list(said.damaged(spoken)) == [path.name]
+    assert list(passages.find_damaged(spoken)) == [path.name]
     found = archive.opened(spoken, encoder=Words()).query(
         "w3", signals="transcript"
     )  # goes on without it
     assert isinstance(found, list)
     again()
     assert encoder.asked == ["ship leaves", "midday late"] and path.read_bytes() == whole
-    assert said.damaged(spoken) == {}
+    assert passages.find_damaged(spoken) == {}
 
 
 def test_vectors_are_never_those_of_other_texts(spoken, films, monkeypatch):
@@ -248,12 +250,12 @@ def test_vectors_are_never_those_of_other_texts(spoken, films, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(SearchError, match="is full"):
         patch.setattr(files, "write_bytes", full)
         again()
-    assert path.exists() and list(said.damaged(spoken)) == [path.name]
+    assert path.exists() and list(passages.find_damaged(spoken)) == [path.name]
     library = archive.opened(spoken, encoder=Words())
     assert library.passage_count == before  # by their words
     encoder.asked = ()
     again()
-    assert len(encoder.asked) == 15 and said.damaged(spoken) == {}
+    assert len(encoder.asked) == 15 and passages.find_damaged(spoken) == {}
     (films / "b.en.srt").unlink()
     again()
     assert not path.exists()
@@ -264,26 +266,29 @@ def test_what_is_whole_is_kept_when_vectors_are_interrupted(spoken, monkeypatch)
         if len(encoder.asked) == 20:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(said, "AT_ONCE", 1)
+    monkeypatch.setattr(passages, "PASSAGES_PER_BATCH", 1)
     for content in spoken.contents():
         spoken.text_vectors(content).unlink()
     encoder = Words()
     with pytest.raises(KeyboardInterrupt), spoken.running():
-        said.embed(spoken, encoder, print, stopped)
-    assert len(encoder.asked) == 20 and said.damaged(spoken) == {}
+        passages.embed_passages(spoken, encoder, print, stopped)
+    assert len(encoder.asked) == 20 and passages.find_damaged(spoken) == {}
     with spoken.running():
-        said.embed(spoken, encoder, print)
+        passages.embed_passages(spoken, encoder, print)
     assert len(encoder.asked) == 50 and len(set(encoder.asked)) == 45  # a third was half done
 
 
 @pytest.mark.parametrize(("share", "order"), [(1 - 2**-52, "bac"), (0.6, "bca")])
 def test_two_rankings_of_what_is_said_are_one_by_reciprocal_ranks(share, order):
-    words = {"a": [said.Passage(0, 5, "x", 9, share)], "b": [said.Passage(0, 5, "y", 8, 0.5)]}
-    near = {
-        "c": [said.Passage(0, 5, "z", 0.9)],
-        "b": [said.Passage(a, a + 5, "n", 0.8) for a in (4, 5, 8)],
+    words = {
+        "a": [passages.Passage(0, 5, "x", 9, share)],
+        "b": [passages.Passage(0, 5, "y", 8, 0.5)],
     }
-    found = said.joined(words, near)
+    near = {
+        "c": [passages.Passage(0, 5, "z", 0.9)],
+        "b": [passages.Passage(a, a + 5, "n", 0.8) for a in (4, 5, 8)],
+    }
+    found = passages.fuse(words, near)
     assert "".join(found) == order  # 2/62, and 1/61 of words and of vectors
     assert [one.start for one in found["b"]] == [0, 5]  # the others overlap these
     assert {one.score for one in found["b"]} == {2 / 62} and found["c"][0].share == 0
@@ -335,7 +340,7 @@ def test_subtitle_files_belong_to_one_copy_of_a_content(films, copies):
         "z.film": ([(2, 4, "purple elephant")], ()),
     }
     assert spoken_in(copies, "elephant") == found
-    # The copy without words is seen, and a hit of its own beside those that are said.
+    # The copy without a transcript is a visual result of its own.
     hits = archive.opened(copies).query("elephant")
     assert {hit.video for hit in hits} >= {"holiday.film", *found}
     [(video, (_, others))] = spoken_in(copies, "end", signals="transcript").items()

@@ -1,0 +1,509 @@
+"""Passages of transcripts, searched by their words and by their embeddings.
+
+    DIR/texts/DIGEST.vectors  the embeddings of a content's passages
+    DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
+    DIR/packed/said-….npy     their embeddings
+
+A passage is a cue and the next one, if that begins within `PAUSE` seconds of its end. Words rank
+passages by BM25 (folded and stemmed; Chinese and Japanese by pairs of characters), embeddings by
+their cosine with the query. Both rankings are fused (`fuse`).
+"""
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax import files
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import DamagedError
+from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.signals import rankers
+from hlformer_jax.search.signals.transcript import transcripts
+from hlformer_jax.search.signals.transcript.transcripts import Copies, Transcript
+
+PAUSE = 5.0
+"""Seconds between two cues of one passage."""
+
+MAX_PASSAGES = 2000
+"""Most passages that one query reads, the best by BM25 and by cosine."""
+
+RRF = 60
+"""The constant of reciprocal rank fusion."""
+
+NULL_QUANTILE = 0.9
+"""Share of the bank's sentences that match no passage at the threshold.
+
+The threshold on cosines depends on the encoder and on the amount of speech. For a sentence, m is
+the median of its cosines with all passages. The bank's sentences describe visible things, so their
+values of max - m show how far a sentence without a match rises above m: the threshold lies above m
+by the 0.9 quantile of these values.
+"""
+
+MIN_EMBEDDED_PASSAGES = 32
+"""Passages below which the median cosine is meaningless and only words are searched."""
+
+PASSAGES_PER_BATCH = 32
+"""Passages whose embeddings are computed together: a second of work at most."""
+
+MAX_COMMON_SHARE, MAX_COMMON_PASSAGES = 0.05, 1000
+"""Share and number of passages; a word that exceeds both is too common to search by."""
+
+_DIGEST = 64
+_LISTED = re.compile(r"[0-9a-f]{64}\.vectors")
+_TABLES = """
+CREATE VIRTUAL TABLE said USING fts5(words, text UNINDEXED, content UNINDEXED, start UNINDEXED,
+    stop UNINDEXED, copies UNINDEXED, tokenize='porter unicode61 remove_diacritics 2');
+CREATE TABLE copies (number INTEGER PRIMARY KEY, names TEXT, are_others INTEGER);
+CREATE TABLE vectors (row INTEGER PRIMARY KEY, passage INTEGER);
+"""
+# CROSS JOIN fixes the order of the tables: SQLite could otherwise compare all pairs of rows.
+_EMBEDDED_PASSAGES = "vectors CROSS JOIN said ON said.rowid = passage"
+
+
+class Passage(NamedTuple):
+    """Consecutive cues that are searched together.
+
+    Attributes:
+      start: the second at which it starts.
+      end: the second at which it ends.
+      text: the text of its cues.
+      score: BM25 or cosine; after `fuse`, the fused score of its content.
+      share: share of the query's word weights that its words have, 0 to 1; 0 if only its embedding
+        matched.
+      copies: the copies of the content that have the passage.
+    """
+
+    start: float
+    end: float
+    text: str
+    score: float
+    share: float = 0.0
+    copies: Copies = Copies()
+
+
+# Embeddings of passages
+
+
+def _split(cues: Sequence[tuple[float, float, str]]) -> Iterator[tuple[str, float, float, bool]]:
+    """Yield text, start and end of each passage, and whether it has an embedding.
+
+    Every cue begins a passage, so passages overlap; those with embeddings share no cue.
+    """
+    is_covered = False  # whether an embedded passage contains this cue already
+    for (start, end, text), (next_start, next_end, next_text) in zip(
+        cues, [*cues[1:], (math.inf, 0.0, "")], strict=False
+    ):
+        is_continued = next_start - end <= PAUSE
+        if is_continued:
+            text, end = f"{text} {next_text}", max(end, next_end)
+        yield text, start, end, not is_covered
+        is_covered = is_continued and not is_covered
+
+
+def _texts_to_embed(transcript: Transcript | None) -> list[str]:
+    """Return the texts of a content's passages that have embeddings."""
+    groups = [] if transcript is None else transcript.by_copies()
+    return [text for _, cues in groups for text, _, _, is_embedded in _split(cues) if is_embedded]
+
+
+def _add_checksum(index: Index, texts: Sequence[str], raw: bytes) -> bytes:
+    """Append the checksum of embeddings, their texts and the encoder to the embeddings."""
+    key = "\0".join([index.key, *texts]).encode()
+    return raw + hashlib.sha256(key + raw).hexdigest().encode()
+
+
+def _load_embeddings(
+    index: Index, content: str, texts: Sequence[str]
+) -> Float[np.ndarray, "P d"] | None:
+    """Return the embeddings of passages; None if they are missing, damaged or of other texts.
+
+    An unreadable file counts as missing, because the embeddings can be computed again.
+    """
+    try:
+        stored = files.read_bytes(index.text_vectors(content))
+    except OSError:
+        return None
+    raw = stored[:-_DIGEST]
+    is_intact = _add_checksum(index, texts, raw) == stored
+    return np.frombuffer(raw, np.float16).reshape(len(texts), -1) if is_intact else None
+
+
+def embed_passages(
+    index: Index,
+    encoder: Encoder,
+    report: Callable[[str], None],
+    pulse: Callable[[], None] = lambda: None,
+) -> None:
+    """Compute the missing embeddings of passages. The caller holds the index's lock.
+
+    Args:
+      index: the index.
+      encoder: the index's encoder.
+      report: takes lines about the progress.
+      pulse: called between batches of `PASSAGES_PER_BATCH` passages. It may raise to stop; the
+        embeddings of complete transcripts are then stored already.
+    """
+    waiting: list[tuple[str, list[str]]] = []
+    for content in index.contents():
+        pulse()
+        texts = _texts_to_embed(transcripts.load(index, content))
+        if not texts:
+            files.discard(index.text_vectors(content))
+        elif _load_embeddings(index, content, texts) is None:
+            waiting.append((content, texts))
+    if (count := sum(len(texts) for _, texts in waiting)) > 40 * PASSAGES_PER_BATCH:
+        report(f"encoding {count} passages of transcripts")
+    passages = ((content, texts, text) for content, texts in waiting for text in texts)
+    embeddings: list[np.ndarray] = []  # of the content in progress
+    while batch := list(itertools.islice(passages, PASSAGES_PER_BATCH)):
+        pulse()
+        encoded = np.asarray(encoder.encode_texts([text for *_, text in batch])).astype(np.float16)
+        for (content, texts, _), embedding in zip(batch, encoded, strict=True):
+            embeddings.append(embedding)
+            if len(embeddings) == len(texts):
+                raw = np.stack(embeddings).tobytes()
+                files.write_bytes(index.text_vectors(content), _add_checksum(index, texts, raw))
+                embeddings = []
+
+
+# Search
+
+
+def _list_files(directory: Path) -> list[tuple[str, int, int, int, int]]:
+    """Return the sorted names and stamps of the files of embeddings.
+
+    Raises:
+      DamagedError: when the folder cannot be listed.
+    """
+    listing = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if _LISTED.fullmatch(entry.name):
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                        status = entry.stat(follow_symlinks=False)
+                        times = status.st_mtime_ns, status.st_ctime_ns
+                        listing.append((entry.name, status.st_size, *times, status.st_ino))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DamagedError(f"{directory} cannot be read ({error.strerror or error})") from None
+    return sorted(listing)
+
+
+class PassageIndex:
+    """Full-text and embedding index of all passages.
+
+    Attributes:
+      count: number of passages.
+      notes: lines on transcripts that are not searched.
+    """
+
+    def __init__(self, index: Index, encoder: Encoder | None) -> None:
+        """Load the table of passages and their embeddings, or make and store them."""
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self.count = 0
+        self._matrix: np.ndarray | None = None
+        self.notes: list[str] = []
+        try:
+            listing = _list_files(index.directory / "texts")
+        except DamagedError as error:
+            self.notes.append(f"{error}: transcripts are not searched")
+            return
+        contents = transcripts.contents(index)
+        if not contents:
+            return
+        path = self._path(index, [transcripts.version(index), *listing])
+        matrix_path, width = path.with_suffix(".npy"), index.encoder.width
+        self._db, matrix = self._open_database(), None
+        if self._load(path):
+            count = self._select_number("SELECT count(*) FROM vectors")
+            matrix = packed.mapped(matrix_path, (count, width), "float16")
+        if matrix is None:
+            self._db = self._open_database()  # a damaged copy leaves its connection unusable
+            self._db.executescript(_TABLES)
+            empty = np.empty((0, width), np.float16)
+            embeddings = np.concatenate([empty, *self._fill(index, contents)])
+            if self.notes:  # not written: an unreadable file may be readable later
+                listing_and_notes = [transcripts.version(index), *listing, *self.notes]
+                matrix_path = self._path(index, listing_and_notes).with_suffix(".npy")
+                matrix = embeddings
+            else:
+                matrix = self._write(path, embeddings)
+        self.count = self._select_number("SELECT count(*) FROM said")
+        rows_of_copies = self._db.execute("SELECT number, names, are_others FROM copies")
+        self._copies = {0: Copies()} | {
+            number: Copies(frozenset(json.loads(names)), bool(are_others))
+            for number, names, are_others in rows_of_copies
+        }
+        if len(matrix) >= MIN_EMBEDDED_PASSAGES:
+            self._use_embeddings(index, encoder, matrix_path, matrix)
+
+    def _path(self, index: Index, listing: Sequence[Any]) -> Path:
+        """Return the path of the table that is made of the listed files."""
+        sources = json.dumps([_TABLES, PAUSE, NULL_QUANTILE, rankers.BANK, listing])
+        key = hashlib.sha256(sources.encode()).hexdigest()[:32]
+        return index.directory / "packed" / f"said-{key}.db"
+
+    def _write(self, path: Path, embeddings: np.ndarray) -> np.ndarray:
+        """Write the table and the embeddings, remove older ones, and return the embeddings."""
+        fill = functools.partial(np.copyto, src=embeddings)
+        matrix = packed.written(path.with_suffix(".npy"), embeddings.shape, "float16", fill)
+        with contextlib.suppress(OSError):
+            database = self._db.serialize()
+            files.write_bytes(path, database + hashlib.sha256(database).hexdigest().encode())
+            for file in packed.own_files(path.parent.parent, "said-"):
+                if not file.name.startswith(path.stem):
+                    files.discard(file)
+        return matrix
+
+    def _fill(self, index: Index, contents: Iterable[str]) -> Iterator[np.ndarray]:
+        """Insert all passages, and yield the embeddings in the order of their numbers."""
+        for content in contents:
+            transcript = transcripts.load(index, content)
+            if transcript is None:
+                continue
+            texts = _texts_to_embed(transcript)
+            embeddings = _load_embeddings(index, content, texts)
+            path = index.text_vectors(content)
+            if embeddings is None and texts and os.path.lexists(path):
+                self.notes.append(
+                    f"{path} is damaged or cannot be read: the transcript of its video is searched"
+                    " by its words only, until the folder is indexed again"
+                )
+            for copies, cues in transcript.by_copies():
+                number = self._insert_copies(copies) if cues else 0
+                for text, start, end, is_embedded in _split(cues):
+                    insert = "INSERT INTO said VALUES (?, ?, ?, ?, ?, ?)"
+                    values = _spaced(text), text, content, start, end, number
+                    passage = self._db.execute(insert, values).lastrowid
+                    if embeddings is not None and is_embedded:
+                        self._db.execute("INSERT INTO vectors (passage) VALUES (?)", (passage,))
+            if embeddings is not None:
+                yield embeddings
+        self._db.commit()
+
+    def _insert_copies(self, copies: Copies) -> int:
+        """Insert copies of a content, and return their number; 0 stands for all copies."""
+        if copies == Copies():
+            return 0
+        values = json.dumps(sorted(copies.names)), copies.are_others
+        insert = "INSERT INTO copies (names, are_others) VALUES (?, ?)"
+        return int(self._db.execute(insert, values).lastrowid or 0)
+
+    def _use_embeddings(
+        self, index: Index, encoder: Encoder | None, path: Path, matrix: np.ndarray
+    ) -> None:
+        """Take the embeddings, and compute or load the threshold of their cosines."""
+        self._rounded = packed.kept(path, matrix) if len(matrix) >= packed.LARGE else None
+        self._matrix, self._sampled = matrix, rankers.sampled(matrix)
+
+        def compute_margin() -> np.ndarray:
+            bank = rankers.bank(index, encoder)
+            blocks = range(0, len(matrix), packed.MAX_ROWS)
+            cosines = (packed.products(matrix[i : i + packed.MAX_ROWS], bank) for i in blocks)
+            best = np.max([block.max(0) for block in cosines], axis=0)
+            margins = best - np.median(packed.products(self._sampled, bank), axis=0)
+            return np.quantile(margins, NULL_QUANTILE).reshape(1, 1)
+
+        level_path = path.with_suffix(".level.npy")
+        self._margin = float(packed.made(level_path, (1, 1), compute_margin)[0, 0])
+
+    @property
+    def has_embeddings(self) -> bool:
+        """True if there are enough embeddings to search by."""
+        return self._matrix is not None
+
+    def _open_database(self) -> sqlite3.Connection:
+        """Open an empty database in memory, which is closed with this object."""
+        database = sqlite3.connect(":memory:", check_same_thread=False)
+        weakref.finalize(self, database.close)
+        return database
+
+    def _load(self, path: Path) -> bool:
+        """Load a stored table; return False if it is missing or damaged."""
+        try:
+            raw = files.read_bytes(path)
+            if hashlib.sha256(raw[:-_DIGEST]).hexdigest().encode() != raw[-_DIGEST:]:
+                return False
+            self._db.deserialize(raw[:-_DIGEST])
+            return True
+        except (OSError, sqlite3.Error):
+            return False
+
+    def _select_number(self, query: str, values: Sequence[Any] = ()) -> int:
+        return int(self._db.execute(query, values).fetchone()[0])
+
+    def search_embeddings(self, embedding: Float[np.ndarray, " d"]) -> dict[str, list[Passage]]:
+        """Return the passages whose cosines with a text embedding exceed the threshold.
+
+        Args:
+          embedding: the embedding of the query's text.
+
+        Returns:
+          The passages of each content, the best contents and passages first.
+        """
+        assert self._matrix is not None
+        threshold = float(np.median(packed.products(self._sampled, embedding))) + self._margin
+        rows, cosines = packed.above(self._rounded, self._matrix, embedding, threshold)
+        best = np.argsort(-cosines, kind="stable")[:MAX_PASSAGES]
+        scores = dict(zip((rows[best] + 1).tolist(), cosines[best].tolist(), strict=True))
+        with self._lock:
+            selected = self._db.execute(
+                f"SELECT row, content, start, stop, text, copies FROM {_EMBEDDED_PASSAGES}"
+                " WHERE row IN (SELECT value FROM json_each(?))",
+                [json.dumps(list(scores))],
+            ).fetchall()
+        passages: dict[str, list[Passage]] = {}
+        for row, content, start, end, text, number in sorted(
+            selected, key=lambda x: (-scores[x[0]], x[0])
+        ):
+            passage = Passage(start, end, text, scores[row], copies=self._copies[number])
+            passages.setdefault(content, []).append(passage)
+        return passages
+
+    def search_words(self, text: str) -> dict[str, list[Passage]]:
+        """Return the passages that contain the words of a text.
+
+        A passage matches if its words have at least half of the weight of the text's words, so
+        articles alone match nothing. The weight of a word in p of P passages is
+        ln(1 + (P - p + 1/2) / (p + 1/2)), with p at least 1.
+
+        Args:
+          text: the text of the query.
+
+        Returns:
+          The passages of each content, the best contents and passages first.
+        """
+        words = sorted(set(_words(text.casefold())))
+        with self._lock:
+            return self._search(words) if words and self.count else {}
+
+    def _search(self, words: list[str]) -> dict[str, list[Passage]]:
+        weights = {word: self._weight(word) for word in words}
+        max_count = max(MAX_COMMON_SHARE * self.count, MAX_COMMON_PASSAGES)
+        rare = [word for word in words if 0 < self._counts[word] <= max_count]
+        shared: dict[int, float] = {}  # weight of the words in each row
+        for word in rare:
+            for (row,) in self._db.execute(
+                "SELECT rowid FROM said WHERE said MATCH ?", [f'"{word}"']
+            ):
+                shared[row] = shared.get(row, 0.0) + weights[word]
+        total = sum(weights.values())
+        passages: dict[str, list[Passage]] = {}
+        rows = [row for row, weight in shared.items() if weight >= total / 2]
+        if not rows:
+            return passages
+        # The plus keeps SQLite from a lookup of each row; BM25 is computed of these rows only.
+        ranked = self._db.execute(
+            "SELECT rowid, content, start, stop, text, copies, -bm25(said) FROM said"
+            " WHERE said MATCH ?"
+            " AND +rowid IN (SELECT value FROM json_each(?)) ORDER BY bm25(said), rowid LIMIT ?",
+            [" OR ".join(f'"{word}"' for word in rare), json.dumps(rows), MAX_PASSAGES],
+        )
+        for row, content, start, end, text, number, score in ranked:
+            share, copies = shared[row] / total, self._copies[number]
+            passage = Passage(start, end, text, score, share, copies)
+            _add_disjoint(passages.setdefault(content, []), passage)
+        return passages
+
+    def _weight(self, word: str) -> float:
+        if word not in self._counts:
+            count = "SELECT count(*) FROM said WHERE said MATCH ?"
+            self._counts[word] = self._select_number(count, [f'"{word}"'])
+        count_or_one = max(self._counts[word], 1)
+        return math.log(1 + (self.count - count_or_one + 0.5) / (count_or_one + 0.5))
+
+
+_UNSPACED = re.compile("[\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""Characters of Chinese and Japanese, which have no spaces between words."""
+
+_UNSPACED_RUN = re.compile(f"({_UNSPACED.pattern}+)")
+
+
+def _spaced(text: str) -> str:
+    """Return a text with spaces around the characters of scripts that have none."""
+    return _UNSPACED.sub(lambda character: f" {character[0]} ", text)
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text; of scripts without spaces each pair of characters."""
+    words: list[str] = []
+    for word in re.findall(r"\w+", text):
+        for part in _UNSPACED_RUN.split(word):
+            if _UNSPACED.match(part):
+                pairs = [f"{first} {second}" for first, second in itertools.pairwise(part)]
+                words += pairs or [part]
+            elif part:
+                words.append(part)
+    return words
+
+
+def _add_disjoint(passages: list[Passage], passage: Passage) -> None:
+    """Append a passage unless it overlaps with a passage of the same copies."""
+    if not any(
+        passage.start < listed.end and listed.start < passage.end
+        for listed in passages
+        if listed.copies == passage.copies
+    ):
+        passages.append(passage)
+
+
+def fuse(
+    by_words: Mapping[str, list[Passage]], by_meaning: Mapping[str, list[Passage]]
+) -> dict[str, list[Passage]]:
+    """Fuse two rankings of contents by reciprocal rank fusion.
+
+    A content's score is the sum of 1 / (`RRF` + rank) over the rankings that contain it. Ties are
+    broken in this order: contents with a passage that has every word, contents of `by_meaning`, and
+    the others.
+
+    Args:
+      by_words: the passages of each content, ranked by words.
+      by_meaning: the passages of each content, ranked by embeddings.
+
+    Returns:
+      The passages of each content, with its score, the best contents first.
+    """
+    sums: dict[str, float] = {}
+    for ranking in (by_words, by_meaning):
+        for rank, content in enumerate(ranking, 1):
+            sums[content] = sums.get(content, 0.0) + 1 / (RRF + rank)
+    # The share of all words is 1 up to rounding errors, which 1e-6 allows for.
+    complete = {content for content, passages in by_words.items() if passages[0].share > 1 - 1e-6}
+    order = sorted(sums, key=lambda x: (-sums[x], x not in complete, x not in by_meaning))
+    passages_by_content = {}
+    for content in order:
+        passages = [*by_words.get(content, ())]
+        for passage in by_meaning.get(content, ()):
+            _add_disjoint(passages, passage)
+        passages_by_content[content] = [
+            passage._replace(score=sums[content]) for passage in passages
+        ]
+    return passages_by_content
+
+
+def find_damaged(index: Index) -> dict[str, str]:
+    """Return a line for each damaged file of passage embeddings, by file name."""
+    lines = {}
+    for content in transcripts.contents(index):
+        path = index.text_vectors(content)
+        texts = _texts_to_embed(transcripts.load(index, content))
+        if os.path.lexists(path) and _load_embeddings(index, content, texts) is None:
+            lines[path.name] = f"{path} is damaged: index the folder again to compute it anew"
+    return lines
