@@ -23,7 +23,7 @@ def check_place(out: Path, flag: str, index: Index | None = None) -> None:
       SearchError: if nothing may be written there.
     """
     real = Path(os.path.realpath(out))
-    directory = database.index_around(out)
+    directory = database.find_enclosing_index(out)
     if directory is None and index is not None and real.is_relative_to(index.directory.resolve()):
         directory = index.directory
     if directory is not None:

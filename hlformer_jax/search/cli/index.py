@@ -172,7 +172,7 @@ def _open_existing(directory: Path) -> Index | None:
         return None  # nothing of the index can be read: create it again
     except SearchError:
         database.check_place(directory)
-        if database.is_begun(directory):
+        if database.has_index_files(directory):
             raise
         return None
 
@@ -190,7 +190,7 @@ def _create(
         raise SearchError(f"{folder} has no video that FFmpeg can read")
     encoder, places = load_encoder(encoder_place or DEFAULT_ENCODER)
     if checkpoint is not None:
-        _check_model(checkpoint, EncoderFacts.of(encoder))
+        _check_model(checkpoint, EncoderFacts.from_encoder(encoder))
     return Index.create(directory, folder, encoder, 1.0 if fps is None else fps, places), encoder
 
 

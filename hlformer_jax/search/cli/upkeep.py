@@ -107,7 +107,9 @@ def tag(options: Options) -> None:
 def prune(options: Options) -> None:
     """List videos whose files are missing; with --yes, drop them from the index."""
     index = console.open_index(options.index)
-    missing_roots = {name: root for name, root in index.roots.items() if not index.is_there(name)}
+    missing_roots = {
+        name: root for name, root in index.roots.items() if not index.is_available(name)
+    }
     if len(missing_roots) == len(index.roots):
         raise SearchError(f"{index.root} is missing, so nothing is dropped: mount its disk")
     for root in missing_roots.values():
@@ -132,15 +134,15 @@ def prune(options: Options) -> None:
 def verify(options: Options) -> None:
     """Check all files of an index, and name the damaged ones."""
     index = Index.open(options.index)
-    damaged = index.verify() | packed.damaged(index.directory) | passages.find_damaged(index)
+    damaged = index.verify() | packed.find_damaged(index.directory) | passages.find_damaged(index)
     for line in damaged.values():
         print(printable(line))
     contents = index.contents()
     total = len(contents)
     total += sum(os.path.lexists(index.text_vectors(content)) for content in contents)
     total += 3  # the database, its copy, and the quantised embeddings
-    with contextlib.suppress(OSError):  # listed by `packed.damaged`
-        total += len(packed.own_files(index.directory))
+    with contextlib.suppress(OSError):  # listed by `packed.find_damaged`
+        total += len(packed.list_files(index.directory))
     if damaged:
         repair = command_line("search", "index", index.root, f"--index={options.index}")
         raise DamagedError(f"{len(damaged)} of {total} parts are damaged: {repair} restores them")

@@ -163,7 +163,7 @@ def index_videos(out: Path, report: Callable[[str], None], encoder_folder: Path)
     """Update DIR/index, the index of DIR/videos."""
     encoder, places = load_encoder(encoder_folder)
     directory = out / "index"
-    if database.is_begun(directory):
+    if database.has_index_files(directory):
         index = Index.open(directory)
     else:
         index = Index.create(directory, out / "videos", encoder, places=places)

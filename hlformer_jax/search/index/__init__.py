@@ -1,7 +1,7 @@
 """The index of an archive: records of its videos, and their embeddings."""
 
 from hlformer_jax.search.index.database import LockedError
-from hlformer_jax.search.index.index import Index, absent
+from hlformer_jax.search.index.index import Index, find_missing
 from hlformer_jax.search.index.records import (
     EncoderFacts,
     Entry,
@@ -24,7 +24,7 @@ __all__ = [
     "Threshold",
     "VideoArrays",
     "Writer",
-    "absent",
+    "find_missing",
     "split_name",
     "tag_key",
 ]

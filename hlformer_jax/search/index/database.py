@@ -1,20 +1,18 @@
 """The SQLite file of an index: its schema, transactions, checksum, copy and migration.
 
     .hlformer-index    marks a directory as an index
-    index.db           everything but embeddings
+    index.db           all data except embeddings
     index.db.bak       a copy of index.db, made after each run that changed it
     index.sums         version and SHA-256 of both, under a checksum of its own
     index.db.damaged   a damaged index.db that its copy has replaced
     .lock              held by the process that indexes
 
-SQLite has no checksum of its own. Each transaction raises the version in `settings`, and index.sums
-holds the digest of the file of one version: where the versions are equal and the digests differ,
-the file was damaged. The file is read for this by SQLite: closing another descriptor of it would
-release the locks of this process.
+SQLite has no checksums. Each transaction increments the version in `settings`, and index.sums holds
+the digest of the file at one version: equal versions with different digests mean damage. SQLite
+itself reads the file for this, because closing another descriptor would release our locks.
 
-SQLite's rollback journal is used and no write-ahead log: the index is then one file whenever nobody
-writes, which can be copied, lies on any disk, and is read where nothing can be written. Readers
-fetch what they need at once, so that they hold no writer up.
+The rollback journal keeps the index a single file between transactions, which can be copied and
+read from read-only disks. Readers fetch all rows at once, so that they do not block writers.
 """
 
 import contextlib
@@ -29,29 +27,28 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
-from hlformer_jax.cli import command_line
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
-from hlformer_jax.search.index.sealed import seal, unseal
+from hlformer_jax.search.index import checksummed
 
 MARK, DATABASE, COPY, SUMS = ".hlformer-index", "index.db", "index.db.bak", "index.sums"
 DAMAGED, LOCK = "index.db.damaged", ".lock"
 OLDER = "manifest.json", "manifest.previous.json"
-"""Files by which an index of the format before SQLite is known."""
+"""Files of the index format before SQLite."""
 
 FORMAT = 4
-"""Version of the schema; one of a newer version is refused."""
+"""Version of the schema; newer versions are refused."""
 
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
-"""Steps that bring a database from the format that is their key to the next one."""
+"""Functions that migrate a database from the format that is their key to the next."""
 
 APPLICATION = 0x686C6678
-"""The application id of the database, by which it is told from another program's."""
+"""Application id of the database file."""
 
 WAIT_SECONDS = 30.0
-"""How long a transaction waits for that of another process."""
+"""Seconds for which a transaction waits for another process."""
 
 LOCK_POLL_SECONDS = 0.02
-"""Time between two tries of a lock that another process holds."""
+"""Seconds between two attempts to take a lock."""
 
 _MARKED = b"The index of a video search by hlformer_jax; its files are its own.\n"
 
@@ -104,41 +101,41 @@ class LockedError(SearchError):
 
 
 class Database:
-    """The database of an index, or the copy of it that stands in for a damaged one."""
+    """The database of an index, or its copy if the database is damaged."""
 
     def __init__(self, directory: Path) -> None:
-        """Open it, from its copy where it must be.
+        """Open the database, or its copy if the database is damaged.
 
         Raises:
-          SearchError: when there is none, or it is of another format.
-          DamagedError: when it is damaged or missing, and so is its copy.
-          UnreadableError: when both cannot be read now.
+          SearchError: if there is no index, or it has another format.
+          DamagedError: if both files are damaged or missing.
+          UnreadableError: if both files cannot be read at the moment.
         """
         self.directory, self._path = directory, directory / DATABASE
-        self.note = ""  # a line about the damage, where the copy stands in
+        self.note = ""  # a line about the damage, if the copy is used
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._lock = threading.RLock()
         self._is_unreadable = False
-        self._damaged: tuple[int, ...] = ()  # identity of the file that the copy stands in for
+        self._damaged: tuple[int, ...] = ()  # identity of the damaged file
         _check_directory(directory)
         self._connect_any()
 
     @classmethod
     def create(cls, directory: Path, settings: dict[str, Any], root: Path) -> "Database":
-        """Make the database of an index without videos; one that is damaged is moved aside.
+        """Create the database of an index without videos; a damaged one is renamed.
 
         Raises:
-          SearchError: when the directory holds something else, or an index.
-          OSError: when it cannot be written.
+          SearchError: if the directory is an index, or has other files.
+          OSError: if it cannot be written.
         """
         check_place(directory)
-        if is_begun(directory):
+        if has_index_files(directory):
             try:
                 cls(directory)
             except UnreadableError:
                 raise
-            except DamagedError:  # and so is its copy: nothing is known of it any more
+            except DamagedError:  # both files: the index is lost
                 pass
             else:
                 raise QueryError(
@@ -162,7 +159,7 @@ class Database:
         return database
 
     def _connect_any(self) -> None:
-        """Open the database, or its copy where it is damaged."""
+        """Open the database, or its copy if it is damaged."""
         try:
             self._connect(DATABASE)
         except DamagedError as error:
@@ -177,14 +174,14 @@ class Database:
             self.note = f"{error}: its copy of {copied} is used"
             if not self._is_unreadable:
                 self.note += (
-                    "; index the folder again to mend it, and transcribe what was recognised since"
+                    "; index the folder again to repair it, and repeat later transcriptions"
                 )
 
     def _connect(self, name: str) -> None:
-        """Open one of both files, and check it against its checksum.
+        """Open the database or its copy, and verify its checksum.
 
         Raises:
-          DamagedError: when it is damaged.
+          DamagedError: if it is damaged.
         """
         path = self.directory / name
         with _translate_errors(path):
@@ -192,10 +189,10 @@ class Database:
             try:
                 user_version = _value(connection, "PRAGMA user_version")
                 if _value(connection, "PRAGMA application_id") != APPLICATION:
-                    raise sqlite3.DatabaseError("it is another program's")
+                    raise sqlite3.DatabaseError("it belongs to another program")
                 if user_version > FORMAT:
                     raise SearchError(
-                        f"{path} is of format {user_version}, and this version reads {FORMAT}:"
+                        f"{path} has format {user_version}, and this version reads {FORMAT}:"
                         " update hlformer-jax, or index again into another directory"
                     )
                 _check_sum(self.directory, name, connection)
@@ -213,7 +210,7 @@ class Database:
         """Return all rows of a query.
 
         Raises:
-          DamagedError: when the database is damaged, and so is its copy.
+          DamagedError: if the database and its copy are damaged.
         """
         with self._lock:
             connection = self._current()
@@ -240,12 +237,12 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[tuple[int, int] | None]:
-        """Let all queries of the block see the same state; give that, or None within a change."""
+        """Give all queries of the block the same state; yield it, or None inside a transaction."""
         with self._lock, _translate_errors(self._path):
             if self._current().in_transaction:
                 yield None
                 return
-            self.setting("version")  # which turns to the copy where that must be
+            self.setting("version")  # falls back to the copy if necessary
             connection = self._current()
             connection.execute("BEGIN")
             try:
@@ -255,17 +252,17 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self, wait: float = WAIT_SECONDS) -> Iterator[sqlite3.Connection]:
-        """Make a change that is complete, or not made where the block raises an error.
+        """Run the block as one transaction, which is rolled back if it raises an error.
 
         Args:
-          wait: seconds to wait for the transaction of another process.
+          wait: seconds to wait for another process.
 
         Raises:
-          LockedError: when another process still writes then.
-          SearchError: when the disk is full, or read-only.
-          UnreadableError: when the database cannot be read now.
+          LockedError: if another process is still writing then.
+          SearchError: if the disk is full or read-only.
+          UnreadableError: if the database cannot be read at the moment.
         """
-        self._mend()
+        self._repair()
         with self._lock, _translate_errors(self._path):
             connection = self._current()
             connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait)}")
@@ -285,14 +282,17 @@ class Database:
 
     @contextlib.contextmanager
     def running(self, wait: float = 0.0) -> Iterator[None]:
-        """Keep out other processes that index; transactions of others go on between ours.
+        """Lock the index against other indexing processes; short transactions remain possible.
+
+        Args:
+          wait: seconds to wait for another process.
 
         Raises:
-          LockedError: when another process still indexes after so many seconds.
+          LockedError: if another process is still indexing then.
         """
         with contextlib.ExitStack() as stack:
             _lock_directory(stack, self.directory, wait)
-            self._mend(is_locked=True)
+            self._repair(is_locked=True)
             for name in (MARK, DATABASE, COPY, SUMS):
                 _discard_drafts(self.directory, name)
             try:
@@ -302,10 +302,10 @@ class Database:
                 self.finish()
 
     def finish(self) -> None:
-        """Copy the database and note its checksum, unless that was done since the last change.
+        """Copy the database and store its checksum, unless both are up to date.
 
         Raises:
-          SearchError: when the disk is full, or read-only.
+          SearchError: if the disk is full or read-only.
         """
         with self._lock, _translate_errors(self._path):
             sums = _read_sums(self.directory)
@@ -317,10 +317,12 @@ class Database:
             version, content = _snapshot(self._current())
             files.write_bytes(self.directory / COPY, content)
             entry = [version, hashlib.sha256(content).hexdigest()]
-            files.write_bytes(self.directory / SUMS, seal({DATABASE: entry, COPY: entry}))
+            files.write_bytes(
+                self.directory / SUMS, checksummed.dump({DATABASE: entry, COPY: entry})
+            )
 
-    def damaged(self) -> dict[str, str]:
-        """Read both files through, and return a line for each that is damaged, by its name."""
+    def find_damaged(self) -> dict[str, str]:
+        """Read both files, and return a line for each damaged one, by file name."""
         lines = {DATABASE: self.note} if self.note else {}
         for name in (DATABASE, COPY) if not self.note else (COPY,):
             try:
@@ -329,15 +331,15 @@ class Database:
                     with contextlib.closing(connection):
                         _check_sum(self.directory, name, connection)
             except DamagedError as error:
-                lines[name] = f"{error}: index the folder again to make it anew"
+                lines[name] = f"{error}: index the folder again to write it anew"
         return lines
 
     def _current(self) -> sqlite3.Connection:
-        """Return the connection, to the file that has the database's name now."""
+        """Return a connection to the current database file."""
         assert self._connection is not None
         if self._connection.in_transaction:
             return self._connection
-        if self.note:  # another process may have mended it
+        if self.note:  # another process may have repaired it
             if self._is_unreadable or _identity(self._path) != self._damaged:
                 with contextlib.suppress(SearchError):
                     self._connect(DATABASE)
@@ -346,11 +348,11 @@ class Database:
             self._connect(DATABASE)
         return self._connection
 
-    def _mend(self, is_locked: bool = False) -> None:
+    def _repair(self, is_locked: bool = False) -> None:
         """Replace a damaged database by its copy before a change.
 
         Raises:
-          UnreadableError: when it cannot be read now: it may be whole, and newer than its copy.
+          UnreadableError: if the database cannot be read at the moment: it may be intact and newer.
         """
         if self.note:
             with self._lock:
@@ -371,11 +373,11 @@ class Database:
 
 
 def check_place(directory: Path) -> None:
-    """Refuse a directory that is neither new or empty nor an index.
+    """Refuse a directory that has files and is not an index.
 
     Raises:
-      SearchError: saying what it holds.
-      OSError: when it cannot be listed.
+      SearchError: if it has other files; it names one.
+      OSError: if it cannot be listed.
     """
     try:
         children = sorted(os.listdir(directory))
@@ -387,10 +389,10 @@ def check_place(directory: Path) -> None:
             field="index",
             directory=directory,
         ) from None
-    foreign = [name for name in children if not _is_begun(directory, name)]
+    foreign = [name for name in children if not _is_leftover(directory, name)]
     if foreign and not is_marked(directory):
         raise QueryError(
-            "{directory} holds other things ({name}) and is not an index: choose another {index}",
+            "{directory} has other files ({name}) and is not an index: choose another {index}",
             field="index",
             directory=directory,
             name=foreign[0],
@@ -406,37 +408,37 @@ def is_marked(directory: Path) -> bool:
 
 
 def check_exists(directory: Path) -> None:
-    """Refuse the directory of an index that was there before.
+    """Check that the directory of an open index still exists.
 
     Raises:
-      SearchError: when it was deleted or moved.
+      SearchError: if it was deleted or moved.
     """
     if not directory.is_dir():
         raise SearchError(f"{directory} is not an index any more: it was deleted or moved")
 
 
-def is_begun(directory: Path) -> bool:
-    """Return whether a directory holds any of the files by which an index is known."""
+def has_index_files(directory: Path) -> bool:
+    """Return whether a directory has any of the files that identify an index."""
     names = (MARK, DATABASE, COPY, *OLDER)
     return any(os.path.lexists(directory / name) for name in names)
 
 
-def index_around(path: Path) -> Path | None:
-    """Return the index in whose directory a path lies once links are followed, or None."""
+def find_enclosing_index(path: Path) -> Path | None:
+    """Return the directory of the index that contains a path, with links resolved, or None."""
     real = Path(os.path.realpath(path))
     marked = (place for place in (real, *real.parents) if is_marked(place))
     return next(marked, None)
 
 
-def _is_begun(directory: Path, name: str) -> bool:
-    """Return whether a file is what a writer leaves that was killed before it marked the place."""
+def _is_leftover(directory: Path, name: str) -> bool:
+    """Return whether a file is left by a writer that was killed before it wrote the mark."""
     if name == LOCK:
         return (directory / name).is_file() and not (directory / name).stat().st_size
     return files.draft_target(name) == MARK
 
 
 def _check_directory(directory: Path) -> None:
-    """Refuse a directory that holds no index, or one of the format before SQLite."""
+    """Refuse a directory without an index, or with one of the format before SQLite."""
     has_database = any(os.path.lexists(directory / name) for name in (DATABASE, COPY))
     if has_database:
         return
@@ -448,14 +450,15 @@ def _check_directory(directory: Path) -> None:
             directory=directory,
         )
     if not is_marked(directory):
-        raise SearchError(
-            f"{directory} holds no index: make one with"
-            f" {command_line('search', 'index', 'FOLDER', f'--index={directory}')}"
+        raise QueryError(
+            "{directory} holds no index: index a folder into this {index} first",
+            field="index",
+            directory=directory,
         )
 
 
 def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
-    """Connect to a database file that is there."""
+    """Connect to an existing database file; return the connection and the inode."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -469,28 +472,28 @@ def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
     )  # fmt: skip
     connection.execute(f"PRAGMA busy_timeout = {int(1000 * WAIT_SECONDS)}")
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA cache_spill = OFF")  # which would lock readers out early
+    connection.execute("PRAGMA cache_spill = OFF")  # spilling would lock out readers early
     return connection, status.st_ino
 
 
 def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> None:
-    """Compare a file with its checksum, or where that is of another version, check its structure.
+    """Verify the checksum of a file, or its structure if the checksum is of another version.
 
     Raises:
-      sqlite3.DatabaseError: when they differ.
+      sqlite3.DatabaseError: if the file is damaged.
     """
-    known_version, known_digest = _read_sums(directory).get(name, (0, ""))
+    stored_version, stored_digest = _read_sums(directory).get(name, (0, ""))
     version, content = _snapshot(connection)
-    if version != known_version:
+    if version != stored_version:
         verdict = _value(connection, "PRAGMA quick_check(1)")
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
-    elif hashlib.sha256(content).hexdigest() != known_digest:
-        raise sqlite3.DatabaseError("its checksum is another")
+    elif hashlib.sha256(content).hexdigest() != stored_digest:
+        raise sqlite3.DatabaseError("its checksum does not match")
 
 
 def _snapshot(connection: sqlite3.Connection) -> tuple[int, bytes]:
-    """Return the version of a database and the content of its file, of the same moment."""
+    """Return the version of a database and the matching content of its file."""
     connection.execute("BEGIN")
     try:
         version = _value(connection, "SELECT value FROM settings WHERE name = 'version'")
@@ -500,9 +503,9 @@ def _snapshot(connection: sqlite3.Connection) -> tuple[int, bytes]:
 
 
 def _read_sums(directory: Path) -> dict[str, Any]:
-    """Return version and digest of both files; none where they are not known."""
+    """Return version and digest of both files; empty if index.sums is unusable."""
     try:
-        sums = unseal(files.read_bytes(directory / SUMS))
+        sums = checksummed.load(files.read_bytes(directory / SUMS))
         return {name: sums[name] for name in (DATABASE, COPY)}
     except (OSError, ValueError, KeyError):
         return {}
@@ -522,7 +525,7 @@ def _migrate(connection: sqlite3.Connection, user_version: int) -> None:
     try:
         for step in range(_value(connection, "PRAGMA user_version"), FORMAT):
             if step not in MIGRATIONS:
-                raise sqlite3.DatabaseError(f"nothing is known of its format {step}")
+                raise sqlite3.DatabaseError(f"its format {step} is unknown")
             MIGRATIONS[step](connection)
         connection.execute("UPDATE settings SET value = value + 1 WHERE name = 'version'")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
@@ -533,11 +536,11 @@ def _migrate(connection: sqlite3.Connection, user_version: int) -> None:
 
 
 def _replace_database(directory: Path, content: bytes) -> None:
-    """Write the file of a database whole, and keep the damaged one under another name."""
+    """Write the database file; an existing one is renamed."""
     path = directory / DATABASE
     if os.path.isfile(path):
         os.replace(path, directory / DAMAGED)
-    # A journal of the file before would be played back into this one.
+    # SQLite would replay a journal of the old file into the new one.
     (directory / f"{DATABASE}-journal").unlink(missing_ok=True)
     files.write_bytes(path, content)
 
@@ -546,7 +549,7 @@ def _lock_directory(stack: contextlib.ExitStack, directory: Path, wait: float) -
     """Hold the lock of an index until the stack is closed.
 
     Raises:
-      LockedError: when another process still has it after so many seconds.
+      LockedError: if another process still holds it after `wait` seconds.
     """
     deadline = time.monotonic() + wait
     while True:
@@ -568,7 +571,7 @@ def _discard_drafts(directory: Path, name: str) -> None:
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """Return what differs between a file and one that has replaced or changed it; () for none."""
+    """Return values that change when a file is replaced or modified; () if it is missing."""
     try:
         status = os.stat(path)
     except OSError:
@@ -597,13 +600,13 @@ def _locked(directory: Path) -> str:
 
 @contextlib.contextmanager
 def _translate_errors(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and of the disk into lines that name the index."""
+    """Translate errors of SQLite and of the disk into errors that name the index."""
     try:
         yield
     except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
         raise
     except sqlite3.Error as error:
-        raise _translated(path, error) from None
+        raise _to_search_error(path, error) from None
     except OSError as error:
         if (line := disk_problem(path.parent, error)) is None:
             raise
@@ -618,7 +621,7 @@ def disk_problem(directory: Path, error: OSError) -> str | None:
 
 
 def _full(directory: Path) -> str:
-    return f"the disk of {directory} is full: make room, and the same command goes on"
+    return f"the disk of {directory} is full: make room, and repeat the command"
 
 
 def _read_only(directory: Path) -> str:
@@ -627,8 +630,8 @@ def _read_only(directory: Path) -> str:
     )
 
 
-def _translated(path: Path, error: sqlite3.Error) -> SearchError:
-    """Return the error of an index for one of SQLite."""
+def _to_search_error(path: Path, error: sqlite3.Error) -> SearchError:
+    """Translate an error of SQLite."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     reason = " ".join(str(error).split())
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

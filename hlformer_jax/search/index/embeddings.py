@@ -1,17 +1,16 @@
-"""The frame embeddings of an index: rows of one file, which are appended and never rewritten.
+"""Frame embeddings of an index: rows of one file, which are appended and never rewritten.
 
-    embeddings-N.f16      rows of float16, the one copy that counts
+    embeddings-N.f16      rows of float16, the original
     embeddings-N.times    the second of the frame of each row, float64
-    embeddings-N.i8       the rows rounded to int8 (`packed.quantise`), derived from the first file
-    embeddings-N.bounds   scale and error of each rounded row, float32, derived
+    embeddings-N.i8       quantised rows of int8 (`packed.quantise`), derived from the first file
+    embeddings-N.bounds   scale and error of each quantised row, float32, derived
 
-N is the generation, which the database names: compaction copies the rows that are in use to files
-of the next one. The database also says which rows a content has, their checksums, and where the
-next content's begin; rows beyond are overwritten. Rows in front of that without a content are dead.
+The database stores the current generation N, the rows of each content, their checksums, and the end
+of the used rows; rows behind it are overwritten. Rows without a content are dead: compaction copies
+all others to files of the next generation.
 
-A checksum is SHA-256 of the sums of all blocks of 4 KiB, as words of 64 bits: damage changes a sum.
-Sums are read from memory at 12 GB a second; 1,000 hours have 5.5 GB of rows and 2.8 GB of rounded
-ones.
+A checksum is the SHA-256 of the sums of all blocks of 4 KiB, as words of 64 bits. Sums are computed
+at 12 GB a second; 1,000 hours have 5.5 GB of rows and 2.8 GB of quantised rows.
 """
 
 import contextlib
@@ -57,10 +56,10 @@ class Embeddings:
         """Take the directory of the index and the width of an embedding."""
         self._directory, self._width = directory, width
         self._item_bytes = {FRAMES: 2 * width, TIMES: 8, ROUNDED: width, BOUNDS: 8}
-        self._checked: set[tuple[int, Span]] = set()  # spans that were read through and are whole
+        self._checked: set[tuple[int, Span]] = set()  # intact spans
 
     def path(self, generation: int, suffix: str) -> Path:
-        """Return the place of a file."""
+        """Return the path of a file."""
         return self._directory / f"embeddings-{generation}.{suffix}"
 
     def append(
@@ -70,11 +69,11 @@ class Embeddings:
         times: Float64[np.ndarray, " F"],
         vectors: Float16[np.ndarray, "F d"],
     ) -> Span:
-        """Write rows where the next content's begin, and bring them to the disk.
+        """Write the rows of a content from row `first` on, and flush them to the disk.
 
         Raises:
-          SearchError: when a link, say, has the place of a file.
-          OSError: when they cannot be written.
+          SearchError: if a path is not a regular file, for example a link.
+          OSError: if they cannot be written.
         """
         rounded = packed.quantise(vectors)
         bounds = np.stack([rounded.scale, rounded.error], -1)
@@ -94,9 +93,9 @@ class Embeddings:
         """Return the times and embeddings of a content; no other rows are read.
 
         Raises:
-          FileNotFoundError: when the files of the generation are missing.
-          DamagedError: when they are damaged.
-          UnreadableError: when they cannot be read now.
+          FileNotFoundError: if the files of the generation are missing.
+          DamagedError: if the rows are damaged.
+          UnreadableError: if the files cannot be read at the moment.
         """
         vectors = np.empty((span.rows, self._width), np.float16)
         times = np.empty(span.rows, np.float64)
@@ -105,7 +104,7 @@ class Embeddings:
             try:
                 file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
-                    is_whole = _read(file, span.first * self._item_bytes[suffix], array)
+                    is_complete = _read(file, span.first * self._item_bytes[suffix], array)
                 finally:
                     os.close(file)
             except FileNotFoundError:
@@ -114,7 +113,7 @@ class Embeddings:
                 reason = error.strerror or error
                 kind = DamagedError if error.errno in _NO_FILE else UnreadableError
                 raise kind(f"cannot be read from {path} ({reason})") from None
-            if not is_whole:
+            if not is_complete:
                 raise DamagedError(f"are damaged: {path} is too short")
         if checksum(vectors, times) != span.checksum:
             raise DamagedError(f"in {self.path(generation, FRAMES)} are damaged")
@@ -124,10 +123,10 @@ class Embeddings:
         """Map the embeddings of contents, whose rows are in rising order.
 
         Returns:
-          The rows, and the places in `spans` of those that are damaged.
+          The rows, and the indices in `spans` of the damaged ones.
 
         Raises:
-          FileNotFoundError: when the files of the generation are missing.
+          FileNotFoundError: if the files of the generation are missing.
         """
         end = spans[-1].first + spans[-1].rows if spans else 0
         matrix = self._mapped(generation, FRAMES, np.float16, self._width, end)
@@ -148,7 +147,7 @@ class Embeddings:
     def rounded(
         self, generation: int, spans: Sequence[Span], matrix: Float16[np.ndarray, "R d"]
     ) -> Quantised:
-        """Map the rounded rows of contents; those that are missing or damaged are made anew."""
+        """Map the quantised rows of contents; missing or damaged ones are computed and written."""
         values = self._mapped(generation, ROUNDED, np.int8, self._width, len(matrix))
         bounds = self._mapped(generation, BOUNDS, np.float32, 2, len(matrix))
         if len(values) < len(matrix) or len(bounds) < len(matrix):
@@ -163,7 +162,7 @@ class Embeddings:
                 continue
             rounded = packed.quantise(matrix[part])
             rounded_bounds = np.stack([rounded.scale, rounded.error], -1)
-            with contextlib.suppress(OSError, SearchError):  # else it is made again the next time
+            with contextlib.suppress(OSError, SearchError):  # computed again by the next process
                 for suffix, array in ((ROUNDED, rounded.values), (BOUNDS, rounded_bounds)):
                     with self._writing(generation, suffix) as file:
                         _write(file, span.first * self._item_bytes[suffix], array)
@@ -175,7 +174,7 @@ class Embeddings:
         return Quantised(values, scale, error)
 
     def damaged_rounded(self, generation: int, spans: Iterable[Span]) -> bool:
-        """Read the rounded rows of contents, and return whether any is damaged."""
+        """Read the quantised rows of contents, and return whether any is damaged."""
         for span in spans:
             values = np.empty((span.rows, self._width), np.int8)
             bounds = np.empty((span.rows, 2), np.float32)
@@ -191,13 +190,13 @@ class Embeddings:
         return False
 
     def compact(self, generation: int, spans: Sequence[Span]) -> list[int]:
-        """Copy rows, without those between them, to the files of the next generation.
+        """Copy the rows of spans, without gaps, to the files of the next generation.
 
         Returns:
           The first row of each span in the new files.
 
         Raises:
-          OSError: when they cannot be written.
+          OSError: if they cannot be written.
         """
         firsts = np.cumsum([0, *(span.rows for span in spans)]).tolist()
         for suffix, size in self._item_bytes.items():
@@ -225,13 +224,13 @@ class Embeddings:
                     path.unlink(missing_ok=True)
 
     def size(self, frames: int) -> int:
-        """Return the bytes that so many frames take on the disk."""
+        """Return the bytes on the disk of a number of frames."""
         return frames * sum(self._item_bytes.values())
 
     def _mapped(
         self, generation: int, suffix: str, dtype: type, width: int, end: int
     ) -> np.ndarray:
-        """Map a file, up to a row; shorter where it is shorter."""
+        """Map a file up to row `end`, or to its end if it is shorter."""
         path = self.path(generation, suffix)
         try:
             rows = min(end, path.stat().st_size // self._item_bytes[suffix])
@@ -246,7 +245,7 @@ class Embeddings:
 
     @contextlib.contextmanager
     def _writing(self, generation: int, suffix: str) -> Iterator[int]:
-        """Open a file for writing in place; a new one where there is none."""
+        """Open a file for writing in place; create it if it is missing."""
         path = self.path(generation, suffix)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -254,10 +253,10 @@ class Embeddings:
         except OSError as error:
             if error.errno not in _NO_FILE:
                 raise
-            raise SearchError(f"{path} is not a file: move away what has its place") from None
+            raise SearchError(f"{path} is not a regular file: move it away") from None
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise SearchError(f"{path} is not a file: move away what has its place")
+                raise SearchError(f"{path} is not a regular file: move it away")
             yield file
         finally:
             os.close(file)

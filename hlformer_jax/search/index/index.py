@@ -1,17 +1,17 @@
-"""An index of videos: a directory, and what is read from it; `writer` has the changes.
+"""Index of videos: reading and checking; `writer` has the changes.
 
     DIR/index.db         the record of every path and content (`database`)
     DIR/embeddings-N.*   the embeddings of all frames (`embeddings`)
     DIR/texts/           embeddings of the passages of transcripts (`passages`)
-    DIR/packed/          further matrices that searches map into memory; made anew at need
+    DIR/packed/          derived matrices of searches; computed again if damaged
 
-Without its mark nothing in a directory is touched, and nothing but files of these full names, and
-drafts of them, is ever written or deleted.
+Directories without the index's mark are not touched. Only files with these full names, and drafts
+of them, are written or deleted.
 
-Paths of equal content have a record each and share the embeddings. The id of a record is the
-beginning of its content hash; a second path of the same content has an id made of both. An id stays
-while its path or its content does. A video whose file cannot be reached is offline: its record and
-its embeddings stay until `prune`.
+Paths of equal content have a record each and share the embeddings. The id of a record is the start
+of its content hash; for further paths of a content it is derived from content and path. An id is
+kept while the path or the content stays the same. The record and embeddings of an offline video are
+kept until `prune`.
 """
 
 import contextlib
@@ -57,14 +57,14 @@ TEXTS = re.compile(r"[0-9a-f]{64}\.vectors")
 """Names of the files of embeddings of passages."""
 
 COPY_SECONDS = 300.0
-"""Time in a long run after which the database is copied, so that hours of work are in both."""
+"""Seconds of a long run after which the database is copied."""
 
-OWN = {"texts": TEXTS, "packed": PACKED}
-"""Names of the files of an index in each of its folders; drafts of no others are deleted."""
+FILES_BY_FOLDER = {"texts": TEXTS, "packed": PACKED}
+"""Patterns of the file names in each folder of an index; only their drafts are deleted."""
 
 
 class Index:
-    """An index: what its database says now, and its embeddings."""
+    """An index: its database and its embeddings."""
 
     def __init__(self, directory: Path, database: Database) -> None:
         """Take the directory of an index and its database; see `open` and `create`."""
@@ -87,7 +87,7 @@ class Index:
         fps: float = 1.0,
         places: tuple[str, ...] = (),
     ) -> "Index":
-        """Make an index without videos.
+        """Create an index without videos.
 
         Args:
           directory: a new or empty directory, or an index whose database is lost.
@@ -97,12 +97,12 @@ class Index:
           places: where the encoder can be loaded from.
 
         Raises:
-          SearchError: when the directory holds something else, or the rate is not positive.
-          OSError: when it cannot be written.
+          SearchError: if the directory has other files, or the rate is not positive.
+          OSError: if it cannot be written.
         """
         check_rate(fps)
         directory = Path(directory)
-        facts = vars(EncoderFacts.of(encoder, places))
+        facts = vars(EncoderFacts.from_encoder(encoder, places))
         settings = {"encoder": json.dumps(facts), "fps": float(fps), "checkpoint": b""}
         return cls(directory, Database.create(directory, settings, root.resolve()))
 
@@ -113,20 +113,20 @@ class Index:
         A damaged database is replaced by its copy; `notes` says so.
 
         Raises:
-          SearchError: when there is none, or it is of another format.
-          DamagedError: when the database is damaged or lost, and so is its copy.
+          SearchError: if there is no index, or it has another format.
+          DamagedError: if the database and its copy are damaged or missing.
         """
         directory = Path(directory)
         return cls(directory, Database(directory))
 
     @property
     def notes(self) -> list[str]:
-        """Lines about damage, and what stands in for what is damaged."""
+        """Lines about damage of the database."""
         return [self._database.note] if self._database.note else []
 
     @property
     def state(self) -> tuple[int, int]:
-        """A value that differs after every change of the index, by any process."""
+        """A value that every change of the index alters, by any process."""
         return self._database.state
 
     # Roots
@@ -138,7 +138,7 @@ class Index:
 
     @property
     def roots(self) -> dict[str, Path]:
-        """All folders of videos by their names; that of the first is empty."""
+        """All roots by their names; the name of the first is empty."""
         rows = self._database.select("SELECT name, path FROM roots ORDER BY name")
         return {os.fsdecode(name): Path(os.fsdecode(path)) for name, path in rows}
 
@@ -148,14 +148,14 @@ class Index:
         return self.roots.get(root, self.directory / "unknown folder" / root) / path
 
     def name_below(self, path: Path) -> str | None:
-        """Return the name of a file by its absolute path; None outside of all roots."""
+        """Return the name of a file by its absolute path; None if no root contains it."""
         for root, folder in self.roots.items():
             if path.is_relative_to(folder):
                 return join_name(root, path.relative_to(folder).as_posix())
         return None
 
-    def is_there(self, root: str) -> bool:
-        """Return whether a root is available; an unmounted disk leaves none, or an empty one."""
+    def is_available(self, root: str) -> bool:
+        """Return whether a root exists and has files; an offline disk leaves an empty folder."""
         place = self.roots.get(root, Path())
         with contextlib.suppress(OSError), os.scandir(place) as entries:
             return place != Path() and next(entries, None) is not None
@@ -171,12 +171,12 @@ class Index:
             return files.is_gone(place, follow=True)
 
     def check_root(self, folder: Path, instead_of: str | None = None) -> None:
-        """Refuse a folder that holds a root or lies in one: no video is indexed twice."""
+        """Refuse a folder that contains a root or is inside one, so no video is indexed twice."""
         for name, root in self.roots.items():
             if name != instead_of and (root.is_relative_to(folder) or folder.is_relative_to(root)):
                 raise SearchError(
-                    f"{folder} and {root}, a folder of this index, hold the same files: name a"
-                    " folder beside it"
+                    f"{folder} and {root}, a folder of this index, have files in common:"
+                    " choose a folder outside of it"
                 )
 
     # Settings
@@ -210,7 +210,7 @@ class Index:
 
     @property
     def videos(self) -> dict[str, Record]:
-        """The record of every path, by the names of the videos; kept until the index changes."""
+        """The record of every path by the name of the video; cached until the index changes."""
         with self._database.reading() as state:
             if state is None or state != self._videos[0]:
                 rows = self._database.select(f"{_RECORDS} ORDER BY root, path")
@@ -240,7 +240,7 @@ class Index:
 
     @property
     def excluded(self) -> dict[str, str]:
-        """The content hashes of the paths that were removed, by name; "" where it is not known."""
+        """The content hashes of the paths that were removed, by name; "" if it is unknown."""
         rows = self._database.select("SELECT root, path, content FROM exclusions")
         return {_name(row[:2]): row[2] for row in rows}
 
@@ -253,13 +253,13 @@ class Index:
 
     @property
     def tags(self) -> dict[str, list[str]]:
-        """The tags of each content that has some, sorted."""
+        """The sorted tags of each content that has tags."""
         tags: dict[str, list[str]] = {}
         for content, tag in self._database.select("SELECT content, tag FROM tags"):
             tags.setdefault(content, []).append(tag)
         return {content: sorted(texts) for content, texts in tags.items()}
 
-    def tags_of(self, name: str) -> tuple[str, ...]:
+    def tags_of_video(self, name: str) -> tuple[str, ...]:
         """Return the tags of a video, sorted."""
         record = self.record(name)
         rows = self._database.select(
@@ -268,13 +268,13 @@ class Index:
         return tuple(sorted(tag for [tag] in rows))
 
     def entries(self) -> list[Entry]:
-        """Return all videos, in the order of their paths; looks which of them can be reached."""
+        """Return all videos in the order of their paths, with their current availability."""
         videos, roots, tags = self.videos, self.roots, self.tags
         paths = {}
         for name in sorted(videos):
             root, below_root = split_name(name)
             paths[name] = roots[root] / below_root
-        entries, offline = [], absent(paths)
+        entries, offline = [], find_missing(paths)
         for name, path in paths.items():
             record = videos[name]
             entries.append(Entry(
@@ -300,7 +300,7 @@ class Index:
         return [entry.video for entry in self.entries() if entry.state == "offline"]
 
     def summary(self) -> dict[str, Any]:
-        """Return counts, seconds and bytes of the index, and what made it."""
+        """Return counts, seconds and bytes of the index, and its encoder and settings."""
         records = self.videos.values()
         indexed = [record for record in records if record.indexed]
         roots = {name: str(path) for name, path in self.roots.items()}
@@ -334,7 +334,7 @@ class Index:
     # Files
 
     def text_vectors(self, content: str) -> Path:
-        """Return the place of the embeddings of the passages of a content."""
+        """Return the path of the passage embeddings of a content."""
         return self.directory / "texts" / f"{content}.vectors"
 
     def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -347,7 +347,7 @@ class Index:
         """Return the embeddings of a content.
 
         Raises:
-          DamagedError: when they are missing or damaged.
+          DamagedError: if they are missing or damaged.
         """
         for is_last in (False, True):
             rows = self._database.select(f"{_SPANS} WHERE hash = ?", [content])
@@ -357,7 +357,7 @@ class Index:
             try:
                 times, vectors = self.embeddings.read(generation, Span(*span))
                 return VideoArrays(times, vectors, duration, warning, recorded)
-            except FileNotFoundError as error:  # unless they were compacted meanwhile
+            except FileNotFoundError as error:  # or they were compacted meanwhile
                 if is_last:
                     raise self._damaged(content, f"are missing: {error.filename}") from None
             except DamagedError as error:
@@ -372,12 +372,12 @@ class Index:
         """Map the embeddings of contents, in the order of `records`.
 
         Raises:
-          DamagedError: when some are missing or damaged; names them all.
+          DamagedError: if some are missing or damaged; it names them all.
         """
         return self._frames(contents)[0]
 
     def rounded_frames(self, contents: Sequence[str]) -> Quantised:
-        """Map the rounded embeddings of contents; see `frames`."""
+        """Map the quantised embeddings of contents; see `frames`."""
         rows, generation, spans = self._frames(contents)
         return self.embeddings.rounded(generation, spans, rows.matrix)
 
@@ -390,35 +390,39 @@ class Index:
                 raise DamagedError.of(
                     {name: f"{self._description(name)} are missing" for name in missing}
                 )
-            generation, wanted_spans = rows[0][0], [spans[content] for content in contents]
+            generation, selected_spans = rows[0][0], [spans[content] for content in contents]
             if moved := [
                 content
                 for content, before, after in zip(
-                    contents[1:], wanted_spans, wanted_spans[1:], strict=False
+                    contents[1:], selected_spans, selected_spans[1:], strict=False
                 )
                 if after.first < before.first
-            ]:  # another process has indexed meanwhile: the next query sees it
-                wrong = {name: f"{self._description(name)} are being made anew" for name in moved}
-                raise DamagedError.of(wrong)
+            ]:  # another process indexes: the next query sees the result
+                damaged_lines = {
+                    name: f"{self._description(name)} are being computed anew" for name in moved
+                }
+                raise DamagedError.of(damaged_lines)
             try:
-                content_rows, damaged = self.embeddings.rows(generation, wanted_spans)
-            except FileNotFoundError as error:  # unless they were compacted meanwhile
+                content_rows, damaged = self.embeddings.rows(generation, selected_spans)
+            except FileNotFoundError as error:  # or they were compacted meanwhile
                 if is_last:
                     line = f"are missing: {error.filename}"
-                    wrong = {name: str(self._damaged(name, line)) for name in contents}
-                    raise DamagedError.of(wrong) from None
+                    damaged_lines = {name: str(self._damaged(name, line)) for name in contents}
+                    raise DamagedError.of(damaged_lines) from None
                 continue
             if damaged:
                 where = f"in {self.embeddings.path(generation, FRAMES)} are damaged"
-                wrong = {contents[i]: str(self._damaged(contents[i], where)) for i in damaged}
-                raise DamagedError.of(wrong)
-            return content_rows, generation, wanted_spans
+                damaged_lines = {
+                    contents[i]: str(self._damaged(contents[i], where)) for i in damaged
+                }
+                raise DamagedError.of(damaged_lines)
+            return content_rows, generation, selected_spans
         raise AssertionError
 
     def _damaged(
         self, content: str, line: str, kind: type[DamagedError] = DamagedError
     ) -> DamagedError:
-        line = f"{self._description(content)} {line}: index the folder again to make them anew"
+        line = f"{self._description(content)} {line}: index the folder again to compute them anew"
         return kind.of({content: line})
 
     def _description(self, content: str) -> str:
@@ -426,44 +430,44 @@ class Index:
         return f"the embeddings of {legible(names[0])!r}" if names else "the embeddings of a video"
 
     def check(self, contents: Iterable[str]) -> None:
-        """Read the embeddings of contents; the DamagedError names all that are damaged."""
-        wrong: dict[str, str] = {}
+        """Read the embeddings of contents; raise a DamagedError that names all damaged ones."""
+        damaged_lines: dict[str, str] = {}
         for content in contents:
             try:
                 self.read(content)
             except DamagedError as error:
-                wrong |= error.contents
-        if wrong:
-            raise DamagedError.of(wrong)
+                damaged_lines |= error.contents
+        if damaged_lines:
+            raise DamagedError.of(damaged_lines)
 
     def verify(self) -> dict[str, str]:
-        """Read the database and all embeddings; return a line on what is damaged, by its name."""
-        wrong = self._database.damaged()
+        """Read the database and all embeddings; return a line for each damaged content or file."""
+        damaged_lines = self._database.find_damaged()
         for content in self.contents():
             try:
                 self.read(content)
             except DamagedError as error:
-                wrong[content] = str(error)
+                damaged_lines[content] = str(error)
         rows = self._database.select(f"{_SPANS} ORDER BY first_row")
         spans = [Span(*span) for _, _, *span, _, _, _ in rows]
         if spans and self.embeddings.damaged_rounded(rows[0][0], spans):
             path = self.embeddings.path(rows[0][0], ROUNDED)
-            wrong[path.name] = f"{path} is damaged: the next search makes it anew"
-        return wrong
+            damaged_lines[path.name] = f"{path} is damaged: the next search computes it anew"
+        return damaged_lines
 
     # Changes
 
     @contextlib.contextmanager
     def writing(self, wait: float = WAIT_SECONDS) -> Iterator[Writer]:
-        """Make a change that is complete, or not made where the block raises an error.
+        """Run the block as one transaction, which is rolled back if it raises an error.
 
         Args:
-          wait: seconds to wait for the change of another process.
+          wait: seconds to wait for another process.
 
         Raises:
-          LockedError: when another process still writes then.
-          SearchError: when the disk is full, or read-only.
-          UnreadableError: when the index cannot be read now.
+          LockedError: if another process is still writing then.
+          SearchError: if the disk is full or read-only.
+          UnreadableError: if the index cannot be read at the moment.
         """
         with self._database.transaction(wait) as connection:
             writer = Writer(self, connection)
@@ -477,13 +481,13 @@ class Index:
 
     @contextlib.contextmanager
     def running(self, wait: float = 0.0) -> Iterator[None]:
-        """Keep out other processes that index; changes of others go on between ours.
+        """Lock the index against other indexing processes; short changes remain possible.
 
         Args:
-          wait: seconds to wait for another process that indexes.
+          wait: seconds to wait for another indexing process.
 
         Raises:
-          LockedError: when another process still indexes then.
+          LockedError: if another process is still indexing then.
         """
         with self._database.running(wait):
             self._clear_drafts()
@@ -497,12 +501,12 @@ class Index:
                 self._finish()
 
     def remove(self, videos: Collection[str]) -> int:
-        """Take videos out until they are added again, and further roots; see `Writer.remove`."""
+        """Remove videos and further roots until they are added again; see `Writer.remove`."""
         with self.writing() as writer:
             return writer.remove(videos)
 
     def _finish(self) -> None:
-        """Copy the database after a change, and delete the files that it no longer names."""
+        """Copy the database after a change, and delete files of older generations."""
         self._copied = time.monotonic()
         self._database.finish()
         self.embeddings.discard_older(self._database.setting("generation"))
@@ -513,7 +517,7 @@ class Index:
 
     def _clear_drafts(self) -> None:
         """Delete the drafts that killed writers left."""
-        for folder, pattern in OWN.items():
+        for folder, pattern in FILES_BY_FOLDER.items():
             with contextlib.suppress(OSError):
                 for name in os.listdir(self.directory / folder):
                     target = files.draft_target(name)
@@ -523,7 +527,7 @@ class Index:
 
 
 def check_rate(fps: float) -> None:
-    """Refuse a rate that is not a positive number of frames a second, or very large."""
+    """Refuse a rate that is not above 0 and at most 1000 frames a second."""
     if not 0 < fps <= 1000:
         raise QueryError(
             "{fps}={value}: give a number of frames a second above 0, such as 1",
@@ -540,16 +544,16 @@ def check_encoder(directory: Path, facts: EncoderFacts, encoder: Encoder) -> Non
       facts: the facts of the index's encoder.
       encoder: the encoder that is checked.
     """
-    other = EncoderFacts.of(encoder)
+    candidate = EncoderFacts.from_encoder(encoder)
     for field in ("fingerprint", "preprocessing", "width"):
-        if getattr(facts, field) != getattr(other, field):
+        if getattr(facts, field) != getattr(candidate, field):
             raise QueryError(
                 "{directory} was made by the encoder {ours!r}, and {theirs!r} has another"
                 " {difference}: give {encoder}={ours}, or a new {index}",
                 field="encoder",
                 directory=directory,
                 ours=facts.name,
-                theirs=other.name,
+                theirs=candidate.name,
                 difference=field,
             )
 
@@ -563,10 +567,10 @@ def _record(row: Any) -> tuple[str, Record]:
     return _name(row[:2]), Record(*row[2:])
 
 
-def absent(paths: Mapping[str, Path]) -> set[str]:
-    """Return the videos that are not at their paths: deleted, moved, or on a disk that is offline.
+def find_missing(paths: Mapping[str, Path]) -> set[str]:
+    """Return the videos that are missing at their paths: deleted, moved, or offline.
 
-    Each folder is listed once, which takes less than a look at every file.
+    Each folder is listed once, which is faster than a call for each file.
     """
     names: dict[str, set[str]] = {}  # of the files in each folder
     missing = set()

@@ -1,18 +1,16 @@
-"""Products of queries and many rows, exact, for large archives by way of rows rounded to int8.
+"""Exact inner products of queries with many rows; large matrices are filtered in int8 first.
 
-A row is kept as scale · values + rest, and beside it the length of the rest. So for every row, by
-Cauchy and Schwarz,
+A quantised row is scale * values + rest, and the length of the rest is stored with it. By Cauchy
+and Schwarz, every row satisfies
 
-    |⟨row, query⟩ − scale ⟨values, query⟩| ≤ error = |rest| · |query|
+    |<row, query> - scale <values, query>| <= error = |rest| * |query|
 
-and a row can be among the best k videos only where its product and its error together reach the
-k-th largest of the videos' products without theirs. Those rows, a few hundred of millions, are
-multiplied again as they were: the result is exact, and only the time depends on the rounding. The
-query is rounded as well, so finely that its part of the error is small (`rounded_products`), and
-products of int8 are NumKong's, which converts nothing to float32 on the way.
+A row can belong to the best k videos only if its product plus its error reaches the k-th largest
+lower bound of the videos. Only these rows, a few hundred of millions, are multiplied again in
+float32, so the result is exact and quantisation affects the time alone.
 
-Further matrices that are derived, such as those of intervals, are kept in files that end with a
-digest of their numbers, and are made anew when damaged.
+Matrices that are derived from the embeddings are stored in files that end with a checksum; a
+damaged one is computed again.
 """
 
 import contextlib
@@ -31,157 +29,161 @@ from hlformer_jax import files
 from hlformer_jax.lazy import optional
 
 ROWS_AT_ONCE = 1024
-"""Rows that are converted to float32 and multiplied together: they stay in a core's cache."""
+"""Rows that are converted to float32 and multiplied together, so that they stay in the cache."""
 
 _BLOCK, _DIGEST = 4096, 64
-"""Bytes of a block whose sum is part of a digest, and of the digest."""
+"""Bytes of a block, the sum of which enters the checksum, and of the checksum."""
 
 PACKED = re.compile(r"(segments|bias|trained|said|bank)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|db)")
 """Names of the files of derived matrices."""
 
 LARGE = 2**16
-"""Rows from which on a matrix is large: of float32 and of width 768, 0.2 GB."""
+"""Rows from which on a matrix is quantised: 0.2 GB of float32 with width 768."""
 
 
-def own_files(directory: Path, prefix: str = "") -> list[Path]:
-    """Return the files of packed rows of an index whose names begin with a prefix; no others.
+def list_files(directory: Path, prefix: str = "") -> list[Path]:
+    """Return the files of derived matrices of an index whose names begin with a prefix.
 
     Raises:
-      OSError: when their folder cannot be listed.
+      OSError: if their folder cannot be listed.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         names = sorted(os.listdir(directory / "packed"))
-        own = [name for name in names if PACKED.fullmatch(name) and name.startswith(prefix)]
-        paths = [directory / "packed" / name for name in own]
+        matching = [name for name in names if PACKED.fullmatch(name) and name.startswith(prefix)]
+        paths = [directory / "packed" / name for name in matching]
         return [path for path in paths if path.is_file() and not path.is_symlink()]
     return []
 
 
-def damaged(directory: Path) -> dict[str, str]:
-    """Read the derived matrices of an index, and return a line for each damaged one, by its name.
+def find_damaged(directory: Path) -> dict[str, str]:
+    """Read the derived matrices of an index, and return a line for each damaged one, by file name.
 
-    But for the bank's: most searches need it not, and the one that does makes it anew.
+    The bank's embeddings are left out: most searches do not read them.
     """
     try:
-        paths = own_files(directory)
+        paths = list_files(directory)
     except OSError as error:
         folder = directory / "packed"
         line = f"{folder} cannot be read ({error.strerror or error}): check the disk and the rights"
         return {folder.name: line}
     return {
-        path.name: f"{path} is damaged: the next search makes it anew"
+        path.name: f"{path} is damaged: the next search computes it anew"
         for path in paths
-        if path.suffix == ".npy" and not path.name.startswith("bank-") and _whole(path) is None
+        if path.suffix == ".npy" and not path.name.startswith("bank-") and _load(path) is None
     }
 
 
-def written(
+def write_matrix(
     path: Path, shape: tuple[int, int], dtype: str, fill: Callable[[np.ndarray], None]
 ) -> np.ndarray:
-    """A matrix that `fill` fills, mapped from its file, or in memory where none can be written."""
+    """Write the matrix that `fill` fills, and map it; return it in memory if writing fails."""
     try:
         with files.atomic_write(path) as draft:
-            made = np.lib.format.open_memmap(draft, "w+", np.dtype(dtype), shape)
+            matrix = np.lib.format.open_memmap(draft, "w+", np.dtype(dtype), shape)
             # On a full disk this fails; writing to the mapped file would end the process.
             with draft.open("r+b") as file:
                 _allocate(file.fileno(), draft.stat().st_size)
-            fill(made)
-            made.flush()
+            fill(matrix)
+            matrix.flush()
             with draft.open("ab") as file:
-                file.write(_digest(made).encode())
+                file.write(_digest(matrix).encode())
     except OSError:
-        held = np.empty(shape, dtype)
-        fill(held)
-        return held
-    # Not read again: what was written is in memory.
-    return made
+        unmapped = np.empty(shape, dtype)
+        fill(unmapped)
+        return unmapped
+    return matrix  # not checked against the file: its pages are still in memory
 
 
 def _allocate(file: int, size: int) -> None:
-    """Makes room for a file on the disk."""
+    """Allocate the bytes of a file on the disk."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
         return
-    for start in range(0, size, 2**20):  # macOS has no such call
+    for start in range(0, size, 2**20):  # macOS lacks posix_fallocate
         os.pwrite(file, bytes(1), min(start + 2**20, size) - 1)
 
 
-def mapped(path: Path, shape: tuple[int, int], dtype: str) -> np.ndarray | None:
-    """The matrix of a file; None where it is not there, damaged, or not of that form."""
-    array = _whole(path)
-    same = array is not None and array.shape == shape and array.dtype == np.dtype(dtype)
-    return array if same else None
+def load_matrix(path: Path, shape: tuple[int, int], dtype: str) -> np.ndarray | None:
+    """Map a stored matrix; return None if it is missing, damaged, or has another shape or dtype."""
+    array = _load(path)
+    fits = array is not None and array.shape == shape and array.dtype == np.dtype(dtype)
+    return array if fits else None
 
 
-def _whole(path: Path) -> np.ndarray | None:
-    """The matrix of a file that is what was written; else None."""
+def _load(path: Path) -> np.ndarray | None:
+    """Map a stored matrix; return None if it is missing or damaged."""
     try:
-        if not path.is_file():  # to open a pipe is to wait for its writer
+        if not path.is_file():  # opening a pipe would wait for its writer
             return None
         array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
         with path.open("rb") as file:
             file.seek(-_DIGEST, os.SEEK_END)
             digest = file.read()
         return array if digest == _digest(array).encode() else None
-    except Exception:  # whatever NumPy raises of what is no matrix
+    except Exception:  # NumPy raises many types for files that are not arrays
         return None
 
 
 def _digest(matrix: np.ndarray) -> str:
-    """The digest of a matrix's form and numbers; see the module."""
+    """Return the checksum of a matrix: SHA-256 of its shape, dtype and sums of blocks."""
     digest = hashlib.sha256(f"{matrix.shape} {matrix.dtype}".encode())
     flat = matrix.reshape(-1).view(np.uint8)
-    whole = len(flat) // _BLOCK * _BLOCK
-    for start in range(0, whole, 2**12 * _BLOCK):
-        words = flat[start : min(start + 2**12 * _BLOCK, whole)].view(np.uint64)
+    blocks_end = len(flat) // _BLOCK * _BLOCK
+    for start in range(0, blocks_end, 2**12 * _BLOCK):
+        words = flat[start : min(start + 2**12 * _BLOCK, blocks_end)].view(np.uint64)
         digest.update(words.reshape(-1, _BLOCK // 8).sum(axis=1, dtype=np.uint64).tobytes())
-    digest.update(flat[whole:].tobytes())
+    digest.update(flat[blocks_end:].tobytes())
     return digest.hexdigest()
 
 
-FEW = 4
+MAX_THREADED_QUERIES = 4
 """Queries up to which rows are multiplied one by one, in a thread for each core."""
 
 
-def products(matrix: np.ndarray, query: Float[np.ndarray, "*Q d"]) -> Float[np.ndarray, "R *Q"]:
-    """Inner products in float32 of a query, or several, and all rows, which `widened` reads."""
+def multiply(matrix: np.ndarray, query: Float[np.ndarray, "*Q d"]) -> Float[np.ndarray, "R *Q"]:
+    """Return the inner products in float32 of all rows and one query or several.
+
+    Args:
+      matrix: rows of float32, float16 or int8.
+      query: one query, or queries.
+    """
     queries = query.reshape(-1, query.shape[-1])
     scores = np.empty((len(queries), len(matrix)), np.float32)
 
-    def multiply(first: int, last: int) -> None:
-        # One block for all: new memory takes longer than the products.
-        wide = np.empty((min(ROWS_AT_ONCE, len(matrix)), query.shape[-1]), np.float32)
+    def multiply_rows(first: int, last: int) -> None:
+        # One buffer for all blocks: allocating memory takes longer than the products.
+        buffer = np.empty((min(ROWS_AT_ONCE, len(matrix)), query.shape[-1]), np.float32)
         for start in range(first, last, ROWS_AT_ONCE):
             part = slice(start, min(start + ROWS_AT_ONCE, last))
-            block = widened(matrix[part], wide[: part.stop - start])
-            if len(queries) > FEW:
+            block = to_float32(matrix[part], buffer[: part.stop - start])
+            if len(queries) > MAX_THREADED_QUERIES:
                 np.matmul(queries, block.T, out=scores[:, part])
-            else:  # a library of matrix products would have threads of its own, which wait
-                for one, own in zip(queries, scores, strict=True):
-                    np.vecdot(block, one, out=own[part])
+            else:  # matmul would start threads inside these threads
+                for single_query, query_scores in zip(queries, scores, strict=True):
+                    np.vecdot(block, single_query, out=query_scores[part])
 
-    if len(matrix) < LARGE or len(queries) > FEW:
-        multiply(0, len(matrix))
+    if len(matrix) < LARGE or len(queries) > MAX_THREADED_QUERIES:
+        multiply_rows(0, len(matrix))
     else:
-        _in_threads(multiply, len(matrix))
+        _in_threads(multiply_rows, len(matrix))
     return scores[0] if query.ndim == 1 else scores.T
 
 
-def _in_threads(multiply: Callable[[int, int], None], rows: int) -> None:
-    """Calls a function with the first and last row of a part, in a thread for each core."""
+def _in_threads(multiply_rows: Callable[[int, int], None], rows: int) -> None:
+    """Call a function with the bounds of a range of rows, in a thread for each core."""
     count = os.cpu_count() or 1
     bounds = np.linspace(0, rows, count + 1).astype(int).tolist()
     with ThreadPoolExecutor(count) as threads:
-        list(threads.map(multiply, bounds[:-1], bounds[1:]))
+        list(threads.map(multiply_rows, bounds[:-1], bounds[1:]))
 
 
-def widened(rows: np.ndarray, target: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "R d"]:
-    """Rows of float16 or int8 in float32, in the target's memory; of float32 as they are."""
+def to_float32(rows: np.ndarray, target: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "R d"]:
+    """Convert rows of float16 or int8 to float32 in the target's memory; return float32 rows."""
     if rows.dtype == np.float32:
         return np.asarray(rows)
     if rows.dtype == np.float16:
-        # Many times as fast as NumPy's own conversion: sign and number are moved to where they
-        # stand in float32, and the difference of the exponents' offsets, 127 - 15, is made good.
+        # Many times as fast as NumPy's own conversion: shift sign, exponent and fraction to their
+        # bits of float32, and multiply by 2^(127 - 15), the difference of the exponents' biases.
         bits = target.view(np.int32)
         np.copyto(bits, np.asarray(rows).view(np.int16), casting="safe")
         bits <<= 13
@@ -193,9 +195,9 @@ def widened(rows: np.ndarray, target: Float[np.ndarray, "R d"]) -> Float[np.ndar
 
 
 class ContentRows(NamedTuple):
-    """Rows of a matrix that belong to contents, one content after the other.
+    """Rows of a matrix that are grouped by content, in order.
 
-    Rows between two contents, and in front of the first, belong to none.
+    There may be unused rows between two contents and before the first.
     """
 
     matrix: Float[np.ndarray, "R d"]
@@ -204,7 +206,7 @@ class ContentRows(NamedTuple):
 
     @classmethod
     def of_counts(cls, matrix: Float[np.ndarray, "R d"], counts: Sequence[int]) -> "ContentRows":
-        """Return rows of contents without any between them, by the number of each content's."""
+        """Return rows of contents without gaps, by the number of rows of each content."""
         ends = np.cumsum(np.asarray(counts, np.int64))
         return cls(matrix, ends - np.asarray(counts, np.int64), ends)
 
@@ -219,30 +221,30 @@ class ContentRows(NamedTuple):
         return np.maximum.reduceat(products, edges, axis=-1)[..., is_content]
 
     def sample(self, count: int) -> Float[np.ndarray, "n d"]:
-        """Return at most so many rows at equal distances, read once from all over the disk."""
+        """Return at most `count` rows at equal distances."""
         ends = np.cumsum(self.ends - self.starts)
         total = int(ends[-1])
         count = min(count, total)
-        wanted = np.arange(count) * total // count
-        content = np.searchsorted(ends, wanted, side="right")
-        return self.matrix[self.ends[content] - (ends[content] - wanted)]
+        sampled = np.arange(count) * total // count
+        content = np.searchsorted(ends, sampled, side="right")
+        return self.matrix[self.ends[content] - (ends[content] - sampled)]
 
-    def best(
+    def find_best(
         self,
-        rounded: "Quantised",
+        quantised: "Quantised",
         query: Float[np.ndarray, " d"],
         count: int,
-        among: Bool[np.ndarray, " V"],
+        allowed: Bool[np.ndarray, " V"],
     ) -> Float[np.ndarray, " V"] | None:
-        """Return the scores of the best contents; see `best`."""
+        """Return the scores of the best contents; see `find_best`."""
         edges, is_content = self._edges()
-        wanted = np.zeros(len(edges), bool)
-        wanted[is_content] = among
-        scores = best(rounded, self.matrix, edges, query, count, wanted)
+        allowed_edges = np.zeros(len(edges), bool)
+        allowed_edges[is_content] = allowed
+        scores = find_best(quantised, self.matrix, edges, query, count, allowed_edges)
         return None if scores is None else scores[is_content]
 
     def _edges(self) -> tuple[Int[np.ndarray, " E"], Bool[np.ndarray, " E"]]:
-        """Return the first rows of all contents and gaps, and which are those of contents."""
+        """Return the first rows of all contents and gaps, and a mask of the contents."""
         before = np.concatenate([[0], self.ends[:-1]])
         edges = np.stack([before, self.starts], -1).reshape(-1)
         keep = np.stack([before < self.starts, np.ones(len(before), bool)], -1).reshape(-1)
@@ -250,40 +252,41 @@ class ContentRows(NamedTuple):
         return edges[keep], is_content[keep]
 
 
-MAX_ROWS = 2**14
-"""Rows that are multiplied again together; so many are copied."""
+MAX_EXACT_ROWS = 2**14
+"""Most rows that are copied to be multiplied again together."""
 
 
 class Quantised(NamedTuple):
-    """Rows that are rounded to int8, mapped from the disk, times a scale in float32."""
+    """Rows that are rounded to int8, each with a scale in float32."""
 
     values: np.ndarray
     scale: Float[np.ndarray, " R"]
     error: Float[np.ndarray, " R"]
-    """The largest error of a product with a unit vector, that of computing it included."""
+    """Bound on the error of a product with a unit vector, including rounding errors."""
 
 
 def quantise(rows: Float[np.ndarray, "R d"]) -> Quantised:
-    """Rounds finite rows of float16 or float32 to the nearest."""
-    wide = widened(rows, np.empty(rows.shape, np.float32))
+    """Round finite rows of float16 or float32 to the nearest values."""
+    wide = to_float32(rows, np.empty(rows.shape, np.float32))
     largest = np.maximum(wide.max(-1), -wide.min(-1))
     scale = np.where(largest > 0, largest, np.float32(1)) / np.float32(127)
     values = np.rint(wide / scale[:, None]).astype(np.int8)
-    rest = widened(values, np.empty(wide.shape, np.float32))
+    rest = to_float32(values, np.empty(wide.shape, np.float32))
     rest *= -scale[:, None]
     rest += wide
     lengths, rests = (np.sqrt(np.vecdot(x, x)) for x in (wide, rest))
-    # A product of d terms in float32 is off by d/2 ulps of the lengths' product at most, and there
-    # are two, one of the values and one of the row as it was.
+    # A float32 product of d terms is off by at most d/2 ulps of the product of the lengths. There
+    # are two such products: with the values and with the original row.
     rounding = np.float32(wide.shape[-1] * 2.0**-23)
     return Quantised(values, scale, rests + rounding * (lengths + rests))
 
 
-def kept(path: Path, matrix: Float[np.ndarray, "R d"]) -> Quantised:
-    """The rounded rows of a matrix, from files beside its own, or else made and written there."""
+def load_quantised(path: Path, matrix: Float[np.ndarray, "R d"]) -> Quantised:
+    """Load the quantised rows of a matrix, or compute and store them in files next to it."""
     count = len(matrix)
-    rounded, beside = path.with_suffix(".int8.npy"), path.with_suffix(".int8-bounds.npy")
-    values, stored = mapped(rounded, matrix.shape, "int8"), mapped(beside, (2, count), "float32")
+    values_path, bounds_path = path.with_suffix(".int8.npy"), path.with_suffix(".int8-bounds.npy")
+    values = load_matrix(values_path, matrix.shape, "int8")
+    stored = load_matrix(bounds_path, (2, count), "float32")
     if values is not None and stored is not None:
         return Quantised(values, *np.array(stored))
     bounds = np.empty((2, count), np.float32)
@@ -293,28 +296,28 @@ def kept(path: Path, matrix: Float[np.ndarray, "R d"]) -> Quantised:
             part = slice(start, start + ROWS_AT_ONCE)
             values[part], bounds[0, part], bounds[1, part] = quantise(matrix[part])
 
-    values = written(rounded, matrix.shape, "int8", fill)
-    written(beside, bounds.shape, "float32", lambda target: np.copyto(target, bounds))
+    values = write_matrix(values_path, matrix.shape, "int8", fill)
+    write_matrix(bounds_path, bounds.shape, "float32", lambda target: np.copyto(target, bounds))
     return Quantised(values, *bounds)
 
 
-def made(
-    path: Path, shape: tuple[int, int], make: Callable[[], np.ndarray]
+def load_or_compute(
+    path: Path, shape: tuple[int, int], compute: Callable[[], np.ndarray]
 ) -> Float[np.ndarray, "R d"]:
-    """A float32 matrix from a file, or made and kept there."""
-    kept = mapped(path, shape, "float32")
-    if kept is None:
-        own = make()  # before a file is begun: it may fail
-        kept = written(path, shape, "float32", lambda target: np.copyto(target, own))
-    return np.asarray(kept)
+    """Load a float32 matrix, or compute and store it."""
+    matrix = load_matrix(path, shape, "float32")
+    if matrix is None:
+        computed = compute()  # before the file is opened, because it may fail
+        matrix = write_matrix(path, shape, "float32", lambda target: np.copyto(target, computed))
+    return np.asarray(matrix)
 
 
-def rounded_products(
+def multiply_quantised(
     rows: Quantised, query: Float[np.ndarray, "*Q d"]
 ) -> tuple[Float[np.ndarray, "R *Q"], Float[np.ndarray, "R *Q"]]:
-    """Products of rounded rows and a query, or several, and how far off each is at most; float32.
+    """Return approximate products of quantised rows and one query or several, and error bounds.
 
-    The query is rounded to s (a + b / 254), a and b of int8: products of these are exact.
+    The query is rounded to s (a + b / 254), with a and b of int8: their products are exact.
     """
     cdist = optional("numkong", "search").cdist
     queries = query.reshape(-1, query.shape[-1]).astype(np.float64)
@@ -326,74 +329,82 @@ def rounded_products(
     both = np.concatenate([coarse, fine]).astype(np.int8)
     scores = np.empty((len(rows.values), len(queries)), np.float32)
 
-    def multiply(first: int, last: int) -> None:
+    def multiply_rows(first: int, last: int) -> None:
         for start in range(first, last, ROWS_AT_ONCE):
             part = slice(start, min(start + ROWS_AT_ONCE, last))
-            found = np.asarray(cdist(rows.values[part], both, "dot"))
-            whole = found[:, : len(queries)] + found[:, len(queries) :] / 254
-            scores[part] = whole * step[:, 0] * rows.scale[part, None]
+            products = np.asarray(cdist(rows.values[part], both, "dot"))
+            sums = products[:, : len(queries)] + products[:, len(queries) :] / 254
+            scores[part] = sums * step[:, 0] * rows.scale[part, None]
 
-    _in_threads(multiply, len(scores))
+    _in_threads(multiply_rows, len(scores))
     length = np.linalg.norm(queries, axis=-1) * (1 + 1e-6)
-    # No number of a row that was rounded is above 127 times its scale.
+    # No value of a quantised row exceeds 127 times its scale.
     reach = rows.error[:, None] * length.astype(np.float32)
     reach += rows.scale[:, None] * (127 * rest).astype(np.float32)
     return scores.reshape(-1, *query.shape[:-1]), reach.reshape(-1, *query.shape[:-1])
 
 
-def best(
+def find_best(
     rows: Quantised,
     matrix: Float[np.ndarray, "R d"],
     starts: Int[np.ndarray, " V"],
     query: Float[np.ndarray, " d"],
     count: int,
-    among: Bool[np.ndarray, " V"],
+    allowed: Bool[np.ndarray, " V"],
 ) -> Float[np.ndarray, " V"] | None:
-    """Scores of the best videos: the largest product of each that may be among the best `count`.
+    """Return the largest product of each video that may be one of the best.
 
-    Exact for those that are, all that are as good as the last of them included; -inf for the others
-    and those that are not asked for (`among`). `starts` has the first row of each video, rising.
-    None where so many rows would have to be multiplied again that all can be.
+    Args:
+      rows: the quantised rows.
+      matrix: the original rows.
+      starts: the first row of each video, rising.
+      query: the query.
+      count: number of videos to find.
+      allowed: the videos that may be found.
+
+    Returns:
+      Exact scores of the best `count` allowed videos and of all that equal the last one; -inf for
+      videos that cannot be one of them. None if the bounds exclude too few rows to save time.
     """
-    if not 0 < count < np.count_nonzero(among):
+    if not 0 < count < np.count_nonzero(allowed):
         return None
-    scores, reach = rounded_products(rows, query)
-    least = np.maximum.reduceat(scores - reach, starts)[among]
-    threshold = np.partition(least, -count)[-count]
+    scores, reach = multiply_quantised(rows, query)
+    lower = np.maximum.reduceat(scores - reach, starts)[allowed]
+    threshold = np.partition(lower, -count)[-count]
     scores += reach
-    chosen = np.flatnonzero(scores >= threshold)
-    videos = np.searchsorted(starts, chosen, side="right") - 1
-    asked = among[videos]
-    chosen, videos = chosen[asked], videos[asked]
-    if len(chosen) > len(matrix) // 8:
+    candidates = np.flatnonzero(scores >= threshold)
+    videos = np.searchsorted(starts, candidates, side="right") - 1
+    is_allowed = allowed[videos]
+    candidates, videos = candidates[is_allowed], videos[is_allowed]
+    if len(candidates) > len(matrix) // 8:
         return None
     maxima = np.full(len(starts), -np.inf, np.float32)
-    for start in range(0, len(chosen), MAX_ROWS):
-        part = slice(start, start + MAX_ROWS)
-        np.maximum.at(maxima, videos[part], _exact(matrix[chosen[part]], query))
+    for start in range(0, len(candidates), MAX_EXACT_ROWS):
+        part = slice(start, start + MAX_EXACT_ROWS)
+        np.maximum.at(maxima, videos[part], _exact(matrix[candidates[part]], query))
     return maxima
 
 
-def above(
+def find_above(
     rows: Quantised | None,
     matrix: Float[np.ndarray, "R d"],
     query: Float[np.ndarray, " d"],
-    level: float,
+    threshold: float,
 ) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """The rows whose products with a query are above a level, exactly those, and the products."""
+    """Return the rows whose products with a query exceed a threshold, and the products."""
     if rows is None:
-        scores = products(matrix, query)
-        chosen = np.flatnonzero(scores > level)
-        return chosen, scores[chosen]
-    about, reach = rounded_products(rows, query)
-    chosen = np.flatnonzero(about + reach > level)
-    bounds = range(0, len(chosen), MAX_ROWS)
-    parts = [_exact(matrix[chosen[start : start + MAX_ROWS]], query) for start in bounds]
+        scores = multiply(matrix, query)
+        candidates = np.flatnonzero(scores > threshold)
+        return candidates, scores[candidates]
+    estimates, reach = multiply_quantised(rows, query)
+    candidates = np.flatnonzero(estimates + reach > threshold)
+    bounds = range(0, len(candidates), MAX_EXACT_ROWS)
+    parts = [_exact(matrix[candidates[start : start + MAX_EXACT_ROWS]], query) for start in bounds]
     exact = np.concatenate([np.empty(0, np.float32), *parts])
-    return chosen[exact > level], exact[exact > level]
+    return candidates[exact > threshold], exact[exact > threshold]
 
 
 def _exact(rows: Float[np.ndarray, "n d"], query: Float[np.ndarray, " d"]) -> np.ndarray:
-    """Products row by row: equal rows have equal ones, wherever they stand."""
-    exact: np.ndarray = np.vecdot(widened(rows, np.empty(rows.shape, np.float32)), query)
+    """Return the products row by row, so that equal rows have equal products."""
+    exact: np.ndarray = np.vecdot(to_float32(rows, np.empty(rows.shape, np.float32)), query)
     return exact

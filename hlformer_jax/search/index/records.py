@@ -1,4 +1,4 @@
-"""Values that an index holds: stamps of files, records of videos, facts of the encoder, thresholds.
+"""Values that an index stores: stamps, records of videos, facts of the encoder, thresholds.
 
 Every value is checked before it is written, by the rules that its reader applies.
 """
@@ -19,7 +19,7 @@ from hlformer_jax.errors import SearchError
 MAX_TIME_NS = 2**63 - 1
 """Largest time of a file, in nanoseconds since the epoch: 11 April 2262."""
 
-MAX_BYTES = 2**48 - 1
+MAX_FILE_BYTES = 2**48 - 1
 """Largest size of a file: 256 TiB."""
 
 MAX_SECONDS = 2**40
@@ -46,7 +46,7 @@ class Stamp(NamedTuple):
     changed_ns: int  # of its content, its name or its rights
 
     @classmethod
-    def of(cls, status: os.stat_result) -> "Stamp":
+    def from_status(cls, status: os.stat_result) -> "Stamp":
         """Return the stamp of a file from its status."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns).clipped()
 
@@ -57,11 +57,11 @@ class Stamp(NamedTuple):
 
 
 UNKNOWN_STAMP = Stamp(0, 0, 0)
-"""Stamp of a file whose content must be looked at again."""
+"""Stamp of a file that must be read again."""
 
 
 class ArraysError(SearchError):
-    """Embeddings that no index holds: not finite, or of a wrong shape."""
+    """Embeddings are not finite or have a wrong shape."""
 
 
 class VideoArrays(NamedTuple):
@@ -70,8 +70,8 @@ class VideoArrays(NamedTuple):
     times: Float[np.ndarray, " F"]  # of the frames, float64, rising
     vectors: Float[np.ndarray, "F d"]  # unit vectors of the frames, float16
     duration: float  # of the video, in seconds
-    warning: str = ""  # what of the video could not be used, in one line
-    recorded: float = 0.0  # when, seconds since the epoch; 0 where the file does not say
+    warning: str = ""  # a line about parts of the video that could not be used
+    recorded: float = 0.0  # time of recording, seconds since the epoch; 0 if unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ class EncoderFacts:
     places: tuple[str, ...] = ()  # hub id or folders; the first that exists is loaded
 
     @classmethod
-    def of(cls, encoder: Encoder, places: tuple[str, ...] = ()) -> "EncoderFacts":
+    def from_encoder(cls, encoder: Encoder, places: tuple[str, ...] = ()) -> "EncoderFacts":
         """Return the facts of an encoder of `hlformer_jax.encoders`."""
         facts = encoder.name, encoder.fingerprint, encoder.preprocessing, int(encoder.width)
         return cls(*facts, places)
@@ -100,7 +100,7 @@ class EncoderFacts:
 class Record:
     """The record of one path.
 
-    The last fields describe its content, and have their defaults where indexing failed.
+    The last fields describe its content; they have their defaults if indexing failed.
     """
 
     id: str  # 16 hexadecimal digits, unique in the index
@@ -109,10 +109,10 @@ class Record:
     modified_ns: int
     changed_ns: int
     state: str  # `INDEXED` or `FAILED`
-    reason: str = ""  # why it failed, or a warning about what of it could not be used
+    reason: str = ""  # why it failed, or a warning about parts that could not be used
     duration: float = 0.0  # seconds
     frames: int = 0
-    recorded: float = 0.0  # when, seconds since the epoch; 0 where the video does not say
+    recorded: float = 0.0  # time of recording, seconds since the epoch; 0 if unknown
 
     @property
     def indexed(self) -> bool:
@@ -129,10 +129,10 @@ class Record:
 class Threshold:
     """A match threshold that captions have calibrated; see `evaluation`."""
 
-    above: float  # the score, above the centre of a query
+    margin: float  # the score, above the baseline of a query
     false_alarms: float  # percent
     captions: int
-    frames: int  # of the archive then
+    frames: int  # of the archive at the time of calibration
 
 
 class Entry(NamedTuple):
@@ -144,17 +144,17 @@ class Entry(NamedTuple):
     path: Path  # absolute
     size: int  # bytes
     modified: float  # time of its last modification, seconds since the epoch
-    duration: float  # seconds; 0 where it failed
+    duration: float  # seconds; 0 if it failed
     frames: int  # that were encoded
-    state: str  # "indexed", "failed", or "offline" where its file cannot be reached
-    reason: str  # why it failed, or what of it could not be used; "" where all is well
-    recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
+    state: str  # "indexed", "failed", or "offline" if its file cannot be reached
+    reason: str  # why it failed, or which parts could not be used; else ""
+    recorded: float = 0.0  # seconds since the epoch; 0 if unknown
     tags: tuple[str, ...] = ()  # sorted; FAVOURITE is one
-    content: str = ""  # content hash; "" where it could not be read
+    content: str = ""  # content hash; "" if it could not be read
 
     @property
     def date(self) -> float:
-        """When it was recorded or else last modified, seconds since the epoch."""
+        """Time of its recording, or else of its last modification, in seconds since the epoch."""
         return self.recorded or self.modified
 
     @property
@@ -166,8 +166,8 @@ class Entry(NamedTuple):
 def split_name(video: str) -> tuple[str, str]:
     """Split the name of a video into its root and the path below that.
 
-    A video of the first root is named by its path below it. A video of a further root is named by
-    the root's name, two slashes, which no path has, and its path below that root.
+    The name of a video is its path below its root. For a further root, it begins with the name of
+    the root and two slashes, which no path contains.
     """
     root, _, path = video.rpartition("//")
     return root, path
@@ -179,43 +179,43 @@ def join_name(root: str, path: str) -> str:
 
 
 def check_arrays(arrays: VideoArrays, width: int) -> None:
-    """Refuse what cannot be the embeddings of a video.
+    """Check that arrays can be the embeddings of a video.
 
     Raises:
-      ArraysError: naming the first field that is wrong.
+      ArraysError: if they cannot; it names the first wrong field.
     """
     frames = len(arrays.times)
     shapes = {"times": (np.float64, (frames,)), "vectors": (np.float16, (frames, width))}
     for name, (dtype, shape) in shapes.items():
         array = getattr(arrays, name)
         if array.dtype != dtype or array.shape != shape or not np.isfinite(array).all():
-            raise ArraysError(f"its {name} cannot be kept: not finite, or of a wrong shape")
+            raise ArraysError(f"its {name} cannot be stored: not finite, or of a wrong shape")
     if not frames:
         raise ArraysError("it has no frames")
     if not 0 <= arrays.duration < MAX_SECONDS:
-        raise ArraysError(f"its duration cannot be kept: {arrays.duration} seconds")
+        raise ArraysError(f"its duration cannot be stored: {arrays.duration} seconds")
     if not abs(arrays.recorded) < MAX_SECONDS:
-        raise ArraysError(f"its date of recording cannot be kept: {arrays.recorded}")
+        raise ArraysError(f"its date of recording cannot be stored: {arrays.recorded}")
 
 
 def check_record(name: str, record: Record) -> None:
-    """Refuse a record that no index writes.
+    """Check that a record can be written.
 
     Raises:
-      ValueError: naming the video.
+      ValueError: if it cannot; it names the video.
     """
     path = PurePosixPath(name)
     counts = record.size, record.frames
-    good = (
+    is_valid = (
         name not in ("", ".") and "\0" not in name and not path.is_absolute()
         and ".." not in path.parts
         and _ID.fullmatch(record.id)
         and (not record.content or CONTENT_HASH.fullmatch(record.content))
         and record.state in (INDEXED, FAILED)
-        and min(counts) >= 0 and max(counts) <= MAX_BYTES
+        and min(counts) >= 0 and max(counts) <= MAX_FILE_BYTES
         and 0 <= record.duration < MAX_SECONDS and abs(record.recorded) < MAX_SECONDS
         and record.stamp == record.stamp.clipped()
         and (not record.indexed or record.content)
     )  # fmt: skip
-    if not good:
+    if not is_valid:
         raise ValueError(f"the record of {name[:80]!r}")

@@ -1,4 +1,4 @@
-"""Changes of an index. `Index.writing` gives a writer for a transaction."""
+"""Changes of an index: `Index.writing` yields a writer for one transaction."""
 
 import dataclasses
 import hashlib
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from hlformer_jax.search.index.index import Index
 
 DEAD_SHARE = 0.25
-"""Share of the rows without a content above which the others are copied to another file."""
+"""Share of dead rows above which the rows in use are copied to new files."""
 
 FAVOURITE = "favourite"
-"""The tag that the page's star gives."""
+"""Tag of the videos with a star on the page."""
 
 
 class Writer:
-    """One transaction on an index. What it changes is seen by others once the block has ended."""
+    """One transaction on an index; others see its changes when the block has ended."""
 
     def __init__(self, index: "Index", connection: sqlite3.Connection) -> None:
         """Take the index and its connection, in a transaction."""
         self._index, self._connection = index, connection
-        self.unused: set[str] = set()  # contents whose files may go once this is committed
+        self.unused: set[str] = set()  # contents whose files can be deleted after the commit
 
     def execute(self, statement: str, *values: Any) -> list[Any]:
-        """Execute a statement of SQL, and return the rows that it gives."""
+        """Execute an SQL statement, and return its rows."""
         return self._connection.execute(statement, values).fetchall()
 
     # Videos
@@ -78,7 +78,7 @@ class Writer:
             self.record(name, content, stamp)
 
     def record(self, name: str, content: str, stamp: Stamp) -> None:
-        """Record a path of a content whose embeddings are kept."""
+        """Record a path of a content that has embeddings."""
         self._put(name, Record(self._id(name, content), content, *stamp, INDEXED))
 
     def record_failure(self, name: str, content: str, stamp: Stamp, reason: str) -> None:
@@ -98,14 +98,14 @@ class Writer:
         self.execute("DELETE FROM paths WHERE root = ? AND path = ?", *_key(name))
 
     def forget(self, names: Collection[str]) -> None:
-        """Forget paths, and the embeddings that no other path has."""
+        """Forget paths, and the embeddings of contents without another path."""
         contents = {record.content for name in names if (record := self._index.record(name))}
         for name in names:
             self.drop(name)
         self.discard_unused(contents)
 
     def discard_unused(self, contents: Collection[str] | None = None) -> None:
-        """Remove the embeddings, of these contents or of all, that no path has."""
+        """Remove the embeddings of contents without a path; of all contents by default."""
         unused = {
             content
             for [content] in self.execute(
@@ -121,18 +121,18 @@ class Writer:
         self.unused |= unused
 
     def remove(self, videos: Collection[str]) -> int:
-        """Take videos out until they are added again, and further roots; the files stay.
+        """Remove videos and further roots until they are added again; their files are kept.
 
-        A video stays out under its path, and under any other that its content is moved to.
+        A removed video stays removed if its file is moved.
 
         Args:
           videos: paths or ids of videos, or the paths of further roots.
 
         Returns:
-          The number of videos that were taken out.
+          The number of removed videos.
 
         Raises:
-          SearchError: when one is not in the index.
+          SearchError: if one is not in the index.
         """
         places = {video: os.path.abspath(video) for video in videos}
         further = {str(path): name for name, path in self._index.roots.items() if name}
@@ -156,7 +156,7 @@ class Writer:
         self.execute("INSERT OR REPLACE INTO exclusions VALUES (?, ?, ?)", *_key(name), content)
 
     def include(self, name: str, content: str = "") -> None:
-        """Forget that a path was removed, and its content where that is gone from other paths."""
+        """Forget that a path was removed, and missing removed paths of its content."""
         excluded = self._index.excluded
         content = content or excluded.get(name, "")
         names = [path for path, removed in excluded.items() if content and removed == content]
@@ -164,7 +164,7 @@ class Writer:
         self._delete_exclusions({name, *missing})
 
     def keeps_out(self, name: str, content: str) -> bool:
-        """Exclude a path too if its content was removed before; return whether it was.
+        """Exclude a path if its content was removed before, and return whether it was.
 
         A copy of a removed video is not excluded if another path of that content is in the index.
         """
@@ -174,7 +174,7 @@ class Writer:
             return False
         moved = [
             path for path in removed
-            if self._index.is_there(split_name(path)[0])
+            if self._index.is_available(split_name(path)[0])
             and files.is_gone(self._index.path(path))
         ]  # fmt: skip
         if not moved and self._index.paths(content):
@@ -186,7 +186,7 @@ class Writer:
         return True
 
     def compact(self) -> None:
-        """Copy the rows in use to a file of their own, if more than a quarter is dead."""
+        """Copy the rows in use to new files, if more than a quarter of the rows is dead."""
         rows = self.execute(
             "SELECT hash, first_row, frames, checksum, rounded_checksum FROM contents"
             " ORDER BY first_row"
@@ -199,7 +199,9 @@ class Writer:
         if end - used <= DEAD_SHARE * end:
             return
         firsts = self._index.embeddings.compact(generation, spans)
-        for (content, *_), first in zip(rows, firsts, strict=True):  # downwards, so unique
+        for (content, *_), first in zip(
+            rows, firsts, strict=True
+        ):  # only smaller values, so they stay unique
             self.execute("UPDATE contents SET first_row = ? WHERE hash = ?", first, content)
         self._connection.executemany(
             "UPDATE settings SET value = ? WHERE name = ?",
@@ -211,7 +213,7 @@ class Writer:
             self.execute("DELETE FROM exclusions WHERE root = ? AND path = ?", *_key(name))
 
     def _put(self, name: str, record: Record) -> None:
-        """Record a path. Tags follow it to another content, which may have its own."""
+        """Record a path. A new content without tags inherits the tags of the old one."""
         check_record(name, record)
         before = self._index.record(name)
         if before is not None and record.content and before.content != record.content:
@@ -231,7 +233,7 @@ class Writer:
         )  # fmt: skip
 
     def _id(self, name: str, content: str) -> str:
-        """Return the id of a path: its content's, or where that is taken, one of both."""
+        """Return the id of a path: from its content, or if that is taken, from content and path."""
         before = self._index.record(name)
         if before is not None and content and before.content == content:
             return before.id
@@ -249,20 +251,20 @@ class Writer:
     # Tags, roots and settings
 
     def tag(self, names: Iterable[str], add: Iterable[str] = (), drop: Iterable[str] = ()) -> None:
-        """Give tags to videos and take others from them.
+        """Add tags to videos, and remove others.
 
-        Videos of equal content share their tags, in which no letter's case counts. They stay when a
-        video moves, is replaced at its path, or is removed and added again.
+        Tags belong to contents and ignore case. They are kept when a video is moved, replaced at
+        its path, or removed and added again.
 
         Raises:
-          SearchError: when a text is not a tag, or a video could not be read.
+          SearchError: if a text is not a tag, or a video could not be read.
         """
         new = {tag_key(text): _tag(text) for text in add}
         dropped = {tag_key(_tag(text)) for text in drop}
         for name in names:
             record = self._index.record(name)
             if record is None or not record.content:
-                raise SearchError(f"{name} could not be read, and is not tagged")
+                raise SearchError(f"{name} could not be read and cannot be tagged")
             for key, tag in new.items():
                 self.execute(
                     "INSERT OR REPLACE INTO tags VALUES (?, ?, ?)", record.content, key, tag
@@ -271,7 +273,7 @@ class Writer:
                 self.execute("DELETE FROM tags WHERE content = ? AND key = ?", record.content, key)
 
     def add_root(self, folder: Path) -> str:
-        """Record a further root, of an absolute path; return its name."""
+        """Record a further root by its absolute path; return its name."""
         self._index.check_root(folder)
         roots = self._index.roots
         name = base = folder.name or "root"
@@ -293,11 +295,11 @@ class Writer:
         self.execute("UPDATE settings SET value = ? WHERE name = 'checkpoint'", os.fsencode(run))
 
     def set_thresholds(self, thresholds: Mapping[str, Threshold]) -> None:
-        """Record the calibrated match thresholds of rankers, in place of those before."""
+        """Replace the calibrated match thresholds of all rankers."""
         self.execute("DELETE FROM thresholds")
         for ranker, threshold in thresholds.items():
             if not (
-                abs(threshold.above) < 2**40
+                abs(threshold.margin) < 2**40
                 and 0 < threshold.false_alarms < 100
                 and min(threshold.captions, threshold.frames) > 0
             ):
@@ -314,7 +316,7 @@ def _key(name: str) -> tuple[bytes, bytes]:
 
 
 def _tag(text: str) -> str:
-    """Return a tag as it is kept: one line, single spaces, letters and accents as one."""
+    """Normalise a tag: one line, single spaces, composed Unicode."""
     tag = unicodedata.normalize("NFC", " ".join(text.split()))
     if not (tag.isprintable() and 0 < len(tag) <= 100):
         raise SearchError(f"{text[:100]!r} is not a tag: give 1 to 100 letters")
@@ -322,6 +324,6 @@ def _tag(text: str) -> str:
 
 
 def tag_key(tag: str) -> str:
-    """Return the form by which tags are compared: without case, letters and accents as one."""
+    """Return the form by which tags are compared: without case, in composed Unicode."""
     folded = unicodedata.normalize("NFC", " ".join(tag.split())).casefold()
     return unicodedata.normalize("NFC", folded)

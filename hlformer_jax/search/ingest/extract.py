@@ -31,7 +31,7 @@ from hlformer_jax.lazy import optional
 from hlformer_jax.search import signals
 from hlformer_jax.search.index import Index, Record, Stamp, VideoArrays, Writer, split_name
 from hlformer_jax.search.index.records import (
-    MAX_BYTES,
+    MAX_FILE_BYTES,
     MAX_SECONDS,
     MAX_TIME_NS,
     UNKNOWN_STAMP,
@@ -328,7 +328,7 @@ class _Run:
             if name in self._there:
                 continue
             if not record.indexed:
-                there = self.index.is_there(split_name(name)[0])
+                there = self.index.is_available(split_name(name)[0])
                 if not there or not is_gone(self.index.path(name)):  # its folder was not listed
                     continue
                 with self.index.writing() as writer:
@@ -371,7 +371,7 @@ class _Run:
         path = self.index.path(name)
         try:
             status = path.stat()
-            file = _File(name, Stamp.of(status))
+            file = _File(name, Stamp.from_status(status))
             if record and record.stamp == file.stamp:
                 if record.indexed and self._is_kept(record.content):
                     self._count["unchanged"] += 1
@@ -382,8 +382,8 @@ class _Run:
             if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
                 self._fail(file, "", "is a pipe, socket or device")
                 return None
-            if status.st_size > MAX_BYTES:
-                self._fail(_File(name, UNKNOWN_STAMP), "", f"has more than {MAX_BYTES} bytes")
+            if status.st_size > MAX_FILE_BYTES:
+                self._fail(_File(name, UNKNOWN_STAMP), "", f"has more than {MAX_FILE_BYTES} bytes")
                 return None
             if max(status.st_mtime_ns, status.st_ctime_ns) > MAX_TIME_NS:
                 self.report(f"{printable(name)}: its date is after 2262: kept as 2262-04-11")
@@ -428,7 +428,7 @@ class _Run:
         for other in sorted(self.index.paths(content)):
             record = self.index.record(other)
             if other not in self._there and record is not None and record.indexed:
-                away = not self.index.is_there(split_name(other)[0])  # it may come back
+                away = not self.index.is_available(split_name(other)[0])  # it may come back
                 if not away and is_gone(self.index.path(other)):
                     writer.move(other, name)
                     return
@@ -441,7 +441,7 @@ class _Run:
                 try:
                     self.index.read(content)
                 except DamagedError as error:
-                    self.report(f"{str(error).partition(': index')[0]}: they are made anew")
+                    self.report(f"{str(error).partition(': index')[0]}: they are computed anew")
                     self._whole[content] = False
         return self._whole[content]
 
@@ -559,6 +559,6 @@ def _name(path: Path, index: Index) -> str:
 
 def _changed(path: Path, file: _File) -> bool:
     try:
-        return Stamp.of(path.stat()) != file.stamp
+        return Stamp.from_status(path.stat()) != file.stamp
     except OSError:
         return True

@@ -18,7 +18,7 @@ from typing import Any
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import UserError
 from hlformer_jax.lazy import optional
-from hlformer_jax.search.index import Index, LockedError, Record, Stamp, absent, split_name
+from hlformer_jax.search.index import Index, LockedError, Record, Stamp, find_missing, split_name
 from hlformer_jax.search.index.database import check_exists
 from hlformer_jax.search.ingest.decoding import Video
 from hlformer_jax.search.ingest.extract import index_folder, real_video
@@ -219,7 +219,7 @@ class Follower:
     def _report_roots(self, index: Index) -> None:
         """Report the roots that went offline or came back."""
         roots = index.roots
-        offline = {name for name in roots if not index.is_there(name)}
+        offline = {name for name in roots if not index.is_available(name)}
         for name in sorted(offline ^ self._offline_roots):
             state = "is offline: its videos are kept" if name in offline else "is online again"
             self._report(f"{roots.get(name, name)} {state}")
@@ -245,7 +245,7 @@ class Follower:
 
 
 def _online_roots(index: Index) -> dict[str, Path]:
-    return {name: root for name, root in index.roots.items() if index.is_there(name)}
+    return {name: root for name, root in index.roots.items() if index.is_available(name)}
 
 
 def _changed_stamps(index: Index, video: Video, attempted: Mapping[str, Stamp]) -> dict[str, Stamp]:
@@ -259,7 +259,7 @@ def _changed_stamps(index: Index, video: Video, attempted: Mapping[str, Stamp]) 
                 if path is None or path in excluded or index_path in file.parents:
                     continue
                 with contextlib.suppress(OSError):
-                    stamp = Stamp.of(file.stat())
+                    stamp = Stamp.from_status(file.stat())
                     record = records.get(path)
                     if stamp != attempted.get(path) and (record is None or record.stamp != stamp):
                         stamps[path] = stamp
@@ -273,7 +273,7 @@ def _offline_videos(index: Index, offline_roots: Collection[str]) -> set[str]:
         for path, record in index.videos.items()
         if record.indexed and split_name(path)[0] not in offline_roots
     ]
-    return absent({path: index.path(path) for path in paths})
+    return find_missing({path: index.path(path) for path in paths})
 
 
 def _describe_changes(before: Mapping[str, Record], after: Mapping[str, Record]) -> Iterator[str]:

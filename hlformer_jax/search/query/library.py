@@ -21,7 +21,7 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.search.encoder import reload_encoder
-from hlformer_jax.search.index import Entry, Index, Record, absent, split_name
+from hlformer_jax.search.index import Entry, Index, Record, find_missing, split_name
 from hlformer_jax.search.query import filters, fusion, pictures
 from hlformer_jax.search.query.fusion import Ranking
 from hlformer_jax.search.query.query import Query
@@ -81,7 +81,7 @@ class _Snapshot:
         positions = range(len(self.videos)) if everything else sorted(self.missing)
         names = {self.videos[position].video: position for position in positions}
         paths = {name: self.videos[position].path for name, position in names.items()}
-        self.missing = {names[name] for name in absent(paths)}
+        self.missing = {names[name] for name in find_missing(paths)}
 
     def scope(self, passing: Bool[np.ndarray, " V"]) -> Scope:
         """Return the videos that pass filters, have a file, and are not damaged."""
@@ -163,7 +163,7 @@ class Library:
     def videos(self) -> list[Entry]:
         """Return all videos of the index, failed ones too, in the order of their paths."""
         entries = list(self._listed().values())
-        missing = absent({entry.video: entry.path for entry in entries})
+        missing = find_missing({entry.video: entry.path for entry in entries})
         return [
             entry if entry.state == "failed" else
             entry._replace(state="offline" if entry.video in missing else "indexed")
@@ -200,7 +200,7 @@ class Library:
         with index.writing() as writer:
             name = index.name_of(id)
             writer.tag([name], add, drop)
-            return index.tags_of(name)
+            return index.tags_of_video(name)
 
     def status(self) -> dict[str, Any]:
         """Return what the index holds (see `Index.summary`), and the name of the ranker."""

@@ -86,7 +86,7 @@ def open_video(library: Library, id: str) -> VideoFile:
             raise HTTPException(410, line) from None
         line = f"{entry.video} cannot be read ({error.strerror}): is its disk failing?"
         raise HTTPException(422, line) from None
-    stamp, recorded = Stamp.of(file.status), (entry.size, entry.modified)
+    stamp, recorded = Stamp.from_status(file.status), (entry.size, entry.modified)
     is_regular = stat.S_ISREG(file.status.st_mode)
     if not is_regular or recorded != (stamp.size, stamp.modified_ns / 1e9):
         line = f"{entry.video} has changed since it was indexed: index the folder again"

@@ -162,7 +162,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
     tools.add_tool(search)
     tools.add_tool(show, structured_output=False)
     if clips is not None:
-        if (inside := database.index_around(clips)) is not None:
+        if (inside := database.find_enclosing_index(clips)) is not None:
             raise files.OutputError(f"{clips} is inside the index {inside}: choose another folder")
         files.check_directory(clips)
         tools.add_tool(cut)

@@ -96,7 +96,7 @@ def roots(index: Index) -> dict[str, Any]:
             count["videos" if record.indexed else "failed"] += 1
     return {
         "roots": [
-            {"name": name, "path": str(root), "available": index.is_there(name)} | counts[name]
+            {"name": name, "path": str(root), "available": index.is_available(name)} | counts[name]
             for name, root in index.roots.items()
         ]
     }

@@ -32,7 +32,7 @@ class Intervals(NamedTuple):
     ) -> Float[np.ndarray, " F"]:
         """Return the product of a query and the interval that holds each frame."""
         holder = np.searchsorted(self.starts, times, side="right") - 1
-        return packed.products(self.embeddings, query)[np.maximum(holder, 0)]
+        return packed.multiply(self.embeddings, query)[np.maximum(holder, 0)]
 
 
 def compute(arrays: VideoArrays) -> Intervals:
@@ -55,10 +55,10 @@ def rows(index: Index, contents: Sequence[str]) -> tuple[np.ndarray, list[int], 
     path = index.directory / "packed" / f"segments-{digest}.npy"
     counts_path = path.with_suffix(".counts.npy")
     width = index.encoder.width
-    stored = packed.mapped(counts_path, (1, len(contents)), "float32")
+    stored = packed.load_matrix(counts_path, (1, len(contents)), "float32")
     if stored is not None:
         counts = stored[0].astype(int).tolist()
-        if (matrix := packed.mapped(path, (sum(counts), width), "float32")) is not None:
+        if (matrix := packed.load_matrix(path, (sum(counts), width), "float32")) is not None:
             return matrix, counts, path
     parts: list[np.ndarray] = []
     damaged: dict[str, str] = {}
@@ -71,8 +71,8 @@ def rows(index: Index, contents: Sequence[str]) -> tuple[np.ndarray, list[int], 
         raise DamagedError.of(damaged)
     counts = [len(part) for part in parts]
     with contextlib.suppress(OSError):  # those of the index as it was before
-        for outdated in packed.own_files(index.directory, "segments-"):
+        for outdated in packed.list_files(index.directory, "segments-"):
             outdated.unlink(missing_ok=True)
-    matrix = packed.made(path, (sum(counts), width), lambda: np.concatenate(parts))
-    packed.made(counts_path, (1, len(counts)), lambda: np.asarray([counts], np.float32))
+    matrix = packed.load_or_compute(path, (sum(counts), width), lambda: np.concatenate(parts))
+    packed.load_or_compute(counts_path, (1, len(counts)), lambda: np.asarray([counts], np.float32))
     return matrix, counts, path

@@ -173,7 +173,7 @@ def bank(index: Index, encoder: Encoder | None) -> Float[np.ndarray, "Q d"]:
         assert encoder is not None
         return np.asarray(encoder.encode_texts(list(BANK)), np.float32)
 
-    return packed.made(path, (len(BANK), index.encoder.width), encode)
+    return packed.load_or_compute(path, (len(BANK), index.encoder.width), encode)
 
 
 def sampled(matrix: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "n d"]:
@@ -249,7 +249,7 @@ class Untrained:
         if self.count >= packed.LARGE and self.top == 1 and not normalise:
             self._rounded = (
                 index.rounded_frames(contents) if self.of_frames
-                else packed.kept(path, self._rows.matrix)
+                else packed.load_quantised(path, self._rows.matrix)
             )  # fmt: skip
         self._bias = np.zeros(len(records), np.float32)
         if normalise:
@@ -257,10 +257,10 @@ class Untrained:
             digest = hashlib.sha256(made_of.encode()).hexdigest()[:32]
             bias_path = index.directory / "packed" / f"bias-{digest}.{name.replace('_', '-')}.npy"
             with contextlib.suppress(OSError):  # those of the index as it was before
-                for other in packed.own_files(index.directory, "bias-"):
+                for other in packed.list_files(index.directory, "bias-"):
                     if other.name.endswith(bias_path.suffixes[0] + ".npy") and other != bias_path:
                         other.unlink(missing_ok=True)
-            self._bias = packed.made(
+            self._bias = packed.load_or_compute(
                 bias_path, (1, len(records)), lambda: self._biases(bank(index, encoder))[None]
             )[0]
 
@@ -287,7 +287,7 @@ class Untrained:
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
         """Return the score of each content; see `Ranker`."""
-        products = packed.products(self._rows.matrix, query)
+        products = packed.multiply(self._rows.matrix, query)
         if self.top == 1:
             return self._rows.maxima(products) - self._bias
         bounds = zip(self._rows.starts, self._rows.ends, strict=True)
@@ -300,25 +300,25 @@ class Untrained:
         """Return the scores of the best contents; see `Ranker`."""
         scores = None
         if self._rounded is not None:
-            scores = self._rows.best(self._rounded, query, count, allowed)
+            scores = self._rows.find_best(self._rounded, query, count, allowed)
         return self.scores(query) if scores is None else scores
 
     def bounds(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q V"]:
         """Return upper bounds of the products of unit queries and the rows of each content."""
         if self._rounded is None:
-            products = packed.products(self._rows.matrix, queries).T
+            products = packed.multiply(self._rows.matrix, queries).T
             return self._rows.maxima(products) + np.float32(queries.shape[-1] * 2.0**-23)
-        products, reach = packed.rounded_products(self._rounded, queries)
+        products, reach = packed.multiply_quantised(self._rounded, queries)
         return self._rows.maxima((products + reach).T)
 
     def products(self, content: int, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q R"]:
         """Return the products of queries and the rows of a content."""
         rows = slice(self._rows.starts[content], self._rows.ends[content])
-        return packed.products(self._rows.matrix[rows], queries).T
+        return packed.multiply(self._rows.matrix[rows], queries).T
 
     def sample(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q n"]:
         """Return the products of queries and at most `SAMPLE` rows at equal distances."""
-        return packed.products(self._sampled, queries).T
+        return packed.multiply(self._sampled, queries).T
 
     @functools.cached_property
     def _sampled(self) -> np.ndarray:
@@ -336,7 +336,7 @@ class Untrained:
         A frame scores its own cosine, minus the video's bias. For `segments` it scores the mean of
         its cosine and of its interval's product, as the surroundings of a moment blur the borders.
         """
-        scores = packed.products(arrays.vectors, query)
+        scores = packed.multiply(arrays.vectors, query)
         if not self.of_frames:
             scores = (
                 intervals.compute(arrays).over_time(arrays.times, query) + scores

@@ -162,7 +162,7 @@ class Visual:
         for i, vector in enumerate(vectors):
             if calibrated is not None and not (has_parts and i < wanted_count):
                 centre = baseline(self.ranker, vector, query.encoder)
-                thresholds.append(centre + calibrated.above)
+                thresholds.append(centre + calibrated.margin)
             else:
                 is_picture = i == 0 and query.picture is not None
                 probability = _no_probability if is_picture else learned

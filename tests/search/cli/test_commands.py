@@ -104,7 +104,10 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("", "the following arguments are required: COMMAND"),
         ("serach", "invalid choice: 'serach'"),
         ("query red", "the following arguments are required: --index"),
-        ("query red --index=nowhere", "nowhere holds no index: make one with"),
+        (
+            "query red --index=nowhere",
+            "nowhere holds no index: index a folder into this --index first",
+        ),
         ("query red {own} --k=0", "k is 0"),
         ("query red {own} --k=many", "invalid int value: 'many'"),
         ("query red {own} --ranker=best_frames", "did you mean 'best_frame'?"),
@@ -126,14 +129,14 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("index {films} {own} --fps=2", "--fps=2: "),
         ("index {films}/trips {own}", "is the index of "),
         ("index {films} {own} --workers=-1", "--workers=-1: give 0 or more"),
-        ("index {films} --index={films}", "holds other things"),
+        ("index {films} --index={films}", "has other files"),
         ("index {films} --index=new --fps=0", "--fps=0"),
         ("index ''", "the path is empty"),
         ("index {films} {own} --timeout=0", "--timeout=0: give seconds"),
         ("query red {own} --folder=tripps", "did you mean 'trips'?"),
         ("evaluate {own} --captions={deep}", "deep.jsonl:1: the line is not JSON"),
         ("evaluate {own} --captions={deep} --json={deep} --overwrite", "is also --captions"),
-        ("features {films} --captions={deep} --out={films}", "holds other things"),
+        ("features {films} --captions={deep} --out={films}", "has other files"),
         ("add nowhere.film {own}", "does not exist: give files of"),
         ("add {deep} {own}", "is not in"),
         ("add {index} {own}", "holds no video"),
@@ -501,7 +504,7 @@ def test_directory_with_other_files_is_always_refused(search, films, tmp_path, f
     before = archive.everything(project)
     given = films if folder == "films" else tmp_path / "empty"
     done = search("index", given, f"--index={project}", "--workers=0")
-    assert done.status == 1 and "holds other things" in done.errors[0]
+    assert done.status == 1 and "has other files" in done.errors[0]
     monkeypatch.chdir(project)
     assert search("index", "videos", "--index=.", "--workers=0").status == 1
     assert archive.everything(project) == before
@@ -585,7 +588,7 @@ def test_verify_names_damage_and_index_repairs_it(ask, films, index):
     done = ask("verify")
     assert done.status == 1 and "'b.film'" in done.out and "1 of 8 parts" in done.errors[0]
     again = ask("index", films)
-    assert "1 indexed, 2 unchanged" in again.out and "made anew" in again.errors[0]
+    assert "1 indexed, 2 unchanged" in again.out and "computed anew" in again.errors[0]
     assert ask("verify").status == 0
     path = archive.damage(Index.open(index), "b.film", "i8")
     done = ask("verify")
@@ -721,12 +724,12 @@ def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
         (query,) = encoder.encode_texts([line["sentence"]])
         others = [own @ query for name, own in frames.items() if name != line["video"]]
         elsewhere.append(np.concatenate(others).max() - np.median(every @ query))
-    assert levels["best_frame"].above == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
+    assert levels["best_frame"].margin == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
     assert levels["best_frame"].frames == len(every)
     assert "calibrated for 50 % false alarms on 3 captions" in ask("status").out
     for sentence in ("red", "white", "yellow", "black"):
         (query,) = encoder.encode_texts([sentence])
-        good = (every @ query).max() - np.median(every @ query) >= levels["best_frame"].above
+        good = (every @ query).max() - np.median(every @ query) >= levels["best_frame"].margin
         errors = ask("query", sentence).errors
         assert bool(errors) != good, sentence
         if errors:

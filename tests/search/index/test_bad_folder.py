@@ -129,7 +129,7 @@ def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkey
         stopped = index("--workers=0")
     assert stopped.status == 1
     assert stopped.lines[-1] == (
-        f"error: the disk of {directory} is full: make room, and the same command goes on"
+        f"error: the disk of {directory} is full: make room, and repeat the command"
     )
     done = threading.Event()
 

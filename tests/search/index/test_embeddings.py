@@ -60,7 +60,7 @@ def test_damaged_embeddings_are_left_out_named_and_made_anew(index, films, damag
         assert len(wrong) == 3
     encoder = archive.Encoder()
     report, told = archive.fill(Index.open(index.directory), encoder)
-    assert report.indexed == len(wrong) == sum("made anew" in line for line in told)
+    assert report.indexed == len(wrong) == sum("computed anew" in line for line in told)
     assert archive.vectors(index) == before and index.verify() == {}
     assert hits(index.directory) == ranked
 
@@ -89,7 +89,7 @@ def test_what_has_the_place_of_a_file_stays_and_is_named(index, films, what):
     path.unlink()
     what(path)
     archive.film(films / "new.film", ["white"] * 4)
-    with pytest.raises(SearchError, match="move away what has its place"):
+    with pytest.raises(SearchError, match="is not a regular file: move it away"):
         archive.fill(index)
     assert not path.is_file() and not (index.directory / "theirs").exists()
     path.rmdir() if path.is_dir() else path.unlink()
@@ -201,9 +201,9 @@ def test_scores_with_dead_rows_are_those_of_brute_force(varied, large):
     wanted = [
         (index.read(content).vectors.astype(np.float64) @ query).max() for content in contents
     ]
-    products = packed.products(rows.matrix, query)
+    products = packed.multiply(rows.matrix, query)
     np.testing.assert_allclose(rows.maxima(products), wanted, atol=1e-6)
-    found = rows.best(rounded, query, 3, np.ones(len(contents), bool))
+    found = rows.find_best(rounded, query, 3, np.ones(len(contents), bool))
     if found is not None:
         np.testing.assert_allclose(np.sort(found)[-3:], np.sort(wanted)[-3:], atol=1e-6)
     assert rows.total == sum(record.frames for record in records.values()) < len(rows.matrix)

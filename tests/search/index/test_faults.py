@@ -379,8 +379,8 @@ def test_a_place_in_an_index_is_known_through_links(index, tmp_path, through):
     elif through == "link above":
         (tmp_path / "here").symlink_to(index.directory)
         place = tmp_path / "here" / "a.csv"
-    assert database.index_around(place) == index.directory
-    assert database.index_around(tmp_path / "a") is None
+    assert database.find_enclosing_index(place) == index.directory
+    assert database.find_enclosing_index(tmp_path / "a") is None
 
 
 # What cannot be read is not gone

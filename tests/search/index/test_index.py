@@ -167,7 +167,7 @@ def test_a_folder_is_found_again_from_anywhere_and_a_hub_id_by_itself(
 def test_the_first_place_that_is_there_is_taken_unless_another_is_named(loaded, tmp_path):
     gone, here = tmp_path / "gone", tmp_path / "here"
     here.mkdir()
-    facts = lambda *places: EncoderFacts.of(archive.Encoder(), tuple(map(str, places)))
+    facts = lambda *places: EncoderFacts.from_encoder(archive.Encoder(), tuple(map(str, places)))
     for known, given, expected in (
         (facts(gone, here, HUB), None, str(here)),
         (facts(gone, HUB), None, HUB),

@@ -14,7 +14,7 @@ def test_every_number_of_two_bytes_is_widened_exactly():
     half = np.arange(2**16, dtype=np.uint16).view(np.float16)[:, None]
     half = half[np.isfinite(half)][:, None]
     target = np.empty(half.shape, np.float32)
-    np.testing.assert_array_equal(packed.widened(half, target), half.astype(np.float32))
+    np.testing.assert_array_equal(packed.to_float32(half, target), half.astype(np.float32))
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_derived_matrix_is_made_once_and_anew_when_damaged(path):
         made.append(None)
         return rows
 
-    matrix = lambda: packed.made(path, rows.shape, make)
+    matrix = lambda: packed.load_or_compute(path, rows.shape, make)
     for _ in range(2):
         np.testing.assert_array_equal(matrix(), rows)
     assert len(made) == 1
@@ -51,17 +51,17 @@ def test_a_derived_matrix_is_made_once_and_anew_when_damaged(path):
 def test_where_nothing_can_be_written_a_matrix_is_held_in_memory(path):
     path.parent.write_text("in the way")
     rows = _rows(0, 30).astype(np.float32)
-    np.testing.assert_array_equal(packed.made(path, rows.shape, lambda: rows), rows)
+    np.testing.assert_array_equal(packed.load_or_compute(path, rows.shape, lambda: rows), rows)
 
 
 def test_damage_of_any_block_is_seen_and_named(path, tmp_path):
     rows = _rows(0, 300).astype(np.float32)
-    packed.made(path, rows.shape, lambda: rows)
-    assert packed.own_files(tmp_path) == [path] and packed.damaged(tmp_path) == {}
+    packed.load_or_compute(path, rows.shape, lambda: rows)
+    assert packed.list_files(tmp_path) == [path] and packed.find_damaged(tmp_path) == {}
     whole = path.read_bytes()
     for place in [*range(128, len(whole), 2511), len(whole) - 1]:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 32]) + whole[place + 1 :])
-        assert list(packed.damaged(tmp_path)) == [path.name]
+        assert list(packed.find_damaged(tmp_path)) == [path.name]
     swapped = np.random.default_rng(0).integers(0, 256, 3 * 4096).astype(np.uint8)
     digest = packed._digest(swapped)
     assert packed._digest(np.roll(swapped, 4096)) != digest == packed._digest(swapped.copy())
@@ -72,8 +72,8 @@ def test_what_macos_has_no_call_for_is_done_without(path, monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     assert default_workers() >= 1
     rows = _rows(0, 30).astype(np.float32)
-    packed.made(path, rows.shape, lambda: rows)
-    np.testing.assert_array_equal(packed.mapped(path, rows.shape, "float32"), rows)
+    packed.load_or_compute(path, rows.shape, lambda: rows)
+    np.testing.assert_array_equal(packed.load_matrix(path, rows.shape, "float32"), rows)
 
 
 def test_rows_of_contents_leave_out_those_between_them():
@@ -117,7 +117,7 @@ def _exact(rows, query):
 
 def test_what_fails_in_a_thread_fails(large):
     with pytest.raises(ValueError, match="broadcast"):
-        packed.products(_rows(0, 100), _query(0)[:-1])
+        packed.multiply(_rows(0, 100), _query(0)[:-1])
 
 
 def test_no_product_is_off_by_more_than_its_bound():
@@ -128,10 +128,10 @@ def test_no_product_is_off_by_more_than_its_bound():
         if seed % 2:  # the worst query for one row: along what was rounded off
             rest = rows[seed] - rounded.values[seed] * rounded.scale[seed].astype(np.float64)
             query = (rest / np.linalg.norm(rest)).astype(np.float32) if rest.any() else query
-        found, reach = packed.rounded_products(rounded, query)
+        found, reach = packed.multiply_quantised(rounded, query)
         assert np.all(np.abs(found - _exact(rows, query)) <= reach)
         assert np.all(reach < rounded.error * 1.01 * np.linalg.norm(query) + 1e-3)
-        several = packed.rounded_products(rounded, np.stack([_query(99), query]))
+        several = packed.multiply_quantised(rounded, np.stack([_query(99), query]))
         np.testing.assert_array_equal(several[0][:, 1], found)
         np.testing.assert_array_equal(several[1][:, 1], reach)
     assert rounded.error.max() < 0.02  # half a 127th of a coordinate of 1 is 0.004 for each of 40
@@ -139,7 +139,7 @@ def test_no_product_is_off_by_more_than_its_bound():
 
 @pytest.mark.parametrize("count", [1, 3, 10])
 def test_the_best_are_those_of_brute_force(count, monkeypatch):
-    monkeypatch.setattr(packed, "MAX_ROWS", 7)
+    monkeypatch.setattr(packed, "MAX_EXACT_ROWS", 7)
     rows = _rows(2, 3000)
     rows[2500:2600] = rows[100:200]  # equal videos
     starts = np.arange(0, 3000, 50)
@@ -147,7 +147,7 @@ def test_the_best_are_those_of_brute_force(count, monkeypatch):
     rounded = packed.quantise(rows)
     for seed in range(10):
         query = _query(seed)
-        best = packed.best(rounded, rows, starts, query, count, among)
+        best = packed.find_best(rounded, rows, starts, query, count, among)
         exact = np.where(among, np.maximum.reduceat(_exact(rows, query), starts), -np.inf)
         last = np.sort(exact)[-count]
         wanted = exact >= last
@@ -160,20 +160,20 @@ def test_the_best_are_those_of_brute_force(count, monkeypatch):
 def test_where_all_must_be_multiplied_again_nothing_is_found_by_rounding():
     rows, starts = _rows(4, 400), np.arange(0, 400, 4)
     rounded, among = packed.quantise(rows), np.ones(100, bool)
-    assert packed.best(rounded, rows, starts, _query(0), 100, among) is None
-    assert packed.best(rounded, rows, starts, _query(0), 90, among) is None
-    assert packed.best(rounded, rows, starts, _query(0), 2, among) is not None
+    assert packed.find_best(rounded, rows, starts, _query(0), 100, among) is None
+    assert packed.find_best(rounded, rows, starts, _query(0), 90, among) is None
+    assert packed.find_best(rounded, rows, starts, _query(0), 2, among) is not None
 
 
 def test_rounded_rows_are_kept_beside_their_matrix_and_made_anew_when_damaged(tmp_path):
     path, rows = tmp_path / "rows-0123.npy", _rows(5, 1100)
-    made = packed.kept(path, rows)
+    made = packed.load_quantised(path, rows)
     files = sorted(tmp_path.iterdir())
     assert [file.suffixes for file in files] == [[".int8-bounds", ".npy"], [".int8", ".npy"]]
     stamps = [file.stat().st_mtime_ns for file in files]
-    again = packed.kept(path, rows)
+    again = packed.load_quantised(path, rows)
     assert [file.stat().st_mtime_ns for file in files] == stamps
     files[0].unlink()
-    for found in (again, packed.kept(path, rows), packed.quantise(rows)):
+    for found in (again, packed.load_quantised(path, rows), packed.quantise(rows)):
         for one, other in zip(found, made, strict=True):
             np.testing.assert_array_equal(one, other)

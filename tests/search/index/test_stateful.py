@@ -327,7 +327,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=numbers, how=st.sampled_from(["flip", "cut", "delete", "zero"]))
     def damage_pack(self, number, how):
-        paths = packed.own_files(self.directory)
+        paths = packed.list_files(self.directory)
         if paths:
             damage(paths[number % len(paths)], number, how)
 

@@ -170,7 +170,7 @@ def test_refused_add_leaves_the_index_unchanged(client, index, films, tmp_path):
     (tmp_path / "note.txt").write_text("x")
     before = archive.everything(index.directory)
     for path, part in (
-        (films.parent, "hold the same files"),
+        (films.parent, "have files in common"),
         (tmp_path / "missing", "is not there"),
         (tmp_path / "empty", "holds no video"),
         (tmp_path / "note.txt", "add the folder that it is in"),

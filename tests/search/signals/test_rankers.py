@@ -74,7 +74,7 @@ def test_biases_are_computed_once_for_an_archive_an_encoder_and_a_bank(index, re
     monkeypatch.setattr(rankers, "BANK", ("red", "blue"))
     other = build().scores(query)
     assert len(asked) == 3 and not np.allclose(other, first)
-    assert not packed.damaged(index.directory)
+    assert not packed.find_damaged(index.directory)
 
 
 def test_intervals_are_computed_once_and_again_for_other_videos(index, records, monkeypatch):
@@ -86,7 +86,7 @@ def test_intervals_are_computed_once_and_again_for_other_videos(index, records, 
     np.testing.assert_array_equal(again.scores(query), first.scores(query))
     fewer = rankers.Untrained("segments", index, records[:3])
     np.testing.assert_array_equal(fewer.scores(query), first.scores(query)[:3])
-    assert len(packed.own_files(index.directory, "segments-")) == 2  # of the last index alone
+    assert len(packed.list_files(index.directory, "segments-")) == 2  # of the last index alone
 
 
 def test_a_damaged_video_is_named_and_an_unknown_ranker_too(index, records):
@@ -96,7 +96,7 @@ def test_a_damaged_video_is_named_and_an_unknown_ranker_too(index, records):
         with pytest.raises(DamagedError, match=name) as damaged:
             rankers.Untrained(ranker, Index.open(index.directory), records)
         assert list(damaged.value.contents) == [records[2].content]
-    assert not packed.own_files(index.directory)
+    assert not packed.list_files(index.directory)
     with pytest.raises(QueryError, match="'segments'") as refused:
         rankers.Untrained("segment", index, records)
     assert refused.value.field == "ranker" and refused.value.allowed == tuple(rankers.RANKERS)

@@ -117,7 +117,7 @@ def test_what_a_recogniser_keeps_beside_its_cues_stays(index):
 
 def test_video_that_is_encoded_again_keeps_its_transcript(index):
     archive.damage(index, "a.film")
-    assert [line for line in fill(index) if "made anew" in line]
+    assert [line for line in fill(index) if "computed anew" in line]
     assert found(index) == (["a.film"], [])
 
 

@@ -233,7 +233,7 @@ class PassageIndex:
         self._db, matrix = self._open_database(), None
         if self._load(path):
             count = self._select_number("SELECT count(*) FROM vectors")
-            matrix = packed.mapped(matrix_path, (count, width), "float16")
+            matrix = packed.load_matrix(matrix_path, (count, width), "float16")
         if matrix is None:
             self._db = self._open_database()  # a damaged copy leaves its connection unusable
             self._db.executescript(_TABLES)
@@ -263,11 +263,11 @@ class PassageIndex:
     def _write(self, path: Path, embeddings: np.ndarray) -> np.ndarray:
         """Write the table and the embeddings, remove older ones, and return the embeddings."""
         fill = functools.partial(np.copyto, src=embeddings)
-        matrix = packed.written(path.with_suffix(".npy"), embeddings.shape, "float16", fill)
+        matrix = packed.write_matrix(path.with_suffix(".npy"), embeddings.shape, "float16", fill)
         with contextlib.suppress(OSError):
             database = self._db.serialize()
             files.write_bytes(path, database + hashlib.sha256(database).hexdigest().encode())
-            for file in packed.own_files(path.parent.parent, "said-"):
+            for file in packed.list_files(path.parent.parent, "said-"):
                 if not file.name.startswith(path.stem):
                     files.discard(file)
         return matrix
@@ -310,19 +310,19 @@ class PassageIndex:
         self, index: Index, encoder: Encoder | None, path: Path, matrix: np.ndarray
     ) -> None:
         """Take the embeddings, and compute or load the threshold of their cosines."""
-        self._rounded = packed.kept(path, matrix) if len(matrix) >= packed.LARGE else None
+        self._rounded = packed.load_quantised(path, matrix) if len(matrix) >= packed.LARGE else None
         self._matrix, self._sampled = matrix, rankers.sampled(matrix)
 
         def compute_margin() -> np.ndarray:
             bank = rankers.bank(index, encoder)
-            blocks = range(0, len(matrix), packed.MAX_ROWS)
-            cosines = (packed.products(matrix[i : i + packed.MAX_ROWS], bank) for i in blocks)
+            blocks = range(0, len(matrix), packed.MAX_EXACT_ROWS)
+            cosines = (packed.multiply(matrix[i : i + packed.MAX_EXACT_ROWS], bank) for i in blocks)
             best = np.max([block.max(0) for block in cosines], axis=0)
-            margins = best - np.median(packed.products(self._sampled, bank), axis=0)
+            margins = best - np.median(packed.multiply(self._sampled, bank), axis=0)
             return np.quantile(margins, NULL_QUANTILE).reshape(1, 1)
 
         level_path = path.with_suffix(".level.npy")
-        self._margin = float(packed.made(level_path, (1, 1), compute_margin)[0, 0])
+        self._margin = float(packed.load_or_compute(level_path, (1, 1), compute_margin)[0, 0])
 
     @property
     def has_embeddings(self) -> bool:
@@ -359,8 +359,8 @@ class PassageIndex:
           The passages of each content, the best contents and passages first.
         """
         assert self._matrix is not None
-        threshold = float(np.median(packed.products(self._sampled, embedding))) + self._margin
-        rows, cosines = packed.above(self._rounded, self._matrix, embedding, threshold)
+        threshold = float(np.median(packed.multiply(self._sampled, embedding))) + self._margin
+        rows, cosines = packed.find_above(self._rounded, self._matrix, embedding, threshold)
         best = np.argsort(-cosines, kind="stable")[:MAX_PASSAGES]
         scores = dict(zip((rows[best] + 1).tolist(), cosines[best].tolist(), strict=True))
         with self._lock:
