@@ -56,7 +56,7 @@ def open(
     store: str | Store | None = None,
     normalise: bool = False,
 ) -> Library:
-    """Opens an index to search in it; nothing of it is loaded yet.
+    """Open an index for searching; the encoder and the embeddings are loaded at the first query.
 
     Args:
       directory: the directory of the index.
@@ -75,6 +75,6 @@ def open(
       The library.
 
     Raises:
-      SearchError: when there is no index, its database is damaged, or the ranker is unknown.
+      SearchError: if the index is missing or its database damaged, or the ranker is unknown.
     """
     return Library(directory, checkpoint, ranker, encoder, store, normalise)

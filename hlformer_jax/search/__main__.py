@@ -24,24 +24,24 @@ MIN_ADDRESS_SPACE = 1_500_000 * 1024
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaint is one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends the program with status 1."""
+        """Print an error, and exit with status 1."""
         message = without_passwords(message, _values(sys.argv))
         sys.exit(fail(f"{message} ({self.prog} --help lists the options)"))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
-    whole = _Parser("hlformer_jax.search", description="Search in one's own videos by sentences.")
-    commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    """Return the parser of all commands."""
+    parser = _Parser("hlformer_jax.search", description="Search in one's own videos by sentences.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         about = command.run.__doc__
-        own = commands.add_parser(name, help=about, description=about)
+        subparser = commands.add_parser(name, help=about, description=about)
         for option, settings in command.options:
-            own.add_argument(option, **settings)
-    return whole
+            subparser.add_argument(option, **settings)
+    return parser
 
 
 def _values(argv: Sequence[str]) -> list[str]:
@@ -53,7 +53,7 @@ def _values(argv: Sequence[str]) -> list[str]:
 
 
 def _legible(error: UnicodeError) -> tuple[str | bytes, int]:
-    """U+FFFD for each byte of a name that is no text; what else a terminal lacks, escaped."""
+    """Replace undecodable bytes of file names by U+FFFD, and escape unprintable characters."""
     if isinstance(error, UnicodeEncodeError) and error.encoding.startswith("utf"):
         return "\ufffd" * (error.end - error.start), error.end
     return codecs.backslashreplace_errors(error)
@@ -87,16 +87,16 @@ def _check_address_space() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; a wrong input ends it with one line and exit status 1."""
+    """Run a command; wrong input ends it with one line and exit status 1."""
     closed = _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names of files may be no text
             stream.reconfigure(errors="hlformer.legible")
     options = parser().parse_args(argv)
-    given = _values(sys.argv if argv is None else argv)
+    values = _values(sys.argv if argv is None else argv)
     try:
         if options.command == "mcp" and closed & {"stdin", "stdout"}:
-            return fail("standard input or output is closed, by which mcp is asked and answers")
+            return fail("standard input or output is closed, but mcp needs both")
         if COMMANDS[options.command].compiles:
             _check_address_space()
             from hlformer_jax.runtime import compiler
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         COMMANDS[options.command].run(options)
         sys.stdout.flush()
         if "stdout" in closed:
-            return fail("standard output is closed: what was to be printed is lost")
+            return fail("standard output is closed: the results could not be printed")
         return 0
     except KeyboardInterrupt:
         print("interrupted: run the same command again to continue", file=sys.stderr)
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except (UserError, OSError) as error:
         line = error.phrased(FIELD_FLAGS) if isinstance(error, QueryError) else str(error)
-        return fail(without_passwords(" ".join(line.split()), given))
+        return fail(without_passwords(" ".join(line.split()), values))
     except Exception as error:
         if not is_memory_error(error):
             raise

@@ -35,7 +35,7 @@ def reload_encoder(facts: EncoderFacts, name_or_path: str | Path | None = None) 
     """Load the encoder of an index.
 
     Args:
-      facts: what the index recorded of it.
+      facts: the identity of the encoder in the index.
       name_or_path: where to load it from; by default the first recorded place that exists.
 
     Raises:
@@ -47,8 +47,8 @@ def reload_encoder(facts: EncoderFacts, name_or_path: str | Path | None = None) 
     places = [place for place in facts.places if place not in missing]
     if missing and not places:
         raise QueryError(
-            "the encoder of the index, {name!r}, is no longer at {place}: say where it is by"
-            " {encoder}=PATH",
+            "{place}, the folder of the index's encoder {name!r}, is missing: pass its new path as"
+            " {encoder}",
             field="encoder",
             name=facts.name,
             place=missing[0],

@@ -1,6 +1,6 @@
-"""Times as people write them and read them: seconds of a video, and dates.
+"""Parsing and formatting of times: seconds of a video, and dates.
 
-A date is ISO 8601, whole or its beginning. One without a time zone is of this machine's.
+A date is ISO 8601, complete or shortened, by default in the time zone of this machine.
 """
 
 import datetime
@@ -12,12 +12,12 @@ import numpy as np
 from hlformer_jax.errors import SearchError
 
 When = str | datetime.date | None
-"""A date as ISO 8601 writes it, whole or its beginning; a date or a time of Python."""
+"""A date in ISO 8601, complete or shortened, or a date or datetime of Python."""
 
 FORMS = "write 2026, 2026-01, 2026-01-10, 20260110 or 2026-01-10T18:30"
 
 YEARS = range(1900, 10_000)
-"""Years of dates; after 9000 some machines do not know their own time zone any more."""
+"""Years of dates; after 9000 the time zone is unknown on some machines."""
 
 _ISO = re.compile(
     r"(?P<year>[0-9]{4})"
@@ -33,17 +33,19 @@ _LENGTHS = {
 
 
 def parse_moment(text: str) -> tuple[str, float]:
-    """The video, a path or an id, and the second that VIDEO@TIME names."""
+    """Parse VIDEO@TIME; return the video, which is a path or an id, and the second."""
     video, _, time = text.rpartition("@")
     if not video:
-        raise SearchError(f"{text!r} names no instant: write VIDEO@TIME, such as trips/a.mp4@1:05")
+        raise SearchError(
+            f"{text!r} is not VIDEO@TIME: write a path or id and a time, such as trips/a.mp4@1:05"
+        )
     return video, parse_seconds(time)
 
 
 def parse_seconds(text: str) -> float:
-    """A time of an option: seconds, M:SS or H:MM:SS, each with decimals where wanted."""
+    """Parse a time: seconds, M:SS or H:MM:SS, each with optional decimals; return seconds."""
     if not re.fullmatch(r"(?:(?:\d+:)?\d+:)?\d+(?:\.\d*)?s?", text):
-        raise SearchError(f"{text!r} is no time: write seconds, M:SS or H:MM:SS")
+        raise SearchError(f"{text!r} is not a time: write seconds, M:SS or H:MM:SS")
     total = 0.0
     for part in text.removesuffix("s").split(":"):
         total = 60 * total + float(part)
@@ -51,29 +53,30 @@ def parse_seconds(text: str) -> float:
 
 
 def format_clock(seconds: float) -> str:
-    """A time as a person reads it: 7:05 or 1:07:05, seconds rounded down."""
+    """Format seconds as 7:05 or 1:07:05, rounded down."""
     minutes, rest = divmod(int(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def date_span(when: str | datetime.date) -> tuple[float, float]:
-    """The first second of a date, a time of any unit, and the first after it, since the epoch.
+    """Return start and end of a date, in seconds since the epoch.
 
-    What names no time zone is of this machine's.
+    Args:
+      when: a year, month, day or time; by default in the time zone of this machine.
 
     Raises:
-      SearchError: when it is no date, or its year is not within `YEARS`.
+      SearchError: if it is not a date, or its year is not in `YEARS`.
     """
     try:
-        begin, end = _bounds(when)
-        return _timestamp(begin), math.inf if end is None else _timestamp(end)
+        start, end = _bounds(when)
+        return _timestamp(start), math.inf if end is None else _timestamp(end)
     except (ValueError, OverflowError):
-        raise SearchError(f"{when!r} is no date: {FORMS}") from None
+        raise SearchError(f"{when!r} is not a date: {FORMS}") from None
 
 
 def _timestamp(time: datetime.datetime) -> float:
-    """Return seconds since the epoch; UTC where this machine's time zone is not known."""
+    """Return seconds since the epoch; in UTC if this machine's time zone is unknown."""
     try:
         return time.timestamp()
     except (ValueError, OverflowError, OSError):
@@ -81,7 +84,7 @@ def _timestamp(time: datetime.datetime) -> float:
 
 
 def format_date(seconds: float) -> str:
-    """Seconds since the epoch as ISO 8601 writes them here, or in UTC where Python cannot."""
+    """Format seconds since the epoch as ISO 8601 in local time, or in UTC beyond Python's range."""
     try:
         return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
@@ -89,29 +92,29 @@ def format_date(seconds: float) -> str:
 
 
 def _bounds(when: object) -> tuple[datetime.datetime, datetime.datetime | None]:
-    """Return the first instant of a date and the first after it; None after the year 9999."""
+    """Return the start of a date and of the next one; None after the year 9999."""
     if isinstance(when, datetime.datetime):
-        begin, unit = when, "instant"
+        start, unit = when, "instant"
     elif isinstance(when, datetime.date):
-        begin, unit = datetime.datetime.combine(when, datetime.time.min), "day"
+        start, unit = datetime.datetime.combine(when, datetime.time.min), "day"
     else:
-        begin, unit = _parsed(when)
-    if begin.year not in YEARS:
+        start, unit = _parse(when)
+    if start.year not in YEARS:
         raise ValueError
     try:
         if unit == "year":
-            return begin, begin.replace(year=begin.year + 1)
+            return start, start.replace(year=start.year + 1)
         if unit == "month":
-            return begin, (begin + datetime.timedelta(days=31)).replace(day=1)
+            return start, (start + datetime.timedelta(days=31)).replace(day=1)
         if unit == "day":
-            return begin, begin + datetime.timedelta(days=1)
-        return begin, begin + _LENGTHS.get(unit, datetime.timedelta(microseconds=1))
+            return start, start + datetime.timedelta(days=1)
+        return start, start + _LENGTHS.get(unit, datetime.timedelta(microseconds=1))
     except (ValueError, OverflowError):
-        return begin, None
+        return start, None
 
 
-def _parsed(when: object) -> tuple[datetime.datetime, str]:
-    """The beginning of a date that is written, and the least unit that it names."""
+def _parse(when: object) -> tuple[datetime.datetime, str]:
+    """Return the start of a written date, and its smallest unit."""
     match = _ISO.fullmatch(when.strip()) if isinstance(when, str) else None
     if match is None:
         raise ValueError
@@ -126,5 +129,5 @@ def _parsed(when: object) -> tuple[datetime.datetime, str]:
         "instant": digits, "second": part["second"], "minute": part["minute"],
         "hour": part["hour"], "day": day, "month": month, "year": True,
     }  # fmt: skip
-    least = next(unit for unit, there in units.items() if there)
-    return datetime.datetime.fromisoformat(text), least
+    smallest = next(unit for unit, value in units.items() if value)
+    return datetime.datetime.fromisoformat(text), smallest

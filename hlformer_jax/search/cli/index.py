@@ -35,8 +35,8 @@ from hlformer_jax.search.ingest import watch as watch_folders
 from hlformer_jax.search.ingest.decoding import update_transcripts
 from hlformer_jax.search.ingest.extract import (
     Progress,
-    counted,
     default_workers,
+    format_counts,
     index_folder,
     real_video,
     resolve_additions,
@@ -285,7 +285,7 @@ def extract_videos(
             only=only, further=further, source=source, progress=show,
             report=lambda line: bar.write(line, file=sys.stderr),
         )  # fmt: skip
-    print(counted(index.directory, done.counts))
+    print(format_counts(index.directory, done.counts))
     if done.seconds:
         lengths = f"{format_clock(done.seconds)} of video in {format_clock(done.elapsed)}"
         print(f"{lengths}, {done.speed:.1f}x real time")
@@ -319,5 +319,5 @@ def transcribe(options: Options) -> None:
                 report = functools.partial(bar.write, file=sys.stderr)
                 show = recognition.progress_of(bar)
                 counts = recognition.recognise(index, recogniser, report, show)
-            print(counted(recogniser.name, counts))
+            print(format_counts(recogniser.name, counts))
         update_all(index, encoder, console.report)

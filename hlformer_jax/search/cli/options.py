@@ -63,7 +63,7 @@ QUERY_FLAGS = {
 
 FIELD_FLAGS = QUERY_FLAGS | {
     name: f"--{name}"
-    for name in ("ranker", "checkpoint", "normalise", "store", "encoder", "fps", "index")
+    for name in ("ranker", "checkpoint", "normalise", "store", "encoder", "fps", "index", "ray")
 }
 """The flag of each field that an error of the library may name."""
 

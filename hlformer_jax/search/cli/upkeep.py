@@ -20,7 +20,7 @@ from hlformer_jax.search.cli.options import (
     repeated,
 )
 from hlformer_jax.search.index import Index, packed, split_name
-from hlformer_jax.search.ingest.extract import counted
+from hlformer_jax.search.ingest.extract import format_counts
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.search.times import format_clock
@@ -160,7 +160,7 @@ def upload(options: Options) -> None:
             bar.update(done - bar.n)
 
         count = library.upload(show)
-    print(counted("videos (equal ones count once)", {
+    print(format_counts("videos (equal ones count once)", {
         "uploaded": count.sent,
         "there already": count.kept,
         "deleted": count.removed,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from hlformer_jax.errors import SearchError
+from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.index.index import check_encoder
@@ -194,9 +194,12 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise SearchError(
-            f"--ray={without_passwords(address, [address])}: Ray does not connect"
-            f" ({without_passwords(lines[0])}); give HOST:PORT of a cluster that runs, or local"
+        raise QueryError(
+            "{ray} {address}: Ray does not connect ({reason}); give HOST:PORT of a running cluster,"
+            " or local",
+            field="ray",
+            address=without_passwords(address, [address]),
+            reason=without_passwords(lines[0]),
         ) from None
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
@@ -216,14 +219,18 @@ def _check_address(address: str) -> None:
     except ValueError:
         host, port = None, None
     if not host or not port:
-        raise SearchError(
-            f"--ray={without_passwords(address, [address])} is not an address: give HOST:PORT of a"
-            " Ray cluster, auto or local"
+        raise QueryError(
+            "{ray} {address} is not an address: give HOST:PORT of a Ray cluster, auto or local",
+            field="ray",
+            address=without_passwords(address, [address]),
         )
     try:
         socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
-        raise SearchError(
-            f"--ray={without_passwords(address, [address])}: no cluster answers there"
-            f" ({error.strerror or error}); start it by `ray start --head`, or give local"
+        raise QueryError(
+            "{ray} {address}: no cluster answers there ({reason}); start it by `ray start --head`,"
+            " or give local",
+            field="ray",
+            address=without_passwords(address, [address]),
+            reason=error.strerror or error,
         ) from None

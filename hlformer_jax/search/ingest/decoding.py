@@ -322,7 +322,7 @@ def _events(path: Path, job: Job) -> Iterator[Event]:
 
 
 def _too_slow(limit: float) -> str:
-    return f"decoding takes more than {limit:g} s: convert the video, or raise --timeout"
+    return f"decoding takes more than {limit:g} s: convert the video, or raise the timeout"
 
 
 def _read(path: Path, job: Job) -> Generator[Event, None, None]:

@@ -1,11 +1,10 @@
-"""Indexing of folders: find new, changed, moved and offline videos, and encode what is needed.
+"""Indexing of folders: find new, changed, moved and offline videos, and encode new contents.
 
-A file whose stamp equals that of its record is left alone once its embeddings have been read
-through. For other files the hash of their content decides: if the index has complete embeddings of
-that content, as after a move, a copy or a killed run, these are used without decoding. All other
-files are decoded and encoded, one video after another, and the embeddings of a complete video are
-written. A run may be killed at any moment: the next one uses every complete video and computes the
-others to the same bits.
+A file with an unchanged stamp and intact embeddings is skipped. Other files are hashed: if the
+index has the embeddings of that content, for example after a move or a killed run, they are used
+without decoding. All other files are decoded and encoded, one video after another. The embeddings
+of a complete video are written at once, so a run can be killed at any moment and continued with the
+same results.
 
 Videos are decoded in separate processes (`decoding`) and encoded in this one, or both on other
 machines (`cluster`).
@@ -76,13 +75,13 @@ class Report(NamedTuple):
     """The results of a run, as numbers of paths."""
 
     indexed: int = 0  # decoded and encoded
-    known: int = 0  # recognised by their content: moved, renamed, copied or touched
+    recognised: int = 0  # by their content: moved, renamed, copied or touched
     unchanged: int = 0  # not read again
     failed: int = 0  # in this run
     skipped: int = 0  # failed before and were not tried again
     offline: int = 0  # cannot be reached; their embeddings are kept
     unreadable: int = 0  # indexed before and unreadable now; their embeddings are kept
-    gone: int = 0  # failed before and are missing now
+    forgotten: int = 0  # failed before and are missing now
     removed: int = 0  # removed by a user, and left out
     unlisted: int = 0  # folders and groups of files that could not be listed
     seconds: float = 0.0  # of encoded video
@@ -98,22 +97,22 @@ class Report(NamedTuple):
         """Return the numbers of paths by their descriptions for users."""
         return {
             "indexed": self.indexed,
-            "found again by their content": self.known,
+            "found again by their content": self.recognised,
             "unchanged": self.unchanged,
-            "offline (kept; prune drops what will not come back)": self.offline,
-            "not to be read (kept)": self.unreadable,
-            "gone": self.gone,
+            "offline (kept; prune drops them)": self.offline,
+            "unreadable (kept)": self.unreadable,
+            "gone": self.forgotten,
             "removed (add brings them back)": self.removed,
-            "not looked into": self.unlisted,
+            "folders not listed": self.unlisted,
             "failed": self.failed,
-            "failed before (--retry tries them again)": self.skipped,
+            "failed before (retry tries them again)": self.skipped,
         }
 
 
-def counted(what: object, counts: Mapping[str, int]) -> str:
-    """Return a line of the numbers that are not 0."""
+def format_counts(subject: object, counts: Mapping[str, int]) -> str:
+    """Return a line of the counts that are not 0."""
     listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return f"{what}: {listed or 'no video'}"
+    return f"{subject}: {listed or 'no video'}"
 
 
 def _speed(seconds: float, elapsed: float) -> float:
@@ -121,10 +120,10 @@ def _speed(seconds: float, elapsed: float) -> float:
 
 
 PATHS_AT_ONCE, SECONDS_AT_ONCE = 256, 1.0
-"""Most files that are digested before they are recorded together, and the longest time of that."""
+"""Most files, and most seconds of hashing, before files are recorded together."""
 
 BYTES_AT_ONCE = 2**34
-"""Bytes of new files that are digested before the first ones are decoded."""
+"""Bytes of new files that are hashed before decoding begins."""
 
 LOCK_SECONDS = 1.0
 """Seconds for which a run waits for a short change by another process, such as a tag."""
@@ -155,7 +154,7 @@ def index_folder(
       index: the index.
       encoder: the encoder of the index.
       workers: number of decoding processes; 0 decodes in this one; None: half of the cores.
-      retry: whether to try files again that failed and have not changed since.
+      retry: whether to try unchanged files again that failed before.
       timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
       only: files to index; other files are not scanned. None: the whole folders.
       further: folders that become roots of the index first (see `resolve_additions`).
@@ -276,32 +275,32 @@ class _Run:
 
     def __post_init__(self) -> None:
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
-        self._there: set[str] = set()
-        self._whole: dict[str, bool] = {}  # whether the embeddings of a content are whole
+        self._present: set[str] = set()
+        self._intact: dict[str, bool] = {}  # whether the embeddings of a content are intact
 
     def perform(self, retry: bool, only: Iterable[Path] | None, restore: bool) -> Report:
         started = time.monotonic()
         root, excluded = self.index.root, self.index.excluded
-        roots = [one for one in self.index.roots.values() if os.path.isdir(one)]
+        roots = [folder for folder in self.index.roots.values() if os.path.isdir(folder)]
         if not roots:
-            raise SearchError(f"{root} is not there: is its disk mounted? Its videos are kept")
+            raise SearchError(f"{root} is missing: is its disk mounted? Its videos are kept")
         for missing in sorted({*self.index.roots.values()} - {*roots}) if only is None else ():
-            self.report(f"{missing} is not there: its videos are kept, until it is")
-        found = (path for one in roots for path in self.video.find(one, self._skip, self.pulse))
+            self.report(f"{missing} is missing: its videos are kept")
+        listed = (path for root in roots for path in self.video.find(root, self._skip, self.pulse))
         inside = self.index.directory.resolve()
-        paths = (path for path in (found if only is None else only) if inside not in path.parents)
+        paths = (path for path in (listed if only is None else only) if inside not in path.parents)
         names = sorted({_name(path, self.index) for path in paths})
-        self._there = set(names)
+        self._present = set(names)
         restore = restore and only is not None
         if restore and (restored := excluded.keys() & set(names)):
             with self.index.writing() as writer:
                 for name in restored:
                     writer.include(name)
             excluded = self.index.excluded
-        waiting = [name for name in names if name not in excluded]
-        self._count["removed"] += len(names) - len(waiting)
-        while waiting:
-            tasks = self._plan(waiting, retry, restore)
+        pending = [name for name in names if name not in excluded]
+        self._count["removed"] += len(names) - len(pending)
+        while pending:
+            tasks = self._plan(pending, retry, restore)
             if tasks:
                 self._decode(tasks)
         if only is None:
@@ -325,25 +324,28 @@ class _Run:
         """Count offline videos, whose embeddings stay; forget missing files that had failed."""
         for name, record in sorted(self.index.videos.items()):
             self.pulse()
-            if name in self._there:
+            if name in self._present:
                 continue
             if not record.indexed:
-                there = self.index.is_available(split_name(name)[0])
-                if not there or not is_gone(self.index.path(name)):  # its folder was not listed
+                is_available = self.index.is_available(split_name(name)[0])
+                # A file that exists is in a folder that was not listed.
+                if not is_available or not is_gone(self.index.path(name)):
                     continue
                 with self.index.writing() as writer:
                     writer.drop(name)
-                self._count["gone"] += 1
+                self._count["forgotten"] += 1
                 continue
             self._count["offline"] += 1
-            if not self._is_kept(record.content):
-                self.report(f"{printable(name)}: its vectors are damaged, and it is not there")
+            if not self._has_embeddings(record.content):
+                self.report(
+                    f"{printable(name)}: its embeddings are damaged, and its file is missing"
+                )
 
     def _plan(self, names: list[str], retry: bool, restore: bool) -> dict[str, list[_File]]:
-        """The paths to decode by their content; what needs no decoding is recorded here.
+        """Return the files to decode by content, and record all others.
 
-        Takes names from the list, until as many bytes were read as are worth a start of the
-        decoders: so that a large archive is not read twice over before its first video is done.
+        Removes names from the list until `BYTES_AT_ONCE` were hashed, so that a large archive is
+        not read completely before its first video is decoded.
         """
         tasks: dict[str, list[_File]] = {}
         read = 0
@@ -353,9 +355,9 @@ class _Run:
             until = time.monotonic() + SECONDS_AT_ONCE
             while names and read < BYTES_AT_ONCE and len(digested) < PATHS_AT_ONCE:
                 self.pulse()
-                if (found := self._look(names.pop(), retry)) is not None:
-                    digested.append(found)
-                    read += found[0].stamp.size
+                if (hashed := self._hash(names.pop(), retry)) is not None:
+                    digested.append(hashed)
+                    read += hashed[0].stamp.size
                 if time.monotonic() > until:
                     break
             if digested:
@@ -365,34 +367,34 @@ class _Run:
         names.reverse()
         return tasks
 
-    def _look(self, name: str, retry: bool) -> "tuple[_File, str] | None":
-        """Return a file and its content hash; None if nothing is to be done, which is counted."""
+    def _hash(self, name: str, retry: bool) -> "tuple[_File, str] | None":
+        """Return a file and its content hash; None if it is skipped, which is counted."""
         record = self.index.record(name)
         path = self.index.path(name)
         try:
             status = path.stat()
             file = _File(name, Stamp.from_status(status))
             if record and record.stamp == file.stamp:
-                if record.indexed and self._is_kept(record.content):
+                if record.indexed and self._has_embeddings(record.content):
                     self._count["unchanged"] += 1
                     return None
                 if not record.indexed and not retry:
                     self._count["skipped"] += 1
                     return None
-            if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
+            if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
                 self._fail(file, "", "is a pipe, socket or device")
                 return None
             if status.st_size > MAX_FILE_BYTES:
                 self._fail(_File(name, UNKNOWN_STAMP), "", f"has more than {MAX_FILE_BYTES} bytes")
                 return None
             if max(status.st_mtime_ns, status.st_ctime_ns) > MAX_TIME_NS:
-                self.report(f"{printable(name)}: its date is after 2262: kept as 2262-04-11")
+                self.report(f"{printable(name)}: its date is after 2262: stored as 2262-04-11")
             return file, digest(path, self.pulse)
         except FileNotFoundError:
             if record and record.indexed or not path.is_symlink():
-                self._there.discard(name)
+                self._present.discard(name)
             else:
-                self._fail_unseen(name, record, "is a link to what is not there", retry)
+                self._fail_unseen(name, record, "is a link to a missing file", retry)
         except OSError as error:
             self._fail_unseen(name, record, error.strerror or str(error), retry)
         return None
@@ -405,7 +407,7 @@ class _Run:
         tasks: dict[str, list[_File]],
         restore: bool,
     ) -> None:
-        """Record a path whose content is known, or add it to the tasks."""
+        """Record a path if its content has embeddings, or else add it to the tasks."""
         name = file.name
         if restore:
             writer.include(name, content)
@@ -413,81 +415,82 @@ class _Run:
             self._count["removed"] += 1
             self.report(f"{printable(name)} was removed under another name, and stays out")
             return
-        self._recognise(writer, name, content)
-        if self._is_kept(content):
+        self._record_move(writer, name, content)
+        if self._has_embeddings(content):
             writer.record(name, content, file.stamp)
-            self._count["known"] += 1
+            self._count["recognised"] += 1
         else:
             tasks.setdefault(content, []).append(file)
 
-    def _recognise(self, writer: Writer, name: str, content: str) -> None:
-        """Record a move, where a path is new and one of its content is not there any more."""
-        known = self.index.record(name)
-        if known is not None and known.content == content:
+    def _record_move(self, writer: Writer, name: str, content: str) -> None:
+        """Record a move if a path is new and another path of its content is missing."""
+        old_record = self.index.record(name)
+        if old_record is not None and old_record.content == content:
             return
-        for other in sorted(self.index.paths(content)):
-            record = self.index.record(other)
-            if other not in self._there and record is not None and record.indexed:
-                away = not self.index.is_available(split_name(other)[0])  # it may come back
-                if not away and is_gone(self.index.path(other)):
-                    writer.move(other, name)
+        for old_name in sorted(self.index.paths(content)):
+            record = self.index.record(old_name)
+            if old_name not in self._present and record is not None and record.indexed:
+                is_offline = not self.index.is_available(split_name(old_name)[0])
+                if not is_offline and is_gone(self.index.path(old_name)):
+                    writer.move(old_name, name)
                     return
 
-    def _is_kept(self, content: str) -> bool:
-        """Return whether a content has embeddings; damaged ones are reported, and are none."""
-        if content not in self._whole:
-            self._whole[content] = self.index.has_embeddings(content)
-            if self._whole[content]:
+    def _has_embeddings(self, content: str) -> bool:
+        """Return whether a content has intact embeddings; report damaged ones."""
+        if content not in self._intact:
+            self._intact[content] = self.index.has_embeddings(content)
+            if self._intact[content]:
                 try:
                     self.index.read(content)
                 except DamagedError as error:
                     self.report(f"{str(error).partition(': index')[0]}: they are computed anew")
-                    self._whole[content] = False
-        return self._whole[content]
+                    self._intact[content] = False
+        return self._intact[content]
 
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
         encoder = self.encoder
         size, fps = OVERSIZE * encoder.image_size, self.index.fps
         job = Job(self.video, fps, size, encoder.preprocess, self.timeout)
-        of_path = {self.index.path(files[0].name): content for content, files in tasks.items()}
-        under_way: dict[Path, _Encoded] = {}
-        began = time.monotonic()
+        contents = {self.index.path(files[0].name): content for content, files in tasks.items()}
+        encoded_by_path: dict[Path, _Encoded] = {}
+        started = time.monotonic()
         done = 0
-        with contextlib.closing(self.source(list(of_path), job)) as events:
+        with contextlib.closing(self.source(list(contents), job)) as events:
             for event in events:
-                path, content = event.path, of_path[event.path]
+                path, content = event.path, contents[event.path]
                 files = tasks[content]
                 if isinstance(event, Opened):
-                    before = under_way.pop(path, _Encoded())  # by a process that died
+                    # A second `Opened` follows the end of the first process.
+                    before = encoded_by_path.pop(path, _Encoded())
                     self._count["seconds"] -= sum(map(len, before.times)) * self.index.period
-                    under_way[path] = _Encoded(event.duration, event.recorded)
+                    encoded_by_path[path] = _Encoded(event.duration, event.recorded)
                 elif isinstance(event, Frames | Vectors):
                     if isinstance(event, Frames):
                         event = encode(encoder, event)
-                    under_way[path].times.append(event.times)
-                    under_way[path].vectors.append(event.vectors)
+                    encoded_by_path[path].times.append(event.times)
+                    encoded_by_path[path].vectors.append(event.vectors)
                     self._count["seconds"] += len(event.times) * self.index.period
                 else:
                     done += 1
-                    self._finish(event, content, files, under_way.pop(path, _Encoded()))
-                now = under_way.get(path, _Encoded())
+                    self._finish(event, content, files, encoded_by_path.pop(path, _Encoded()))
+                current = encoded_by_path.get(path, _Encoded())
                 self.progress(Progress(
                     done, len(tasks), files[0].name,
-                    position=float(now.times[-1][-1]) if now.times else 0.0,
-                    duration=now.duration,
+                    position=float(current.times[-1][-1]) if current.times else 0.0,
+                    duration=current.duration,
                     seconds=self._count["seconds"],
-                    elapsed=time.monotonic() - began,
+                    elapsed=time.monotonic() - started,
                     failed=self._count["failed"],
                 ))  # fmt: skip
 
     def _finish(
         self, event: Done | Failed, content: str, files: list[_File], encoded: "_Encoded"
     ) -> None:
-        reason, again = "", False
+        reason = ""
         if isinstance(event, Failed):
             reason = event.reason
         elif not all(np.isfinite(part).all() for part in encoded.vectors):
-            reason = "the encoder gave numbers that are not finite"
+            reason = "the encoder returned values that are not finite"
         elif _changed(event.path, files[0]):
             reason = "it changed while it was read"
         else:
@@ -496,26 +499,27 @@ class _Run:
             except ArraysError as error:
                 reason = str(error)
         if reason:
-            # What changed or went away meanwhile is tried again by the next run.
-            again = again or _changed(event.path, files[0])
+            # A file that changed meanwhile is tried again by the next run.
+            is_changed = _changed(event.path, files[0])
             for file in files:
-                self._fail(file._replace(stamp=UNKNOWN_STAMP) if again else file, content, reason)
+                failed = file._replace(stamp=UNKNOWN_STAMP) if is_changed else file
+                self._fail(failed, content, reason)
 
-    def _keep(self, whole: VideoArrays, content: str, files: list[_File]) -> None:
+    def _keep(self, arrays: VideoArrays, content: str, files: list[_File]) -> None:
         excluded = self.index.excluded  # another process may have removed one meanwhile
         paths = {file.name: file.stamp for file in files if file.name not in excluded}
         with self.index.writing() as writer:
-            writer.keep(content, whole, paths)
-        self._whole[content] = True
-        if whole.warning:
-            self.report(f"{printable(files[0].name)}: {whole.warning}")
+            writer.keep(content, arrays, paths)
+        self._intact[content] = True
+        if arrays.warning:
+            self.report(f"{printable(files[0].name)}: {arrays.warning}")
         self._count["indexed"] += 1
-        self._count["known"] += len(files) - 1
+        self._count["recognised"] += len(files) - 1
 
     def _fail_unseen(self, name: str, record: Record | None, reason: str, retry: bool) -> None:
-        """Record a path whose content cannot be read as failed, once for the same reason."""
+        """Record that a path cannot be read; count a repeated reason as skipped."""
         if record and record.indexed:
-            self.report(f"{printable(name)}: {reason}; its vectors are kept")
+            self.report(f"{printable(name)}: {reason}; its embeddings are kept")
             self._count["unreadable"] += 1
         elif record and record.reason == reason and not retry:
             self._count["skipped"] += 1

@@ -462,7 +462,7 @@ class Library:
             if in_root and not root.is_dir():
                 missing = [video for video in missing if video not in in_root]
                 lines.append(
-                    f"{root} is not there, and its videos are left out: is its disk mounted? If it"
+                    f"{root} is missing, and its videos are left out: is its disk mounted? If it"
                     " has another path now, index that as the moved root"
                 )
         if missing:

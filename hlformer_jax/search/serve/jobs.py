@@ -27,7 +27,12 @@ from starlette.responses import Response
 from hlformer_jax.errors import UserError
 from hlformer_jax.files import jsonable
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.ingest.extract import Progress, counted, index_folder, resolve_additions
+from hlformer_jax.search.ingest.extract import (
+    Progress,
+    format_counts,
+    index_folder,
+    resolve_additions,
+)
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.guard import Answer, ParameterError
@@ -185,7 +190,7 @@ class Jobs:
             index, self._library.encoder, retry=retry, only=only, further=further,
             report=self._note, progress=self._show, pulse=self._pulse,
         )  # fmt: skip
-        line = re.sub(r" \([^)]*\)", "", counted("the index", report.counts))
+        line = re.sub(r" \([^)]*\)", "", format_counts("the index", report.counts))
         self._change(lambda job: {"line": f"{line}; loading the new index", "video": ""})
         if index.contents():
             self._library.ranked()  # prepare for the next query

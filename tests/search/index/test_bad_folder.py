@@ -44,7 +44,7 @@ UNLISTED = {"song with a cover", "folder", "not there"} | {
 
 IN_A_FOLDER = {
     "pipe": "is a pipe, socket or device",
-    "dangling link": "is a link to what is not there",
+    "dangling link": "is a link to a missing file",
 }
 """Reasons that are others than of the file alone: it is not opened."""
 
@@ -188,7 +188,7 @@ def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkey
     assert f"1 indexed, {status['videos']} unchanged, 1 gone, {len(still)} failed" in again.out
     last = index("--workers=0")
     assert last.status == 0 and not told(last.lines, {})
-    assert f"{len(still)} failed before (--retry tries them again)" in last.out
+    assert f"{len(still)} failed before (retry tries them again)" in last.out
     assert search("verify", f"--index={directory}").status == 0
 
 

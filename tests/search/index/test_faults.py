@@ -304,7 +304,7 @@ def test_a_date_after_2262_is_clipped_with_a_line(index, films, year):
     if path.stat().st_mtime_ns <= records.MAX_TIME_NS:
         pytest.skip("the disk keeps no such dates")
     report, told = archive.fill(index)
-    assert report.known == 1 and "b.film" in told[0] and "2262" in told[0]
+    assert report.recognised == 1 and "b.film" in told[0] and "2262" in told[0]
     again = Index.open(index.directory)
     assert again.notes == [] and again.verify() == {}
     assert archive.fill(again)[0].unchanged == 3

@@ -88,7 +88,7 @@ def test_ray_makes_the_same_index_byte_for_byte(ray, films, tmp_path):
     (films / "bad.film").write_bytes((films / "new.film").read_bytes() + b" ")
     (films / "killer.film").unlink()
     again, _ = archive.fill(index, source=source(index), retry=True)
-    assert (again.indexed, again.unchanged, again.gone) == (2, 7, 1)
+    assert (again.indexed, again.unchanged, again.forgotten) == (2, 7, 1)
     assert index.verify() == {}
 
 
@@ -155,7 +155,7 @@ def test_an_address_that_does_not_answer_is_refused():
         "host:many": "is not an address",
         "auto": "Could not find any running instance",
     }.items():
-        with pytest.raises(SearchError, match=f"^--ray={address}:? .*{reason}"):
+        with pytest.raises(SearchError, match=f"^ray {address}:? .*{reason}"):
             with cluster._connected(NoCluster(), address):
                 pass
 

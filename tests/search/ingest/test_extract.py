@@ -30,7 +30,7 @@ def counts(report):
     ("change", "expected", "seen"),
     [
         (lambda films: None, {"unchanged": 3}, 0),
-        (lambda films: os.utime(films / "a.film", (1, 1)), {"known": 1, "unchanged": 2}, 0),
+        (lambda films: os.utime(films / "a.film", (1, 1)), {"recognised": 1, "unchanged": 2}, 0),
         (lambda films: archive.film(films / "b.film", ["blue"] * 21),
          {"indexed": 1, "unchanged": 2}, 21),
         (lambda films: (films / "b.film").unlink(), {"unchanged": 2, "offline": 1}, 0),
@@ -70,7 +70,7 @@ def test_a_file_that_moved_keeps_its_vectors_and_its_id_without_decoding(index, 
     (films / "a.film").rename(films / "other place" / "new ‘name’.film")
     encoder = archive.Encoder()
     report, _ = archive.fill(index, encoder)
-    assert counts(report) == {"known": 1, "unchanged": 2} and encoder.seen == 0
+    assert counts(report) == {"recognised": 1, "unchanged": 2} and encoder.seen == 0
     after = {entry.video: entry.id for entry in index.entries()}
     assert after["other place/new ‘name’.film"] == before["a.film"]
     assert archive.vectors(index) == vectors
@@ -96,9 +96,9 @@ def test_a_file_that_cannot_be_read_for_once_keeps_its_vectors(index, films, mon
     monkeypatch.setattr(extract, "digest", unreadable)
     report, told = archive.fill(index)
     assert counts(report) == {"unchanged": 2, "unreadable": 1}
-    assert told == ["b.film: Input/output error; its vectors are kept"]
+    assert told == ["b.film: Input/output error; its embeddings are kept"]
     monkeypatch.undo()
-    assert counts(archive.fill(index)[0]) == {"unchanged": 2, "known": 1}
+    assert counts(archive.fill(index)[0]) == {"unchanged": 2, "recognised": 1}
 
 
 def test_two_paths_of_one_content_share_the_vectors_and_have_an_id_each(index, films):
@@ -107,7 +107,7 @@ def test_two_paths_of_one_content_share_the_vectors_and_have_an_id_each(index, f
     archive.film(films / "y.film", ["white"] * 3)
     encoder = archive.Encoder()
     report, _ = archive.fill(index, encoder)
-    assert counts(report) == {"indexed": 1, "known": 2, "unchanged": 3} and encoder.seen == 3
+    assert counts(report) == {"indexed": 1, "recognised": 2, "unchanged": 3} and encoder.seen == 3
     assert len({entry.id for entry in index.entries()}) == 6 and len(archive.arrays(index)) == 4
     ids = {entry.video: entry.id for entry in index.entries()}
     (films / "a.film").unlink()
@@ -132,7 +132,7 @@ def test_a_broken_file_is_named_skipped_and_tried_again_when_asked_or_changed(in
     assert counts(archive.fill(index, retry=True)[0]) == {"unchanged": 3, "failed": 2}
     archive.film(films / "bad.film", ["red"])
     (films / "empty.film").unlink()
-    assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3, "gone": 1}
+    assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3, "forgotten": 1}
 
 
 def test_what_could_not_be_used_of_a_video_stays_known(index, films):
@@ -353,7 +353,9 @@ def test_a_video_that_takes_too_long_fails_alone(tmp_path):
     ended = [one for one in decode([*paths, slow], job, 2) if isinstance(one, Done | Failed)]
     late = {one.path: one.reason for one in ended if isinstance(one, Failed)}
     assert len(ended) == 6 and set(late) == {paths[1], slow}
-    assert all("more than 0.3 s" in reason and "--timeout" in reason for reason in late.values())
+    assert all(
+        "more than 0.3 s" in reason and "raise the timeout" in reason for reason in late.values()
+    )
     assert isinstance(list(decode([slow], job, 0))[-1], Failed)
 
 
