@@ -162,7 +162,7 @@ def upload(options: Options) -> None:
         count = library.upload(show)
     print(format_counts("videos (equal ones count once)", {
         "uploaded": count.sent,
-        "there already": count.kept,
+        "there already": count.unchanged,
         "deleted": count.removed,
         "damaged and not sent (index makes them anew)": count.damaged,
     }))  # fmt: skip

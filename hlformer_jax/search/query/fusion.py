@@ -1,9 +1,9 @@
 """Fusion of the rankings of several signals into one.
 
 Reciprocal rank fusion (Cormack, Clarke, Büttcher, SIGIR 2009): a group of videos scores 1 / (60 +
-rank) in each ranking. The contributions of several rankings are added, but for those of a ranking
-of all videos beyond its first `window`, where a rank says little: of these, only the largest
-counts, if it exceeds the sum of the others.
+rank) in each ranking. The contributions of several rankings are added. A ranking of all videos
+contributes to the sum only within its first `window`, because later ranks are meaningless; beyond
+them, its contribution counts only if it exceeds the sum.
 """
 
 import itertools
@@ -29,12 +29,12 @@ def fuse(rankings: Sequence[Ranking], window: int) -> list[Group]:
     """Fuse rankings whose groups have been split (`split`).
 
     Args:
-      rankings: the rankings; of a group in several, the first one's entry is returned.
-      window: how many of the first groups of a ranking of all videos count in full.
+      rankings: the rankings; if several contain a group, the entry of the first is returned.
+      window: number of first groups that count in full in a ranking of all videos.
 
     Returns:
-      The groups, best first. At a tie, the group that states the largest certainty comes first;
-      then those of selective rankings, then those of the others.
+      The groups, best first. At a tie, groups with larger certainty come first, then groups of
+      selective rankings, then all others.
     """
     sums: dict[int, float] = {}
     largest: dict[int, float] = {}

@@ -184,7 +184,7 @@ class Library:
         return [] if transcript is None else [*transcript.cues(entry.video)]
 
     def subtitle_problems(self) -> list[transcripts.Problem]:
-        """Return the subtitle files of which nothing, or not all, is searched."""
+        """Return the problems with subtitle files in the last indexing run."""
         try:
             return transcripts.problems(self._index)
         except DamagedError as error:
@@ -194,7 +194,7 @@ class Library:
         """Add tags to a video of an id or path, and drop others; return all that it has.
 
         Raises:
-          SearchError: if there is no such video, a text is not a tag, or another process writes.
+          SearchError: if the video is unknown, a text is not a tag, or another process writes.
         """
         index = Index.open(self._directory)
         with index.writing() as writer:
@@ -203,7 +203,7 @@ class Library:
             return index.tags_of_video(name)
 
     def status(self) -> dict[str, Any]:
-        """Return what the index holds (see `Index.summary`), and the name of the ranker."""
+        """Return the summary of the index (`Index.summary`) and the name of the ranker."""
         return Index.open(self._directory).summary() | {"ranker": self.ranker_name}
 
     def upload(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Uploaded:
@@ -214,11 +214,11 @@ class Library:
 
         Raises:
           QueryError: if the library has no store.
-          SearchError: if the store does not answer, or its schema is another's.
+          SearchError: if the store does not answer, or its schema belongs to another program.
           DamagedError: if the database is damaged.
         """
         if self._store is None:
-            raise QueryError("there is no store to upload to: pass {store}", field="store")
+            raise QueryError("the library has no store to upload to: pass {store}", field="store")
         to, index = self._store, Index.open(self._directory)
 
         def upload_whole(damaged: dict[str, str]) -> Uploaded:
@@ -368,7 +368,7 @@ class Library:
         missing = [snapshot.signals[name].missing() for name in names]
         if query.signals and all(missing):
             raise SearchError("; ".join(missing))
-        # The frames' scores are shown whatever signals rank.
+        # The scores of the frames are shown for any signals.
         ranking_names = [name for name in names if name != Visual.name]
         with ThreadPoolExecutor(max(len(ranking_names), 1)) as threads:
             waiting = {
@@ -454,7 +454,7 @@ class Library:
         return embedding, int(snapshot.content_of[position])
 
     def _warnings(self, snapshot: _Snapshot, passing: np.ndarray) -> list[str]:
-        """Return lines on videos that pass the filters and are left out."""
+        """Return lines on videos that pass the filters but cannot be searched."""
         lines = list(snapshot.index.notes)
         missing = [snapshot.videos[i].video for i in sorted(snapshot.missing) if passing[i]]
         for name, root in snapshot.index.roots.items():
@@ -491,7 +491,7 @@ class Library:
             return self._listing[1]
 
     def _ready(self) -> tuple[_Snapshot, Encoder]:
-        """Return the videos as the index has them now, and the encoder."""
+        """Return a snapshot of the current index, and the encoder."""
         with self._lock:
             encoder = self._loaded()
             state = self._index.state
@@ -564,7 +564,7 @@ class _Search(NamedTuple):
 
 
 def _ranked(query: Query, search: _Search, scope: Scope) -> list[_Place]:
-    """Return the best places of a query, with those that its offset skips."""
+    """Return the best places of a query, including the skipped ones."""
     end = query.offset + query.k
     selective = {
         name: search.matches[name].rank(WINDOW, scope)

@@ -40,7 +40,7 @@ def embedding(encoder: Encoder, image: Path | bytes) -> Float[np.ndarray, " d"]:
                 pixels = np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
     except UnidentifiedImageError:
         listed = ", ".join(PICTURE_FORMATS)
-        raise _refused(f"{name} is no image: give one of {listed}", image) from None
+        raise _refused(f"{name} is not an image: give one of {listed}", image) from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise _refused(f"{name} has too many pixels: give a smaller one", image) from None
     except (OSError, ValueError, SyntaxError) as error:  # Pillow's, of damaged files

@@ -21,24 +21,22 @@ class Query:
     Texts, tags and signals may be texts as one string or as several; they are stored as tuples.
 
     Attributes:
-      text: what is looked for. It may be empty beside a picture. Of several texts a video should
-        match all, in any order.
-      k: number of results at most.
+      text: descriptions of a moment. A video should match all of them, in any order. May be empty
+        if there is a picture.
+      k: maximum number of results.
       folder: a path relative to the indexed folder: only videos in it and below, in any case of
         letters.
-      since: only videos of that date or later: the year, month, day or time that a text such as
-        2026-11 or 2026-11-22 names, or a date of Python. A video's date is that of its recording,
-        or else of its file.
+      since: only videos of that date or later: a text such as 2026, 2026-11 or 2026-11-22, or a
+        date of Python. A video has the date of its recording, or else of its file.
       until: only videos of that date or before.
-      moments: number of moments of each result at most.
-      image: path of a picture, or the content of its file; similar frames are looked for.
-      like: path or id of a video of the index, and a second of it, whose frame is looked for in
+      moments: maximum number of moments of each result.
+      image: path of a picture, or the content of its file, to find similar frames.
+      like: path or id of a video of the index, and a second of it, to find similar frames in
         other videos; that video and its copies are left out.
-      then: what should follow the text, in this order.
+      then: events that should follow the text, in this order.
       within: longest gap between consecutive events, in seconds.
-      without: what should not be visible in the same frames.
-      min_score: results of a smaller score are left out, unless another signal than the first
-        matches them.
+      without: things that should not be visible in the same frames.
+      min_score: lowest score of a result, unless a signal other than the first matches it.
       offset: number of best results to skip.
       signals: the signals to search by (`signals.SIGNALS`), also as "visual,transcript";
         by default all that accept the query.
@@ -47,7 +45,7 @@ class Query:
       tags: only videos that have all of these tags, in any case of letters.
 
     Raises:
-      QueryError: if a field has a value that makes no sense, or contradicts another; names it.
+      QueryError: if a field is invalid or contradicts another; the error names it.
     """
 
     text: Sequence[str] = ()
@@ -118,9 +116,9 @@ class Query:
                 )  # fmt: skip
 
     def _check_numbers(self) -> None:
-        for name, least in (("k", 1), ("moments", 1), ("offset", 0)):
-            if (count := getattr(self, name)) < least:
-                raise QueryError(f"{{{name}}} is {count}: give {least} or more", field=name)
+        for name, minimum in (("k", 1), ("moments", 1), ("offset", 0)):
+            if (count := getattr(self, name)) < minimum:
+                raise QueryError(f"{{{name}}} is {count}: give {minimum} or more", field=name)
         if not self.within > 0:
             raise QueryError(f"{{within}} is {self.within:g} s: give seconds above 0", "within")
         for name in ("longer", "shorter"):

@@ -25,17 +25,17 @@ class Result(NamedTuple):
       folder: the folder of `video`.
       path: its absolute path.
       score: its score by the first signal of the query; None if that signal does not rank it.
-      score_kind: what the score means; None if it only ranks, or if there is none. A probability,
-        where the encoder has learned them (SigLIP) and the ranker's score is a frame's cosine.
-      moments: its best moments, best first: those of the first signal that matches it.
+      score_kind: the meaning of the score; None if it only ranks, or if the score is None. It is
+        "probability" if the encoder has learned probabilities (SigLIP) and the score is a cosine.
+      moments: its best moments by the first signal that matches it, best first.
       times: seconds of its frames.
       scores: scores of its frames.
       duration: its length in seconds.
-      date: when it was recorded or else last modified, seconds since the epoch.
-      date_of: what `date` is, "recording" or "file".
+      date: time of its recording or else its last modification, seconds since the epoch.
+      date_of: the kind of `date`, "recording" or "file".
       is_match: whether a signal finds that it matches: True, False, or None if no signal has a
         match threshold, as in a store or with a trained model.
-      signals: names of the signals that find so.
+      signals: names of the signals that match.
       copies: paths of other videos of the same content, which are not results of their own. Copies
         with other subtitles are.
       passages: passages of its transcript that match, best first.
@@ -61,7 +61,7 @@ class Result(NamedTuple):
     tags: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `query --json` prints: all but `path`, `times` and `scores`."""
+        """Return the fields of the JSON output: all but `path`, `times` and `scores`."""
         return {
             "id": self.id,
             "video": legible(self.video),
@@ -100,7 +100,7 @@ class MatchThreshold:
 
     @classmethod
     def from_index(cls, threshold: Threshold | None) -> "MatchThreshold | None":
-        """Return the calibration that an index stores, if there is one."""
+        """Return the calibration that an index stores, or None."""
         if threshold is None:
             return None
         return cls(threshold.false_alarms, threshold.captions)
@@ -110,9 +110,8 @@ class Results(list[Result]):
     """Results, best first; slices keep the warnings and the match threshold.
 
     Attributes:
-      warnings: lines on what was left out: offline or damaged videos.
-      match_threshold: the calibration of the match threshold; None if it is chosen, or if there is
-        none.
+      warnings: lines on offline or damaged videos, which were left out.
+      match_threshold: the calibration of the match threshold; None if it is not calibrated.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class Results(list[Result]):
     def __getitem__(self, key: slice) -> "Results": ...
 
     def __getitem__(self, key: SupportsIndex | slice) -> "Result | Results":
-        """Return a result, or some of them with what else is known of all."""
+        """Return a result, or a slice with the warnings and the match threshold of all."""
         if isinstance(key, slice):
             return Results(super().__getitem__(key), self.warnings, self.match_threshold)
         return super().__getitem__(key)

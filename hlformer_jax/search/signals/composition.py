@@ -1,6 +1,6 @@
 """Scores of queries of several parts over the frames of videos.
 
-For wanted parts q_1 … q_N and unwanted parts n_1 … n_M, a frame f at the time t_f scores
+For required parts q_1 … q_N and unwanted parts n_1 … n_M, a frame f at the time t_f scores
 
     s_i(f) = ⟨q_i, x_f⟩ − Σ_j max(⟨n_j, x_f⟩ − l_j, 0)
 
@@ -10,9 +10,9 @@ and a video scores
     a sequence      the largest mean_i s_i(f_i) over frames with 0 < t(f_{i+1}) − t(f_i) ≤ W
 
 An unwanted part counts from its match threshold l on. Both scores are at most mean_i max_f ⟨q_i,
-x_f⟩. Videos are scored in the order of this bound, until no other can be allowed the best, so the
-result is exact. The mean ranks better than the minimum, which would be that of the text whose
-cosines are lowest in general.
+x_f⟩. Videos are scored in the order of this bound, until no other can be one of the best, so the
+result is exact. The mean ranks better than the minimum, which is dominated by the text with the
+lowest cosines in general.
 """
 
 import heapq
@@ -56,7 +56,7 @@ class Composed(NamedTuple):
     ranker: Untrained
     times: Callable[[int], np.ndarray]
     """Returns the seconds of the frames of a content."""
-    wanted: Float[np.ndarray, "N d"]
+    required: Float[np.ndarray, "N d"]
     unwanted: Float[np.ndarray, "M d"]
     thresholds: Float[np.ndarray, " M"]
     """Match thresholds of the unwanted parts."""
@@ -65,11 +65,11 @@ class Composed(NamedTuple):
 
     def best(self, count: int, allowed: Bool[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
         """Return scores of contents; see `Ranker.best`."""
-        bounds = self.ranker.bounds(self.wanted).mean(0)
+        bounds = self.ranker.bounds(self.required).mean(0)
         scores = np.full(len(allowed), -np.inf, np.float32)
         largest: list[float] = []
         order = [i for i in np.argsort(-bounds, kind="stable").tolist() if allowed[i]]
-        with ThreadPoolExecutor() as threads:  # which read the times of frames
+        with ThreadPoolExecutor() as threads:  # the threads read the times of frames
             for start in range(0, len(order), VIDEOS_PER_BATCH):
                 batch = order[start : start + VIDEOS_PER_BATCH]
                 if len(largest) == count and bounds[batch[0]] < largest[0]:
@@ -107,8 +107,8 @@ class Composed(NamedTuple):
 
     def _parts(self, content: int) -> Float[np.ndarray, "N F"]:
         """Return the scores s_i of the frames of a content."""
-        count = len(self.wanted)
-        products = self.ranker.products(content, np.concatenate([self.wanted, self.unwanted]))
+        count = len(self.required)
+        products = self.ranker.products(content, np.concatenate([self.required, self.unwanted]))
         excess = np.maximum(products[count:] - self.thresholds[:, None], 0).sum(0)
         parts: np.ndarray = products[:count] - excess[None].astype(np.float32)
         return parts

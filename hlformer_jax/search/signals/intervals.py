@@ -70,7 +70,7 @@ def rows(index: Index, contents: Sequence[str]) -> tuple[np.ndarray, list[int], 
     if damaged:
         raise DamagedError.of(damaged)
     counts = [len(part) for part in parts]
-    with contextlib.suppress(OSError):  # those of the index as it was before
+    with contextlib.suppress(OSError):  # remove matrices of older states of the index
         for outdated in packed.list_files(index.directory, "segments-"):
             outdated.unlink(missing_ok=True)
     matrix = packed.load_or_compute(path, (sum(counts), width), lambda: np.concatenate(parts))

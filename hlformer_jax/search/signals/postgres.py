@@ -121,14 +121,18 @@ class Store:
             self._check(ask, index, ranker, uploads=False)
 
     def best(
-        self, queries: Sequence[Float[np.ndarray, " w"]], top: int, among: Sequence[str], count: int
+        self,
+        queries: Sequence[Float[np.ndarray, " w"]],
+        top: int,
+        allowed: Sequence[str],
+        count: int,
     ) -> list[tuple[str, float]]:
         """Return contents and scores of the best `count`, and of all equal to the last of them.
 
         Args:
           queries: the query of each branch, times its weight.
           top: number of largest products whose mean is the score of a branch.
-          among: the contents to rank; those that were not uploaded are left out.
+          allowed: the contents to rank; contents that were not uploaded are left out.
           count: number of contents.
         """
         values = {f"query{i}": str(query.tolist()) for i, query in enumerate(queries)}
@@ -138,7 +142,7 @@ class Store:
         )
         best = _LARGEST if top == 1 else _MEAN.format(top=top)
         with self._session() as ask:
-            parameters = values | {"among": list(among), "count": count}
+            parameters = values | {"among": list(allowed), "count": count}
             ranked: list[tuple[str, float]] = ask(_BEST, parameters, products=products, best=best)
         return ranked
 
@@ -313,12 +317,12 @@ class Stored:
         return self.best(query, len(self._contents), np.ones(len(self._contents), bool))
 
     def best(
-        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+        self, query: Float[np.ndarray, " H"], count: int, allowed: Bool[np.ndarray, " V"]
     ) -> Float[np.ndarray, " V"]:
         """Return scores of the best contents, -inf for all others; see `Ranker`."""
         parts = self._ranker.rounded(query)
         queries = [weight * parts[name] for name, weight in _weights(self._ranker).items()]
-        contents = [content for content, i in self._contents.items() if among[i]]
+        contents = [content for content, i in self._contents.items() if allowed[i]]
         scores = np.full(len(self._contents), -np.inf, np.float32)
         for content, score in self._store.best(queries, self._ranker.top, contents, count):
             scores[self._contents[content]] = score
@@ -351,7 +355,7 @@ class Uploaded(NamedTuple):
     """Numbers of contents of an upload; equal videos count once."""
 
     sent: int = 0
-    kept: int = 0  # uploaded before
+    unchanged: int = 0  # uploaded before
     removed: int = 0  # no longer in the index
     damaged: int = 0  # not sent; their rows in the store stay
 

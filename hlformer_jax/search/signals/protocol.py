@@ -29,9 +29,9 @@ class SignalQuery:
     texts: Sequence[str] = ()
     """Texts that a video should match, in any order."""
     then: Sequence[str] = ()
-    """Texts of what should follow, in this order."""
+    """Texts of the events that should follow, in this order."""
     without: Sequence[str] = ()
-    """Texts of what should not be visible in the same frames."""
+    """Texts of things that should not be visible in the same frames."""
     within: float = 60.0
     """Longest gap between consecutive events, in seconds."""
     picture: np.ndarray | None = None
@@ -112,7 +112,7 @@ class Evidence(NamedTuple):
 
 @runtime_checkable
 class Matches(Protocol):
-    """Everything that a signal found for a query, before videos are left out."""
+    """The results of one signal for a query, before filters are applied."""
 
     @property
     def is_selective(self) -> bool:
@@ -138,7 +138,7 @@ class Archive:
 
     index: Index
     records: Sequence[Record]
-    """A record of each content whose embeddings are whole."""
+    """A record of each content with intact embeddings."""
     encoder: Encoder
     ranker: Ranker
     """Ranks the contents of `records` by their frames."""
@@ -170,7 +170,7 @@ class Signal(Protocol):
         Args:
           index: the index, whose lock is held.
           encoder: its encoder.
-          report: takes lines about what was left out.
+          report: takes lines about videos that were left out.
           pulse: called often; what it raises ends the update.
         """
 

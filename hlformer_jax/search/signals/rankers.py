@@ -34,11 +34,11 @@ ScoreKind = Literal["probability", "cosine", "rank_fusion", "model"]
 
 @runtime_checkable
 class Ranker(Protocol):
-    """Ranks the contents of an index, in the order in which it was given them."""
+    """Ranks the contents of an index, which have a fixed order."""
 
     @property
     def calibrated(self) -> bool:
-        """Whether scores are cosines of the encoder, which its probabilities are made of."""
+        """True if scores are cosines of the encoder, which its probabilities are computed from."""
 
     @property
     def score_kind(self) -> ScoreKind | None:
@@ -46,7 +46,7 @@ class Ranker(Protocol):
 
     @property
     def is_trained(self) -> bool:
-        """Whether a model of its own encodes texts, and not the encoder of the index alone."""
+        """True if a trained model encodes texts after the encoder of the index."""
 
     def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """Return the query of a text."""
@@ -164,8 +164,8 @@ SAMPLE = 4096
 """Number of rows from which the distribution of an archive's products is estimated."""
 
 
-def bank(index: Index, encoder: Encoder | None) -> Float[np.ndarray, "Q d"]:
-    """Return the embeddings of `BANK`, which are stored in the index."""
+def embed_bank(index: Index, encoder: Encoder | None) -> Float[np.ndarray, "Q d"]:
+    """Return the embeddings of `BANK`; compute and store them if necessary."""
     key = hashlib.sha256("\n".join([index.key, *BANK]).encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"bank-{key}.npy"
 
@@ -176,7 +176,7 @@ def bank(index: Index, encoder: Encoder | None) -> Float[np.ndarray, "Q d"]:
     return packed.load_or_compute(path, (len(BANK), index.encoder.width), encode)
 
 
-def sampled(matrix: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "n d"]:
+def sample_rows(matrix: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "n d"]:
     """Return at most `SAMPLE` rows at equal distances, read once from all over the disk."""
     count = min(SAMPLE, len(matrix))
     return matrix[np.arange(count) * len(matrix) // count]
@@ -253,15 +253,15 @@ class Untrained:
             )  # fmt: skip
         self._bias = np.zeros(len(records), np.float32)
         if normalise:
-            made_of = "\0".join([index.key, self.identity, *BANK, *contents])
-            digest = hashlib.sha256(made_of.encode()).hexdigest()[:32]
+            source = "\0".join([index.key, self.identity, *BANK, *contents])
+            digest = hashlib.sha256(source.encode()).hexdigest()[:32]
             bias_path = index.directory / "packed" / f"bias-{digest}.{name.replace('_', '-')}.npy"
-            with contextlib.suppress(OSError):  # those of the index as it was before
-                for other in packed.list_files(index.directory, "bias-"):
-                    if other.name.endswith(bias_path.suffixes[0] + ".npy") and other != bias_path:
-                        other.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # remove matrices of older states of the index
+                for file in packed.list_files(index.directory, "bias-"):
+                    if file.name.endswith(bias_path.suffixes[0] + ".npy") and file != bias_path:
+                        file.unlink(missing_ok=True)
             self._bias = packed.load_or_compute(
-                bias_path, (1, len(records)), lambda: self._biases(bank(index, encoder))[None]
+                bias_path, (1, len(records)), lambda: self._biases(embed_bank(index, encoder))[None]
             )[0]
 
     def _biases(self, bank: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, " V"]:

@@ -67,7 +67,7 @@ def identity(path: Path) -> str:
 
 
 def check_encoder(config: ConfigDict, path: Path, encoder: EncoderFacts) -> None:
-    """Refuse a run that was trained on features of another encoder than that of an index.
+    """Refuse a run that was trained on features of another encoder than the index has.
 
     Args:
       config: the configuration of the run.
@@ -89,7 +89,7 @@ def check_encoder(config: ConfigDict, path: Path, encoder: EncoderFacts) -> None
     if fingerprint != encoder.fingerprint:
         raise QueryError(
             "{checkpoint} {path} was trained on features of the encoder {name!r}, and the index"
-            " has those of {other!r}: make another index with {encoder} {name}",
+            " has the encoder {other!r}: make another index with {encoder} {name}",
             field="checkpoint", path=path, name=name, other=encoder.name,
         )  # fmt: skip
     if config.data.visual_dim != encoder.width:
@@ -286,7 +286,7 @@ def _stored(file: Path, empty: Corpus) -> Corpus | None:
     """Return the corpus of a file; None if it is missing, damaged or of another form."""
     leaves, form = jax.tree.flatten((empty.stored, empty.mask))
     try:
-        if not file.is_file():  # to open a pipe is to wait for its writer
+        if not file.is_file():  # opening a pipe would wait for its writer
             return None
         with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
             # NumPy writes the bits of bfloat16 without its name.

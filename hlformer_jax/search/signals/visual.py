@@ -4,8 +4,8 @@
     a picture            the embedding p of an image, or of a frame of a video of the index
     a picture and a text unit(p + q): frames x rank by ⟨p, x⟩ + ⟨q, x⟩
 
-Cosines of two pictures are larger, and further apart, than those of a picture and a text. In their
-sum the picture decides what is looked for, and the text which variant of it.
+Two pictures have larger cosines, with more spread, than a picture and a text. In the sum, the
+picture therefore selects the subject, and the text a variant of it.
 
 From the match threshold on, a frame may show what the query describes. For one text it is an offset
 above the `baseline`, calibrated by captions (`search.evaluate`). Otherwise it is chosen: for a
@@ -123,12 +123,12 @@ class Visual:
         if not isinstance(ranker, Untrained):
             return matches
         has_parts = len(query.texts) > 1 or bool(query.then or query.without)
-        wanted_count = len(vectors) - len(query.without)
+        required_count = len(vectors) - len(query.without)
         calibrated = self._calibrated if query.picture is None else None
         thresholds = self._thresholds(query, vectors, has_parts, calibrated)
         if self._can_choose_threshold(query) or calibrated and not has_parts:
             matches = dataclasses.replace(
-                matches, threshold=float(np.mean(thresholds[:wanted_count]))
+                matches, threshold=float(np.mean(thresholds[:required_count]))
             )
         if not has_parts:
             return dataclasses.replace(matches, calibrated=calibrated)
@@ -136,9 +136,9 @@ class Visual:
         composed = Composed(
             ranker,
             functools.cache(self._times),
-            rows[:wanted_count],
-            rows[wanted_count:],
-            np.asarray(thresholds[wanted_count:], np.float32),
+            rows[:required_count],
+            rows[required_count:],
+            np.asarray(thresholds[required_count:], np.float32),
             query.within if query.then else None,
         )
         return dataclasses.replace(matches, query=composed)
@@ -153,14 +153,14 @@ class Visual:
         """Return the match threshold of each part of a query.
 
         A calibrated threshold is one of single texts. The mean of several has another distribution,
-        so for the wanted_count parts of a composed query it is chosen.
+        so it is chosen for the required parts of a composed query.
         """
         assert isinstance(self.ranker, Untrained)
         learned = query.encoder.probability if self.ranker.calibrated else _no_probability
-        wanted_count = len(vectors) - len(query.without)
+        required_count = len(vectors) - len(query.without)
         thresholds = []
         for i, vector in enumerate(vectors):
-            if calibrated is not None and not (has_parts and i < wanted_count):
+            if calibrated is not None and not (has_parts and i < required_count):
                 centre = baseline(self.ranker, vector, query.encoder)
                 thresholds.append(centre + calibrated.margin)
             else:

@@ -107,7 +107,7 @@ def test_a_picture_finds_what_resembles_it_alone_and_with_words(library, films, 
     assert [hit.video for hit in hits[:2]] == ["d.film", "trips/c.film"]
     assert hits[0].score == pytest.approx(1, abs=1e-3)
     assert library.query(image=image.read_bytes())[0].score == hits[0].score
-    with pytest.raises(SearchError, match="no image"):
+    with pytest.raises(SearchError, match="not an image"):
         library.query(image=b"text")
     # The instant's video is left out, and copies of it; its id names it as well.
     (films / "copy.film").write_bytes((films / "d.film").read_bytes())

@@ -206,7 +206,7 @@ class TestServer:
     def test_an_upload_sends_what_is_new_and_deletes_what_is_gone(self, index, films, address):
         library = opened(index, address)
         assert library.upload().sent == 15
-        assert library.upload() == Uploaded(kept=15)
+        assert library.upload() == Uploaded(unchanged=15)
         (films / "a.film").rename(films / "trips" / "moved.film")
         os.utime(films / "b.film", (5, 5))
         archive.film(films / "f0" / "0.film", ["white"] * 9)
@@ -215,7 +215,7 @@ class TestServer:
         # Until the upload: what is there is found by what the index knows, and nothing else is.
         found = {hit.video for hit in library.query("red", k=50)}
         assert "trips/moved.film" in found and "new.film" not in found
-        assert library.upload() == Uploaded(sent=2, kept=14, removed=1)
+        assert library.upload() == Uploaded(sent=2, unchanged=14, removed=1)
         plain = opened(index, None)
         for options in ({}, {"folder": "trips"}, {"until": "1970"}):
             agree(library.query("red", k=50, **options), plain.query("red", k=50, **options))
@@ -254,7 +254,7 @@ class TestServer:
         deadline = time.monotonic() + 20
         while "the server has not seen the end of the connection":
             try:
-                assert library.upload() == Uploaded(sent=10, kept=5)
+                assert library.upload() == Uploaded(sent=10, unchanged=5)
                 break
             except SearchError:
                 assert time.monotonic() < deadline

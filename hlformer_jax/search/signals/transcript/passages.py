@@ -311,10 +311,10 @@ class PassageIndex:
     ) -> None:
         """Take the embeddings, and compute or load the threshold of their cosines."""
         self._rounded = packed.load_quantised(path, matrix) if len(matrix) >= packed.LARGE else None
-        self._matrix, self._sampled = matrix, rankers.sampled(matrix)
+        self._matrix, self._sampled = matrix, rankers.sample_rows(matrix)
 
         def compute_margin() -> np.ndarray:
-            bank = rankers.bank(index, encoder)
+            bank = rankers.embed_bank(index, encoder)
             blocks = range(0, len(matrix), packed.MAX_EXACT_ROWS)
             cosines = (packed.multiply(matrix[i : i + packed.MAX_EXACT_ROWS], bank) for i in blocks)
             best = np.max([block.max(0) for block in cosines], axis=0)
