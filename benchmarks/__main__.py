@@ -221,7 +221,7 @@ def _print(name: str, rows: Sequence[Row]) -> None:
         median = _seconds(row.timing.median)
         lines.append((row.what, median, f"{low} - {high}", floor, ratio, facts))
     head = ("", "median", "range", "floor", "ratio", "")
-    cli.print_table(head, lines, title, left=("",), width=110)
+    cli.print_table(head, lines, title, text_columns=("",), width=110)
     used = {dtype: measure.ceilings(dtype) for dtype in ("float32", "bfloat16")}
     for dtype, ceiling in used.items():
         print(

@@ -787,7 +787,7 @@ def show(result: Mapping[str, Any], reference: Mapping[str, Any] | None = None) 
             [*(_digits(1e3 * x["lines"].get(line, 0)) for x in both), line]
             for line in lines[:DEAREST]
         ]
-    cli.print_table(head, rows, left=head, width=120)
+    cli.print_table(head, rows, text_columns=head, width=120)
 
 
 def _facts(result: Mapping[str, Any]) -> dict[str, float]:
@@ -814,7 +814,7 @@ def show_measured(results: Sequence[Mapping[str, Any]], device: str) -> None:
             [result["program"], result["dtype"], milliseconds, median, ratio, launches, bound, peak]
         )
     title = f"planned for {gpu}, measured on {device}"
-    cli.print_table(head, rows, title, left=head, width=120)
+    cli.print_table(head, rows, title, text_columns=head, width=120)
 
 
 def tree_map(result: Mapping[str, Any], path: Path, replace: files.Replace) -> None:

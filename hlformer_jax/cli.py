@@ -76,7 +76,7 @@ def print_table(
     head: Sequence[str],
     rows: Iterable[Sequence[str]],
     title: str = "",
-    left: Collection[str] = (),
+    text_columns: Collection[str] = (),
     width: int | None = None,
 ) -> None:
     """Print a table.
@@ -85,9 +85,9 @@ def print_table(
       head: the names of the columns; the first column is aligned to the left.
       rows: the cells of each row.
       title: the title above the table.
-      left: names of further columns that are aligned to the left.
-      width: the largest width in characters; by default that of the terminal, or as wide as needed
-        in a file.
+      text_columns: names of further columns that are aligned to the left.
+      width: the largest width in characters; by default the terminal's, or as wide as needed in a
+        file.
     """
     import rich.box  # here, so that a wrong command is answered at once
     import rich.console
@@ -97,7 +97,7 @@ def print_table(
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, title_justify="left")
     table.title = rich.markup.escape(title) or None
     for index, name in enumerate(head):
-        align_left = index == 0 or name in left
+        align_left = index == 0 or name in text_columns
         table.add_column(name, justify="left" if align_left else "right", no_wrap=index == 0)
     for row in rows:
         table.add_row(*map(rich.markup.escape, row))

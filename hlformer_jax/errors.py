@@ -46,8 +46,8 @@ class QueryError(SearchError):
           template: the message, in which `{name}` stands for a field or for one of `values`.
           field: the name of the field.
           allowed: the values that the field may have.
-          **values: what the template shows that is no field. Texts of a user belong here, as a
-            brace in the template itself would be read as a name.
+          **values: other values of the template. A user's text belongs here: a brace in the
+            template itself would begin a name.
         """
         self._template, self._values = template, values
         self.field, self.allowed = field, tuple(allowed)

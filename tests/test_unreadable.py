@@ -79,7 +79,7 @@ def test_a_demo_is_not_called_other_things(tmp_path, unreadable):
     (tmp_path / demo.NOTE).write_text("{}")
     unreadable(demo.NOTE)
     with pytest.raises(OSError, match=EIO):
-        demo._settings(tmp_path)
+        demo._read_note(tmp_path)
 
 
 def test_a_machine_of_a_cluster_says_why_it_lacks_a_file(tmp_path, monkeypatch):

@@ -34,8 +34,8 @@ def check(config: ConfigDict) -> None:
         name = config.model.name
         file = {"hlformer": "anet"}.get(name, "clip" if "clip4clip" in name else name)
         raise ConfigError(
-            f"config.model.name is {name!r}, but the blocks and their aggregation are those of"
-            f" {owner}: start from configs/{file}.py, in Python from config.of_model({name!r})"
+            f"config.model.name is {name!r}, but its blocks and their aggregation are {owner}'s:"
+            f" start from configs/{file}.py, in Python from config.of_model({name!r})"
         )
     check_values(config)
 
@@ -84,7 +84,7 @@ def _prvr_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
         for name in ("lorentz_window", "head_merge", "lorentz_divisor", "block_curvature"):
             default = PRVR["model"][name].default
             if model[name] != default:
-                yield f"model.{name}", f"{default!r} where there is no Lorentz block"
+                yield f"model.{name}", f"{default!r} without Lorentz blocks"
     elif (model.lorentz_dim + 1) % model.num_heads or model.lorentz_dim + 1 < 2 * model.num_heads:
         yield (
             "model.lorentz_dim",
@@ -115,8 +115,8 @@ def _hover_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
 def _owner_of_blocks(config: ConfigDict) -> str | None:
     """Return the other model whose blocks and aggregation a configuration has, all of them.
 
-    Published values and those of `debug` are compared. If one of them differs, somebody chose the
-    combination. One plain block, as in MS-SL and DL-DKD, is an ablation of any model.
+    Published and debug values are compared. If one of them differs, somebody chose the combination.
+    One plain block, as in MS-SL and DL-DKD, is an ablation of any model.
     """
     if config.model.name not in DEFINITIONS:
         return None

@@ -1,8 +1,8 @@
 """Fields of a configuration: the default, the rule and the meaning of each.
 
-A model has a family, which has its own fields. The defaults of the family "prvr" are those of
-HLFormer's released code on ActivityNet Captions; the files in `configs/` state the published
-values of each model and data set. Lengths and widths have the letters of the axis glossary
+A model has a family, which has its own fields. The family "prvr" has the defaults of HLFormer's
+released code on ActivityNet Captions; the files in `configs/` state the published values of each
+model and data set. Lengths and widths have the letters of the axis glossary
 (hlformer_jax/typing.py).
 """
 
@@ -334,11 +334,11 @@ def leaves(family: str = "prvr") -> Iterator[tuple[str, Field]]:
 
 def flat(fields: Mapping[str, Any] | ConfigDict, section: str = "") -> dict[str, Any]:
     """Return nested values by their full names, such as "model.dropout"."""
-    named: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in fields.items():
         is_section = isinstance(value, Mapping | ConfigDict)
-        named |= flat(value, f"{section}{key}.") if is_section else {f"{section}{key}": value}
-    return named
+        values |= flat(value, f"{section}{key}.") if is_section else {f"{section}{key}": value}
+    return values
 
 
 def default(family: str = "prvr") -> ConfigDict:

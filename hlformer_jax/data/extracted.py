@@ -273,6 +273,54 @@ def _is_timed(caption: Caption) -> bool:
 
 # Writing
 
+SPLIT_SHARES = (0.8, 0.1)
+"""Shares of the videos in train and val if the captions name no split; test has the rest."""
+
+
+def split_captions(
+    captions: Sequence[tuple[str, str, Caption]], seed: int
+) -> dict[str, dict[str, tuple[Caption, ...]]]:
+    """Divide captions into train, val and test: by the splits they name, or by video at random.
+
+    Args:
+      captions: the video of each caption, the split that it names or "", and the caption.
+      seed: seed of random splits.
+
+    Returns:
+      The captions of every video of every split.
+
+    Raises:
+      DataError: if only some captions name a split, or a split would be empty.
+    """
+    named = [split for _, split, _ in captions if split]
+    videos = sorted({video for video, _, _ in captions})
+    if named and len(named) < len(captions):
+        video, caption = next((video, caption) for video, split, caption in captions if not split)
+        raise DataError(
+            f'{len(named)} captions name a "split" and others do not, such as {caption.sentence!r}'
+            f" of {video!r}: give it to all, or to none"
+        )
+    if not named and len(videos) < 3:
+        raise DataError(
+            f"the captions are on {len(videos)} indexed videos: training, validation and test need"
+            ' at least one each (or give each caption a "split")'
+        )
+    order = np.random.default_rng(seed).permutation(len(videos))
+    train, val = (max(1, round(share * len(videos))) for share in SPLIT_SHARES)
+    train = min(train, len(videos) - val - 1)
+    random_split = {
+        videos[row]: SPLITS[0 if rank < train else 1 if rank < train + val else 2]
+        for rank, row in enumerate(order)
+    }
+    splits: dict[str, dict[str, tuple[Caption, ...]]] = {split: {} for split in SPLITS}
+    for video, split, caption in captions:
+        by_video = splits[split or random_split[video]]
+        by_video[video] = (*by_video.get(video, ()), caption)
+    for split, by_video in splits.items():
+        if not by_video:
+            raise DataError(f'no caption on an indexed video has the "split" {split!r}')
+    return splits
+
 
 def parents_of(
     splits: Mapping[str, Mapping[str, Sequence[Caption]]],

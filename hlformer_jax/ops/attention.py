@@ -105,15 +105,15 @@ def single_query_attention(
     check_floating(query, inputs)
     if mask is not None:
         check_mask(mask, (*query.shape[:-2], inputs.shape[-2]), "[*batch, N, d]", query.shape)
-    asked = jnp.einsum("...nd,hnd->...nh", query, key.kernel)
-    logits = _exact_einsum("...nh,...lh->...nl", asked, inputs)
+    projected_query = jnp.einsum("...nd,hnd->...nh", query, key.kernel)
+    logits = _exact_einsum("...nh,...lh->...nl", projected_query, inputs)
     shift = _exact_einsum("...nd,nd->...n", query, key.bias)
     logits = (logits + shift[..., None]) / math.sqrt(query.shape[-1])
     if mask is not None:
         logits = logits + _broadcast_mask(_masked(mask, logits), logits, axes=2)
     weights = dropout(dropout_key, jax.nn.softmax(logits, axis=-1).astype(inputs.dtype), rate)
-    seen = jnp.einsum("...nl,...lh->...nh", weights, inputs)
-    attended = jnp.einsum("...nh,hnd->...nd", seen, value.kernel)
+    weighted_inputs = jnp.einsum("...nl,...lh->...nh", weights, inputs)
+    attended = jnp.einsum("...nh,hnd->...nd", weighted_inputs, value.kernel)
     total = jnp.sum(weights, axis=-1)[..., None]
     bias = value.bias.reshape((1,) * (attended.ndim - 2) + value.bias.shape)
     return attended + total * bias
@@ -283,7 +283,7 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Return whether an array broadcasts to a shape without adding or lengthening axes of it."""
     missing = len(target) - len(shape)
     return missing >= 0 and all(
-        size in (1, whole) for size, whole in zip(shape, target[missing:], strict=True)
+        size in (1, full_size) for size, full_size in zip(shape, target[missing:], strict=True)
     )
 
 

@@ -103,7 +103,7 @@ def poincare_exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
 
 
 def energy(x: Point, y: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
-    """How far y lies outside the cone of x: max(0, exterior angle − half aperture), in [0, π].
+    """Angle from y to the cone of x: max(0, exterior angle − half aperture), in [0, π].
 
     It is 0, with gradient 0, inside of the cone.
     """

@@ -85,8 +85,8 @@ def dropout(key: Array | None, x: Array, rate: float) -> Array:
     if rate >= 1:
         return jnp.zeros_like(x)
     threshold = jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
-    kept = random_bits(key, x.shape) >= threshold
-    return jnp.where(kept, x / jnp.asarray(1 - rate, x.dtype), jnp.zeros((), x.dtype))
+    is_kept = random_bits(key, x.shape) >= threshold
+    return jnp.where(is_kept, x / jnp.asarray(1 - rate, x.dtype), jnp.zeros((), x.dtype))
 
 
 def relu_dropout(key: Array | None, x: Array, rate: float) -> Array:

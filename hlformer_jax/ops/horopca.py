@@ -72,13 +72,13 @@ def lorentz_busemann(
     ideal, root = unit(ideal), jnp.sqrt(c)
     square, along = c * dot(x, x), root * dot(ideal, x)
     tau = jnp.sqrt(1 + square)
-    near = square < 1
-    close = jnp.log1p(jnp.where(near, square / (1 + tau) - along, 0))
+    is_near = square < 1
+    close = jnp.log1p(jnp.where(is_near, square / (1 + tau) - along, 0))
     # τ − √c r + √c r (1 − cos), in terms that do not cancel.
-    x = jnp.where(near[..., None], 1, x)
+    x = jnp.where(is_near[..., None], 1, x)
     turn, r = unit(x) - ideal, jnp.sqrt(c * dot(x, x))
-    far = jnp.log(1 / (jnp.sqrt(1 + r * r) + r) + r * dot(turn, turn) / 2)
-    return jnp.where(near, close, far) / root
+    distant = jnp.log(1 / (jnp.sqrt(1 + r * r) + r) + r * dot(turn, turn) / 2)
+    return jnp.where(is_near, close, distant) / root
 
 
 def poincare_busemann(p: Ball, ideal: Ball, c: ArrayLike = 1.0) -> Scalar:
@@ -87,10 +87,10 @@ def poincare_busemann(p: Ball, ideal: Ball, c: ArrayLike = 1.0) -> Scalar:
     (p, room), root = inside(p, c), jnp.sqrt(c)
     x, ideal = root[..., None] * p, unit(ideal)
     difference = x - ideal
-    near = room > 0.5
-    close = jnp.log1p(jnp.where(near, 2 * dot(x, difference) / room, 0))
-    far = jnp.log(jnp.where(near, 1, dot(difference, difference))) - jnp.log(room)
-    return jnp.where(near, close, far) / root
+    is_near = room > 0.5
+    close = jnp.log1p(jnp.where(is_near, 2 * dot(x, difference) / room, 0))
+    distant = jnp.log(jnp.where(is_near, 1, dot(difference, difference))) - jnp.log(room)
+    return jnp.where(is_near, close, distant) / root
 
 
 def lorentz_horospherical(
@@ -110,7 +110,10 @@ def lorentz_horospherical(
     c = per_batch(c, x)
     root, count = jnp.sqrt(c)[..., None], len(directions)
     x = x * root  # of curvature −1
-    product = lambda one, other: jnp.matmul(one, other, precision=jax.lax.Precision.HIGHEST)
+
+    def product(a: Array, b: Array) -> Array:
+        return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
     along = product(x, directions.T)
     across = x - product(along, directions)
     tau = jnp.sqrt(1 + dot(x, x))[..., None]
@@ -184,8 +187,8 @@ def fit(
         base = statistics.lorentz_mean(points, c=c)[0]
     base = jnp.asarray(base, points.dtype)
     # From here on of curvature −1, as seen from the base point.
-    seen = _seen_from(base, points, c)[..., 1:] * jnp.sqrt(c)
-    x = lorentz.from_space(seen)
+    relative = _seen_from(base, points, c)[..., 1:] * jnp.sqrt(c)
+    x = lorentz.from_space(relative)
     key = jax.random.key(seed)
     directions = jnp.zeros((0, n), points.dtype)
     for k in range(num_components):
@@ -201,8 +204,8 @@ def fit(
 
 def project(components: HoroPCA, points: Float[Array, "*batch n1"]) -> Float[Array, "*batch k1"]:
     """Projects points to the Lorentz model of dimension K, with b for origin and q_k for axes."""
-    seen = _seen_from(components.base, as_float(points), components.c)
-    return lorentz_horospherical(seen, components.directions, components.c)
+    relative = _seen_from(components.base, as_float(points), components.c)
+    return lorentz_horospherical(relative, components.directions, components.c)
 
 
 def embed(components: HoroPCA, projected: Float[Array, "*batch k1"]) -> Float[Array, "*batch n1"]:
@@ -223,11 +226,13 @@ def _seen_from(
     base: Float[Array, " n1"], points: Float[Array, "*batch n1"], c: Float[Array, ""]
 ) -> Float[Array, "*batch n1"]:
     """Points after the boost that takes the base point to the origin."""
-    back = jnp.broadcast_to(lorentz.antipode(base, c), points.shape)
-    return lorentz.boost(back, points, c)
+    reflected_base = jnp.broadcast_to(lorentz.antipode(base, c), points.shape)
+    return lorentz.boost(reflected_base, points, c)
 
 
-def _kept(x: Float[Array, "N n1"], directions: Float[Array, "K n"]) -> Float[Array, ""]:
+def _retained_variance(
+    x: Float[Array, "N n1"], directions: Float[Array, "K n"]
+) -> Float[Array, ""]:
     """The generalised variance of projections, of curvature −1."""
     if len(directions) == 1:  # on a line distances are differences
         along = lorentz_busemann(x, jnp.broadcast_to(directions, x[..., 1:].shape))
@@ -249,7 +254,11 @@ def _next_direction(
     # A direction in the span of the basis is none.
     real = dot(candidates, candidates) > 0.5
     best = _best_end(
-        lambda direction: _kept(x, frame(direction)), candidates[:, None], real, steps, CLIMBED
+        lambda direction: _retained_variance(x, frame(direction)),
+        candidates[:, None],
+        real,
+        steps,
+        CLIMBED,
     )
     return frame(best)[-1]
 
@@ -268,7 +277,7 @@ def _together(
     choices = jnp.arange(2 ** min(count, 4))[:, None] >> jnp.arange(count)[None]
     signs = (1 - 2 * (choices % 2)).astype(x.dtype)
     candidates = (signs[:, None, :, None] * frames[None]).reshape(-1, *greedy.shape)
-    height = lambda candidates: _kept(x, _orthonormal(candidates))
+    height = lambda candidates: _retained_variance(x, _orthonormal(candidates))
     real = jnp.ones(len(candidates), bool)
     return _orthonormal(_best_end(height, candidates, real, steps, CLIMBED_JOINTLY))
 
@@ -320,7 +329,7 @@ def _ascend(
 
 
 def _rejected(vectors: Float[Array, "M n"], basis: Float[Array, "K n"]) -> Float[Array, "M n"]:
-    """What of vectors is orthogonal to orthonormal ones."""
+    """Return the part of vectors that is orthogonal to orthonormal vectors."""
     product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
     return vectors - product(product(vectors, basis.T), basis)
 

@@ -53,7 +53,7 @@ Distances = Float[Array, "*#batch"]
 
 @runtime_checkable
 class Manifold(Protocol):
-    """What a space has; points and tangent vectors are arrays of coordinates, or tuples of them."""
+    """Functions of a space; points and tangent vectors are arrays of coordinates, or tuples."""
 
     def project(self, x: Points) -> Points:
         """The point for coordinates that rounding or an update has moved off the manifold."""
@@ -301,9 +301,9 @@ class Euclidean:
     def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
         """Lengths |y_j − x_i|, by one matrix product and, for near points, from differences."""
         x, y, c = align_sets(as_float(x), as_float(y), 1.0)
-        squares, near = _squares_apart(x, y, 1)
-        far = safe_sqrt(jnp.where(near, 1, squares))
-        return replace_near(far, near, x, y, c, lambda x, y, _: safe_norm(x - y))
+        squares, is_near = _squares_apart(x, y, 1)
+        by_product = safe_sqrt(jnp.where(is_near, 1, squares))
+        return replace_near(by_product, is_near, x, y, c, lambda x, y, _: safe_norm(x - y))
 
     def origin(self, n: int, dtype: DTypeLike | None = None) -> Points:
         """The point 0."""
@@ -371,9 +371,9 @@ class Sphere:
         z = c * dot(v, v)
         # Below 1 the series of cosh and sinh, with alternating signs.
         small = z < 1
-        near, angle = jnp.where(small, -z, 0), jnp.sqrt(jnp.where(small, 1, z))
-        along = jnp.where(small, cosh_sqrt(near), jnp.cos(angle))
-        across = jnp.where(small, sinhc_sqrt(near), jnp.sin(angle) / angle)
+        small_z, angle = jnp.where(small, -z, 0), jnp.sqrt(jnp.where(small, 1, z))
+        along = jnp.where(small, cosh_sqrt(small_z), jnp.cos(angle))
+        across = jnp.where(small, sinhc_sqrt(small_z), jnp.sin(angle) / angle)
         y = self.project(along[..., None] * x + across[..., None] * v)
         # A point that does not move stays as it is, to the bit.
         still = jnp.where((z == 0)[..., None], x - y, 0)
@@ -385,14 +385,14 @@ class Sphere:
         # From x − y or x + y, whichever is shorter and so exact.
         difference, total = y - x, x + y
         short, long = c * dot(difference, difference) / 2, c * dot(total, total) / 2
-        near = (short <= long)[..., None]
-        across = jnp.where(near, difference + short[..., None] * x, total - long[..., None] * x)
+        is_acute = (short <= long)[..., None]
+        across = jnp.where(is_acute, difference + short[..., None] * x, total - long[..., None] * x)
         # asin √z / √(z (1 − z)) for the sine √z of half the angle.
         small = short < 0.0625
         z = jnp.where(small, short / 2, 0)
         stretch = asinhc_sqrt(-z) / jnp.sqrt(1 - z)
-        far = unit(jnp.where(small[..., None], 1, across)) * self.distance(x, y)[..., None]
-        return jnp.where(small[..., None], stretch[..., None] * across, far)
+        logarithm = unit(jnp.where(small[..., None], 1, across)) * self.distance(x, y)[..., None]
+        return jnp.where(small[..., None], stretch[..., None] * across, logarithm)
 
     def distance(self, x: Points, y: Points) -> Distances:
         """(2/√c) atan(|x − y| / |x + y|); its gradient is 0 at y = x and at y = −x."""
@@ -439,12 +439,12 @@ class Sphere:
         """
         x, y, c = align_sets(as_float(x), as_float(y), self.c)
         check_positive("c", self.c)
-        apart, near = _squares_apart(x, y, 1)
+        squares, is_near = _squares_apart(x, y, 1)
         together, opposite = _squares_apart(x, y, -1)
-        near = near | opposite
-        roots = (safe_sqrt(jnp.where(near, 1, squares)) for squares in (apart, together))
-        far = 2 * jnp.arctan2(*roots) / jnp.sqrt(c)[..., None, None]
-        return replace_near(far, near, x, y, c, lambda x, y, c: Sphere(c).distance(x, y))
+        is_near = is_near | opposite
+        roots = (safe_sqrt(jnp.where(is_near, 1, square)) for square in (squares, together))
+        by_product = 2 * jnp.arctan2(*roots) / jnp.sqrt(c)[..., None, None]
+        return replace_near(by_product, is_near, x, y, c, lambda x, y, c: Sphere(c).distance(x, y))
 
     def origin(self, n: int, dtype: DTypeLike | None = None) -> Points:
         """The point [1/√c, 0, …, 0] with n + 1 coordinates."""
@@ -469,7 +469,7 @@ def _of_each(name: str) -> Callable[..., Any]:
     @functools.wraps(getattr(Manifold, name))
     def call(self: Any, *points: Points) -> Points:
         parts = zip(self.factors, *points, strict=True)
-        return tuple(getattr(space, name)(*each) for space, *each in parts)
+        return tuple(getattr(space, name)(*arguments) for space, *arguments in parts)
 
     return call
 

@@ -11,7 +11,7 @@ NaN.
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,8 +64,8 @@ def exact_precision() -> jax.lax.Precision | None:
     None where a run asks for no precision, as in bfloat16: the hardware then chooses for all.
     """
     # Part of the key of what JAX has traced and compiled.
-    asked = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  # it has no stub
-    return jax.lax.Precision.HIGHEST if asked else None
+    is_set = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  # it has no stub
+    return jax.lax.Precision.HIGHEST if is_set else None
 
 
 def check_positive(name: str, value: ArrayLike, allow_zero: bool = False, hint: str = "") -> None:
@@ -85,10 +85,10 @@ def check_positive(name: str, value: ArrayLike, allow_zero: bool = False, hint: 
     """
     if isinstance(value, jax.core.Tracer) or not getattr(value, "is_fully_addressable", True):
         return
-    known = np.asarray(value)
-    if not np.all(known >= 0 if allow_zero else known > 0):
+    array = np.asarray(value)
+    if not np.all(array >= 0 if allow_zero else array > 0):
         least = "0 or more" if allow_zero else "positive"
-        raise ValueError(f"{name} {known}: give a number that is {least}{hint}")
+        raise ValueError(f"{name} {array}: give a number that is {least}{hint}")
 
 
 _UNBOUNDED = ("t", "r")
@@ -113,23 +113,23 @@ def per_batch(
       ValueError: for a curvature with more axes than the batch, or longer ones; for a negative
         curvature and for another number that is not positive, where their values are known.
     """
-    given = c
+    argument = c
     c = jnp.asarray(as_float(c), x.dtype)
     batch = x.shape[:-1]
     missing = len(batch) - c.ndim
     if missing < 0 or any(
-        size not in (1, whole) for size, whole in zip(c.shape, batch[missing:], strict=True)
+        size not in (1, full_size) for size, full_size in zip(c.shape, batch[missing:], strict=True)
     ):
         raise ValueError(f"{name} {c.shape} does not broadcast to the batch {batch} of {x.shape}")
     if name == "c":
-        check_positive(name, given, allow_zero=True, hint=_CURVATURE_HINT)
+        check_positive(name, argument, allow_zero=True, hint=_CURVATURE_HINT)
     elif name not in _UNBOUNDED:
-        check_positive(name, given)
+        check_positive(name, argument)
     return c.reshape((1,) * missing + c.shape)
 
 
 def broadcast_number(
-    t: ArrayLike, v: Float[Array, "*batch n"], *others: Float[Array, "..."], name: str = "t"
+    t: ArrayLike, v: Float[Array, "*batch n"], *vectors: Float[Array, "..."], name: str = "t"
 ) -> Sequence[Array]:
     """Give a number and vectors the same number of axes; the number may have more than the batch.
 
@@ -137,7 +137,7 @@ def broadcast_number(
       t: a number for each entry of the batch, or an array that broadcasts with ``*batch``; axes
         before those of the batch are new axes of the result.
       v: vectors.
-      others: vectors with as many axes.
+      vectors: further vectors with as many axes.
       name: name of the number, in errors.
 
     Returns:
@@ -156,7 +156,7 @@ def broadcast_number(
             f" entry of the batch at each {name} give {name} as [..., 1]"
         ) from error
     t = t.reshape((1,) * (rank - t.ndim) + t.shape)
-    return t[..., None], *(x.reshape((1,) * (rank + 1 - x.ndim) + x.shape) for x in (v, *others))
+    return t[..., None], *(x.reshape((1,) * (rank + 1 - x.ndim) + x.shape) for x in (v, *vectors))
 
 
 def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
@@ -210,8 +210,8 @@ def same_length(x: Array, y: Array) -> None:
 def common_batch(*vectors: ArrayLike) -> Sequence[Array]:
     """Vectors of the same length with the same batch axes, in the dtype to compute in."""
     floats = [as_float(v) for v in vectors]
-    for other in floats[1:]:
-        same_length(floats[0], other)
+    for vector in floats[1:]:
+        same_length(floats[0], vector)
     return jnp.broadcast_arrays(*floats)
 
 
@@ -281,6 +281,14 @@ def sum_products(
         blocks //= 2
         sums = sums[..., :blocks, :, :] + sums[..., blocks:, :, :]
     return sums[..., 0, :, :]
+
+
+def weigh_each(
+    weights: Float[Array, "*#batch M L"], values: Float[Array, "*#batch M L n"]
+) -> Float[Array, "*#batch M n"]:
+    """Sum M sets of L vectors, each by its own weights; XLA for CPUs adds rows up slowly."""
+    sums = jnp.matmul(weights[..., None, :], values, precision=jax.lax.Precision.HIGHEST)
+    return sums[..., 0, :]
 
 
 def safe_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
@@ -394,24 +402,43 @@ def bounded_norm(v: Float[Array, "*#batch n"], longest: Array) -> Float[Array, "
 
     What is below 2e-34 times that, or 1e-35 (float32), counts as zero.
     """
-    scale = _power_of_two(longest, -510 if v.dtype == jnp.float64 else -62)
+    scale = bounded_scale(longest, v.dtype)
     scaled = jax.lax.stop_gradient(v) / scale[..., None]
-    norm = jnp.sqrt(dot(scaled, scaled)) * scale
+    return with_norm(v, jnp.sqrt(dot(scaled, scaled)) * scale)
+
+
+def bounded_scale(longest: Array, dtype: DTypeLike) -> Array:
+    """Return the unit in which no square of a coordinate of `bounded_norm` under- or overflows."""
+    return _power_of_two(longest, -510 if dtype == jnp.float64 else -62)
+
+
+def with_norm(v: Array, norm: Array) -> Array:
+    """Give a norm that is known the derivative of |v|, 0 where it is 0 or below 1e-35 (float32)."""
     return _with_norm(v, jnp.where(norm < 1024 * smallest(v.dtype), 0, norm))
 
 
 @jax.custom_jvp
 def _with_norm(v: Array, norm: Array) -> Array:
-    """The norm of v, which is known, with its derivative; 0 where it is 0."""
+    """`with_norm` of a norm that is 0 or large enough."""
     return norm
 
 
 @_with_norm.defjvp
 def _with_norm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
-    norm = _with_norm(*primals)
-    # Not v / norm, whose own derivative would have the square of a tiny norm.
-    way, _ = safe_normalize(primals[0], 1024 * smallest(norm.dtype))
-    return norm, jnp.where(norm == 0, 0, dot(way, tangents[0]))
+    return primals[1], dot(over_norm(*primals), tangents[0])
+
+
+@jax.custom_jvp
+def over_norm(v: Array, norm: Array) -> Array:
+    """Return v / |v| for a norm that is known; 0 where it is 0."""
+    return v * jnp.where(norm == 0, 0, 1 / jnp.where(norm == 0, 1, norm))[..., None]
+
+
+@over_norm.defjvp
+def _over_norm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
+    # Of v / norm the derivative would have the square of a tiny norm.
+    unit, dv = over_norm(*primals), tangents[0]
+    return unit, over_norm(dv - dot(unit, dv)[..., None] * unit, primals[1])
 
 
 def safe_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
@@ -444,8 +471,8 @@ def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "
     """Shortens vectors longer than ``limit`` to that length, keeping their direction.
 
     The limit is positive and broadcasts to ``*batch``. What is short enough stays bit for bit;
-    beyond the limit the gradient is tangential. Coordinates beyond 7e22 limits (float32; 5e210 in
-    float64) count as that.
+    beyond the limit the gradient is tangential. Vectors longer than 8e37 limits (float32; 4e307 in
+    float64) become 0, and infinite coordinates NaN.
     """
     return limit_norm_and_square(v, limit)[0]
 
@@ -453,23 +480,58 @@ def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "
 def limit_norm_and_square(
     v: Float[Array, "*#batch n"], limit: ArrayLike
 ) -> tuple[Float[Array, "*#batch n"], Float[Array, "*#batch"]]:
-    """`limit_norm`, and the squared norm of its result, by one pass over the coordinates.
+    """`limit_norm`, and the squared norm of its result, by two sums over the coordinates.
 
-    Squares less than 1e-25 limit² (float32) may be lost: this is for functions that are smooth in
+    Squares below the smallest normal number are lost: this is for functions that are smooth in
     the square, as `cosh_sqrt` and 1 − c |p|² are.
     """
     v = as_float(v)
-    limit = per_batch(limit, v, "limit")
-    wide = v.dtype == jnp.float64
-    most = _power_of_two(limit, 700 if wide else 76)[..., None]
-    scale = _power_of_two(limit, 200 if wide else 20)  # neither under- nor overflows, if squared
-    v = jnp.clip(v, -most, most)
-    scaled, bound = v / scale[..., None], limit / scale
-    square = dot(scaled, scaled)
-    long = square > bound * bound
-    factor = jnp.where(long, bound / jnp.sqrt(jnp.where(long, square, 1)), 1)
-    square = jnp.where(long, limit * limit, square * (scale * scale))
-    return v * factor[..., None], square
+    return _limit_norm_and_square(v, per_batch(limit, v, "limit"))
+
+
+class Shortening(NamedTuple):
+    """Shortening of a vector by `limit_norm`.
+
+    Attributes:
+      is_long: whether the vector is longer than the limit.
+      factor: the factor, 1 where the vector is short enough.
+      square: the squared norm of the result.
+    """
+
+    is_long: Array
+    factor: Array
+    square: Array
+
+
+def shortening(v: Array, limit: Array) -> Shortening:
+    """Compute how `limit_norm` shortens a vector; its rules take derivatives of none of it."""
+    # Two sums of the coordinates as they are cost less than a clip: XLA for CPUs writes that out.
+    huge = dot(v, v) > float(jnp.finfo(v.dtype).max) / 4
+    prescale = jnp.where(huge, 2.0 ** (-530 if v.dtype == jnp.float64 else -70), 1)
+    prescale = prescale.astype(v.dtype)
+    scaled = v * prescale[..., None]
+    square, bound = dot(scaled, scaled), limit * prescale
+    is_long = huge | (square > bound * bound)
+    factor = jnp.where(is_long, limit / jnp.sqrt(jnp.where(is_long, square, 1)) * prescale, 1)
+    return Shortening(is_long, factor, jnp.where(is_long, limit * limit, square))
+
+
+@jax.custom_jvp
+def _limit_norm_and_square(v: Array, limit: Array) -> tuple[Array, Array]:
+    short = shortening(v, limit)
+    return v * short.factor[..., None], short.square
+
+
+@_limit_norm_and_square.defjvp
+def _limit_norm_and_square_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+    (v, limit), (dv, dlimit) = primals, tangents
+    short = shortening(v, limit)
+    limited = v * short.factor[..., None]
+    moved = dv * short.factor[..., None]
+    along = dot(limited, moved)
+    outward = jnp.where(short.is_long, (dlimit - along / limit) / limit, 0)
+    growth = 2 * jnp.where(short.is_long, limit * dlimit, along)
+    return (limited, short.square), (moved + outward[..., None] * limited, growth)
 
 
 def along_and_across(
@@ -505,11 +567,11 @@ _ASINHC = tuple((-1) ** k * math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in 
 _ARTANHC = tuple(1 / (2 * k + 1) for k in range(20))
 
 
-def _quotient(above: list[Fraction], below: list[Fraction]) -> tuple[float, ...]:
+def _quotient(dividend: list[Fraction], divisor: list[Fraction]) -> tuple[float, ...]:
     """Coefficients of the quotient of two power series, the second of which starts with 1."""
     result: list[Fraction] = []
-    for k, coefficient in enumerate(above):
-        result.append(coefficient - sum(below[k - j] * result[j] for j in range(k)))
+    for k, coefficient in enumerate(dividend):
+        result.append(coefficient - sum(divisor[k - j] * result[j] for j in range(k)))
     return tuple(map(float, result))
 
 
@@ -539,7 +601,7 @@ def _derivative(coefficients: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _split_at(threshold: float, z: Array) -> tuple[Array, Array, Array]:
-    """Whether z is small; z where it is, else 0; √z where it is not, else 1."""
+    """Return whether z is small; z where it is, else 0; √z where it is not, else 1."""
     small = z < threshold
     return small, jnp.where(small, z, 0), jnp.sqrt(jnp.where(small, 1, z))
 
@@ -577,18 +639,18 @@ def tanhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
 @jax.custom_jvp
 def artanhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
     """The value of artanh √z / √z for z < 1, smooth at 0, where it is 1."""
-    small, near, root = _split_at(_ARTANHC_BELOW, z)
-    far = jnp.log1p(root) - jnp.log1p(-z) / 2  # the logarithm of (1 + √z) / √(1 − z)
-    return jnp.where(small, _series(_ARTANHC, near), far / root)
+    small, small_z, root = _split_at(_ARTANHC_BELOW, z)
+    logarithm = jnp.log1p(root) - jnp.log1p(-z) / 2  # the logarithm of (1 + √z) / √(1 − z)
+    return jnp.where(small, _series(_ARTANHC, small_z), logarithm / root)
 
 
 def _slope(
-    coefficients: tuple[float, ...], below: float, z: Array, value: Array, rate: Array
+    coefficients: tuple[float, ...], threshold: float, z: Array, value: Array, rate: Array
 ) -> Array:
     """The derivative of f(√z) / √z from its value and the rate f'(√z)."""
-    small, near, _ = _split_at(below, z)
-    far = (rate - value) / (2 * jnp.where(small, 1, z))
-    return jnp.where(small, _series(_derivative(coefficients), near), far)
+    small, small_z, _ = _split_at(threshold, z)
+    quotient = (rate - value) / (2 * jnp.where(small, 1, z))
+    return jnp.where(small, _series(_derivative(coefficients), small_z), quotient)
 
 
 cosh_sqrt.defjvps(lambda tangent, value, z: tangent * (sinhc_sqrt(z) / 2))
@@ -600,9 +662,11 @@ sinhc_sqrt.defjvps(
 def _asinhc_tangent(tangent: Array, value: Array, z: Array) -> Array:
     """The tangent of `asinhc_sqrt`, whose slope is below float32's numbers where √z > sinh 30.6."""
     rate = 1 / jnp.sqrt(1 + z)
-    far = z > 1e20
-    slope = jnp.where(far, (rate - value) * rate, _slope(_ASINHC, _ASINHC_BELOW, z, value, rate))
-    return tangent * slope * jnp.where(far, rate / 2, 1)
+    is_large = z > 1e20
+    slope = jnp.where(
+        is_large, (rate - value) * rate, _slope(_ASINHC, _ASINHC_BELOW, z, value, rate)
+    )
+    return tangent * slope * jnp.where(is_large, rate / 2, 1)
 
 
 asinhc_sqrt.defjvps(_asinhc_tangent)
@@ -622,16 +686,28 @@ def scaled_asinh(rise: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> A
     size = root * jnp.abs(rise)
     steep = size > 1 / math.sqrt(float(jnp.finfo(rise.dtype).eps))  # where arsinh is log(2 size)
     gentle = jnp.where(steep, 0, rise)
-    far = jnp.sign(rise) * jnp.log(2 * jnp.where(steep, size, 1)) / root
-    return jnp.where(steep, far, gentle * asinhc_sqrt(c * gentle * gentle))
+    logarithm = jnp.sign(rise) * jnp.log(2 * jnp.where(steep, size, 1)) / root
+    return jnp.where(steep, logarithm, gentle * asinhc_sqrt(c * gentle * gentle))
 
 
-def logits(space: Array, tau: Array, normals: Array, offsets: Array, c: Array) -> Array:
-    """`lorentz.mlr` of points' space components and of τ = √c x_time, for both models."""
+def logits(
+    space: Array, tau: Array, normals: Array, offsets: Array, c: Array, scale: ArrayLike = 1.0
+) -> Array:
+    """Compute `lorentz.mlr` for both models.
+
+    Args:
+      space: space components of points, over ``scale``.
+      tau: √c x_time of the points.
+      normals: normals of the hyperplanes.
+      offsets: their signed distances from the origin.
+      c: curvature.
+      scale: a number for each point.
+    """
     normals, offsets = as_float(normals), as_float(offsets)
     same_length(space, normals)
     directions, length = safe_normalize(normals)
     along = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
+    along = along * jnp.asarray(scale)[..., None]
     c = c[..., None]
     limit = max_hyperbolic_norm(space.dtype) / jnp.sqrt(c)
     offsets = jnp.clip(offsets.reshape((1,) * (space.ndim - 1) + offsets.shape), -limit, limit)
@@ -641,8 +717,8 @@ def logits(space: Array, tau: Array, normals: Array, offsets: Array, c: Array) -
 
 
 def replace_near(
-    far: Float[Array, "*#batch M N"],
-    near: Bool[Array, "*#batch M N"],
+    by_product: Float[Array, "*#batch M N"],
+    is_near: Bool[Array, "*#batch M N"],
     x: Float[Array, "*#batch M n"],
     y: Float[Array, "*#batch N n"],
     c: Float[Array, "*#batch"],
@@ -655,21 +731,21 @@ def replace_near(
     `jax.vmap` both are: add batch axes instead.
 
     Args:
-      far: values of all pairs.
-      near: the pairs to replace.
+      by_product: values of all pairs.
+      is_near: the pairs to replace.
       x: points.
       y: points.
       c: curvature.
       exact: the value of points [pairs, n], points [pairs, n] and curvatures [pairs].
     """
-    shape, (rows, columns) = far.shape, far.shape[-2:]
-    count = far.size
+    shape, (rows, columns) = by_product.shape, by_product.shape[-2:]
+    count = by_product.size
     capacity = min(_NEAR_PER_POINT * max(rows, columns) * (count // max(rows * columns, 1)), count)
     x, y, c = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), c.reshape(-1)
-    flat_near = near.reshape(-1)
+    flat_near = is_near.reshape(-1)
 
     @jax.checkpoint
-    def of(pair: Array) -> Array:
+    def pair_values(pair: Array) -> Array:
         """Exact values of the pairs at these indices of the flattened result."""
         batch = pair // (rows * columns)
         first, second = pair // columns, batch * columns + pair % columns
@@ -677,17 +753,17 @@ def replace_near(
         return exact(take(x, first), take(y, second), take(c, batch))
 
     @jax.checkpoint
-    def of_few(far: jax.Array) -> jax.Array:
+    def of_few(by_product: jax.Array) -> jax.Array:
         (pair,) = jnp.nonzero(flat_near, size=capacity, fill_value=count)
-        return far.at[pair].set(of(pair), mode="drop")
+        return by_product.at[pair].set(pair_values(pair), mode="drop")
 
     @jax.checkpoint
-    def of_many(far: jax.Array) -> jax.Array:
-        every = jnp.arange(count).reshape(-1, columns)
-        return jnp.where(flat_near, jax.lax.map(of, every).reshape(-1), far)
+    def of_many(by_product: jax.Array) -> jax.Array:
+        indices = jnp.arange(count).reshape(-1, columns)
+        return jnp.where(flat_near, jax.lax.map(pair_values, indices).reshape(-1), by_product)
 
-    far = far.reshape(-1)
+    by_product = by_product.reshape(-1)
     if capacity == count:
-        return jnp.where(flat_near, of(jnp.arange(count)), far).reshape(shape)
+        return jnp.where(flat_near, pair_values(jnp.arange(count)), by_product).reshape(shape)
     few = jnp.sum(flat_near, dtype=jnp.int32) <= capacity
-    return jax.lax.cond(few, of_few, of_many, far).reshape(shape)
+    return jax.lax.cond(few, of_few, of_many, by_product).reshape(shape)

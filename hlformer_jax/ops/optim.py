@@ -351,12 +351,12 @@ def _refuse_coordinate_transformations(update: Any) -> None:
     Raises:
       ManifoldError: for such a transformation, in whatever optax wraps it.
     """
-    remaining, seen = [update], set()
+    remaining, visited = [update], set()
     while remaining:
         value = remaining.pop()
-        if id(value) in seen:
+        if id(value) in visited:
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         if isinstance(value, tuple | list):
             remaining.extend(value)
         elif isinstance(value, dict):

@@ -54,6 +54,7 @@ from hlformer_jax.ops.numerics import (
     as_float,
     asinhc_sqrt,
     bounded_norm,
+    bounded_scale,
     broadcast_number,
     check_positive,
     cosh_sqrt,
@@ -63,18 +64,22 @@ from hlformer_jax.ops.numerics import (
     logits,
     max_hyperbolic_norm,
     mean_weights,
+    over_norm,
     per_batch,
     replace_near,
     safe_normalize,
     safe_sqrt,
     same_length,
     scaled_asinh,
+    shortening,
     shortest_direction,
     sinhc_sqrt,
     smallest,
     split_coordinates,
     tanhc_sqrt,
     unit,
+    weigh_each,
+    with_norm,
 )
 from hlformer_jax.typing import Array
 
@@ -110,10 +115,18 @@ def inside(p: Ball, c: Scalar) -> tuple[Ball, Scalar]:
     `project` returns stays as it is: it may be rounded outwards, but not by so much.
     """
     _check_curvature(c)
-    limit = 1 - 2 * float(jnp.finfo(p.dtype).eps)
-    p, square = limit_norm_and_square(p, limit / jnp.sqrt(c))
-    z = c * square
-    return p, 1 - (z - jax.lax.stop_gradient(jnp.maximum(z - limit, 0)))
+    p, square = limit_norm_and_square(p, _max_radius(p.dtype) / jnp.sqrt(c))
+    return p, _gap(c * square)
+
+
+def _max_radius(dtype: DTypeLike) -> float:
+    """Return the largest √c |p| of points `inside`."""
+    return 1 - 2 * float(jnp.finfo(dtype).eps)
+
+
+def _gap(z: Scalar) -> Scalar:
+    """Return 1 − z for z = c |p|², positive even if a sum is rounded."""
+    return 1 - (z - jax.lax.stop_gradient(jnp.maximum(z - _max_radius(z.dtype), 0)))
 
 
 def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Ball:
@@ -146,7 +159,8 @@ def to_lorentz(p: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array,
     p = as_float(p)
     root = jnp.sqrt(per_batch(c, p))[..., None]
     # Of the unit ball, in which what is moved inside does not depend on c.
-    p, room = inside(project(p * root), jnp.ones((), p.dtype))
+    p, square = limit_norm_and_square(p * root, 1 - 4 * float(jnp.finfo(p.dtype).eps))
+    room = 1 - square
     return lorentz.from_space(2 * p / room[..., None] / root, c)
 
 
@@ -227,7 +241,7 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     steep = 2 * lean < -cosh  # so neither p nor v is 0
 
     # As what is added to p, which v = 0 leaves as it is, to the bit.
-    below = (room + (2 - room) * cosh) / 2 + lean
+    denominator = (room + (2 - room) * cosh) / 2 + lean
     added = (room / 2)[..., None] * ((cosh - 1)[..., None] * p + step)
 
     a, root = jnp.sqrt(jnp.where(steep, z, 1)), jnp.sqrt(c)
@@ -241,9 +255,9 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     along = ((1 + r) ** 2 * shrink - slack**2 * grow) / 2 + r * turn
     steep_above = along[..., None] * outward + (room * sinh)[..., None] * bend
 
-    below = jnp.where(steep, steep_below, below)
-    above = jnp.where(steep[..., None], steep_above / root[..., None], added)
-    return project(jnp.where(steep[..., None], 0, p) + above / below[..., None], c)
+    denominator = jnp.where(steep, steep_below, denominator)
+    numerator = jnp.where(steep[..., None], steep_above / root[..., None], added)
+    return project(jnp.where(steep[..., None], 0, p) + numerator / denominator[..., None], c)
 
 
 def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -323,10 +337,61 @@ def distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     return _distance(p, q, c)
 
 
+@jax.custom_jvp
 def _distance(p: Ball, q: Ball, c: Scalar) -> Scalar:
-    (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
-    length, room = bounded_norm(p - q, 2 / jnp.sqrt(c)), gap_p * gap_q
-    return 2 * length / jnp.sqrt(room) * asinhc_sqrt(c * length * length / room)
+    """`distance` of points of the same shape, and a curvature that broadcasts to the batch."""
+    _check_curvature(c)
+    short_p, short_q = (shortening(v, _max_radius(p.dtype) / jnp.sqrt(c)) for v in (p, q))
+    chord = _chord(p, q, short_p.factor, short_q.factor, c)
+    return _length(chord, c * short_p.square, c * short_q.square, c)
+
+
+def _chord(p: Ball, q: Ball, factor_p: Scalar, factor_q: Scalar, c: Scalar) -> Scalar:
+    """Return |p − q| of points times these factors, which are inside; see `bounded_norm`."""
+    # A factor of each vector holds the scale too, so that nothing but a sum is written.
+    per_scale = 1 / bounded_scale(2 / jnp.sqrt(c), p.dtype)
+    rows = (factor_p * per_scale)[..., None], (factor_q * per_scale)[..., None]
+    scaled = jax.lax.stop_gradient(p * rows[0] - q * rows[1])
+    norm = jnp.sqrt(dot(scaled, scaled)) / per_scale
+    return with_norm(p * factor_p[..., None] - q * factor_q[..., None], norm)
+
+
+def _length(chord: Scalar, z_p: Scalar, z_q: Scalar, c: Scalar) -> Scalar:
+    """The distance for |p − q|, c |p|², c |q|² and c."""
+    room = _gap(z_p) * _gap(z_q)
+    return 2 * chord / jnp.sqrt(room) * asinhc_sqrt(c * chord * chord / room)
+
+
+@_distance.defjvp
+def _distance_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
+    """Gradients as combinations of p − q and p, with numbers that are known from three sums.
+
+    Of a point that was moved inside, the gradient is tangential: it has none along the point.
+    """
+    (p, q, c), (dp, dq, dc) = primals, tangents
+    radius = _max_radius(p.dtype)
+    short_p, short_q = (shortening(v, radius / jnp.sqrt(c)) for v in (p, q))
+    chord = _chord(p, q, short_p.factor, short_q.factor, c)
+    p, q = (v * short.factor[..., None] for v, short in ((p, short_p), (q, short_q)))
+    pp, qq = short_p.square, short_q.square
+    c = jnp.broadcast_to(c, chord.shape)
+    value, pullback = jax.vjp(_length, chord, c * pp, c * qq, c)
+    by_chord, by_p, by_q, by_c = pullback(jnp.ones_like(value))
+    growth = by_c * dc
+    for v, dv, short, partner, by_square, partner2 in (
+        (p, dp, short_p, q, by_p, qq),
+        (q, dq, short_q, p, by_q, pp),
+    ):
+        is_apart = chord > 0
+        # The component of the way along a point at the rim, in units of its radius.
+        lean = (short.square - partner2 + chord * chord) / jnp.where(is_apart, chord, 1) / 2
+        pull = by_chord * jnp.where(short.is_long & is_apart, lean, 0)
+        along = jnp.where(short.is_long, -pull / short.square, 2 * c * by_square)
+        slope = by_chord[..., None] * over_norm(v - partner, chord) + along[..., None] * v
+        growth = growth + dot(slope, short.factor[..., None] * dv)
+        # With c grow c |v|² and, at the rim, the radius; there the first stays as it is.
+        growth = growth + jnp.where(short.is_long, -pull / (2 * c), by_square * short.square) * dc
+    return value, growth
 
 
 def squared_distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
@@ -354,21 +419,21 @@ def pairwise_distance(
     would amplify rounding by more than that. Elsewhere the product adds a relative error of at most
     16 times that of p · q in units of |p| |q|, some eps. See `lorentz.pairwise_distance`.
     """
-    p, q, c, apart, room, near = _apart(p, q, c)
-    apart = apart / room
-    far = 2 * safe_sqrt(apart) * asinhc_sqrt(c[..., None, None] * apart)
-    return replace_near(far, near, p, q, c, _distance)
+    p, q, c, squares, room, is_near = _squares_between(p, q, c)
+    squares = squares / room
+    by_product = 2 * safe_sqrt(squares) * asinhc_sqrt(c[..., None, None] * squares)
+    return replace_near(by_product, is_near, p, q, c, _distance)
 
 
 def pairwise_squared_distance(
     p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch M N"]:
     """Squared Lorentzian distances of all pairs; time, memory and error as `pairwise_distance`."""
-    p, q, c, apart, room, near = _apart(p, q, c)
-    return replace_near(4 * apart / room, near, p, q, c, squared_distance)
+    p, q, c, squares, room, is_near = _squares_between(p, q, c)
+    return replace_near(4 * squares / room, is_near, p, q, c, squared_distance)
 
 
-def _apart(
+def _squares_between(
     p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike
 ) -> tuple[Array, Array, Array, Array, Array, Array]:
     """All pairs by one matrix product, of c and points inside the ball with the same batch axes.
@@ -380,11 +445,11 @@ def _apart(
     room = gap_p[..., :, None] * gap_q[..., None, :]
     size = dot(p, p)[..., :, None] + dot(q, q)[..., None, :]
     product = jnp.matmul(p, jnp.swapaxes(q, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    apart = size - 2 * product
+    squares = size - 2 * product
     # Of tiny points the squares have lost digits. NaN is near.
     tiny = smallest(p.dtype) / float(jnp.finfo(p.dtype).eps)
-    near = ~((apart > _NEAR * size) & (apart > tiny))
-    return p, q, c, jnp.where(near, 1, apart), room, near
+    is_near = ~((squares > _NEAR * size) & (squares > tiny))
+    return p, q, c, jnp.where(is_near, 1, squares), room, is_near
 
 
 def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -403,9 +468,9 @@ def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     pq = curvature * dot(p, q)
     add_q = gap_p[..., None] * (q + qq[..., None] * p)
     add_p = (gap_p + total2)[..., None] * p - (pp * (1 + qq) + 2 * pq)[..., None] * q
-    above = jnp.where(short_p, add_p, gap_p[..., None] * total + total2[..., None] * p)
-    above = jnp.where(short_q, add_q, above) / (total2 + gap_p * gap_q)[..., None]
-    return project(jnp.where(short_q, p, jnp.where(short_p, q, 0)) + above, curvature)
+    numerator = jnp.where(short_p, add_p, gap_p[..., None] * total + total2[..., None] * p)
+    numerator = jnp.where(short_q, add_q, numerator) / (total2 + gap_p * gap_q)[..., None]
+    return project(jnp.where(short_q, p, jnp.where(short_p, q, 0)) + numerator, curvature)
 
 
 def mobius_scalar_mul(r: ArrayLike, p: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -459,7 +524,10 @@ def _rotate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) 
     total = p + q
     total2 = c * dot(total, total)
     # Of p and p + q: their wedge product is that of p and q.
-    turn = lambda w: p * dot(total, w)[..., None] - total * dot(p, w)[..., None]
+
+    def turn(w: Ball) -> Ball:
+        return p * dot(total, w)[..., None] - total * dot(p, w)[..., None]
+
     once = turn(v)
     alpha = (gap_p + gap_q + total2) / 2
     change = alpha[..., None] * once + c[..., None] * turn(once)
@@ -491,9 +559,9 @@ def gyromidpoint(
     # Beside a point that does not change: m is the same for any, and its gradient does not cancel.
     heaviest = jnp.argmax(jax.lax.stop_gradient(share), axis=-2)
     base = jax.lax.stop_gradient(jnp.take_along_axis(points, heaviest, axis=-2))
-    apart = points[..., None, :, :] - base[..., None, :]
-    mean = jnp.sum(share * apart, axis=-2) / total[..., None]
-    across = (apart - mean[..., None, :]) * jnp.sqrt(curvature)[..., None, None]
+    gaps = points[..., None, :, :] - base[..., None, :]
+    mean = weigh_each(share[..., 0], gaps) / total[..., None]
+    across = (gaps - mean[..., None, :]) * jnp.sqrt(curvature)[..., None, None]
     spread = jnp.sum(share[..., 0] * dot(across, across), axis=-1)
     norm = jnp.sqrt(jnp.where(mass == 0, 1, mass * mass + 4 * total * spread))
     middle = (base + mean) / (1 + 2 * spread / (norm + mass))[..., None]
@@ -521,10 +589,13 @@ def split(p: Ball, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array,
     return [exp_map0(part * _beta_ratio(part.shape[-1], sum(dims)), c) for part in parts]
 
 
-def _beta_ratio(above: int, below: int) -> float:
-    """B(above / 2, 1/2) / B(below / 2, 1/2)."""
-    log_beta = lambda n: math.lgamma(n / 2) - math.lgamma((n + 1) / 2)
-    return math.exp(log_beta(above) - log_beta(below))
+def _beta_ratio(numerator: int, denominator: int) -> float:
+    """Return B(numerator / 2, 1/2) / B(denominator / 2, 1/2)."""
+
+    def log_beta(n: int) -> float:
+        return math.lgamma(n / 2) - math.lgamma((n + 1) / 2)
+
+    return math.exp(log_beta(numerator) - log_beta(denominator))
 
 
 def hyperplane_distance(p: Ball, point: Ball, normal: Ball, c: ArrayLike = 1.0) -> Scalar:
@@ -558,4 +629,4 @@ def mlr(
     p = as_float(p)
     c = per_batch(c, p)
     p, room = inside(p, c)
-    return logits(2 * p / room[..., None], 2 / room - 1, 2 * as_float(normals), offsets, c)
+    return logits(p, 2 / room - 1, 2 * as_float(normals), offsets, c, scale=2 / room)

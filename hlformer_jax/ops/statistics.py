@@ -120,8 +120,8 @@ def _mean(
 
 def _logarithms(x: Float[Array, " n"], points: Float[Array, "L n"], c: Scalar) -> Array:
     """The points as seen from x: logarithms at x in the frame transported from the origin."""
-    here = lorentz.from_space(-x, c)[None]
-    return lorentz.log_map0(lorentz.boost(here, lorentz.from_space(points, c), c), c)
+    reflected = lorentz.from_space(-x, c)[None]
+    return lorentz.log_map0(lorentz.boost(reflected, lorentz.from_space(points, c), c), c)
 
 
 def _newton(

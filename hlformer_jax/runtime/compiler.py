@@ -100,7 +100,7 @@ def count_flops(function: Callable[..., Any], *arguments: Any) -> float:
         return math.nan
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
     with jax.default_device(cpu):
-        with jax.disable_jit():  # unrolls a scan, of which a compiler would count one turn
+        with jax.disable_jit():  # unrolls a scan; a compiler would count one turn of it
             unrolled = jax.make_jaxpr(function)(*shapes)
         flat = jax.jit(jaxpr_as_fun(unrolled))
         return flops(flat.lower(*jax.tree.leaves(shapes)))

@@ -96,16 +96,16 @@ def locate(name: str, model: str = "hlformer") -> tuple[tuple[str, ...], int | N
     Returns:
       Its keys, its index in a bank (None outside of banks), and whether it is transposed.
     """
-    ours = name
+    place = name
     for prefixes in (_OF_MODEL.get(model, ()), _PREFIXES):
         for pattern, replacement in prefixes:
-            ours, replaced = re.subn("^" + pattern, replacement, ours)
+            place, replaced = re.subn("^" + pattern, replacement, place)
             if replaced:
                 break
     for pattern, replacement in _PARTS:
-        ours = re.sub(pattern, replacement, ours)
-    block = re.search(r"\.\[(\d+)\]", ours)
-    path = tuple(re.sub(r"\.\[\d+\]", "", ours).split("."))
+        place = re.sub(pattern, replacement, place)
+    block = re.search(r"\.\[(\d+)\]", place)
+    path = tuple(re.sub(r"\.\[\d+\]", "", place).split("."))
     return path, int(block[1]) if block else None, path[-1] == "kernel"
 
 

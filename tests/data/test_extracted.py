@@ -284,3 +284,33 @@ def test_sweeps_of_hover_train_on_a_folder_of_features(with_parents, table):
         assert (run.config.data.collection, run.config.train.epochs) == ("own", 1)
     assert not describe_data(sweep.base)["synthetic"]
     assert load(f"configs/sweeps/{table}.py", str(folder)).base.train.epochs > 1
+
+
+def _captions(*videos, split=""):
+    return [
+        (video, split, Caption(f"{number}", f"sentence {number}"))
+        for number, video in enumerate(videos)
+    ]
+
+
+def test_random_splits_divide_videos_by_seed():
+    captions = _captions(*[f"{k}.mp4" for k in range(40)] * 2)
+    first, again, other = (extracted.split_captions(captions, seed) for seed in (0, 0, 1))
+    assert first == again != other
+    assert [len(first[split]) for split in ("train", "val", "test")] == [32, 4, 4]
+    assert len(set().union(*first.values())) == 40
+    few = extracted.split_captions(_captions("a", "b", "c", "a"), 0)
+    assert [len(few[split]) for split in ("train", "val", "test")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("captions", "name"),
+    [
+        (_captions("a", split="train") + _captions("b"), "'sentence 0' of 'b'"),
+        (_captions("a", split="train"), "'val'"),
+        (_captions("a", "b"), "2 indexed videos"),
+    ],
+)
+def test_captions_without_complete_splits_are_refused(captions, name):
+    with pytest.raises(DataError, match=name):
+        extracted.split_captions(captions, 0)

@@ -140,11 +140,11 @@ def test_a_batch_holds_its_items_and_each_of_their_nodes_once(train, seen):
         np.testing.assert_array_equal(wanted[subtrees.nodes[subtrees.mask]], pool.subtrees[items])
         np.testing.assert_array_equal(subtrees.pair[subtrees.mask], pool.pair[items])
         np.testing.assert_array_equal(
-            batch.below[: len(wanted), : len(wanted)], pool.descends(wanted)
+            batch.descends[: len(wanted), : len(wanted)], pool.descends(wanted)
         )
         padding = jax.tree.map(lambda x, keep=~nodes.mask: x[keep], nodes)
         assert not (padding.frames.any() or padding.words.any() or padding.frame_mask.any())
-        assert not batch.below[~nodes.mask].any()
+        assert not batch.descends[~nodes.mask].any()
 
 
 def test_nodes_read_frames_of_spans_and_words_of_moments(train, seen):
@@ -268,7 +268,7 @@ for number in (1, 8):
                 if nodes is not batch:
                     for array in jax.tree.leaves(batch.subtrees):
                         hashed.update(np.ascontiguousarray(array[:SIZE]).tobytes())
-                    below = batch.below[nodes.mask][:, nodes.mask]
+                    below = batch.descends[nodes.mask][:, nodes.mask]
                     hashed.update(np.ascontiguousarray(below).tobytes())
         feed.close()
         found.append(hashed.hexdigest())

@@ -34,9 +34,7 @@ def archive(retrieval, timed):
     return Archive(timed, retrieval.path, "test", lambda line: None)
 
 
-def test_an_answer_is_that_of_every_score_and_its_moments_those_of_the_evaluation(
-    archive, retrieval, timed
-):
+def test_answer_has_scores_and_moments_of_the_evaluation(archive, retrieval, timed):
     family = types.SimpleNamespace(model=models.build(timed), data=dataset.open_data(timed))
     split = family.data.test
     frames = [split[k].frames for k in range(len(split))]
@@ -80,9 +78,7 @@ def _caption(words):
     return Captions(words[None], mask, np.zeros(1, np.int32), np.ones(1, bool))
 
 
-def test_several_are_asked_together_and_times_without_lengths_are_percent(
-    archive, retrieval, data_dir
-):
+def test_moments_without_lengths_are_percent(archive, retrieval, data_dir):
     untimed = Archive(runs.retrieval(data_dir), retrieval.path, "test", lambda line: None)
     words = [archive.words(name) for name in archive.split.caption_ids()[:3]]
     together = archive.ask(words, 2)
@@ -96,7 +92,7 @@ def test_several_are_asked_together_and_times_without_lengths_are_percent(
             assert share(one) == pytest.approx(share(other), abs=1e-5)
 
 
-def test_what_cannot_be_asked_is_one_line(archive, retrieval, data_dir, tmp_path):
+def test_impossible_query_is_one_line(archive, retrieval, data_dir, tmp_path):
     synthetic = runs.retrieval(data_dir)
     with pytest.raises(QueryError, match="no such caption"):
         archive.words("elsewhere#0")
@@ -190,9 +186,7 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_sentence_is_answered_by_the_command_as_the_evaluation_ranks_its_caption(
-    collection, tmp_path
-):
+def test_command_ranks_a_sentence_like_its_caption(collection, tmp_path):
     assert search(["features", str(collection.root), "--text-only", f"--encoder={ROBERTA}"]) == 0
     config = runs.retrieval(tmp_path / "prepared")
     config.data.update(

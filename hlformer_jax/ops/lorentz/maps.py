@@ -68,7 +68,7 @@ def project(x: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def time_error(x: Point, c: ArrayLike = 1.0) -> Scalar:
-    """How far a point is off the hyperboloid: |x_time − time(x_space)| / time(x_space)."""
+    """Relative error of the time component: |x_time − time(x_space)| / time(x_space)."""
     x = as_float(x)
     want = time(x[..., 1:], c)
     return jnp.abs(x[..., 0] - want) / want
@@ -104,12 +104,12 @@ def tangent_inner(x: Point, v: Point, w: Point, c: ArrayLike = 1.0) -> Scalar:
     """
     x, v, w = space_components(x, v, w)
     x = x * jnp.sqrt(per_batch(c, x))[..., None]
-    near, tau = dot(x, x) <= 1, jnp.sqrt(1 + dot(x, x))
+    is_near, tau = dot(x, x) <= 1, jnp.sqrt(1 + dot(x, x))
     part_v, part_w = split_tangent(x, v), split_tangent(x, w)
-    lean_v = jnp.where(near, dot(x, v), part_v.along) / tau
-    lean_w = jnp.where(near, dot(x, w), part_w.along) / tau
+    lean_v = jnp.where(is_near, dot(x, v), part_v.along) / tau
+    lean_w = jnp.where(is_near, dot(x, w), part_w.along) / tau
     rest = lean_v * lean_w
-    return dot(part_v.across, part_w.across) + jnp.where(near, -rest, rest)
+    return dot(part_v.across, part_w.across) + jnp.where(is_near, -rest, rest)
 
 
 def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
@@ -274,7 +274,7 @@ def direction(x: Point, y: Point, c: ArrayLike = 1.0) -> tuple[Scalar, Space]:
     p = dot(outward, pair.y)
     radial = jnp.where(aligned, slope.turn * r, chord.tau_x * p - chord.tau_y * r)
     end = jnp.where(r[..., None] > 0, pair.y, -pair.difference)
-    across = jnp.where(aligned[..., None], -slope.back, end - p[..., None] * outward)
+    across = jnp.where(aligned[..., None], -slope.vector, end - p[..., None] * outward)
     return radial * pair.scale, across * pair.scale[..., None]
 
 
@@ -326,5 +326,5 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     root = 1 / jnp.sqrt(1 + chord.tau_x)
     farther = pair.c * (dot(pair.x, pair.y) * root) * root - chord.tau_y
     reach = jnp.where(chord.aligned, slope.turn, farther)
-    moved = reach[..., None] * pair.x - slope.back
+    moved = reach[..., None] * pair.x - slope.vector
     return point_from_space(moved * pair.scale[..., None], curvature)

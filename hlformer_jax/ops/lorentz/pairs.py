@@ -112,22 +112,22 @@ class Chord(NamedTuple):
 
 
 class ChordGradient(NamedTuple):
-    """The gradient of the distance in x, times sinh(√c d) / √c: back - (turn / τ_x) x.
+    """The gradient of the distance in x, times sinh(√c d) / √c: vector - (turn / τ_x) x.
 
     Attributes:
-      back: its first part, D_⊥ or -y.
+      vector: its first part, D_⊥ or -y.
       turn: the factor of its second part.
     """
 
-    back: Space
+    vector: Space
     turn: Scalar
 
 
 def space_components(*points: Point) -> Sequence[Space]:
     """Return the space components of points and tangent vectors, with the same batch axes."""
     parts = [as_float(point)[..., 1:] for point in points]
-    for other in points[1:]:
-        same_length(points[0], other)
+    for point in points[1:]:
+        same_length(points[0], point)
     return jnp.broadcast_arrays(*parts)
 
 
@@ -155,18 +155,18 @@ def split_tangent(x: Space, v: Space) -> TangentParts:
     directions mean nothing, nothing is along x.
     """
     xx = dot(x, x)
-    near, tau = xx <= 1, jnp.sqrt(1 + xx)
-    r = jnp.sqrt(jnp.where(near, 1, xx))
+    is_near, tau = xx <= 1, jnp.sqrt(1 + xx)
+    r = jnp.sqrt(jnp.where(is_near, 1, xx))
     per_r = 1 / r  # twice a factor: not divided by xx, whose square is no number far out
     outward = x * per_r[..., None]
     lean = dot(outward, v)
-    along = jnp.where(near, 0, lean)
+    along = jnp.where(is_near, 0, lean)
     # By multiples of x, for the rounding of x / |x| would leave eps v_∥; again for that of these.
     across = v - x * (along * per_r)[..., None]
     for _ in range(2):
-        across = across - x * jnp.where(near, 0, dot(outward, across) * per_r)[..., None]
+        across = across - x * jnp.where(is_near, 0, dot(outward, across) * per_r)[..., None]
     square, rest = dot(across, across), (lean / tau) ** 2
-    length2 = jnp.where(near, square - rest, square + rest)
+    length2 = jnp.where(is_near, square - rest, square + rest)
     return TangentParts(r, tau, along, across, square, length2)
 
 
@@ -270,7 +270,7 @@ def _distance_of_pair_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scal
         (dy, pair.y, chord.tau_y, gradient_from_sums(across_y, pair.x, swapped, chord_y)),
     ):
         turn = inverse_s * slope.turn / tau
-        growth = growth + inverse_s * dot(slope.back, moved) - turn * dot(start, moved)
+        growth = growth + inverse_s * dot(slope.vector, moved) - turn * dot(start, moved)
     return value, growth
 
 
@@ -316,7 +316,7 @@ def logarithm(pair: Pair) -> Space:
     z = pair.c * chord.m / 4
     flat, bent = 1 / jnp.sqrt(1 + z), asinhc_sqrt(z)
     # The factors one by one, for far away their product underflows and y − β x overflows.
-    way = jnp.where(aligned[..., None], slope.back, pair.difference) * flat[..., None]
+    way = jnp.where(aligned[..., None], slope.vector, pair.difference) * flat[..., None]
     along = jnp.where(aligned, flat * slope.turn * chord.tau_x, -2 * flat * z)
     return bent[..., None] * (along[..., None] * pair.x - way)
 
@@ -334,7 +334,7 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     longest = float(jnp.finfo(v.dtype).eps) ** -2.5 / jax.lax.stop_gradient(root)
     long = largest > longest
     # Not times longest / largest, for which XLA multiplies √c and largest: that may overflow.
-    v = jnp.where(long, v / jnp.where(long, largest, 1) * longest, v)
+    v = v * jnp.where(long, 1 / largest, 1) * jnp.where(long, longest, 1)
     parts = split_tangent(x * root, v * root)
     r, tau, z = parts.r, parts.tau, parts.length2
     limit = jnp.maximum(max_hyperbolic_norm(x.dtype) - jnp.arccosh(jax.lax.stop_gradient(tau)), 0)
@@ -350,11 +350,10 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     s = sinhc * size
     gap = (r - s) * ((r + s) / jnp.where(inward, r * cosh + tau * s, 1))
     bend = sinhc * tau * square / jnp.where(inward, size - along / tau, 1)
-    return jnp.where(
-        inward[..., None],
-        sinhc[..., None] * (across / root) + ((gap + bend) / r)[..., None] * x,
-        cosh[..., None] * x + sinhc[..., None] * v,
-    )
+    # Choices between numbers of each row, not between vectors, whose gradients would be copies.
+    by_v, by_across = jnp.where(inward, 0, sinhc), jnp.where(inward, sinhc, 0)
+    by_x = jnp.where(inward, (gap + bend) / r, cosh)
+    return by_across[..., None] * (across / root) + by_v[..., None] * v + by_x[..., None] * x
 
 
 def inner_with_end(pair: Pair, v: Space) -> Scalar:
@@ -362,7 +361,7 @@ def inner_with_end(pair: Pair, v: Space) -> Scalar:
     slope, chord = gradient(pair)
     # A tiny pair, brought to size 1, may have left nothing of c.
     c = jnp.maximum(pair.c, smallest(v.dtype))
-    # What back leaves along x would be multiplied by that part of v, which far out is long.
+    # Rounding of the vector along x would be multiplied by that part of v, which far out is long.
     across = split_tangent(pair.x * jnp.sqrt(c)[..., None], v).across
     across = jnp.where(chord.aligned[..., None], across, v)
-    return slope.turn * dot(pair.x / chord.tau_x[..., None], v) - dot(slope.back, across)
+    return slope.turn * dot(pair.x / chord.tau_x[..., None], v) - dot(slope.vector, across)

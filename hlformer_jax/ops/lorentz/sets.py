@@ -56,9 +56,9 @@ def pairwise_distance(
     n / 2, for n coordinates.
     """
     x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
-    m, near = _chords(x, y, c)
-    far = safe_sqrt(m) * asinhc_sqrt(c[..., None, None] * m / 4)
-    return replace_near(far, near, x, y, c, distance_of_pair)
+    m, is_near = _chords(x, y, c)
+    by_product = safe_sqrt(m) * asinhc_sqrt(c[..., None, None] * m / 4)
+    return replace_near(by_product, is_near, x, y, c, distance_of_pair)
 
 
 def pairwise_squared_distance(
@@ -66,8 +66,8 @@ def pairwise_squared_distance(
 ) -> Float[Array, "*#batch M N"]:
     """Squared Lorentzian distances of all pairs; time, memory and error as `pairwise_distance`."""
     x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
-    m, near = _chords(x, y, c)
-    return replace_near(m, near, x, y, c, squared_distance_of_pair)
+    m, is_near = _chords(x, y, c)
+    return replace_near(m, is_near, x, y, c, squared_distance_of_pair)
 
 
 def _chords(
@@ -79,8 +79,8 @@ def _chords(
     tau_x, tau_y = jnp.sqrt(1 + curvature * xx), jnp.sqrt(1 + curvature * yy)
     xy = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
     half = lift(xx, yy, tau_x * tau_y, curvature)
-    near = ~(half - xy > _NEAR * half)  # NaN is near
-    return 2 * jnp.where(near, 1, half - xy), near
+    is_near = ~(half - xy > _NEAR * half)  # NaN is near
+    return 2 * jnp.where(is_near, 1, half - xy), is_near
 
 
 def centroid(
@@ -178,14 +178,16 @@ def _weighted_sum(
     axis = jnp.where(split, 1 / length, 0)[..., None] * total
 
     heaviest = jnp.argmax(weights * r, axis=-1)[..., None]
-    apart = x[..., None, :, :] - jnp.take_along_axis(x, heaviest, axis=-2)[..., :, None, :]
-    apart = apart * root[..., None]
-    beside = split[..., None] & (dot(apart, apart) <= xx)
-    apart = jnp.where(beside[..., None], apart, scaled[..., None, :, :])
-    across = apart - dot(apart, axis[..., None, :])[..., None] * axis[..., None, :]
+    base = jnp.take_along_axis(x, heaviest, axis=-2)[..., :, None, :]
+    gaps = x[..., None, :, :] - base
+    beside = split[..., None] & (dot(gaps, gaps) * c[..., None] <= xx)
+    # By numbers that are 0 or 1, in place of choices, sums are computed without a copy.
+    is_beside = beside.astype(x.dtype)[..., None]
+    gaps = (x[..., None, :, :] - is_beside * base) * root[..., None]
+    across = gaps - dot(gaps, axis[..., None, :])[..., None] * axis[..., None, :]
     mass = jnp.sum(jnp.where(beside, weights, 0), axis=-1)
     rest = jnp.sum(weights[..., None] * across, axis=-2) / jnp.where(mass == 0, 1, mass)[..., None]
-    across = across - jnp.where(beside[..., None], rest[..., None, :], 0)
+    across = across - is_beside * rest[..., None, :]
 
     p = jnp.matmul(axis, jnp.swapaxes(scaled, -1, -2), precision=jax.lax.Precision.HIGHEST)
     turn = jnp.where(p > 0, dot(across, across) / jnp.where(p > 0, r + p, 1), r - p)

@@ -1,4 +1,4 @@
-"""What commands share: the index and library of their options, progress bars and printed lines."""
+"""Shared parts of commands: opening the index, progress bars, output paths and printed lines."""
 
 import os
 import sys
@@ -12,19 +12,28 @@ from hlformer_jax.search.query.library import Library
 
 
 def check_place(out: Path, flag: str, index: Index | None = None) -> None:
-    """Refuse an output that lies in the directory of an index, or is a video of `index`."""
+    """Refuse an output path inside of an index, or that of a video of `index`.
+
+    Args:
+      out: the output path.
+      flag: the flag that it comes from, for the error.
+      index: the index of the command, if it has one.
+
+    Raises:
+      SearchError: if nothing may be written there.
+    """
     real = Path(os.path.realpath(out))
-    inside = database.index_around(out)
-    if inside is None and index is not None and real.is_relative_to(index.directory.resolve()):
-        inside = index.directory
-    if inside is not None:
-        raise SearchError(f"{flag}={out} lies in the index {inside}: choose another place")
+    directory = database.index_around(out)
+    if directory is None and index is not None and real.is_relative_to(index.directory.resolve()):
+        directory = index.directory
+    if directory is not None:
+        raise SearchError(f"{flag}={out} is inside the index {directory}: choose another path")
     if index is not None and index.name_below(real) in index.videos:
         raise SearchError(f"{flag}={out} is a video of the index: choose another name")
 
 
 def open_index(directory: Path) -> Index:
-    """The index of --index; says on standard error what of it is damaged."""
+    """Open an index, and report what of it is damaged on standard error."""
     index = Index.open(directory)
     for note in index.notes:
         report(note)
@@ -32,7 +41,7 @@ def open_index(directory: Path) -> Index:
 
 
 def open_library(options: Options) -> Library:
-    """The library of --index and the options of `RANKER`."""
+    """Open the library of --index with the options of `RANKER`."""
     return Library(
         options.index, options.checkpoint, options.ranker, options.encoder, options.store,
         options.normalise,
@@ -40,7 +49,7 @@ def open_library(options: Options) -> Library:
 
 
 def progress_bar(unit: str, total: int | None = None) -> Any:
-    """A progress bar on standard error, where that is a terminal."""
+    """Return a progress bar on standard error, shown only on a terminal."""
     import tqdm
 
     return tqdm.tqdm(
@@ -49,10 +58,10 @@ def progress_bar(unit: str, total: int | None = None) -> Any:
 
 
 def say(line: str) -> None:
-    """Print a line on standard output, at once."""
+    """Print a line on standard output, and flush it."""
     print(line, flush=True)
 
 
 def report(line: str) -> None:
-    """Print a line on standard error, at once."""
+    """Print a line on standard error, and flush it."""
     print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The command that makes an archive to try the search on."""
+"""The command that makes a demo archive: demo."""
 
 from hlformer_jax.cli import command_line
 from hlformer_jax.lazy import optional
@@ -7,18 +7,22 @@ from hlformer_jax.search.cli.options import Options, command, flag, option, path
 
 
 @command(
-    path("--out", "gets videos, captions, encoder, index, kinds", required=True, metavar="DIR"),
-    option("--seed", "equal seeds make equal videos", type=int, default=0),
-    flag("--training", "also render captioned videos to train on, in DIR/training"),
+    path(
+        "--out",
+        "directory for the videos, captions, encoder and index of the demo",
+        required=True,
+        metavar="DIR",
+    ),
+    option("--seed", "seed of the videos (default: 0)", type=int, default=0),
+    flag("--training", "also render captioned videos to train a model on, in DIR/training"),
     compiles=True,
 )
 def demo(options: Options) -> None:
-    """Make an archive to try the search on, without any video or download."""
+    """Make a demo archive to search in, without own videos or downloads."""
     console.check_place(options.out, "--out")
     demo = optional("hlformer_jax.search.demo", "search")
     demo.make(options.out, options.seed, console.say)
-    demo.make_kinds(options.out, options.seed, console.say)
     if options.training:
         demo.render_training(options.out, options.seed, console.say)
     index = f"--index={options.out / 'index'}"
-    print(f"ask it: {command_line('search', 'query', 'a red circle', index)}")
+    print(f"search it: {command_line('search', 'query', 'a red circle', index)}")

@@ -18,7 +18,9 @@ from hlformer_jax.search.cli.options import (
     INDEX,
     NEW_ENCODER,
     OWN_INDEX,
+    TIMEOUT,
     WORK,
+    WORKERS,
     Options,
     command,
     flag,
@@ -27,9 +29,7 @@ from hlformer_jax.search.cli.options import (
 )
 from hlformer_jax.search.encoder import DEFAULT_ENCODER, load_encoder, reload_encoder
 from hlformer_jax.search.index import Index, database
-from hlformer_jax.search.index.index import (
-    check_rate,
-)
+from hlformer_jax.search.index.index import check_rate
 from hlformer_jax.search.index.records import EncoderFacts
 from hlformer_jax.search.ingest import watch as watch_folders
 from hlformer_jax.search.ingest.decoding import update_transcripts
@@ -48,21 +48,24 @@ from hlformer_jax.search.times import format_clock
 
 
 @command(
-    path("folder", "the videos, in it and below; needs not be named again with --index", nargs="?",
-         metavar="FOLDER"),
+    path("folder", "folder of videos, searched recursively (optional if --index names an existing"
+         " index)", nargs="?", metavar="FOLDER"),
     OWN_INDEX, NEW_ENCODER, FPS,
-    path("--checkpoint", "a trained model that ranks from now on", metavar="RUN"),
-    flag("--move-root", "the missing folder of the index has moved to FOLDER; refused while the old"
-         " one is there"),
+    path("--checkpoint", "rank this index by a trained model from now on: the directory of its run",
+         metavar="RUN"),
+    flag("--move-root", "the missing folder of the index has moved to FOLDER (refused while the old"
+         " folder exists)"),
     *WORK, compiles=True,
 )  # fmt: skip
 def index(options: Options) -> None:
-    """Index a folder of videos, or bring an index up to date, with all its folders."""
+    """Index a folder of videos, or update an index with all its folders."""
     if options.folder is None and options.index is None:
-        raise SearchError("give FOLDER, or --index of an index that is there")
+        raise SearchError(
+            "FOLDER is missing: give a folder of videos, or --index of an existing index"
+        )
     directory = options.index or options.folder / ".hlformer-search"
     _check_work(options)
-    folder = options.folder or _any_root(directory)
+    folder = options.folder or _available_root(directory)
     index, encoder = prepare_index(
         directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint
     )
@@ -72,30 +75,31 @@ def index(options: Options) -> None:
             writer.set_checkpoint(options.checkpoint.resolve())
     extract_videos(index, encoder, options)
     if index.contents():
-        Library(directory, encoder=encoder).ranked()  # so that the first question need not wait
+        Library(directory, encoder=encoder).ranked()  # prepare for the first query
 
 
 @command(
-    path("paths", "files, or folders", nargs="+", metavar="PATH"),
+    path("paths", "files or folders to index", nargs="+", metavar="PATH"),
     INDEX, ENCODER, *WORK, compiles=True,
 )  # fmt: skip
 def add(options: Options) -> None:
-    """Index files, removed ones too, or a further folder, and leave all others alone."""
+    """Add files (also removed ones) or another folder to an index; other videos are not checked."""
     index = console.open_index(options.index)
     _check_work(options)
-    chosen, further = resolve_additions(index, options.paths, console.report)
+    videos, roots = resolve_additions(index, options.paths, console.report)
     encoder = reload_encoder(index.encoder, options.encoder)
-    extract_videos(index, encoder, options, chosen, further)
+    extract_videos(index, encoder, options, videos, roots)
 
 
 @command(
     INDEX, ENCODER,
-    option("--settle", "for which a file must not have changed before it is read; default 5",
+    option("--settle", "index a file once it has not changed for this many seconds"
+           f" (default: {watch_folders.SETTLE:g})",
            type=float, default=watch_folders.SETTLE, metavar="SECONDS"),
-    WORK[0], WORK[2], compiles=True,
+    WORKERS, TIMEOUT, compiles=True,
 )  # fmt: skip
 def watch(options: Options) -> None:
-    """Keep an index up to date with its folders, until Ctrl-C; a line for each change."""
+    """Keep an index up to date with its folders until Ctrl-C, and print each change."""
     _check_work(options)
     if not 0 < options.settle < float("inf"):
         raise SearchError(f"--settle={options.settle:g}: give seconds above 0")
@@ -117,87 +121,124 @@ def watch(options: Options) -> None:
 def prepare_index(
     directory: Path,
     folder: Path,
-    given: str | None,
+    encoder_place: str | None,
     fps: float | None,
     move_root: bool = False,
     checkpoint: Path | None = None,
-) -> tuple[Index, Any]:
-    """Opens the index of a folder, or makes it where there is a video, and loads its encoder."""
+) -> tuple[Index, Any]:  # the encoders of indexes also encode tokens
+    """Open the index of a folder, or create it if the folder has a video, and load its encoder.
+
+    Args:
+      directory: the directory of the index.
+      folder: the folder of videos.
+      encoder_place: hub id or folder of the encoder, or None for its default.
+      fps: frames a second, or None for that of the index.
+      move_root: whether the missing root of the index has moved to `folder`.
+      checkpoint: the run of a trained model that must fit the encoder of a new index.
+
+    Raises:
+      SearchError: if the index is of another folder, rate or encoder.
+    """
     if not folder.is_dir():
-        raise SearchError(f"{folder} is no folder: give the folder of the videos")
+        raise SearchError(f"{folder} is not a folder: give the folder of the videos")
     if fps is not None:
         check_rate(fps)
-    index = None
-    try:
-        index = Index.open(directory)
-    except DamagedError:  # of which nothing is left
-        database.check_place(directory)
-    except SearchError:
-        database.check_place(directory)
-        if database.is_begun(directory):
-            raise
+    index = _open_existing(directory)
     if index is None:
-        inside = directory.resolve()
-        videos = real_video().find(folder, console.report, lambda: None)
-        if all(inside in path.resolve().parents for path in videos):
-            raise SearchError(f"{folder} holds no video that FFmpeg reads")
-        encoder, places = load_encoder(given or DEFAULT_ENCODER)
-        if checkpoint is not None:
-            _check_model(checkpoint, EncoderFacts.of(encoder))
-        rate = 1.0 if fps is None else fps
-        return Index.create(directory, folder, encoder, rate, places), encoder
+        return _create(directory, folder, encoder_place, fps, checkpoint)
     for note in index.notes:
         console.report(note)
     if fps is not None and fps != index.fps:
         raise SearchError(
-            f"{directory} has {index.fps:g} frames a second and --fps={fps:g} asks for"
-            " others: leave --fps out, or make a new index by --index"
+            f"--fps={fps:g}: {directory} has {index.fps:g} frames a second; leave out"
+            " --fps, or create another index with --index"
         )
-    root, known = folder.resolve(), index.roots
-    moved = "" if root in known.values() else None
-    if moved is None and move_root:
-        away = [name for name in known if index.is_missing(name)]
-        if len(away) != 1:
-            listed = " and ".join(str(known[name]) for name in (away or known))
-            what = "missing: mount the others" if away else "still there: move or unmount it"
-            raise SearchError(
-                f"--move-root needs one folder of {directory} that is missing, and {listed} are"
-                f" {what} first, or index {root} as a further folder by"
-                f" {command_line('search', 'add', root, f'--index={directory}')}"
-            )
-        moved = away[0] if len(known) > 1 else ""
-        index.check_root(root, instead_of=moved)
-        console.report(f"{known[moved]} is now {root}")
-    elif moved is None:
-        listed = " and ".join(map(str, known.values()))
-        raise SearchError(
-            f"{directory} is the index of {listed}: give that folder, another --index, --move-root"
-            f" where it is now {root}, or, for a further folder,"
-            f" {command_line('search', 'add', root, f'--index={directory}')}"
-        )
-    encoder = reload_encoder(index.encoder, given)
+    root, roots = folder.resolve(), index.roots
+    moved = _root_to_move(index, root, move_root)
+    encoder = reload_encoder(index.encoder, encoder_place)
     index.check_encoder(encoder)
-    if root not in known.values():
+    if root not in roots.values():
         with index.writing() as writer:
             writer.move_root(moved, root)
     return index, encoder
 
 
-def _any_root(directory: Path) -> Path:
-    """A folder of an index that is there, or its first."""
+def _open_existing(directory: Path) -> Index | None:
+    """Open an index; None if the directory is new or empty."""
+    try:
+        return Index.open(directory)
+    except DamagedError:
+        database.check_place(directory)
+        return None  # nothing of the index can be read: create it again
+    except SearchError:
+        database.check_place(directory)
+        if database.is_begun(directory):
+            raise
+        return None
+
+
+def _create(
+    directory: Path,
+    folder: Path,
+    encoder_place: str | None,
+    fps: float | None,
+    checkpoint: Path | None,
+) -> tuple[Index, Encoder]:
+    """Create the index of a folder that has a video outside of the index."""
+    videos = real_video().find(folder, console.report, lambda: None)
+    if all(directory.resolve() in path.resolve().parents for path in videos):
+        raise SearchError(f"{folder} has no video that FFmpeg can read")
+    encoder, places = load_encoder(encoder_place or DEFAULT_ENCODER)
+    if checkpoint is not None:
+        _check_model(checkpoint, EncoderFacts.of(encoder))
+    return Index.create(directory, folder, encoder, 1.0 if fps is None else fps, places), encoder
+
+
+def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
+    """Return the name of the root that has moved to `root`, or "" for the first or none.
+
+    Raises:
+      SearchError: if `root` is not of the index and nothing may move there.
+    """
+    roots = index.roots
+    if root in roots.values():
+        return ""
+    add_command = command_line("search", "add", root, f"--index={index.directory}")
+    if not move_root:
+        raise SearchError(
+            f"{index.directory} is the index of {' and '.join(map(str, roots.values()))}, not of"
+            f" {root}: give the indexed folder, or another --index, or --move-root if the folder"
+            f" has moved; to add a folder run {add_command}"
+        )
+    missing = [name for name in roots if index.is_missing(name)]
+    if len(missing) != 1:
+        listed = " and ".join(str(roots[name]) for name in (missing or roots))
+        state = "missing: mount the others" if missing else "available: move or unmount one"
+        raise SearchError(
+            f"--move-root needs exactly one missing folder in {index.directory}, and {listed} are"
+            f" {state} first; to add a folder run {add_command}"
+        )
+    name = missing[0] if len(roots) > 1 else ""
+    index.check_root(root, instead_of=name)
+    console.report(f"{roots[name]} is now {root}")
+    return name
+
+
+def _available_root(directory: Path) -> Path:
+    """Return a root of an index that exists, or else the first."""
     roots = list(console.open_index(directory).roots.values())
     return next((root for root in roots if root.is_dir()), roots[0])
 
 
 def _check_model(run: Path, facts: EncoderFacts) -> None:
-    """Refuses a trained model that is none, or of another encoder."""
+    """Refuse a directory without a trained model, or a model of another encoder."""
     from hlformer_jax.search.signals import trained
 
     trained.check_encoder(trained.read_config(run), run, facts)
 
 
 def _check_work(options: Options) -> None:
-    """Refuses options of `WORK` that mean nothing."""
+    """Refuse values of `WORK` that are out of range."""
     if options.workers is not None and options.workers < 0:
         raise SearchError(f"--workers={options.workers}: give 0 or more")
     if options.timeout is not None and not options.timeout > 0:
@@ -211,16 +252,24 @@ def extract_videos(
     only: Iterable[Path] | None = None,
     further: Iterable[Path] = (),
 ) -> None:
-    """Indexes with a progress bar, and prints what that did."""
+    """Index videos with a progress bar, and print the counts.
+
+    Args:
+      index: the index.
+      encoder: its encoder.
+      options: those of `WORK`, and --encoder.
+      only: files to index; all files of all roots by default.
+      further: folders to add to the index.
+    """
     _check_work(options)
     source = None
     if options.ray is not None:
         from hlformer_jax.search.ingest import cluster
 
-        given = options.encoder
-        if given is not None and os.path.isdir(given):
-            given = os.path.abspath(given)
-        load = functools.partial(reload_encoder, index.encoder, given)
+        place = options.encoder
+        if place is not None and os.path.isdir(place):
+            place = os.path.abspath(place)
+        load = functools.partial(reload_encoder, index.encoder, place)
         source = cluster.source(options.ray, index, load, options.workers)
     with console.progress_bar("video") as bar:
 
@@ -238,23 +287,23 @@ def extract_videos(
         )  # fmt: skip
     print(counted(index.directory, done.counts))
     if done.seconds:
-        taken = f"{format_clock(done.seconds)} of video in {format_clock(done.elapsed)}"
-        print(f"{taken}, {done.speed:.1f}x real time")
+        lengths = f"{format_clock(done.seconds)} of video in {format_clock(done.elapsed)}"
+        print(f"{lengths}, {done.speed:.1f}x real time")
 
 
 @command(
     INDEX,
-    option("--speech", "recognise speech in videos without subtitles by this faster-whisper model:"
-           " a size, such as small or large-v3, or a folder", metavar="MODEL"),
-    option("--language", "code of the language spoken, such as de, and of the audio track to hear"
+    option("--speech", "recognise speech in videos without subtitles with this faster-whisper"
+           " model: a size such as small or large-v3, or a folder", metavar="MODEL"),
+    option("--language", "language code of the speech, such as de; also chooses the audio track"
            " (default: detect the language of each video)", default="", metavar="CODE"),
-    option("--audio", "audio tracks to hear: the one that a player takes (default), or all",
-           choices=("default", "all"), default="default"),
-    flag("--ocr", "recognise text in the pictures (OCR)"),
+    option("--audio", "audio tracks to recognise: the one that a player chooses, or all"
+           " (default: default)", choices=("default", "all"), default="default"),
+    flag("--ocr", "recognise text in the picture (OCR)"),
     ENCODER, compiles=True,
 )  # fmt: skip
 def transcribe(options: Options) -> None:
-    """Recognise speech or text in videos, to search it as subtitles are searched."""
+    """Recognise speech, or text in the picture, and search it like subtitles."""
     if not options.speech and not options.ocr:
         raise SearchError("pass --speech=MODEL (for example small), --ocr, or both")
     index = console.open_index(options.index)

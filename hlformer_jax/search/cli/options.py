@@ -42,19 +42,19 @@ path = functools.partial(option, type=cli.path_argument)
 flag = functools.partial(option, action="store_true")
 repeated = functools.partial(option, action="append", default=[])
 
-FOLDER = path("folder", "the videos, in it and below", metavar="FOLDER")
+FOLDER = path("folder", "folder of videos, searched recursively", metavar="FOLDER")
 INDEX = path("--index", "directory of the index", metavar="DIR", required=True)
-OWN_INDEX = path("--index", "the index; default FOLDER/.hlformer-search", metavar="DIR")
-ENCODER = option("--encoder", "where the encoder of the index is, if it moved", metavar="ID|PATH")
-NEW_ENCODER = option(
-    "--encoder",
-    f"hub id or folder of the encoder; default that of the index, or {DEFAULT_ENCODER}",
-    metavar="ID|PATH",
-)
-FPS = option("--fps", "frames a second; default 1", type=float)
-CHECKPOINT = path("--checkpoint", "a trained model: the directory of its run", metavar="RUN")
-OVERWRITE = flag("--overwrite", "replace what is there")
-JSON = flag("--json", "print JSON")
+OWN_INDEX = path("--index", "directory of the index (default: FOLDER/.hlformer-search)",
+                 metavar="DIR")  # fmt: skip
+ENCODER = option("--encoder", "hub id or folder of the index's encoder (default: the place from"
+                 " which it was loaded before)", metavar="ID|PATH")  # fmt: skip
+NEW_ENCODER = option("--encoder", "hub id or folder of the encoder (default: the index's encoder;"
+                     f" of a new index {DEFAULT_ENCODER})", metavar="ID|PATH")  # fmt: skip
+FPS = option("--fps", "frames to encode for each second of video (default: 1)", type=float)
+CHECKPOINT = path("--checkpoint", "rank by a trained model: the directory of its run"
+                  " (default: the index's model, if it has one)", metavar="RUN")  # fmt: skip
+OVERWRITE = flag("--overwrite", "replace existing output files (default: refuse)")
+JSON = flag("--json", "print JSON instead of a table")
 NORMALISE = flag("--normalise", "subtract from each video's score its usual score for other texts")
 QUERY_FLAGS = {
     field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Query)
@@ -73,15 +73,19 @@ RANKER = (
     NORMALISE,
     CHECKPOINT,
     ENCODER,
-    option("--store",
-           "a PostgreSQL database that ranks: postgresql://USER@HOST/DATABASE?schema=NAME",
-           metavar="URL"),
+    option("--store", "rank in a PostgreSQL database that upload filled:"
+           " postgresql://USER@HOST/DATABASE?schema=NAME", metavar="URL"),
 )  # fmt: skip
+WORKERS = option(
+    "--workers", "processes that decode videos (default: half the CPU cores)", type=int
+)
+TIMEOUT = option("--timeout", "time limit for decoding one video, in seconds (default: 120 and ten"
+                 " times its length)", type=float, metavar="SECONDS")  # fmt: skip
 WORK = (
-    option("--workers", "decoding processes; default half the cores", type=int),
-    flag("--retry", "try again what failed before"),
-    option("--timeout", "for decoding one video; default two minutes and ten times its length",
-           type=float, metavar="SECONDS"),
-    option("--ray", "extract on a Ray cluster; local: Ray on this machine", metavar="ADDRESS"),
+    WORKERS,
+    flag("--retry", "try again the files that failed before"),
+    TIMEOUT,
+    option("--ray", "encode on the Ray cluster at this address (local: start Ray on this machine)",
+           metavar="ADDRESS"),
 )  # fmt: skip
 TIME = functools.partial(option, metavar="TIME")

@@ -30,34 +30,38 @@ from hlformer_jax.text import printable
 
 
 @command(
-    option("sentences", "what is looked for; of several, a video has all", nargs="*",
-           metavar="SENTENCE"),
+    option("sentences", "text to search for; with several, a video must match all of them",
+           nargs="*", metavar="SENTENCE"),
     INDEX,
-    path("--image", "look for what resembles the picture in a file, and is as SENTENCE says",
-         metavar="FILE"),
-    option("--like", "likewise, that of a video of the index at a time", metavar="VIDEO@TIME"),
-    repeated("--then", "and after that this, in order; repeatable", metavar="SENTENCE"),
-    option("--within", "from one to the next at most; default 60s", default="60s", metavar="TIME"),
-    repeated("--not", "but not this in the same frames; repeatable", metavar="SENTENCE",
+    path("--image", "search by the picture in this file, changed as SENTENCE says", metavar="FILE"),
+    option("--like", "search by the frame of an indexed video at a time, such as trips/a.mp4@1:05",
+           metavar="VIDEO@TIME"),
+    repeated("--then", "an event that must follow SENTENCE (may be repeated, in order)",
+             metavar="SENTENCE"),
+    option("--within", "longest gap between consecutive events (default: 60s)", default="60s",
+           metavar="TIME"),
+    repeated("--not", "exclude frames that show this (may be repeated)", metavar="SENTENCE",
              dest="without"),
-    option("--k", "videos at most; default 10", type=int, default=10),
-    option("--offset", "of the best, so many are left out; default 0", type=int, default=0),
-    option("--min-score", "leave out what scores less", type=float, metavar="SCORE"),
-    option("--signals", f"search by these signals alone, of {', '.join(SIGNALS)}, separated by"
-           " commas (default: all that accept the query)", metavar="NAMES"),
-    option("--moments", "of each video at most; default 3", type=int, default=3),
-    option("--folder", "only videos in this folder of the archive, and below"),
-    option("--longer", "only videos of that length or more", metavar="TIME"),
-    option("--shorter", "only videos of that length or less", metavar="TIME"),
-    repeated("--tag", "only videos with that tag; repeatable", metavar="TAG"),
-    option("--since", "only videos of that year, month, day or time, or later", metavar="DATE"),
-    option("--until", "likewise, or before", metavar="DATE"),
-    path("--export", "also write all moments, as .csv, .m3u, .m3u8, .edl, .otio or .fcpxml",
+    option("--k", "most videos to show (default: 10)", type=int, default=10),
+    option("--offset", "skip this many of the best results (default: 0)", type=int, default=0),
+    option("--min-score", "leave out results with a lower score (default: none)", type=float,
+           metavar="SCORE"),
+    option("--signals", f"search only by these signals, separated by commas: {', '.join(SIGNALS)}"
+           " (default: all that accept the query)", metavar="NAMES"),
+    option("--moments", "most moments to show of each video (default: 3)", type=int, default=3),
+    option("--folder", "only videos in this folder of the archive, or below it"),
+    option("--longer", "only videos of at least this length, such as 1:30", metavar="TIME"),
+    option("--shorter", "only videos of at most this length, such as 1:30", metavar="TIME"),
+    repeated("--tag", "only videos with this tag (may be repeated: all of them)", metavar="TAG"),
+    option("--since", "only videos from this date or later: 2026, 2026-01, 2026-01-31 or a time",
+           metavar="DATE"),
+    option("--until", "only videos from this date or earlier, in the same forms", metavar="DATE"),
+    path("--export", "also write all moments to this .csv, .m3u(8), .edl, .otio or .fcpxml file",
          metavar="FILE"),
     OVERWRITE, JSON, *RANKER, compiles=True,
 )  # fmt: skip
 def query(options: Options) -> None:
-    """Find the videos and moments of sentences, a picture, or both."""
+    """Find videos and moments by text, by a picture, or by both."""
     replace = files.replacing(options.overwrite)
     if options.export:
         export.check(options.export)
@@ -123,50 +127,53 @@ def _print_results(results: Results, offset: int) -> None:
 
 
 @command(
-    option("video", "path or id, as the index has it", nargs="?", metavar="VIDEO"),
+    option("video", "path in the index, or id", nargs="?", metavar="VIDEO"),
     INDEX,
-    TIME("--start", "seconds, M:SS or H:MM:SS"),
-    TIME("--end", "likewise"),
-    path("--from", "in place of the three: every row of what query --export=FILE.csv wrote",
+    TIME("--start", "start of the clip, in seconds, M:SS or H:MM:SS"),
+    TIME("--end", "end of the clip, in seconds, M:SS or H:MM:SS"),
+    path("--from", "cut all moments of a table that query --export=FILE.csv wrote, in place of"
+         " VIDEO, --start and --end",
          dest="table", metavar="CSV"),
-    option("--margin", "seconds more at both ends", type=float, default=0.0),
-    path("--out", "the clip; .mp4, .m4v, .mov or .mkv; default VIDEO_START-END.mp4 here; with"
-         " --from the folder of all clips, default here", metavar="FILE"),
-    flag("--copy", "as the file has it, without a loss, from the keyframe before the start on"),
+    option("--margin", "seconds to add at both ends (default: 0)", type=float, default=0.0),
+    path("--out", "file of the clip: .mp4, .m4v, .mov or .mkv (default: VIDEO_START-END.mp4 in the"
+         " current folder); with --from the folder of the clips", metavar="FILE"),
+    flag("--copy", "copy without encoding again, without loss, from the keyframe before the start"),
     OVERWRITE,
 )  # fmt: skip
 def cut(options: Options) -> None:
-    """Cut moments out of videos, with margins, and print the clips' paths."""
+    """Cut clips out of videos, and print their paths."""
     index = Index.open(options.index)
-    given = options.video, options.start, options.end
-    if options.table is None and None in given or options.table and given != (None, None, None):
-        raise SearchError("give VIDEO, --start and --end, or --from=CSV alone")
+    moment = options.video, options.start, options.end
+    is_complete = moment == (None, None, None) if options.table else None not in moment
+    if not is_complete:
+        raise SearchError("give either VIDEO, --start and --end, or --from=CSV")
     if not options.margin >= 0:
-        raise SearchError(f"--margin={options.margin}: give seconds of at least 0")
+        raise SearchError(f"--margin={options.margin:g}: give 0 or more seconds")
     if options.table:
-        asked = export.read_csv(options.table)
+        moments = export.read_csv(options.table)
     else:
-        asked = [(options.video, parse_seconds(options.start), parse_seconds(options.end))]
-        if asked[0][2] <= asked[0][1]:
-            raise SearchError(f"--end={options.end} is not after --start={options.start}")
+        start, end = parse_seconds(options.start), parse_seconds(options.end)
+        if end <= start:
+            raise SearchError(f"--end={options.end}: give a time after --start={options.start}")
+        moments = [(options.video, start, end)]
     replace = files.replacing(options.overwrite)
     clips: dict[Path, tuple[str, float, float]] = {}
     failed: list[str] = []
-    for one, start, end in asked:
+    for video_or_id, start, end in moments:
         try:
-            name = index.name_of(one)
+            name = index.name_of(video_or_id)
         except SearchError as error:
             if not options.table:
                 raise
             console.report(str(error))
-            failed.append(one)
+            failed.append(video_or_id)
             continue
         out = Path(export.clip_name(name, start, end))
         if options.out:
             out = options.out / out if options.table else options.out
         console.check_place(out, "--out", index)
         clips[out] = name, start, end
-    for out in clips if options.table else ():  # all of them, before the first is made
+    for out in clips if options.table else ():  # refuse before the first clip is cut
         files.check_output(out, replace)
     total = len(clips) + len(failed)
     video = optional("hlformer_jax.video", "search")
@@ -182,10 +189,9 @@ def cut(options: Options) -> None:
             continue
         console.say(printable(str(out)))
         if options.copy:
-            asked_start = max(start - options.margin, 0)
-            earlier = asked_start - real[0]
+            earlier = max(start - options.margin, 0) - real[0]
             console.report(
-                f"from {real[0]:.3f} s on, {earlier:.3f} s earlier than asked, to {real[1]:.3f} s"
+                f"from {real[0]:.3f} s, {earlier:.3f} s before the start, to {real[1]:.3f} s"
             )
     if failed:
         raise SearchError(f"{len(failed)} of {total} clips could not be made: {', '.join(failed)}")

@@ -18,21 +18,23 @@ from hlformer_jax.search.cli.options import (
 
 @command(
     INDEX,
-    option("--port", "default 8000; 0: one that is free", type=int, default=8000),
-    option("--host", "address to listen on; default this machine alone, 0.0.0.0: everybody with the"
-           " token", default="127.0.0.1", metavar="ADDRESS"),
-    repeated("--allow-host", "a name under which it is reached too, such as nas.local; repeatable",
-             metavar="NAME"),
-    path("--token-file", "a file that holds the token; default one is made where other machines"
-         " reach it", metavar="FILE"),
-    flag("--no-token", "let everybody who reaches it watch the videos"),
-    option("--manage", "let the page add folders of this machine, remove and index again; default"
-           " where it alone reaches the page", action=argparse.BooleanOptionalAction),
+    option("--port", "port to listen on; 0 chooses a free one (default: 8000)", type=int,
+           default=8000),
+    option("--host", "address to listen on; 0.0.0.0 lets other machines connect, with a token"
+           " (default: 127.0.0.1, this machine only)", default="127.0.0.1", metavar="ADDRESS"),
+    repeated("--allow-host", "also accept requests for this host name, such as nas.local (may be"
+             " repeated)", metavar="NAME"),
+    path("--token-file", "file with the token (default: a random token if other machines can"
+         " connect)", metavar="FILE"),
+    flag("--no-token", "let everyone who can connect watch the videos, without a token"),
+    option("--manage", "let the page add folders of this machine, remove videos and index again"
+           " (default: only if no other machine can connect)",
+           action=argparse.BooleanOptionalAction),
     flag("--open", "open the page in a browser"),
     *RANKER, compiles=True,
 )  # fmt: skip
 def serve(options: Options) -> None:
-    """Serve the page at a local address, until Ctrl-C."""
+    """Serve the search page until Ctrl-C."""
     server = optional("hlformer_jax.search.serve.server", "search")
     server.serve(
         console.open_library(options), options.port, options.host, options.open,
@@ -43,10 +45,10 @@ def serve(options: Options) -> None:
 
 @command(
     INDEX,
-    path("--out", "the folder that clips are written into; without it none are", metavar="DIR"),
+    path("--out", "folder for clips (default: no clips can be cut)", metavar="DIR"),
     *RANKER, compiles=True,
 )  # fmt: skip
 def mcp(options: Options) -> None:
-    """Serve programs that speak the Model Context Protocol, over stdin and stdout."""
-    agents = optional("hlformer_jax.search.serve.mcp", "search")
-    agents.run(agents.server(console.open_library(options), options.out))
+    """Serve AI agents over stdin and stdout, by the Model Context Protocol."""
+    server = optional("hlformer_jax.search.serve.mcp", "search")
+    server.run(server.server(console.open_library(options), options.out))

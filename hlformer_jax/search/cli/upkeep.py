@@ -29,36 +29,35 @@ from hlformer_jax.text import printable
 
 @command(INDEX, JSON)
 def status(options: Options) -> None:
-    """Show what an index holds and what failed."""
+    """Show the contents of an index, and files that failed."""
     index = console.open_index(options.index)
-    of = index.summary()
+    summary = index.summary()
     noted = [entry for entry in index.entries() if entry.reason]
-    left_out = transcripts.problems(index)
+    problems = transcripts.problems(index)
     if options.json:
         lists: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
         for entry in noted:
             kind = "failures" if entry.state == "failed" else "warnings"
             lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
-        lists["subtitles"] = [problem._asdict() for problem in left_out]
-        print(json.dumps(files.jsonable(of | lists), indent=2))
+        lists["subtitles"] = [problem._asdict() for problem in problems]
+        print(json.dumps(files.jsonable(summary | lists), indent=2))
         return
     level = index.thresholds.get(rankers.DEFAULT)
-    length = (
-        f"{format_clock(of['seconds'])} long, {of['frames']} frames, {of['bytes'] / 1e6:.1f} MB"
-    )
+    counts = f"{summary['frames']} frames, {summary['bytes'] / 1e6:.1f} MB"
     rows = {
-        "index": printable(of["index"]),
-        "folder": printable(of["folder"]),
-        **{f"folder {name!r}": printable(root) for name, root in of["folders"].items()},
-        "encoder": f"{of['encoder']}, {of['fps']:g} frames a second",
-        "ranker": of["checkpoint"],
-        "videos": f"{of['videos']}, {length}",
-        "offline": of["offline"] and f"{of['offline']} of them (kept; prune lists and drops them)",
-        "removed": of["removed"] and f"{of['removed']} (add brings one back)",
-        "level": level
-        and f"{level.false_alarms:g} % of what is absent pass ({level.captions} captions)",
-        "failed": of["failed"] and f"{of['failed']} (index --retry tries them again)",
-        "subtitles": left_out and f"{len(left_out)} files of which nothing or not all is searched",
+        "index": printable(summary["index"]),
+        "folder": printable(summary["folder"]),
+        **{f"folder {name!r}": printable(root) for name, root in summary["folders"].items()},
+        "encoder": f"{summary['encoder']}, {summary['fps']:g} frames a second",
+        "ranker": summary["checkpoint"],
+        "videos": f"{summary['videos']}, {format_clock(summary['seconds'])} long, {counts}",
+        "offline": summary["offline"]
+        and f"{summary['offline']} videos (prune lists and drops them)",
+        "removed": summary["removed"] and f"{summary['removed']} (add brings one back)",
+        "threshold": level
+        and f"calibrated for {level.false_alarms:g} % false alarms on {level.captions} captions",
+        "failed": summary["failed"] and f"{summary['failed']} (index --retry tries them again)",
+        "subtitles": problems and f"{len(problems)} files are not, or not fully, searched",
     }
     for name, text in rows.items():
         if text:
@@ -66,90 +65,91 @@ def status(options: Options) -> None:
     for entry in noted:
         kind = "failed" if entry.state == "failed" else "warning"
         print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
-    for problem in left_out:
+    for problem in problems:
         print(f"  subtitles: {printable(problem.file)}: {printable(problem.reason)}")
 
 
 @command(
     option("videos",
-           "paths, or ids, as the index has them; or a further folder, with all its videos",
+           "paths in the index, or ids; or an added folder, with all its videos",
            nargs="+", metavar="VIDEO"),
     INDEX,
 )  # fmt: skip
 def remove(options: Options) -> None:
-    """Take videos out of an index, until they are added again; the files stay."""
+    """Remove videos from an index until they are added again. The files stay."""
     index = console.open_index(options.index)
     count = index.remove(options.videos)
     print(f"removed {count} of {count + len(index.videos)} videos")
 
 
 @command(
-    option("videos", "paths, or ids, as the index has them; default all that have tags", nargs="*",
+    option("videos", "paths in the index, or ids (default: list all videos with tags)", nargs="*",
            metavar="VIDEO"),
     INDEX,
-    repeated("--add", "a tag to give; repeatable", metavar="TAG"),
-    repeated("--drop", "a tag to take; repeatable", metavar="TAG"),
+    repeated("--add", "add this tag (may be repeated)", metavar="TAG"),
+    repeated("--drop", "remove this tag (may be repeated)", metavar="TAG"),
 )  # fmt: skip
 def tag(options: Options) -> None:
-    """Give videos tags, such as favourite, or take them; list the videos with their tags."""
+    """Add tags to videos, or remove them, and list videos with their tags."""
     index = console.open_index(options.index)
     if options.add or options.drop:
         if not options.videos:
-            raise SearchError("which videos? Give their paths or ids")
+            raise SearchError("VIDEO is missing: name the videos to tag by their paths or ids")
         with index.writing() as writer:
-            writer.tag({index.name_of(one) for one in options.videos}, options.add, options.drop)
-    names = {index.name_of(one) for one in options.videos}
+            writer.tag(set(map(index.name_of, options.videos)), options.add, options.drop)
+    names = set(map(index.name_of, options.videos))
     for entry in index.entries():
         if entry.video in names or entry.tags and not names:
             print(printable(entry.video) + ": " + (", ".join(entry.tags) or "no tag"))
 
 
-@command(INDEX, flag("--yes", "drop them"))
+@command(INDEX, flag("--yes", "drop the listed videos (default: only list them)"))
 def prune(options: Options) -> None:
-    """List the videos that are offline; with --yes, drop them and their vectors."""
+    """List videos whose files are missing; with --yes, drop them from the index."""
     index = console.open_index(options.index)
-    away = {name: root for name, root in index.roots.items() if not index.is_there(name)}
-    if len(away) == len(index.roots):
-        raise SearchError(f"{index.root} is not there: is its disk mounted? Nothing is dropped")
-    for root in away.values():
-        console.report(f"{root} is not there: is its disk mounted? Nothing of it is dropped")
-    offline = [one for one in index.offline() if split_name(one)[0] not in away]
-    names = [one for one in offline if files.is_gone(index.path(one), follow=True)]
-    if kept := len(offline) - len(names):
-        first = next(one for one in offline if one not in names)
-        console.report(printable(f"{kept} videos cannot be looked at ({first}): they are kept"))
+    missing_roots = {name: root for name, root in index.roots.items() if not index.is_there(name)}
+    if len(missing_roots) == len(index.roots):
+        raise SearchError(f"{index.root} is missing, so nothing is dropped: mount its disk")
+    for root in missing_roots.values():
+        console.report(f"{root} is missing, so its videos are kept: mount its disk")
+    offline = [video for video in index.offline() if split_name(video)[0] not in missing_roots]
+    names = [video for video in offline if files.is_gone(index.path(video), follow=True)]
+    if unreadable := len(offline) - len(names):
+        first = next(video for video in offline if video not in names)
+        console.report(printable(f"{unreadable} videos cannot be read and are kept, first {first}"))
     for name in names:
         print(printable(name))
     if not options.yes:
-        print(f"{len(names)} videos are offline" + ("; --yes drops them" if names else ""))
+        print(f"{len(names)} videos are missing" + ("; --yes drops them" if names else ""))
         return
     with index.writing() as writer:
-        gone = set(index.offline()) & set(names)
-        writer.forget(gone)
-    print(f"dropped {len(gone)} videos, {len(index.videos)} are left")
+        missing = set(index.offline()) & set(names)
+        writer.forget(missing)
+    print(f"dropped {len(missing)} videos, {len(index.videos)} are left")
 
 
 @command(INDEX)
 def verify(options: Options) -> None:
-    """Read an index through, and name what is damaged."""
+    """Check all files of an index, and name the damaged ones."""
     index = Index.open(options.index)
-    wrong = index.verify() | packed.damaged(index.directory) | said.damaged(index)
-    for line in wrong.values():
+    damaged = index.verify() | packed.damaged(index.directory) | said.damaged(index)
+    for line in damaged.values():
         print(printable(line))
     contents = index.contents()
-    total = len(contents) + sum(os.path.lexists(index.text_vectors(one)) for one in contents)
-    total += 3  # the database, its copy, and the rounded rows
-    with contextlib.suppress(OSError):  # which `packed.damaged` has told
+    total = len(contents)
+    total += sum(os.path.lexists(index.text_vectors(content)) for content in contents)
+    total += 3  # the database, its copy, and the quantised embeddings
+    with contextlib.suppress(OSError):  # listed by `packed.damaged`
         total += len(packed.own_files(index.directory))
-    if wrong:
-        again = command_line("search", "index", index.root, f"--index={options.index}")
-        raise DamagedError(f"{len(wrong)} of {total} parts are damaged: {again} makes them anew")
-    print(f"{total} parts are whole")
+    if damaged:
+        repair = command_line("search", "index", index.root, f"--index={options.index}")
+        raise DamagedError(f"{len(damaged)} of {total} parts are damaged: {repair} restores them")
+    print(f"{total} parts are intact")
 
 
 @command(INDEX, *RANKER)
 def upload(options: Options) -> None:
-    """Bring a PostgreSQL database up to date with an index, to search there by --store."""
+    """Copy the embeddings of an index to PostgreSQL, which can then rank with --store."""
     library = console.open_library(options)
     with console.progress_bar("video") as bar:
 

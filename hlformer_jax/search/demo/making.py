@@ -1,4 +1,4 @@
-"""The directory of a demo: its videos, captions, encoder and index."""
+"""Directory of a demo: its videos, captions, encoder and index."""
 
 import json
 import multiprocessing
@@ -12,20 +12,20 @@ from pathlib import Path
 from hlformer_jax import cli, files
 from hlformer_jax.errors import UserError
 from hlformer_jax.search.demo.drawing import frames_for_training, write_video
-from hlformer_jax.search.demo.kinds import kinds, subtitles, times_of
 from hlformer_jax.search.demo.scenes import Story, stories
 from hlformer_jax.search.encoder import load_encoder
 from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.ingest.extract import index_folder
 
 NOTE, MADE_BY = "demo.json", "hlformer_jax.search demo"
-"""The file that makes a directory a demo's, and what stands in it."""
+"""File that marks the directory of a demo, and the program that it names."""
+
 VIDEOS = 24  # of the demo, at most 40
-TRAINING_GROUPS, GROUP = 5, 40  # of videos that `render_training` adds, and videos of a group
-FRAMES, STEPS, LEARNING_RATE = 6000, 1200, 1.5e-3  # of the encoder's training
-PIXELS, PATCH, TOKENS = 48, 12, 12  # a shape fills half of a frame; a sentence has eight words
-_DAY = 86_400
-_FIRST_DAY = 1_767_600_000  # seconds since the epoch, in January 2026: the day of the first video
+TRAINING_GROUPS, GROUP_SIZE = 5, 40  # of `render_training`
+TRAINING_FRAMES, STEPS, LEARNING_RATE = 6000, 1200, 1.5e-3  # of the encoder
+IMAGE_SIZE, PATCH_SIZE, MAX_TOKENS = 48, 12, 12  # of the encoder; a sentence has eight words
+DAY_SECONDS = 86_400
+FIRST_DAY = 1_767_600_000  # seconds since the epoch, in January 2026: the date of the first video
 
 
 class DemoError(UserError, ValueError):
@@ -35,143 +35,132 @@ class DemoError(UserError, ValueError):
 def make(
     out: str | Path, seed: int = 0, report: Callable[[str], None] = print, videos: int = VIDEOS
 ) -> None:
-    """Makes a demo: DIR/videos, DIR/captions.jsonl, DIR/encoder and DIR/index.
+    """Make a demo: DIR/videos, DIR/captions.jsonl, DIR/encoder and DIR/index.
 
-    DIR, `out`, is a new or empty directory, or that of a demo of the same seed. A step whose result
-    is there is not done again. Nothing is replaced or removed but the captions that this wrote
-    itself.
+    Steps whose results exist are skipped. Nothing is replaced except captions of an earlier call.
+
+    Args:
+      out: DIR, a new or empty directory, or that of a demo with the same seed.
+      seed: seed of the videos.
+      report: takes a line for each step.
+      videos: number of videos, at most 40.
 
     Raises:
-      DemoError: when the directory holds something else, or a demo of another seed.
+      DemoError: if the directory has other files, or a demo with another seed.
     """
     out = Path(out)
-    told = stories(seed, videos)
+    demo_stories = stories(seed, videos)
     _claim(out, {"seed": seed, "videos": videos})
-    _render(told, out / "videos", report)
-    files.write_bytes(out / "captions.jsonl", captions(told).encode(), files.Replace.OWN)
+    render(demo_stories, out / "videos", report)
+    files.write_bytes(out / "captions.jsonl", captions(demo_stories).encode(), files.Replace.OWN)
     if not (out / "encoder" / "config.json").exists():
         _train(out / "encoder", seed, report)
-    _index(out, report, out / "encoder")
+    index_videos(out, report, out / "encoder")
 
 
 def render_training(out: str | Path, seed: int = 0, report: Callable[[str], None] = print) -> None:
-    """Renders captioned videos to train a model on: DIR/training/{videos,captions.jsonl}.
+    """Render captioned videos to train a model on: DIR/training/{videos,captions.jsonl}.
 
-    Five groups of 40 are for training, one for validation; the demo's own videos are for testing.
+    Five groups of 40 videos are for training and one is for validation. The demo's own videos are
+    for testing.
     """
     out = Path(out)
-    folder, own = out / "training", stories(seed, _settings(out)["videos"])
+    folder, demo_stories = out / "training", stories(seed, _read_note(out)["videos"])
     files.check_directory(folder / "videos")
-    for story in own:
+    for story in demo_stories:
         copy = folder / "videos" / "demo" / story.name
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(out / "videos" / story.name, copy)
-    lines = captions(own, "demo/", split="test")
+    lines = captions(demo_stories, "demo/", split="test")
     seeds = {"val": seed + 200} | {f"train{i}": seed + 100 + i for i in range(TRAINING_GROUPS)}
-    for group, drawn in seeds.items():
-        told = stories(drawn, GROUP)
-        _render(told, folder / "videos" / group, report)
-        lines += captions(told, f"{group}/", split=group.rstrip("0123456789"))
+    for group, group_seed in seeds.items():
+        group_stories = stories(group_seed, GROUP_SIZE)
+        render(group_stories, folder / "videos" / group, report)
+        lines += captions(group_stories, f"{group}/", split=group.rstrip("0123456789"))
     files.write_bytes(folder / "captions.jsonl", lines.encode(), files.Replace.OWN)
 
 
-def make_kinds(out: str | Path, seed: int = 0, report: Callable[[str], None] = print) -> None:
-    """Makes the archive of kinds of a demo: DIR/kinds/{videos,captions.jsonl,index}.
-
-    As `make`, it does nothing again whose result is there.
-    """
-    folder = Path(out) / "kinds"
-    _settings(Path(out))
-    files.check_directory(folder / "videos")
-    told, said, asked = kinds(seed)
-    for name, cues in said.items():
-        path = (folder / "videos" / name).with_suffix(".srt")
-        if not path.exists():
-            files.write_bytes(path, subtitles(cues).encode(), files.Replace.NOTHING)
-    _render(told, folder / "videos", report)
-    lines = "".join(json.dumps(one) + "\n" for one in asked)
-    files.write_bytes(folder / "captions.jsonl", lines.encode(), files.Replace.OWN)
-    _index(folder, report, Path(out) / "encoder")
-
-
-def captions(told: Sequence[Story], folder: str = "", **more: str) -> str:
-    """The sentences of all scenes: lines of JSON with video, sentence, times, and fields `more`."""
+def captions(stories: Sequence[Story], folder: str = "", **fields: str) -> str:
+    """Return captions of all scenes as JSON lines with video, sentence, times and `fields`."""
     lines = ""
-    for story in told:
+    for story in stories:
         for scene in story.scenes:
             if scene.sentence is not None:
-                said = {"video": f"{folder}{story.name}", "sentence": scene.sentence}
-                lines += json.dumps({**said, **times_of(scene), **more}) + "\n"
+                caption = {
+                    "video": f"{folder}{story.name}", "sentence": scene.sentence,
+                    "start": scene.start, "end": scene.end, **fields,
+                }  # fmt: skip
+                lines += json.dumps(caption) + "\n"
     return lines
 
 
 def _claim(out: Path, settings: dict[str, int]) -> None:
-    """Notes in a directory that it is a demo's; refuses one that is not."""
+    """Mark a directory as a demo's; refuse one with other files."""
     files.check_directory(out)
     note = out / NOTE
     if not out.exists() or not any(out.iterdir()):
         files.write_json(note, {"made_by": MADE_BY, **settings})
         return
-    before = _settings(out)
-    if before != settings:
+    recorded = _read_note(out)
+    if recorded != settings:
         raise DemoError(
-            f"{str(out)!r} holds a demo of --seed={before['seed']} and {before['videos']} videos:"
-            " give --out another directory"
+            f"{str(out)!r} holds a demo with seed {recorded['seed']} and {recorded['videos']}"
+            " videos: choose another directory"
         )
-    for name in ("videos", "training", "encoder", "index", "kinds"):
+    for name in ("videos", "training", "encoder", "index"):
         files.check_directory(out / name)
 
 
-def _settings(out: Path) -> dict[str, int]:
-    """What the note of a demo says of it."""
+def _read_note(out: Path) -> dict[str, int]:
+    """Return the seed and the number of videos of a demo."""
     try:
         note = files.parse_json((out / NOTE).read_bytes())
         if note["made_by"] == MADE_BY:
             return {name: int(note[name]) for name in ("seed", "videos")}
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-        pass  # one that cannot be read may be ours: its error ends the command
-    raise DemoError(f"{str(out)!r} holds other things: give --out a new directory")
+        pass  # other errors, such as a note that may not be read, end the command
+    raise DemoError(f"{str(out)!r} has other files: choose a new directory")
 
 
-def _render(told: Sequence[Story], folder: Path, report: Callable[[str], None]) -> None:
-    """Renders the videos that are missing, in processes, one for each core, and reports it."""
+def render(stories: Sequence[Story], folder: Path, report: Callable[[str], None]) -> None:
+    """Render the videos that are missing, with a process for each core."""
     started = time.monotonic()
-    todo = [story for story in told if not (folder / story.name).exists()]
-    if not todo:
+    missing = [story for story in stories if not (folder / story.name).exists()]
+    if not missing:
         return
-    workers = min(cli.cores(), len(todo))
+    workers = min(cli.cores(), len(missing))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context) as pool:
-        for _ in pool.map(write_video, todo, [folder / story.name for story in todo]):
+        for _ in pool.map(write_video, missing, [folder / story.name for story in missing]):
             pass
-    for number, story in enumerate(told):
-        # A video a day, so that there is something to filter by date.
-        day = _FIRST_DAY + number * _DAY
-        os.utime(folder / story.name, (day, day))
-    length = sum(story.duration for story in todo) / 60
-    taken = time.monotonic() - started
-    report(f"{folder}: rendered {len(todo)} videos, {length:.0f} minutes, in {taken:.0f} s")
+    for number, story in enumerate(stories):
+        date = FIRST_DAY + number * DAY_SECONDS  # a video a day, for filters by date
+        os.utime(folder / story.name, (date, date))
+    minutes = sum(story.duration for story in missing) / 60
+    elapsed = time.monotonic() - started
+    report(f"{folder}: rendered {len(missing)} videos, {minutes:.0f} minutes, in {elapsed:.0f} s")
 
 
 def _train(folder: Path, seed: int, report: Callable[[str], None]) -> None:
-    """Trains the encoder on scenes that no video shows, and saves it."""
-    # Not by the processes that render: they need no JAX.
+    """Train the encoder on scenes that no video shows, and save it."""
+    # Imported here, as processes that render need no JAX.
     from hlformer_jax import encoders
     from hlformer_jax.encoders import train
 
     started = time.monotonic()
-    images, sentences = frames_for_training(seed, FRAMES, PIXELS)
+    images, sentences = frames_for_training(seed, TRAINING_FRAMES, IMAGE_SIZE)
     encoder = train.train(
-        images, sentences, size=train.Size(patch=PATCH, tokens=TOKENS), steps=STEPS,
+        images, sentences, size=train.Size(patch=PATCH_SIZE, tokens=MAX_TOKENS), steps=STEPS,
         learning_rate=LEARNING_RATE, seed=seed, name="demo", report=report,
     )  # fmt: skip
     encoders.save(encoder, folder)
-    report(f"trained an encoder on {FRAMES} frames in {time.monotonic() - started:.0f} s")
+    elapsed = time.monotonic() - started
+    report(f"trained an encoder on {TRAINING_FRAMES} frames in {elapsed:.0f} s")
 
 
-def _index(out: Path, report: Callable[[str], None], encoder_folder: Path) -> None:
-    """Brings the index of DIR/videos, DIR/index, up to date."""
+def index_videos(out: Path, report: Callable[[str], None], encoder_folder: Path) -> None:
+    """Update DIR/index, the index of DIR/videos."""
     encoder, places = load_encoder(encoder_folder)
     directory = out / "index"
     if database.is_begun(directory):

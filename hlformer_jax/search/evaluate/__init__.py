@@ -1,6 +1,7 @@
-"""Measurements of an archive's search on captions, and match thresholds calibrated with them.
+"""Evaluation of the search on captions, and calibration of the match threshold.
 
 captions     files of captions
-metrics      recalls and moments of each ranker, and results by kind of caption
-threshold    how far scores separate present from absent things
+metrics      recalls and moments of each ranker, and results for each kind of caption
+threshold    scores of present and absent things, and thresholds between them
+features     data sets of an index and captions, to train a model on
 """

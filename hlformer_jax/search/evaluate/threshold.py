@@ -1,17 +1,17 @@
 """Match thresholds, calibrated on captions.
 
-How far scores tell what an archive has from what it lacks is known of captions: with s(q, v) the
-scores of q, own(q) its videos, and c(q) the median of the archive's products with q, or 0 where the
-encoder has learned probabilities, so that its cosines have a level of their own,
+Let s(q, v) be the score of query q and video v, own(q) the correct videos of q, and c(q) the median
+of the archive's products with q (0 if the encoder has learned probabilities). The best scores with
+and without the correct videos are
 
     present   t(q) = max {s(q, v) : v in own(q)} − c(q)
     absent    u(q) = max {s(q, v) : v not in own(q)} − c(q)
 
-as u is what q would have found without its videos. The AUC is the probability that t is above u,
-of any two captions. A level for a rate α of false alarms is the least number above the
-⌈(n + 1)(1 − α)⌉-th smallest u of n captions (split conformal prediction): of sentences on absent
-things as like these as they are like each other, it calls α at most good, on average. What it does
-to sentences that it was not made of is measured by leaving out each video's captions in turn.
+The AUC is the probability that t is above u for two random captions. The threshold for a rate α of
+false alarms is the least number above the ⌈(n + 1)(1 − α)⌉-th smallest u of n captions (split
+conformal prediction). For exchangeable queries about absent things, the expected rate of false
+alarms is at most α. Rates on new captions are estimated by leaving out the captions of each video
+in turn.
 """
 
 import math
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
@@ -28,84 +28,98 @@ from hlformer_jax.search.signals import rankers
 
 
 class Separation(NamedTuple):
-    """What tells captions' own videos from the others, for each of n captions; see the module."""
+    """Best scores of n captions with and without their videos; see the module."""
 
     present: Float[np.ndarray, " n"]  # t
     absent: Float[np.ndarray, " n"]  # u
     videos: tuple[str, ...]  # of the captions
-    lacking: dict[str, Float[np.ndarray, " m"]]  # u of m captions that no video has, by kind
+    without_video: dict[str, Float[np.ndarray, " m"]]  # u of captions that have no video, by kind
 
 
 def auc(present: Float[np.ndarray, " n"], absent: Float[np.ndarray, " m"]) -> float:
-    """The probability, in percent, that one of n numbers is above one of m; ties count half."""
+    """Return the percentage of pairs with `present` above `absent`; ties count half."""
     ordered = np.sort(absent)
-    left, right = (np.searchsorted(ordered, present, side) for side in ("left", "right"))
-    return float(50 * (left + right).mean() / len(absent))
+    lower, upper = (np.searchsorted(ordered, present, side) for side in ("left", "right"))
+    return float(50 * (lower + upper).mean() / len(absent))
 
 
-RATES = (0.05, 0.1, 0.2)
-"""Rates of false alarms that are reported."""
+FALSE_ALARM_RATES = (0.05, 0.1, 0.2)
+"""False-alarm rates that a report has."""
 
-_RESAMPLED, _INTERVAL = 1000, (0.025, 0.975)
-"""How often the videos are drawn again, and the quantiles of that which make an interval."""
+_RESAMPLES, _INTERVAL = 1000, (0.025, 0.975)
+"""Bootstrap samples of the videos, and the quantiles of a reported interval."""
 
 
-def level(absent: Float[np.ndarray, " n"], rate: float) -> float | None:
-    """The level for a rate of false alarms, as the module says.
+def conformal_threshold(absent: Float[np.ndarray, " n"], rate: float) -> float | None:
+    """Return the threshold for a false-alarm rate.
 
-    None of too few captions, or where one is right for every video, so that its u is not finite.
+    None if there are too few captions, or if a caption is correct for every video.
     """
-    place = math.ceil((len(absent) + 1) * (1 - rate) - 1e-9)
-    if not 0 < place <= len(absent) or not np.isfinite(absent).all():
+    rank = math.ceil((len(absent) + 1) * (1 - rate) - 1e-9)
+    if not 0 < rank <= len(absent) or not np.isfinite(absent).all():
         return None
-    return float(np.nextafter(np.sort(absent.astype(np.float64))[place - 1], np.inf))
+    return float(np.nextafter(np.sort(absent.astype(np.float64))[rank - 1], np.inf))
 
 
-def trade_off(apart: Separation, rate: float) -> dict[str, Any] | None:
-    """What the level for a rate does to captions of videos that it was not made of.
+def error_rates(separation: Separation, rate: float) -> dict[str, Any] | None:
+    """Estimate the error rates of the threshold for a false-alarm rate on new captions.
 
     Returns:
-      "level"; in percent "false alarms" among the n captions, and "kept", the share of them that is
-      called good for its own video, both with the 2.5 and 97.5 % quantiles of drawing the videos
-      again; and "absent", the false alarms of each kind that no video has, which had no part in the
-      level. None where there is no level, or none without the captions of a video.
+      "threshold"; in percent "false alarms" and "recall" (correct videos above the threshold), each
+      with the 2.5 and 97.5 % quantiles of a bootstrap over videos; and "absent", the false alarms
+      of each kind of caption that has no video. None if the captions, or those without one of the
+      videos, have no threshold.
     """
-    names, inverse = np.unique(apart.videos, return_inverse=True)
+    names, inverse = np.unique(separation.videos, return_inverse=True)
     folds = [inverse == i for i in range(len(names))]
-    whole, *bounds = (level(apart.absent[~own], rate) for own in (inverse < 0, *folds))
-    if whole is None or None in bounds:
+    threshold = conformal_threshold(separation.absent, rate)
+    fold_thresholds = [conformal_threshold(separation.absent[~fold], rate) for fold in folds]
+    if threshold is None or None in fold_thresholds:
         return None
-    good = np.stack([apart.absent, apart.present], -1) >= np.asarray(bounds)[inverse, None]
-    counts = np.stack([[own.sum(), *good[own].sum(0)] for own in folds])
-    drawn = np.random.default_rng(0).integers(len(names), size=(_RESAMPLED, len(names)))
-    share = lambda some: 100 * some[..., 1:].sum(-2) / some[..., :1].sum(-2)
-    quantiles = np.quantile(share(counts[drawn]), _INTERVAL, axis=0)
-    alarms, kept = np.concatenate([share(counts)[None], quantiles]).T.tolist()
-    lacking = {kind: 100 * float((own >= whole).mean()) for kind, own in apart.lacking.items()}
-    return {"level": whole, "false alarms": alarms, "kept": kept, "absent": lacking}
+    scores = np.stack([separation.absent, separation.present], -1)
+    is_match = scores >= np.asarray(fold_thresholds)[inverse, None]
+    counts = np.stack([[fold.sum(), *is_match[fold].sum(0)] for fold in folds])
+    resampled = np.random.default_rng(0).integers(len(names), size=(_RESAMPLES, len(names)))
+    quantiles = np.quantile(_match_percent(counts[resampled]), _INTERVAL, axis=0)
+    false_alarms, recall = np.concatenate([_match_percent(counts)[None], quantiles]).T.tolist()
+    absent = {
+        kind: 100 * float((scores >= threshold).mean())
+        for kind, scores in separation.without_video.items()
+    }
+    return {
+        "threshold": threshold, "false alarms": false_alarms, "recall": recall, "absent": absent,
+    }  # fmt: skip
+
+
+def _match_percent(counts: Int[np.ndarray, "*rows n 3"]) -> Float[np.ndarray, "*rows 2"]:
+    """Return the percentages of matches, of rows (captions, false alarms, correct matches)."""
+    return 100 * counts[..., 1:].sum(-2) / counts[..., :1].sum(-2)
 
 
 def calibrate(index: Index, separations: Mapping[str, Separation], percent: float) -> None:
-    """Keeps the levels for a rate of false alarms in an index, of its rankers without training.
+    """Store the match thresholds of rankers for a false-alarm rate in an index.
 
-    With a rate of 0 they are forgotten.
+    Args:
+      index: the index.
+      separations: scores of captions, by the name of the ranker; trained models are left out.
+      percent: the false-alarm rate; 0 removes the thresholds.
 
     Raises:
-      SearchError: when the captions are too few for that rate, or another process writes.
+      SearchError: if there are too few captions for this rate, or another process writes.
     """
-    frames, known = sum(one.frames for one in index.records().values()), {}
+    frames, thresholds = sum(record.frames for record in index.records().values()), {}
     for name in [name for name in rankers.LABELS if name in separations] if percent else ():
         absent = separations[name].absent
         if not np.isfinite(absent).all():
-            raise SearchError("a caption is right for every video: what is absent is not known")
-        above = level(absent, percent / 100)
-        if above is None:
+            raise SearchError("cannot calibrate: a caption lists every video as correct")
+        threshold = conformal_threshold(absent, percent / 100)
+        if threshold is None:
             raise SearchError(
-                f"{len(absent)} captions do not tell what {percent:g} % are: give"
-                f" {math.ceil(100 / percent) - 1} on what is seen, or a larger rate"
+                f"a rate of {percent:g} % needs at least {math.ceil(100 / percent) - 1} visual"
+                f" captions (got {len(absent)}): add captions or raise the rate"
             )
-        known[name] = Threshold(above, percent, len(absent), frames)
-    if percent and not known:
-        raise SearchError("no caption is one sentence on what is seen in a video")
+        thresholds[name] = Threshold(threshold, percent, len(absent), frames)
+    if percent and not thresholds:
+        raise SearchError("cannot calibrate: no caption is a single sentence about a picture")
     with index.writing() as writer:
-        writer.set_thresholds(index.thresholds | known if percent else {})
+        writer.set_thresholds(index.thresholds | thresholds if percent else {})

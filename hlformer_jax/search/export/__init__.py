@@ -1,15 +1,14 @@
-"""Moments of results as files for other programs; the suffix of the path chooses the format.
+"""Export of moments to files for other programs. The suffix of the path chooses the format.
 
-    .csv             a row for each moment, which `cut --from` reads
-    .m3u .m3u8       a playlist whose entries begin and end with the moments, as VLC reads it
-    .edl             CMX 3600: an event for each moment, one after the other
+    .csv             table with a row for each moment, which `cut --from` reads
+    .m3u .m3u8       playlist for VLC that plays each moment from its start to its end
+    .edl             CMX 3600 edit decision list: an event for each moment, one after the other
     .otio            OpenTimelineIO: a clip for each moment, with a marker at its best frame
-    .fcpxml          Final Cut Pro: an event of the videos, a keyword over each moment, and a
+    .fcpxml          Final Cut Pro: an event of the videos, with a keyword over each moment and a
                      marker at its best frame
 
-Videos are named by their absolute paths. Second t of a video of rate r is its frame round(t r), and
-the last frame of a moment is the one before its end. docs/search.md says which rate and which
-timecode a file has.
+Paths of videos are absolute. Second t of a video at rate r is its frame round(t r); a moment ends
+before the frame at its end. docs/search.md explains rates and timecodes.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from hlformer_jax import files
 from hlformer_jax.errors import SearchError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.export import tables, timelines
-from hlformer_jax.search.export.moments import Part, clip_name
+from hlformer_jax.search.export.moments import ExportedMoment, clip_name
 from hlformer_jax.search.export.tables import read_csv
 from hlformer_jax.search.export.timecode import Timing, nominal_rate
 from hlformer_jax.search.query.results import Result
@@ -36,34 +35,53 @@ def write(
     probe: Callable[[Path], Any],
     replace: files.Replace = files.Replace.NOTHING,
 ) -> int:
-    """Writes all moments of results; returns how many. `probe` is that of `hlformer_jax.video`.
+    """Write all moments of results to a file.
+
+    Args:
+      path: the file; its suffix chooses the format.
+      title: title of the playlist or timeline.
+      results: the results, best first.
+      probe: function that reads the rate and length of a video (`hlformer_jax.video.probe`).
+      replace: which existing files may be replaced.
+
+    Returns:
+      The number of moments.
 
     Raises:
       SearchError: for an unknown suffix, or an EDL of several rates.
-      MissingExtra: for .otio without its library.
-      OutputError: when something stands there that must stay.
+      MissingExtra: for .otio without OpenTimelineIO.
+      OutputError: if a file exists that must not be replaced.
     """
-    form = check(path)
-    parts = [
-        Part(rank, result, moment)
+    encode = check(path)
+    moments = [
+        ExportedMoment(rank, result, moment)
         for rank, result in enumerate(results, 1)
         for moment in result.moments
     ]
-    files.write_bytes(path, form(" ".join(legible(title).split()), parts, probe), replace)
-    return len(parts)
+    content = encode(" ".join(legible(title).split()), moments, probe)
+    files.write_bytes(path, content, replace)
+    return len(moments)
 
 
 def check(path: Path) -> Callable[..., bytes]:
-    """What writes files of that suffix, or a `SearchError`."""
-    form = _FORMATS.get(path.suffix.lower())
-    if form is None:
-        raise SearchError(f"--export={path}: its suffix says as what; use {', '.join(_FORMATS)}")
-    if form is timelines.write_otio:
+    """Return the function that encodes files of this suffix.
+
+    Raises:
+      SearchError: for an unknown suffix.
+      MissingExtra: for .otio without OpenTimelineIO.
+    """
+    encode = FORMATS.get(path.suffix.lower())
+    if encode is None:
+        suffix = repr(path.suffix) if path.suffix else "no suffix"
+        raise SearchError(f"cannot export to {path} ({suffix}): use one of {', '.join(FORMATS)}")
+    if encode is timelines.encode_otio:
         optional("opentimelineio", "editing")
-    return form
+    return encode
 
 
-_FORMATS = {
-    ".csv": tables.write_csv, ".m3u": tables.write_m3u, ".m3u8": tables.write_m3u,
-    ".edl": timelines.write_edl, ".otio": timelines.write_otio, ".fcpxml": timelines.write_fcpxml,
+FORMATS: dict[str, Callable[..., bytes]] = {
+    ".csv": tables.encode_csv, ".m3u": tables.encode_m3u, ".m3u8": tables.encode_m3u,
+    ".edl": timelines.encode_edl, ".otio": timelines.encode_otio,
+    ".fcpxml": timelines.encode_fcpxml,
 }  # fmt: skip
+"""Functions that encode moments, by the suffix of the file."""

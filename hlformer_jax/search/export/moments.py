@@ -1,4 +1,4 @@
-"""A moment of a result as it is exported, and the name of its clip."""
+"""A moment of a result as an exported file has it, and names for clips."""
 
 import hashlib
 import os
@@ -10,8 +10,8 @@ from hlformer_jax.search.query.results import Result
 from hlformer_jax.text import legible
 
 
-class Part(NamedTuple):
-    """A moment of a result."""
+class ExportedMoment(NamedTuple):
+    """A moment with its result and the rank of that result."""
 
     rank: int
     result: Result
@@ -19,18 +19,22 @@ class Part(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Its video's name on one line."""
+        """File name of the video, on one line."""
         return " ".join(legible(self.result.path.name).split())
 
 
-MAX_NAME = 200
-"""Bytes of a video's path that fit into a clip's name, which may have 255 with its draft's."""
+MAX_NAME_BYTES = 200
+"""Longest video path, in bytes, in the name of a clip. A draft of the clip has a longer name, and
+file systems allow 255 bytes."""
 
 
 def clip_name(video: str, start: float, end: float) -> str:
-    """The name of a clip: another for every video (its slashes written %2F) and part of it."""
+    """Return a file name for a clip that differs between videos and between times.
+
+    Slashes of the video's path become %2F. A long path, or one that is not text, becomes a digest.
+    """
     times = "-".join(f"{time:.6f}".rstrip("0").rstrip(".") for time in (start, end))
     name = video.replace("%", "%25").replace("/", "%2F")
-    if legible(name) != name or len(os.fsencode(name)) > MAX_NAME:
+    if legible(name) != name or len(os.fsencode(name)) > MAX_NAME_BYTES:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16] + legible(Path(video).suffix)
     return f"{name}_{times}.mp4"

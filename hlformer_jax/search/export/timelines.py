@@ -1,4 +1,4 @@
-"""Moments as timelines for editors: CMX 3600, OpenTimelineIO and Final Cut Pro's XML."""
+"""Moments as timelines for editing programs: CMX 3600, OpenTimelineIO and Final Cut Pro's XML."""
 
 import re
 from collections import Counter
@@ -11,128 +11,163 @@ from xml.etree import ElementTree
 from hlformer_jax.errors import SearchError
 from hlformer_jax.lazy import optional
 from hlformer_jax.retrieval.moments import Moment
-from hlformer_jax.search.export.moments import Part
+from hlformer_jax.search.export.moments import ExportedMoment
 from hlformer_jax.search.export.timecode import MAX_TIMECODE_RATE, Timing, nominal_rate
 
 
-def write_edl(title: str, parts: Sequence[Part], probe: Any) -> bytes:
-    """Return an edit decision list, CMX 3600, of moments one after the other."""
-    timings = _edl_timings(parts, probe)
-    ways = {(timing.rate, timing.drop) for timing in timings.values()}
-    if len(ways) > 1:
-        known = ", ".join(sorted(f"{float(rate):.5g}{' drop frame' * drop}" for rate, drop in ways))
-        raise SearchError(
-            f"an EDL has one rate, and these videos have several ({known}): narrow the query by"
-            " --folder, or export .otio"
+def encode_edl(title: str, moments: Sequence[ExportedMoment], probe: Any) -> bytes:
+    """Return a CMX 3600 edit decision list with the moments one after the other.
+
+    Raises:
+      SearchError: if the videos have several rates.
+    """
+    # OpenTimelineIO's adapter writes no FCM line, makes up reel names and has upper-case markers.
+    timings = _edl_timings(moments, probe)
+    formats = {(timing.rate, timing.drop) for timing in timings.values()}
+    if len(formats) > 1:
+        rates = ", ".join(
+            sorted(f"{float(rate):.5g}{' drop frame' * drop}" for rate, drop in formats)
         )
-    drops = any(drop for _, drop in ways)
-    lines = [f"TITLE: {title}", f"FCM: {'DROP' if drops else 'NON-DROP'} FRAME", ""]
+        raise SearchError(
+            f"an EDL has one frame rate and these videos have several ({rates}): narrow the query"
+            " to one folder, or export .otio"
+        )
+    has_drop_frame = any(drop for _, drop in formats)
+    lines = [f"TITLE: {title}", f"FCM: {'DROP' if has_drop_frame else 'NON-DROP'} FRAME", ""]
     recorded = 0
-    for event, part in enumerate(parts, 1):
-        timing = timings[part.result.path]
-        first, count = _frames(timing, part.moment)
-        places = timing.first + first, timing.first + first + count, recorded, recorded + count
+    for event, exported in enumerate(moments, 1):
+        timing = timings[exported.result.path]
+        first, count = _frames(timing, exported.moment)
+        source = timing.first + first, timing.first + first + count
+        record = recorded, recorded + count
         recorded += count
         lines += [
-            f"{event:03}  AX       V     C        {' '.join(map(timing.timecode, places))}",
-            f"* FROM CLIP NAME: {part.title}",
-            f"* SOURCE FILE: {part.result.path.as_uri()}",
+            f"{event:03}  AX       V     C        "
+            + " ".join(map(timing.timecode, (*source, *record))),
+            f"* FROM CLIP NAME: {exported.title}",
+            f"* SOURCE FILE: {exported.result.path.as_uri()}",
         ]
     return "\n".join([*lines, ""]).encode()
 
 
-def _edl_timings(parts: Sequence[Part], probe: Callable[[Path], Any]) -> dict[Path, Timing]:
-    """Timings of the videos at rates that timecode has.
+def _edl_timings(
+    moments: Sequence[ExportedMoment], probe: Callable[[Path], Any]
+) -> dict[Path, Timing]:
+    """Return the timings of the videos, at rates that timecode can count.
 
-    A variable rate has no frames of its own to count: it takes the rate of the other videos.
+    A video of variable rate takes the most common rate of the other videos.
     """
-    infos = {path: probe(path) for path in {part.result.path for part in parts}}
+    infos = {path: probe(path) for path in {exported.result.path for exported in moments}}
     rates = {path: _timecode_rate(nominal_rate(info)) for path, info in infos.items()}
-    fixed = [rates[path] for path, info in infos.items() if not info.is_variable]
-    common = Counter(fixed or sorted(rates.values(), reverse=True)).most_common(1)
+    constant = [rates[path] for path, info in infos.items() if not info.is_variable]
+    common = Counter(constant or sorted(rates.values(), reverse=True)).most_common(1)
     return {
-        path: Timing.of(info, common[0][0] if info.is_variable else rates[path])
+        path: Timing.from_info(info, common[0][0] if info.is_variable else rates[path])
         for path, info in infos.items()
     }
 
 
 def _timecode_rate(rate: Fraction) -> Fraction:
-    """The rate, halved until two digits hold the number of a frame."""
+    """Halve a rate until two digits hold the number of a frame."""
     while rate > MAX_TIMECODE_RATE:
         rate /= 2
     return rate
 
 
-def write_otio(title: str, parts: Sequence[Part], probe: Any) -> bytes:
-    """Return a timeline of OpenTimelineIO with a clip for each moment."""
+def encode_otio(title: str, moments: Sequence[ExportedMoment], probe: Any) -> bytes:
+    """Return an OpenTimelineIO timeline with a clip for each moment."""
     otio = optional("opentimelineio", "editing")
-    at, schema, timings = otio.opentime, otio.schema, _timings(parts, probe)
+    schema, timings = otio.schema, _timings(moments, probe)
     timeline = schema.Timeline(title)
     track = schema.Track("moments", kind=schema.TrackKind.Video)
-    for part in parts:
-        result, moment, timing = part.result, part.moment, timings[part.result.path]
-        time = lambda number, rate=float(timing.rate): at.RationalTime(number, rate)
-        span = lambda first, count, time=time, offset=timing.first: at.TimeRange(
-            time(offset + first), time(count)
-        )
+    for exported in moments:
+        result, moment, timing = exported.result, exported.moment, timings[exported.result.path]
         first, count = _frames(timing, moment)
-        peak = min(max(timing.frame(moment.peak), first), first + count - 1)
-        facts = {"score": float(moment.score), "rank": part.rank, "id": result.id}
-        whole = span(0, max(timing.frame(result.duration), first + count))
-        file = schema.ExternalReference(result.path.as_uri(), whole)
-        clip = schema.Clip(part.title, file, span(first, count), metadata={"hlformer": facts})
-        clip.markers.append(schema.Marker(title, span(peak, 1)))
+        peak = _peak_frame(timing, moment)
+        metadata = {"score": float(moment.score), "rank": exported.rank, "id": result.id}
+        available = _otio_range(otio, timing, 0, max(timing.frame(result.duration), first + count))
+        clip = schema.Clip(
+            exported.title,
+            schema.ExternalReference(result.path.as_uri(), available),
+            _otio_range(otio, timing, first, count),
+            metadata={"hlformer": metadata},
+        )
+        clip.markers.append(schema.Marker(title, _otio_range(otio, timing, peak, 1)))
         track.append(clip)
     timeline.tracks.append(track)
     text: str = timeline.to_json_string()
     return text.encode()
 
 
-def write_fcpxml(title: str, parts: Sequence[Part], probe: Any) -> bytes:
-    """Return an event of Final Cut Pro (FCPXML 1.10); times are whole frames, as fractions."""
-    grouped: dict[Path, list[Part]] = {}
-    for part in parts:
-        grouped.setdefault(part.result.path, []).append(part)
+def _otio_range(otio: Any, timing: Timing, first: int, count: int) -> Any:
+    """Return the range of `count` frames from frame `first` of a file on."""
+    rate, time = float(timing.rate), otio.opentime.RationalTime
+    return otio.opentime.TimeRange(time(timing.first + first, rate), time(count, rate))
+
+
+def encode_fcpxml(title: str, moments: Sequence[ExportedMoment], probe: Any) -> bytes:
+    """Return a Final Cut Pro event (FCPXML 1.10), with times as fractions of whole frames."""
+    # OpenTimelineIO's adapter writes no keywords, no sound, and a project in place of an event.
+    by_path: dict[Path, list[ExportedMoment]] = {}
+    for exported in moments:
+        by_path.setdefault(exported.result.path, []).append(exported)
     root, child = ElementTree.Element("fcpxml", version="1.10"), ElementTree.SubElement
     resources = child(root, "resources")
     library = child(root, "library")
-    event = child(library, "event", name=_printable(title))
-    for number, (path, own) in enumerate(grouped.items(), 1):
-        info, name = probe(path), _printable(own[0].title)
-        timing = Timing.of(info)
-        time = lambda frames, rate=timing.rate: f"{Fraction(frames) / rate}s"
-        spans = [_frames(timing, part.moment) for part in own]
-        count = max(timing.frame(own[0].result.duration), *(sum(span) for span in spans))
-        of, start = f"video{number}", {"start": time(timing.first)}
+    event = child(library, "event", name=_xml_text(title))
+    for number, (path, group) in enumerate(by_path.items(), 1):
+        info, name = probe(path), _xml_text(group[0].title)
+        timing = Timing.from_info(info)
+        spans = [_frames(timing, exported.moment) for exported in group]
+        count = max(timing.frame(group[0].result.duration), *(sum(span) for span in spans))
+        video_id, start = f"video{number}", {"start": _fcpxml_time(timing, timing.first)}
         size = {"width": str(info.width), "height": str(info.height)}
-        child(resources, "format", size, id=f"format{number}", frameDuration=time(1))
-        length = {"duration": time(count), "format": f"format{number}"}
+        frame_duration = _fcpxml_time(timing, 1)
+        child(resources, "format", size, id=f"format{number}", frameDuration=frame_duration)
+        length = {"duration": _fcpxml_time(timing, count), "format": f"format{number}"}
         tracks = {"hasVideo": "1"} | ({"hasAudio": "1"} if info.sound else {})
-        asset = child(resources, "asset", start | length | tracks, id=of, name=name)
+        asset = child(resources, "asset", start | length | tracks, id=video_id, name=name)
         child(asset, "media-rep", kind="original-media", src=path.as_uri())
-        code = {"tcFormat": "DF" if timing.drop else "NDF"}
-        clip = child(event, "asset-clip", start | length | code, ref=of, name=name)
-        for part, (first, frames) in zip(own, spans, strict=True):
-            peak = min(max(timing.frame(part.moment.peak), first), first + frames - 1)
-            note = f"rank {part.rank}, score {part.moment.score:.6g}"
-            for tag, at, long in (("keyword", first, frames), ("marker", peak, 1)):
-                place = {"start": time(timing.first + at), "duration": time(long)}
-                child(clip, tag, place, value=_printable(title), note=note)
+        timecode = {"tcFormat": "DF" if timing.drop else "NDF"}
+        clip = child(event, "asset-clip", start | length | timecode, ref=video_id, name=name)
+        for exported, (first, frames) in zip(group, spans, strict=True):
+            peak = _peak_frame(timing, exported.moment)
+            note = f"rank {exported.rank}, score {exported.moment.score:.6g}"
+            for tag, frame, length_in_frames in (("keyword", first, frames), ("marker", peak, 1)):
+                place = {
+                    "start": _fcpxml_time(timing, timing.first + frame),
+                    "duration": _fcpxml_time(timing, length_in_frames),
+                }
+                child(clip, tag, place, value=_xml_text(title), note=note)
     ElementTree.indent(root)
     head = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE fcpxml>\n'
     return f"{head}{ElementTree.tostring(root, encoding='unicode')}\n".encode()
 
 
-def _printable(text: str) -> str:
-    """A text without the characters that XML cannot hold."""
+def _fcpxml_time(timing: Timing, frames: int) -> str:
+    """Return the length of frames in seconds, as a fraction."""
+    return f"{Fraction(frames) / timing.rate}s"
+
+
+def _xml_text(text: str) -> str:
+    """Return a text with the characters that XML cannot hold replaced."""
     return re.sub("[\0-\x1f\ufffe\uffff]", "\ufffd", text)
 
 
-def _timings(parts: Sequence[Part], probe: Callable[[Path], Any]) -> dict[Path, Timing]:
-    return {path: Timing.of(probe(path)) for path in {part.result.path for part in parts}}
+def _timings(moments: Sequence[ExportedMoment], probe: Callable[[Path], Any]) -> dict[Path, Timing]:
+    return {
+        path: Timing.from_info(probe(path))
+        for path in {exported.result.path for exported in moments}
+    }
 
 
 def _frames(timing: Timing, moment: Moment) -> tuple[int, int]:
-    """The first frame of a moment, and how many there are, one at least."""
+    """Return the first frame of a moment and the number of its frames, at least one."""
     first = timing.frame(moment.start)
     return first, max(timing.frame(moment.end) - first, 1)
+
+
+def _peak_frame(timing: Timing, moment: Moment) -> int:
+    """Return the frame of a moment's best score, within the moment."""
+    first, count = _frames(timing, moment)
+    return min(max(timing.frame(moment.peak), first), first + count - 1)

@@ -1,11 +1,11 @@
 """Changes of the index by the page: one job at a time, in a thread of the server.
 
-A job runs what the commands `index`, `add` and `remove` run, with the encoder that answers queries,
-and holds the lock of the index as they do. It is the server's and no connection's: a page that is
-loaded again sees how far it is, as does any other. Queries see what it has indexed so far.
+A job does the same as the commands `index`, `add` and `remove`, under the same lock, with the
+encoder that serves queries. It belongs to the server, not to a connection, and every page shows its
+progress. Queries see the videos that it has indexed so far.
 
-Who may watch the videos need not be one who may have any folder of the machine indexed and shown:
-every address here first asks `Allowed`.
+People who may watch the videos may not always index folders of this machine: every address checks
+`Permission`.
 """
 
 import asyncio
@@ -37,36 +37,36 @@ PROXY_HEADERS = frozenset(
     "cdn-loop cf-connecting-ip client-ip do-connecting-ip fastly-client-ip fly-client-ip forwarded"
     " forwarded-for forwarded-host forwarded-proto true-client-ip via".split()
 )
-"""Headers of requests that a proxy passed on, maybe from another machine."""
+"""Headers of requests through a proxy, which may come from another machine."""
 
 PROXY_PREFIXES = (
     "cf-", "tailscale-", "x-amz-cf-", "x-appengine-", "x-azure-", "x-client-", "x-cluster-client-",
     "x-envoy-", "x-forwarded", "x-original-", "x-originating-", "x-proxy", "x-real-", "x-remote-",
 )  # fmt: skip
-"""Beginnings of further such headers."""
+"""Prefixes of further headers of proxies."""
 
 MAX_NOTES = 20
-"""Lines on failed and damaged files that a job keeps, the last."""
+"""Most lines about failed and damaged files that a job keeps; older ones are dropped."""
 
-POLL_SECONDS = 0.2  # between two looks at a job, for those who follow it
-HEARTBEAT_SECONDS = 15.0  # after which a connection on which nothing was said is found closed
-STOP_SECONDS = 5.0  # that a server that ends waits for its job
+POLL_SECONDS = 0.2  # between checks of a job's progress
+HEARTBEAT_SECONDS = 15.0  # of silence, after which a heartbeat detects closed connections
+STOP_SECONDS = 5.0  # to wait for a job when the server ends
 
 Ids = Annotated[tuple[Annotated[str, Query(max_length=100)], ...], Query(max_length=1000)]
 
 
 class _Stopped(Exception):
-    """A person has stopped the job."""
+    """The job was stopped."""
 
 
-class Allowed:
-    """Who may change the index of a server: all, nobody, or (None) who asks it directly."""
+class Permission:
+    """Permission to change the index: for everyone, for nobody, or (None) without a proxy."""
 
     def __init__(self, manage: bool | None) -> None:
         self._manage = manage
 
-    def may(self, request: HTTPConnection) -> bool:
-        """Whether a request may, which the guard has let in."""
+    def is_granted(self, request: HTTPConnection) -> bool:
+        """Return whether a request that passed the guard may change the index."""
         if self._manage is None:
             names = request.headers.keys()
             return not any(
@@ -75,14 +75,14 @@ class Allowed:
         return self._manage
 
     def __call__(self, request: HTTPConnection) -> None:
-        """Refuses a request that may not; 403."""
-        if not self.may(request):
-            line = "nobody may change the index by this address: start the server with --manage"
+        """Refuse a request without permission (403)."""
+        if not self.is_granted(request):
+            line = "the index cannot be changed by this address: start the server with --manage"
             raise HTTPException(403, line)
 
 
 class Jobs:
-    """The jobs of a library, one at a time; `job` is the present or the last one."""
+    """Jobs of a library, one at a time; `job` is the current or the last one."""
 
     def __init__(self, library: Library) -> None:
         self.job = Job()
@@ -92,62 +92,62 @@ class Jobs:
         self._thread: threading.Thread | None = None
 
     def index(self, retry: bool) -> Job:
-        """Brings the index up to date with its folders; `retry`: with what failed before too."""
+        """Update the index with its folders; `retry` also tries failed files again."""
         kind: Kind = "retry" if retry else "index"
-        return self._begin(kind, lambda index: self._extract(index, retry=retry))
+        return self._start(kind, lambda index: self._extract(index, retry=retry))
 
     def retry(self, path: Path) -> Job:
-        """Tries one file of the index again."""
-        return self._begin("retry", lambda index: self._extract(index, [path], retry=True))
+        """Try one file of the index again."""
+        return self._start("retry", lambda index: self._extract(index, [path], retry=True))
 
     def add(self, path: Path) -> Job:
-        """Adds a folder or file, as the command `add` does."""
+        """Add a folder or file, as the command `add` does."""
 
         def work(index: Index) -> str:
-            only, further = resolve_additions(index, [path], self._note, self._pulse)
-            return self._extract(index, only, further=further)
+            videos, roots = resolve_additions(index, [path], self._note, self._pulse)
+            return self._extract(index, videos, further=roots)
 
-        return self._begin("add", work)
+        return self._start("add", work)
 
     def remove(self, videos: Collection[str]) -> Job:
-        """Removes videos and further folders, as the command `remove` does; the files stay."""
+        """Remove videos and added folders, as the command `remove` does. The files stay."""
 
         def work(index: Index) -> str:
             count = index.remove(videos)
             return f"removed {count} of {count + len(index.videos)} videos"
 
-        return self._begin("remove", work)
+        return self._start("remove", work)
 
     def stop(self) -> Job:
-        """Stops the job, once the frames that are being encoded are; whole videos are kept."""
+        """Stop the job after the current frames. Complete videos stay indexed."""
         self._stop.set()
         self._change(lambda job: {"state": "stopping"} if job.runs else {})
         return self.job
 
     def close(self) -> None:
-        """Stops the job and waits for it, `STOP_SECONDS` at most."""
+        """Stop the job and wait for it, at most `STOP_SECONDS`."""
         self.stop()
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
 
     async def events(self) -> AsyncIterator[str]:
-        """The present state as a server-sent event, and every new one until the job has ended."""
-        seen, said = None, time.monotonic()
-        while seen is None or seen.runs:
-            if (job := self.job) is not seen:
+        """Yield the state as a server-sent event, now and at each change, until the job ends."""
+        sent, sent_at = None, time.monotonic()
+        while sent is None or sent.runs:
+            if (job := self.job) is not sent:
                 yield f"data: {json.dumps(jsonable(job.model_dump()))}\n\n"
-                seen, said = job, time.monotonic()
-            elif time.monotonic() - said > HEARTBEAT_SECONDS:
+                sent, sent_at = job, time.monotonic()
+            elif time.monotonic() - sent_at > HEARTBEAT_SECONDS:
                 yield ":\n\n"
-                said = time.monotonic()
+                sent_at = time.monotonic()
             else:
                 await asyncio.sleep(POLL_SECONDS)
 
-    def _begin(self, kind: Kind, work: Callable[[Index], str]) -> Job:
-        """Runs a work in a thread, whose result says what was done; 409 where another runs."""
+    def _start(self, kind: Kind, work: Callable[[Index], str]) -> Job:
+        """Run a function in a thread, which returns the job's last line; 409 if a job runs."""
         with self._changing:
             if self.job.runs:
-                line = "the index is being changed: wait until that has ended, or stop it"
+                line = "another change of the index is running: wait for its end, or stop it"
                 raise HTTPException(409, line)
             self._stop.clear()
             self.job = Job(kind=kind, state="running")
@@ -162,14 +162,17 @@ class Jobs:
                 self._note(note)
             state, line = "done", work(index)
         except _Stopped:
-            state, line = "stopped", "stopped: what is indexed is kept, the rest comes next time"
+            state, line = (
+                "stopped",
+                "stopped: the indexed videos are kept, the others are indexed next time",
+            )
         except (UserError, OSError) as error:
             state, line = "failed", " ".join(str(error).split())
-        except Exception as error:  # whatever it is, the page gets one line and the log the rest
+        except Exception as error:  # the page shows one line, the log the traceback
             logging.getLogger(__name__).exception("%s", self.job.kind)
             state = "failed"
-            line = f"the server failed ({type(error).__name__}): its terminal says where"
-        self._change(lambda job: {"state": state, "line": line, "video": "", "left": None})
+            line = f"the server failed ({type(error).__name__}): see its terminal"
+        self._change(lambda job: {"state": state, "line": line, "video": "", "seconds_left": None})
 
     def _extract(
         self,
@@ -183,9 +186,9 @@ class Jobs:
             report=self._note, progress=self._show, pulse=self._pulse,
         )  # fmt: skip
         line = re.sub(r" \([^)]*\)", "", counted("the index", report.counts))
-        self._change(lambda job: {"line": f"{line}; its rows are being read", "video": ""})
+        self._change(lambda job: {"line": f"{line}; loading the new index", "video": ""})
         if index.contents():
-            self._library.ranked()  # so that the next question need not wait
+            self._library.ranked()  # prepare for the next query
         return line
 
     def _pulse(self) -> None:
@@ -196,11 +199,12 @@ class Jobs:
         self._change(lambda job: {"notes": [*job.notes, line][-MAX_NOTES:]})
 
     def _show(self, progress: Progress) -> None:
-        now = progress._asdict()
-        each = progress.elapsed / progress.done if progress.done else None
-        now["left"] = each and each * (progress.total - progress.done)
-        now["speed"] = progress.speed
-        self._change(lambda job: {name: now[name] for name in now.keys() & Job.model_fields.keys()})
+        state = progress._asdict()
+        seconds = progress.elapsed / progress.done if progress.done else None
+        state["seconds_left"] = seconds and seconds * (progress.total - progress.done)
+        state["speed"] = progress.speed
+        names = state.keys() & Job.model_fields.keys()
+        self._change(lambda job: {name: state[name] for name in names})
 
     def _change(self, change: Callable[[Job], dict[str, Any]]) -> None:
         with self._changing:
@@ -213,75 +217,75 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
 
-def addresses(library: Library, jobs: Jobs, allowed: Allowed) -> APIRouter:
-    """The addresses by which those who are allowed to change an index."""
-    wrong = {"model": schemas.Problem, "description": "refused, in one line"}
-    router = APIRouter(dependencies=[Depends(allowed)], responses={403: wrong, 409: wrong})
-    begun = lambda job: Answer(job.model_dump())
+def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter:
+    """Return the addresses that change an index, for those with permission."""
+    error = {"model": schemas.Problem, "description": "refused, in one line"}
+    router = APIRouter(dependencies=[Depends(permission)], responses={403: error, 409: error})
 
-    def known(id: str) -> Any:
+    def answer(job: Job) -> Response:
+        return Answer(job.model_dump())
+
+    def find_entry(id: str) -> Any:
         try:
             return library.entry(id)
         except (LookupError, UserError):
-            raise HTTPException(404, "there is no such video in this index") from None
+            raise HTTPException(404, "this index has no such video") from None
 
     @router.get("/api/roots", responses=schemas.responses(Roots))
     def roots() -> Response:
-        """The folders of the index and where they are, to those who may change it."""
+        """The folders of the index, with their paths."""
         return Answer(schemas.roots(Index.open(library.directory)))
 
     @router.get("/api/job", responses=schemas.responses(Job))
     def job() -> Response:
-        """The change of the index that is under way, or the last one."""
-        return begun(jobs.job)
+        """The current change of the index, or the last one."""
+        return answer(jobs.job)
 
     @router.get("/api/job/events", response_class=EventStream, responses=schemas.responses(Job))
     async def events() -> Response:
-        """That job as server-sent events, each all of it, from the present state to its end."""
+        """The states of the job as server-sent events, from now to its end."""
         return EventStream(jobs.events(), headers={"x-accel-buffering": "no"})
 
     @router.post("/api/index", responses=schemas.responses(Job))
     def index(retry: bool = False) -> Response:
-        """Begins to bring the index up to date; with retry, what failed is tried again too."""
-        return begun(jobs.index(retry))
+        """Start to update the index; with retry, also try failed files again."""
+        return answer(jobs.index(retry))
 
     @router.post("/api/retry/{id}", responses=schemas.responses(Job))
     def retry(id: str) -> Response:
-        """Begins to try one file again that failed."""
-        return begun(jobs.retry(known(id).path))
+        """Start to try a failed file again."""
+        return answer(jobs.retry(find_entry(id).path))
 
     @router.post("/api/add", responses=schemas.responses(Job))
     def add(path: Annotated[str, Query(min_length=1, max_length=4096)]) -> Response:
-        """Begins to add a further folder, or a file, of the server's machine to the index."""
+        """Start to add a folder or a file of the server's machine to the index."""
         try:
             place = Path(path).expanduser()
-        except RuntimeError:  # ~name of nobody
+        except RuntimeError:  # ~NAME of an unknown user
             place = Path()
         if not place.is_absolute() or "\0" in path:
-            raise ParameterError("path: give the whole path of a folder, such as /home/ann/Videos")
-        return begun(jobs.add(place))
+            raise ParameterError("path: give an absolute path, such as /home/ann/Videos")
+        return answer(jobs.add(place))
 
     @router.post("/api/remove", responses=schemas.responses(Job))
     def remove(
         id: Ids = (), folder: Annotated[str | None, Query(max_length=4096)] = None
     ) -> Response:
-        """Begins to take videos, or a further folder by its name, out of the index.
-
-        No file of a video is touched.
-        """
-        videos = [known(one).video for one in id]
+        """Start to remove videos, or an added folder by its name. The files stay."""
+        videos = [find_entry(video).video for video in id]
         if folder is not None:
-            further = {n: str(p) for n, p in Index.open(library.directory).roots.items() if n}
-            if folder not in further:
-                raise HTTPException(404, "there is no such further folder in this index")
-            videos.append(further[folder])
+            roots = {name: str(root) for name, root in Index.open(library.directory).roots.items()}
+            roots.pop("", None)
+            if folder not in roots:
+                raise HTTPException(404, "this index has no such added folder")
+            videos.append(roots[folder])
         if not videos:
-            raise ParameterError("id: name a video, or a further folder by folder=NAME")
-        return begun(jobs.remove(videos))
+            raise ParameterError("id: name a video, or an added folder with folder=NAME")
+        return answer(jobs.remove(videos))
 
     @router.post("/api/stop", responses=schemas.responses(Job))
     def stop() -> Response:
-        """Stops the job; what is whole is kept, and the next one goes on from there."""
-        return begun(jobs.stop())
+        """Stop the job. Complete videos stay indexed, and the next job continues."""
+        return answer(jobs.stop())
 
     return router

@@ -1,12 +1,12 @@
-"""An archive for programs that speak the Model Context Protocol, over stdin and stdout.
+"""Tools for agents that speak the Model Context Protocol, over stdin and stdout.
 
-    search   a text to videos and moments, the JSON of `query --json`
-    show     the frame at a second of a video, as a JPEG
-    cut      a clip of a moment, written into the folder that --out names
+    search   find videos and moments by text: the JSON of `query --json`
+    show     show the frame at a second of a video, as a JPEG
+    cut      write a clip of a moment into the folder `clips`, if there is one
 
-A program names videos by their ids and chooses no path: only files that are indexed are opened, by
-the rule of the page (`files.open_video`), and clips have names of their own that replace nothing.
-Without --out there is no `cut`. Errors are lines without paths of this machine.
+Agents name videos by ids and choose no paths: only indexed files are opened, as for the page
+(`files.open_video`), and clips have generated names and replace nothing. Errors are lines without
+paths of this machine.
 """
 
 import contextlib
@@ -33,34 +33,38 @@ from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video, reading
 from hlformer_jax.search.serve.redaction import without_paths
 from hlformer_jax.text import legible, suggestion
 
-SHOWN = 768
-"""Pixels of a frame's width."""
+FRAME_WIDTH = 768
+"""Width of a shown frame, in pixels."""
 
 
 def server(library: Library, clips: Path | None = None) -> Any:
-    """The server of a library; `clips` is the folder for clips, or None to cut none.
+    """Return the server of a library.
+
+    Args:
+      library: the archive.
+      clips: folder for clips, or None for no tool `cut`.
 
     Raises:
       MissingExtra: without the package `mcp`.
-      OutputError: when `clips` is a link, or no directory.
+      OutputError: if `clips` is a link or a file, or inside an index.
     """
     mcp = optional("mcp.server.mcpserver", "mcp")
     failure = optional("mcp.server.mcpserver.exceptions", "mcp").ToolError
     base: Any = mcp.MCPServer
 
     class Server(base):
-        """A server that refuses arguments that a tool does not have, in one line."""
+        """A server that refuses unknown arguments of a tool in one line."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
             """Call a tool by its name; see `MCPServer`."""
             for tool in await self.list_tools():
-                known = tool.input_schema["properties"]
-                unknown = sorted(arguments.keys() - known.keys()) if tool.name == name else ()
-                if unknown:
-                    near = suggestion(unknown[0], known)
-                    listed = ", ".join(known)
+                properties = tool.input_schema["properties"]
+                extra = sorted(arguments.keys() - properties.keys()) if tool.name == name else ()
+                if extra:
+                    hint = suggestion(extra[0], properties)
+                    listed = ", ".join(properties)
                     raise failure(
-                        f"{name} has no argument {unknown[0][:100]!r}{near}: it has {listed}"
+                        f"{name} has no argument {extra[0][:100]!r}{hint}: it has {listed}"
                     )
             try:
                 return await super().call_tool(name, arguments, context)
@@ -71,11 +75,11 @@ def server(library: Library, clips: Path | None = None) -> Any:
                 where = ".".join(map(str, first["loc"]))
                 raise failure(f"{name}: {where}: {first['msg']}") from None
 
-    made = Server("hlformer-search", version=__version__, log_level="ERROR")
+    tools = Server("hlformer-search", version=__version__, log_level="ERROR")
 
     @contextlib.contextmanager
     def lines() -> Iterator[None]:
-        """Errors that a program can mend, as lines."""
+        """Turn errors that an agent can correct into lines."""
         try:
             yield
         except HTTPException as error:
@@ -117,79 +121,81 @@ def server(library: Library, clips: Path | None = None) -> Any:
                 min_score=min_score,
             )  # fmt: skip
             results = library.query(query)
-            found: dict[str, Any] = files.jsonable({
+            answer: dict[str, Any] = files.jsonable({
                 "results": [result.as_json() for result in results],
                 "good": results.good,
                 "verdict": results.verdict,
                 "warnings": [_for_agents(line) for line in schemas.warnings(library, results)],
             })  # fmt: skip
-            return found
+            return answer
 
     def show(id: str, time: float) -> Any:
-        """The frame at a second of a video, which is named by the id that search gives."""
+        """Show the frame at a second of a video, by the id that search returned."""
         with lines():
             _check_times(time)
             file = open_video(library, id)
-            draw = lambda path: video.thumbnail(path, time, SHOWN)
+
+            def draw(path: Path) -> bytes:
+                return video.thumbnail(path, time, FRAME_WIDTH)
+
             return mcp.Image(data=reading(file, draw), format="jpeg")
 
     def cut(id: str, start: float, end: float, margin: float = 0.0) -> str:
-        """Write the part of a video between two seconds as a clip; returns the clip's name."""
+        """Write the part of a video between two seconds as a clip, and return the clip's name."""
         assert clips is not None
         with lines():
             _check_times(start, end, margin)
-            longest = MAX_CUT_SECONDS
             if end <= start:
-                raise SearchError(f"end: {end:g} s is not after the start, {start:g} s")
-            if end > start + longest or margin > 60:
-                raise SearchError(f"a clip has {longest:.0f} s at most, its margins 60")
+                raise SearchError(f"end: {end:g} s is not after start, {start:g} s")
+            if end > start + MAX_CUT_SECONDS:
+                raise SearchError(f"end: give at most {MAX_CUT_SECONDS:.0f} s after start")
+            if margin > 60:
+                raise SearchError(f"margin: {margin:g} s is more than 60 s")
             file = open_video(library, id)
             name = file.entry.video
             out = clips / clip_name(name, max(start - margin, 0), end + margin)
             if os.path.lexists(out):
-                raise SearchError(
-                    f"the clip {out.name!r} was written before: use it, or cut at other times"
-                )
+                raise SearchError(f"the clip {out.name!r} exists: use it, or cut at other times")
             reading(file, lambda path: video.cut(path, start, end, out, margin))
             return out.name
 
-    made.add_tool(search)
-    made.add_tool(show, structured_output=False)
+    tools.add_tool(search)
+    tools.add_tool(show, structured_output=False)
     if clips is not None:
         if (inside := database.index_around(clips)) is not None:
-            raise files.OutputError(f"{clips} lies in the index {inside}: choose another folder")
+            raise files.OutputError(f"{clips} is inside the index {inside}: choose another folder")
         files.check_directory(clips)
-        made.add_tool(cut)
-    return made
+        tools.add_tool(cut)
+    return tools
 
 
 class _Messages(io.RawIOBase):
-    """Standard input in lines of JSON that the package `mcp` can read.
+    """Standard input as lines of JSON that the package `mcp` can read.
 
-    A line that is not a JSON-RPC message is answered as that protocol says, where `mcp` is silent,
-    and a lone surrogate, which no UTF-8 has, becomes U+FFFD.
+    A line that is not a JSON-RPC message gets the error of that protocol, where `mcp` is silent. A
+    lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
     """
 
     def __init__(self, source: Any, refuse: Callable[[bytes], object]) -> None:
-        self._source, self._refuse, self._left = source, refuse, b""
+        self._source, self._refuse, self._rest = source, refuse, b""
 
     def readable(self) -> bool:
-        """Whether it can be read: always."""
+        """Return True: it can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read the next bytes of a message into a buffer."""
-        while not self._left:
+        """Read the next bytes into a buffer."""
+        while not self._rest:
             line = self._source.readline()
             if not line:
                 return 0
-            self._left = self._cleaned(line)
-        count = min(len(buffer), len(self._left))
-        buffer[:count] = self._left[:count]
-        self._left = self._left[count:]
+            self._rest = self._clean(line)
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
         return count
 
-    def _cleaned(self, line: bytes) -> bytes:
+    def _clean(self, line: bytes) -> bytes:
         if not line.strip():
             return b""
         try:
@@ -211,13 +217,13 @@ _PARSE_ERROR = (
 )
 
 
-def run(made: Any) -> None:
+def run(tools: Any) -> None:
     """Serve over standard input and output until the input ends."""
-    # `mcp` writes through a duplicate of standard output, in whole lines, as this does.
-    answers_to = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
-    messages = io.BufferedReader(_Messages(sys.stdin.buffer, answers_to.write))
+    # `mcp` writes whole lines to a duplicate of standard output, as this does.
+    output = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    messages = io.BufferedReader(_Messages(sys.stdin.buffer, output.write))
     sys.stdin = io.TextIOWrapper(messages, encoding="utf-8")
-    made.run("stdio")
+    tools.run("stdio")
 
 
 OPERATOR_FLAGS = {
@@ -226,18 +232,18 @@ OPERATOR_FLAGS = {
 """Fields that only the person who runs the server can change."""
 
 ASK = "the person who runs this server can change that"
-"""What stands for advice that only a command line can follow."""
+"""Advice in place of options of a command line."""
 
 
 def _for_agents(line: str) -> str:
-    """Return an error in one line, without the advice that names options of a command."""
+    """Return an error as one line, without advice about options of a command line."""
     parts = re.split(r"(: |; | \(|, or )", " ".join(line.split()))
-    kept = [parts[0]]
+    phrases = [parts[0]]
     for separator, part in zip(parts[1::2], parts[2::2], strict=True):
         if not _OPTION.search(part):
-            kept.append(separator + part)
-    text = "".join(kept)
-    advised = len(kept) < 1 + len(parts) // 2
+            phrases.append(separator + part)
+    text = "".join(phrases)
+    advised = len(phrases) < 1 + len(parts) // 2
     if _OPTION.search(text):
         text, advised = _OPTION.sub("an option", text), True
     return f"{text}: {ASK}" if advised else text
@@ -247,5 +253,7 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:=\S+)?|hlformer_jax\.\w+|hlform
 
 
 def _check_times(*seconds: float) -> None:
-    if not all(0 <= one < 1e7 for one in seconds):
-        raise SearchError("times are seconds from 0 on")
+    if not all(0 <= second < 1e7 for second in seconds):
+        raise SearchError(
+            f"times are {', '.join(f'{x:g}' for x in seconds)}: give seconds from 0 on"
+        )

@@ -1,4 +1,4 @@
-"""Lines for strangers: errors and warnings without paths of this machine."""
+"""Removal of paths and passwords from lines that other machines may see."""
 
 import re
 from collections.abc import Mapping
@@ -13,16 +13,21 @@ _PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")
 
 
 def without_paths(line: str, summary: Mapping[str, Any]) -> str:
-    """A line in which every absolute path, those of an index's state too, is its last name."""
-    known = {str(value) for value in summary.values() if base_name(value) != value}
-    known |= {*summary.get("folders", {}).values()}
-    for place in sorted(known, key=len, reverse=True):
-        line = line.replace(f"{place}/", "").replace(place, PurePath(place).name)
+    """Return a line with each absolute path replaced by its last part.
+
+    Args:
+      line: the line.
+      summary: state of the index (`Library.status`); its paths are replaced too.
+    """
+    paths = {str(value) for value in summary.values() if base_name(value) != value}
+    paths |= {*summary.get("folders", {}).values()}
+    for path in sorted(paths, key=len, reverse=True):
+        line = line.replace(f"{path}/", "").replace(path, PurePath(path).name)
     line = _QUOTED_PATH.sub(r"\1\2\1", without_passwords(line))
     return _PATH.sub(r"\1", line)
 
 
 def base_name(value: Any) -> Any:
-    """Return the last name of an absolute path, and any other value as it is."""
+    """Return the last part of an absolute path; any other value unchanged."""
     is_path = isinstance(value, str | Path) and PurePath(value).is_absolute()
     return PurePath(value).name if is_path else value

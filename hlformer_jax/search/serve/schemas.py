@@ -1,16 +1,14 @@
-"""JSON that the server answers, and its forms, on which a program may rely.
+"""JSON responses of the server and their schemas.
 
-Fields are added, and none is renamed or removed within a version of the package. Times are seconds
-from a video's start.
+Within a version of the package, fields may be added, but none is renamed or removed. Times are
+seconds from the start of a video.
 """
 
-import html
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
-from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
 from hlformer_jax.search import times
@@ -26,13 +24,13 @@ PARAMETERS = {"text": "q", "image": "the picture", "without": "not", "tags": "ta
 """Parameters of a query whose names are not those of the fields of `Query`."""
 
 MAX_POINTS = 600
-"""Points of a curve of scores: more than the page has columns for would only be slow."""
+"""Most points of a curve of scores; the page has no room for more."""
 
 MAX_RECENT = 12
-"""Newest videos that the page shows before anything is asked."""
+"""Number of newest videos that the page shows before the first query."""
 
 MAX_FAILURES = 100
-"""Failed files that are listed with their reasons."""
+"""Most failed files to list with their reasons."""
 
 
 def results(library: Library, best: archive.Results) -> dict[str, Any]:
@@ -53,31 +51,35 @@ def warnings(library: Library, best: archive.Results) -> list[str]:
 
 
 def status(library: Library, manage: bool) -> dict[str, Any]:
-    """The state of an index: its encoder, how much there is, what failed, and what is newest."""
+    """Return the state of an index: encoder, counts, failures and newest videos."""
     entries = library.videos()
-    good = [entry for entry in entries if entry.state == "indexed"]
+    indexed = [entry for entry in entries if entry.state == "indexed"]
     failed = [entry for entry in entries if entry.state == "failed"]
-    recent = sorted(good, key=lambda entry: (-entry.date, entry.video))[:MAX_RECENT]
+    recent = sorted(indexed, key=lambda entry: (-entry.date, entry.video))[:MAX_RECENT]
     names = ("id", "video", "folder", "duration", "date_of", "tags")
-    bare: dict[str, Any] = {"score": None, "moments": [], "times": [], "scores": []}
-    video = lambda one: bare | {name: getattr(one, name) for name in names}
+    no_match: dict[str, Any] = {"score": None, "moments": [], "times": [], "scores": []}
     summary = library.status()
     listed = [
         {"id": entry.id, "video": entry.video, "reason": without_paths(entry.reason, summary)}
         for entry in failed[:MAX_FAILURES]
     ]
     subtitles = [
-        {"file": one.file, "reason": without_paths(one.reason, summary)}
-        for one in library.subtitle_problems()[:MAX_FAILURES]
+        {"file": problem.file, "reason": without_paths(problem.reason, summary)}
+        for problem in library.subtitle_problems()[:MAX_FAILURES]
     ]
     return {
         "encoder": library.encoder_name,
-        "videos": len(good),
-        "seconds": sum(entry.duration for entry in good),
+        "videos": len(indexed),
+        "seconds": sum(entry.duration for entry in indexed),
         "failures": len(failed),
         "failed": listed,
         "subtitles": subtitles,
-        "recent": [video(entry) | {"date": times.format_date(entry.date)} for entry in recent],
+        "recent": [
+            {name: getattr(entry, name) for name in names}
+            | no_match
+            | {"date": times.format_date(entry.date)}
+            for entry in recent
+        ],
         "index": {
             key: [*value] if key == "folders" else base_name(value)
             for key, value in summary.items()
@@ -87,21 +89,21 @@ def status(library: Library, manage: bool) -> dict[str, Any]:
 
 
 def roots(index: Index) -> dict[str, Any]:
-    """The folders of an index, with their paths; only for those who may change it."""
+    """Return the folders of an index with their paths, for people who may change it."""
     counts = {name: {"videos": 0, "failed": 0} for name in index.roots}
     for video, record in index.videos.items():
-        if own := counts.get(split_name(video)[0]):
-            own["videos" if record.indexed else "failed"] += 1
+        if count := counts.get(split_name(video)[0]):
+            count["videos" if record.indexed else "failed"] += 1
     return {
         "roots": [
-            {"name": name, "path": str(root), "there": index.is_there(name)} | counts[name]
+            {"name": name, "path": str(root), "available": index.is_there(name)} | counts[name]
             for name, root in index.roots.items()
         ]
     }
 
 
 def folders(entries: Sequence[Any]) -> list[str]:
-    """The folders that hold videos, themselves or below, sorted; without the indexed folder."""
+    """Return all folders with videos, or with folders of videos, below the indexed folder."""
     paths = (PurePosixPath(legible(entry.video)).parents for entry in entries)
     return sorted({str(path) for parents in paths for path in parents} - {".", "/"})
 
@@ -109,7 +111,7 @@ def folders(entries: Sequence[Any]) -> list[str]:
 def thin(
     times: np.ndarray, scores: np.ndarray, points: int = MAX_POINTS
 ) -> tuple[list[float], list[float]]:
-    """A curve with fewer points, [F] to `points`: of each stretch, the best score and its time."""
+    """Reduce a curve to at most `points`: the best score of each interval, and its time."""
     count = len(times)
     if count > points:
         edges = np.linspace(0, count, points + 1).astype(np.int64)
@@ -119,12 +121,12 @@ def thin(
     return times.tolist(), scores.tolist()
 
 
-class _Form(BaseModel):
+class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Moment(_Form):
-    """A moment of a video, and its best frame."""
+class Moment(_Schema):
+    """A moment of a video. `peak` is the time of its best frame."""
 
     start: float
     end: float
@@ -132,16 +134,16 @@ class Moment(_Form):
     score: float | None
 
 
-class Passage(_Form):
-    """What is said in a video."""
+class Passage(_Schema):
+    """A passage of the transcript of a video."""
 
     start: float
     end: float
     text: str
 
 
-class Video(_Form):
-    """A video of the index, with no score, moment or curve."""
+class Video(_Schema):
+    """A video of the index, without score, moments or curve."""
 
     id: str
     video: str
@@ -166,8 +168,8 @@ class Result(Video):
     copies: list[str]
 
 
-class Results(_Form):
-    """Best first; `good` says whether one may be what was searched for, `verdict` why none is."""
+class Results(_Schema):
+    """Results, best first. `good`: whether one is a good match; `verdict`: why none is."""
 
     results: list[Result]
     good: bool
@@ -176,7 +178,7 @@ class Results(_Form):
     seconds: float
 
 
-class Failure(_Form):
+class Failure(_Schema):
     """A file that could not be indexed."""
 
     id: str
@@ -184,15 +186,15 @@ class Failure(_Form):
     reason: str
 
 
-class SubtitleProblem(_Form):
-    """A subtitle file of which nothing, or not all, is searched."""
+class SubtitleProblem(_Schema):
+    """A subtitle file that is not, or not fully, searched."""
 
     file: str
     reason: str
 
 
-class Status(_Form):
-    """What the index holds; `manage` says whether who asks may change it."""
+class Status(_Schema):
+    """Contents of the index. `manage`: whether this request may change it."""
 
     encoder: str
     videos: int
@@ -205,32 +207,32 @@ class Status(_Form):
     manage: bool
 
 
-class Folders(_Form):
-    """Folders that hold videos or folders of videos, tags that videos have, and all signals."""
+class Folders(_Schema):
+    """Folders with videos, or with folders of videos; tags of videos; and all signals."""
 
     folders: list[str]
     tags: list[str]
     signals: list[str]
 
 
-class Tags(_Form):
+class Tags(_Schema):
     """All tags of a video."""
 
     tags: list[str]
 
 
-class Root(_Form):
-    """A folder of the index; the first has no name."""
+class Root(_Schema):
+    """A folder of the index. The first has no name. `available`: whether its disk is mounted."""
 
     name: str
     path: str
-    there: bool
+    available: bool
     videos: int
     failed: int
 
 
-class Roots(_Form):
-    """The folders of the index, the first one first."""
+class Roots(_Schema):
+    """The folders of the index in their order."""
 
     roots: list[Root]
 
@@ -238,11 +240,11 @@ class Roots(_Form):
 Kind = Literal["", "index", "retry", "add", "remove"]
 
 
-class Job(_Form):
-    """A change of the index: how far it is, and what it did or what was wrong, in one line.
+class Job(_Schema):
+    """A change of the index. `line` is its result or its error.
 
-    `done` and `failed` are of `total` videos that must be encoded; `position` and `duration` those
-    of `video`, which is under way; `speed` is in multiples of real time; `left` an estimate.
+    `done` and `failed` count the `total` videos to encode. `position` and `duration` are seconds of
+    the current `video`, `speed` is a multiple of real time, `seconds_left` an estimate.
     """
 
     kind: Kind = ""
@@ -255,76 +257,28 @@ class Job(_Form):
     position: float = 0.0
     duration: float = 0.0
     speed: float = 0.0
-    left: float | None = None
+    seconds_left: float | None = None
     notes: list[str] = []
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """True until the job has ended."""
         return self.state in ("running", "stopping")
 
 
-class Transcript(_Form):
-    """What is said in a video, in its order."""
+class Transcript(_Schema):
+    """The transcript of a video."""
 
     cues: list[Passage]
 
 
-class Problem(_Form):
-    """What is wrong, in one line."""
+class Problem(_Schema):
+    """An error, in one line."""
 
     error: str
 
 
-def responses(form: type[_Form]) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of an address."""
-    wrong = {"model": Problem, "description": "refused, in one line"}
-    return {200: {"model": form}, 400: wrong, 422: wrong}
-
-
-def describe(server: FastAPI) -> str:
-    """HTML that describes all addresses of a server and the forms of their answers."""
-    schema = server.openapi()
-    lines = [
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Addresses</title>'
-        '<link rel="stylesheet" href="/page.css"><main><h1>Addresses for programs</h1>'
-        '<p>As <a href="/api/openapi.json">OpenAPI</a>.</p>'
-    ]
-    for address, methods in schema["paths"].items():
-        for method, one in methods.items():
-            lines.append(f"<h2>{method.upper()} {_text(address)}</h2>")
-            lines.append(f"<p>{_text(one.get('description', ''))}</p>")
-            given = {own["name"]: own["schema"] for own in one.get("parameters", ())}
-            of: dict[str, Any] = next(iter(one["responses"]["200"].get("content", {}).values()), {})
-            lines += [_list(given), f"<p>Answers {_text(_type(of.get('schema', {})))}.</p>"]
-    lines.append("<h1>Forms of answers</h1>")
-    for name, form in schema["components"]["schemas"].items():
-        lines += [f"<h2>{_text(name)}</h2>", f"<p>{_text(form.get('description', ''))}</p>"]
-        lines.append(_list(form.get("properties", {})))
-    return "\n".join([*lines, "</main></html>"])
-
-
-def _list(fields: dict[str, Any]) -> str:
-    rows = [
-        f"<li><b>{_text(name)}</b> {_text(_type(one))}"
-        + (f", else {_text(one['default'])}" if "default" in one else "")
-        for name, one in fields.items()
-    ]
-    return f"<ul>{''.join(rows)}</ul>" if rows else ""
-
-
-def _type(schema: dict[str, Any]) -> str:
-    """The name of a type of JSON Schema."""
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    if "anyOf" in schema:
-        return " or ".join(map(_type, schema["anyOf"]))
-    if "enum" in schema:
-        return " or ".join(map(repr, schema["enum"]))
-    if schema.get("type") == "array":
-        return f"list of {_type(schema.get('items', {}))}"
-    return str(schema.get("type", "a file"))
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))
+def responses(schema: type[_Schema]) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of an address with this schema."""
+    error = {"model": Problem, "description": "refused, in one line"}
+    return {200: {"model": schema}, 400: error, 422: error}

@@ -1,7 +1,7 @@
-"""The server of the page: its addresses, and `serve`, which runs it.
+"""Server of the search page: its addresses, and `serve`, which runs it.
 
-docs/search.md lists the addresses and what they answer. Nothing in a request names a file: videos
-are asked for by ids, which the index knows.
+docs/search.md lists the addresses and their responses. Requests name videos by ids of the index,
+never by paths.
 """
 
 import asyncio
@@ -59,15 +59,15 @@ STATIC_FILES = {
 }
 
 MAX_SENTENCE = 500  # characters
-MAX_PICTURE = 32 * 2**20  # bytes of its file
-MAX_THUMBNAILS = 512  # that stay in memory
-DISCONNECT_POLL_SECONDS = 0.1  # between two looks at whether the client is still connected
+MAX_PICTURE = 32 * 2**20  # bytes of a sent picture
+MAX_THUMBNAILS = 512  # kept in memory
+DISCONNECT_POLL_SECONDS = 0.1  # between checks that the client is still connected
 
 TOKEN = re.compile(r"[0-9A-Za-z_.~-]{16,200}")
-"""Tokens: of characters that addresses and cookies do not quote, too long to be guessed."""
+"""Valid tokens: characters that addresses and cookies do not quote, and too long to guess."""
 
 HOME_DOMAIN = "home.arpa"
-"""The domain that is each home's own (RFC 8375); lists of public suffixes have it."""
+"""Domain of home networks (RFC 8375); lists of public suffixes have it too."""
 
 HOST_NAME = re.compile(r"(\*\.)?[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 
@@ -83,7 +83,7 @@ class ServeError(UserError, OSError):
 
 
 class BoundedExecutor:
-    """Threads that take work in turn, of which only so much may wait."""
+    """Threads with a bounded queue."""
 
     def __init__(self, name: str, workers: int, waiting: int) -> None:
         self._name, self._limit = name, workers + waiting
@@ -92,13 +92,13 @@ class BoundedExecutor:
         self._counting = threading.Lock()
 
     async def run(self, request: Request, work: Callable[[], T]) -> T:
-        """The result of a work, done in a thread when its turn comes.
+        """Run a function in a thread and return its result.
 
-        What still waits is dropped when the client has disconnected: a search that is typed asks
-        anew with every word.
+        A function that still waits is dropped when the client disconnects: a page sends a new query
+        with every word that is typed.
 
         Raises:
-          HTTPException: 503 where too much is waiting; 499 where nobody waits for the result.
+          HTTPException: 503 if the queue is full, 499 if the client has disconnected.
         """
         with self._counting:
             if self._inside >= self._limit:
@@ -115,7 +115,7 @@ class BoundedExecutor:
         return result.result()
 
     def close(self) -> None:
-        """Drops what waits; what runs is not waited for."""
+        """Drop waiting functions, and do not wait for running ones."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _leave(self, _: "Future[Any]") -> None:
@@ -130,12 +130,21 @@ def app(
     token: str = "",
     manage: bool | None = False,
 ) -> FastAPI:
-    """The ASGI application of a library; options of `guard.Guard`, and that of `jobs.Allowed`."""
-    # The encoder is one, and JAX uses every core. Searches and pictures do not wait for each other.
+    """Return the ASGI application of a library.
+
+    Args:
+      library: the archive.
+      hosts: accepted host names; see `guard.Guard`, also for the next two.
+      addresses: whether to accept every IP address as a host.
+      token: token that requests must present, or "".
+      manage: who may change the index; see `jobs.Permission`.
+    """
+    # One search at a time, as JAX uses all cores. Searches, thumbnails and cuts do not wait for
+    # each other.
     searching = BoundedExecutor("searches", workers=1, waiting=16)
     drawing = BoundedExecutor("thumbnails", workers=2, waiting=128)
     cutting = BoundedExecutor("cuts", workers=1, waiting=4)
-    running, allowed = jobs.Jobs(library), jobs.Allowed(manage)
+    running, permission = jobs.Jobs(library), jobs.Permission(manage)
     clips = tempfile.TemporaryDirectory(prefix="hlformer-cuts-")
     thumbnails: dict[tuple[str, float, float, int], bytes] = {}
 
@@ -177,9 +186,9 @@ def app(
         shorter: Annotated[float | None, Parameter(ge=0, allow_inf_nan=False)] = None,
         tag: Sentences = (),
     ) -> Response:
-        """Videos and moments of a sentence, a picture, or both.
+        """Videos and moments that match a text, a picture, or both.
 
-        A picture is like=ID@SECONDS, or an image's bytes as the body of a POST.
+        A picture is like=ID@SECONDS, or the bytes of an image as the body of a POST.
         """
         picture = await _picture(request)
         try:
@@ -187,7 +196,7 @@ def app(
         except SearchError as error:
             raise ParameterError(f"like: {error}") from None
         try:
-            wanted = Query(
+            text_query = Query(
                 _line(q), k=k, folder=folder or None, since=since or None, until=until or None,
                 moments=moments, image=picture, like=frame,
                 then=[_line(text) for text in then], within=within,
@@ -196,24 +205,20 @@ def app(
             )  # fmt: skip
         except QueryError as error:
             raise ParameterError(error.phrased(schemas.PARAMETERS)) from None
-        begun = time.perf_counter()
+        started = time.perf_counter()
 
         def search() -> dict[str, Any]:
-            return schemas.results(library, library.query(wanted))
+            return schemas.results(library, library.query(text_query))
 
         results = await searching.run(request, search)
-        return Answer(results | {"seconds": round(time.perf_counter() - begun, 4)})
+        return Answer(results | {"seconds": round(time.perf_counter() - started, 4)})
 
-    # What takes no time but that of a disk is done in threads of FastAPI's: never behind a search.
-
-    @server.get("/api/docs", include_in_schema=False)
-    def docs() -> Response:
-        return Response(schemas.describe(server), media_type="text/html; charset=utf-8")
+    # Short work is done in threads of FastAPI, so that it never waits for a search.
 
     @server.get("/api/status", responses=schemas.responses(schemas.Status))
     def status(request: Request) -> Response:
-        """What the index holds, what failed, and the newest videos."""
-        return Answer(schemas.status(library, allowed.may(request)))
+        """Contents of the index, failed files, and the newest videos."""
+        return Answer(schemas.status(library, permission.is_granted(request)))
 
     @server.get("/api/folders", responses=schemas.responses(schemas.Folders))
     def folders() -> Response:
@@ -225,21 +230,21 @@ def app(
 
     @server.post("/api/tag/{id}", responses=schemas.responses(schemas.Tags))
     def tag(id: str, add: Sentences = (), drop: Sentences = ()) -> Response:
-        """Gives tags to a video and takes others from it; `favourite` is the page's star."""
+        """Add tags to a video and remove others. `favourite` is the star of the page."""
         tags = library.tag(indexed(library, id).id, add, drop)
         return Answer({"tags": list(tags)})
 
     @server.get("/api/transcript/{id}", responses=schemas.responses(schemas.Transcript))
     def transcript(id: str) -> Response:
-        """All that is said in a video."""
+        """The transcript of a video."""
         cues = library.transcript(indexed(library, id).id)
         names = ("start", "end", "text")
         return Answer({"cues": [dict(zip(names, cue, strict=True)) for cue in cues]})
 
     @server.head("/video/{id}", include_in_schema=False)
     @server.get("/video/{id}")
-    def whole(id: str) -> FileResponse:
-        """A video's file, or a range of it."""
+    def video_file(id: str) -> FileResponse:
+        """The file of a video, or a range of it."""
         return OpenFileResponse(open_video(library, id))
 
     @server.get("/thumbnail/{id}")
@@ -254,7 +259,10 @@ def app(
         key = file.entry.id, file.entry.modified, round(t, 2), width
         picture = thumbnails.get(key)
         if picture is None:
-            draw = lambda path: video.thumbnail(path, round(t, 2), width)
+
+            def draw(path: Path) -> bytes:
+                return video.thumbnail(path, round(t, 2), width)
+
             picture = await drawing.run(request, lambda: reading(file, draw))
             thumbnails[key] = picture
             if len(thumbnails) > MAX_THUMBNAILS:
@@ -270,15 +278,17 @@ def app(
         end: Annotated[float, Parameter(ge=0, allow_inf_nan=False)],
         margin: Annotated[float, Parameter(ge=0, le=60, allow_inf_nan=False)] = 0.0,
     ) -> FileResponse:
-        """A clip to download."""
+        """A clip of a video, to download."""
         file = await run_in_threadpool(open_video, library, id)
-        longest = MAX_CUT_SECONDS
         if end <= start:
-            raise ParameterError(f"end: {end:g} s is not after the start, {start:g} s")
-        if end > start + longest:
-            raise ParameterError(f"end: {longest:.0f} s after the start at most")
+            raise ParameterError(f"end: {end:g} s is not after start, {start:g} s")
+        if end > start + MAX_CUT_SECONDS:
+            raise ParameterError(f"end: give at most {MAX_CUT_SECONDS:.0f} s after start")
         out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
-        write = lambda path: video.cut(path, start, end, out, margin=margin)
+
+        def write(path: Path) -> None:
+            video.cut(path, start, end, out, margin=margin)
+
         try:
             await cutting.run(request, lambda: reading(file, write))
         except BaseException:
@@ -288,7 +298,7 @@ def app(
         title = f"{title} {_clock(start)}-{_clock(end)}.mp4"
         return TemporaryFileResponse(out, media_type="video/mp4", filename=title)
 
-    server.include_router(jobs.addresses(library, running, allowed))
+    server.include_router(jobs.addresses(library, running, permission))
     return server
 
 
@@ -302,16 +312,22 @@ def serve(
     allow_hosts: Collection[str] = (),
     manage: bool | None = None,
 ) -> None:
-    """Serves the page until Ctrl-C or SIGTERM.
+    """Serve the page until Ctrl-C or SIGTERM.
 
-    By default this machine alone reaches it; the host "0.0.0.0" lets everybody who reaches the
-    machine and has the token watch the videos: that in `token_file`, or one that is made, or with
-    `no_token` none. Port 0 is one that is free; `allow_hosts` are further names of the server. With
-    `manage` those who are let in may change the index, and have it hold any folder of this machine;
-    by default where this machine alone reaches the page, under no further name.
+    Args:
+      library: the archive.
+      port: port to listen on; 0 chooses a free one.
+      host: address to listen on. By default only this machine can connect; with "0.0.0.0" every
+        machine of the network can, with the token.
+      open_browser: whether to open the page in a browser.
+      token_file: file with the token; by default a random one if other machines can connect.
+      no_token: whether to let everyone in who can connect.
+      allow_hosts: further names of the server.
+      manage: whether people with access may change the index, with any folder of this machine. By
+        default only if no other machine can connect and there are no further names.
 
     Raises:
-      ServeError: when the address or port cannot be listened on, the token is none, or a name, or
+      ServeError: if the address or port is not available, the token or a name is invalid, or
         strangers could change the index.
     """
     for name in allow_hosts:
@@ -319,19 +335,19 @@ def serve(
             raise ServeError(f"--allow-host={name}: give a name such as nas.local, without a port")
         if name.startswith("*.") and _is_public(name[2:]):
             raise ServeError(
-                f"--allow-host={name} allows names that anybody can register: give the whole name,"
-                " or * below a domain of your own"
+                f"--allow-host={name} allows names that anyone can register: give a whole name, or"
+                " * below your own domain"
             )
     if no_token and token_file is not None:
-        raise ServeError("--no-token and --token-file contradict each other: give one of them")
+        raise ServeError("--no-token and --token-file exclude each other: give one of them")
     if no_token and manage:
         raise ServeError(
-            "with --manage and --no-token everybody could index and watch any folder of this"
-            " machine: leave one of them out"
+            "--manage with --no-token would let everyone index and watch any folder of this"
+            " machine: leave out one of them"
         )
     token = "" if token_file is None else _read_token(token_file)
     if not host:
-        raise ServeError("--host is empty: give 0.0.0.0 to be reached from everywhere")
+        raise ServeError("--host is empty: give an address, such as 0.0.0.0 for all networks")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -340,11 +356,11 @@ def serve(
         except (OSError, OverflowError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise ServeError(
-                f"cannot listen on port {port} of {host} ({why}): give another by --port"
+                f"cannot listen on port {port} of {host} ({why}): choose another --port"
             ) from None
-        listener.listen(128)  # from now on a browser is answered, if a moment later
-        own, port = listener.getsockname()[:2]
-        bound = ipaddress.ip_address(own)
+        listener.listen(128)  # browsers can connect from now on
+        address, port = listener.getsockname()[:2]
+        bound = ipaddress.ip_address(address)
         name = host if family == socket.AF_INET else f"[{host}]"
         hosts = guard.LOOPBACK | {name, *allow_hosts}
         if not bound.is_loopback:
@@ -356,14 +372,14 @@ def serve(
         address = f"http://{name}:{port}/" + (f"?token={token}" if token else "")
         print(f"the page is at {address} (Ctrl-C ends it)")
         if not bound.is_loopback:
-            who = "that token" if token else "no token, as nobody needs one"
+            who = "with this token" if token else "without a token"
             what = "watch the videos" + (", and index any folder of this machine" if manage else "")
-            print(f"anyone who reaches this machine as {host} with {who} can {what}")
-        sys.stdout.flush()  # a program may wait for the address
+            print(f"anyone who can reach {host} {who} can {what}")
+        sys.stdout.flush()  # programs may wait for the address
         config = uvicorn.Config(
             app(library, hosts, bound.is_unspecified, token, manage), http=guard.Protocol,
             ws="none", log_level="error", access_log=False, server_header=False,
-            timeout_graceful_shutdown=1,  # a video that plays keeps its connection
+            timeout_graceful_shutdown=1,  # a playing video keeps its connection
         )  # fmt: skip
         if open_browser:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
@@ -374,7 +390,7 @@ def serve(
 
 
 def _is_public(domain: str) -> bool:
-    """Whether strangers have names directly below a domain: com, co.uk, github.io."""
+    """Return whether anyone can have a name directly below a domain, as com or co.uk."""
     domain = domain.lower().rstrip(".")
     suffixes = publicsuffixlist.PublicSuffixList(accept_unknown=True)
     return suffixes.privatesuffix(domain) is None and domain != HOME_DOMAIN
@@ -385,14 +401,14 @@ def _read_token(file: Path) -> str:
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
             token = opened.read(1000).decode(errors="replace").strip()
             if os.fstat(opened.fileno()).st_mode & 0o077:
-                line = f"--token-file={file} is open to other users of this machine: chmod 600 it"
+                line = f"--token-file={file} can be read by other users: run chmod 600 {file}"
                 print(line, file=sys.stderr, flush=True)
     except OSError as error:
         raise ServeError(f"--token-file={file} cannot be read ({error.strerror})") from None
     if not TOKEN.fullmatch(token):
         raise ServeError(
-            f"--token-file={file} holds no token: write one line of 16 to 200 letters, digits or"
-            " any of -_.~ into it"
+            f"--token-file={file} has no valid token: give one line of 16 to 200 letters, digits or"
+            " characters of -_.~"
         )
     return token
 
@@ -407,13 +423,13 @@ def _static(name: str, media_type: str) -> Callable[[], Any]:
 
 
 async def _picture(request: Request) -> bytes | None:
-    """The body of a request, at most `MAX_PICTURE`; None where it has none."""
+    """Return the body of a request, at most `MAX_PICTURE` bytes; None if it is empty."""
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_PICTURE:
-                line = f"the picture is larger than {MAX_PICTURE // 2**20} MiB: give a smaller one"
+                line = f"the picture is larger than {MAX_PICTURE // 2**20} MiB: send a smaller one"
                 raise HTTPException(413, line)
     except ClientDisconnect:
         raise HTTPException(499, "the request was closed") from None
@@ -421,7 +437,7 @@ async def _picture(request: Request) -> bytes | None:
 
 
 def _line(text: str) -> str:
-    """A sentence that was typed or pasted, as one line."""
+    """Return a typed or pasted text as one line."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 

@@ -92,7 +92,7 @@ def ask(search, index):
     return lambda name, *flags: search(name, *flags, f"--index={index}")
 
 
-def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, kept):
+def test_only_compiling_commands_keep_programs(search, index, kept):
     kept.clear()
     assert search("status", "--index", index).status == 0 and not kept
     assert search("query", "blue", "--index", index).status == 0 and len(kept) == 1
@@ -105,19 +105,14 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         ("serach", "invalid choice: 'serach'"),
         ("query red", "the following arguments are required: --index"),
         ("query red --index=nowhere", "nowhere holds no index: make one with"),
-        ("query ' ' {own}", "SENTENCE has an empty text"),
         ("query red {own} --k=0", "k is 0"),
         ("query red {own} --k=many", "invalid int value: 'many'"),
         ("query red {own} --ranker=best_frames", "did you mean 'best_frame'?"),
         ("query red {own} --since=soon", "'soon' is no date"),
-        ("query red {own} --until=", "'' is no date"),
         ("query red {own} --checkpoint=nowhere", "has no config.json"),
         ("query {own}", "SENTENCE is empty"),
-        ("query red {own} '--then= '", "--then has an empty text"),
         ("query red {own} --then=blue --within=0s", "within is 0 s"),
-        ("query red {own} --then=blue --within=x", "'x' is no time"),
         ("query red blue {own} --then=red", "there can be one SENTENCE"),
-        ("query --not=red {own}", "SENTENCE is empty"),
         ("query red {own} --not=b --ranker=segments", "of frames"),
         ("query red {own} --offset=-1", "offset is -1: give 0 or more"),
         ("query red {own} --signals=transcript", "holds no subtitles: put .srt"),
@@ -125,44 +120,31 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         ("query red {own} --min-score=nan", "--min-score is not a number"),
         ("query {own} --image={deep}", "is no image"),
         ("query {own} --image=nowhere.png", "No such file"),
-        ("query {own} --image=", "the path is empty"),
         ("query {own} --like=a.film", "names no instant: write VIDEO@TIME"),
-        ("query {own} --like=a.film@soon", "'soon' is no time"),
-        ("query {own} --like=a.flim@1", "did you mean 'a.film'?"),
         ("query {own} --like=a.film@0:99", "has no second 99"),
-        ("index nowhere", "nowhere is no folder"),
-        ("index {films} {own} --fps=2", "has 1 frames a second and --fps=2"),
+        ("index nowhere", "nowhere is not a folder"),
+        ("index {films} {own} --fps=2", "--fps=2: "),
         ("index {films}/trips {own}", "is the index of "),
         ("index {films} {own} --workers=-1", "--workers=-1: give 0 or more"),
         ("index {films} --index={films}", "holds other things"),
-        ("index {films} --index=new --fps=-1", "--fps=-1"),
         ("index {films} --index=new --fps=0", "--fps=0"),
-        ("index {films} --index=new --fps=nan", "--fps=nan"),
         ("index ''", "the path is empty"),
-        ("index {films} --index=", "the path is empty"),
         ("index {films} {own} --timeout=0", "--timeout=0: give seconds"),
         ("query red {own} --folder=tripps", "did you mean 'trips'?"),
-        ("evaluate {own} --captions={deep}", "deep.jsonl:1: this is no JSON"),
-        ("evaluate {own} --captions={deep} --json={deep}", "deep.jsonl exists"),
-        ("evaluate {own} --captions={deep} --json={deep} --overwrite", "is the file of the"),
+        ("evaluate {own} --captions={deep}", "deep.jsonl:1: the line is not JSON"),
+        ("evaluate {own} --captions={deep} --json={deep} --overwrite", "is also --captions"),
         ("features {films} --captions={deep} --out={films}", "holds other things"),
         ("add nowhere.film {own}", "does not exist: give files of"),
         ("add {deep} {own}", "is not in"),
         ("add {index} {own}", "holds no video"),
-        ("add {films}/.. {own}", "hold the same files"),
-        ("index", "give FOLDER, or --index"),
+        ("index", "FOLDER is missing"),
         ("remove b.flim {own}", "holds no video 'b.flim'; did you mean 'b.film'?"),
-        ("cut x {own} --start=1 --end=2", "holds no video 'x'"),
-        ("cut a.film {own} --start=x --end=2", "'x' is no time"),
-        ("evaluate {own} --captions=nowhere", "No such file"),
         ("upload {own}", "there is no store to upload to"),
-        ("features nowhere --captions={deep} --out=o", "nowhere is no folder: give"),
-        ("cut a.film {own} --start=5 --end=0:04", "is not after --start=5"),
-        ("cut a.film {own} --start=1 --end=2 --out=", "path is empty"),
+        ("cut a.film {own} --start=5 --end=0:04", "--end=0:04: give a time after --start=5"),
         ("query red {own} --store=dir", "--store dir is not the address"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_status_1(
+def test_error_is_one_line_and_status_1(
     search, index, films, arguments, complaint, monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
@@ -176,7 +158,7 @@ def test_what_is_wrong_is_one_line_and_status_1(
     assert complaint in done.errors[0]
 
 
-def test_a_query_says_what_is_a_copy_a_sequence_or_no_match(ask, films, monkeypatch):
+def test_query_reports_copies_sequences_and_no_match(ask, films, monkeypatch):
     monkeypatch.setattr(visual, "MIN_FRAMES_FOR_THRESHOLD", 0)
     (films / "z.film").write_bytes((films / "b.film").read_bytes())
     assert ask("index", films).status == 0
@@ -194,7 +176,7 @@ def test_a_query_says_what_is_a_copy_a_sequence_or_no_match(ask, films, monkeypa
     assert done.errors == ["no good match: these are the nearest, and none stands out"]
 
 
-def test_a_query_prints_what_is_said(ask, films, index):
+def test_query_prints_matching_passages(ask, films, index):
     words = "1\n00:00:12,000 --> 00:00:14,000\nThe captain\u2019s <i>ship</i>\n"
     (films / "b.srt").write_text(words)
     assert ask("index", films).status == 0
@@ -228,7 +210,7 @@ def test_every_command_has_help():
         assert ended.value.code == 0
 
 
-def test_as_a_person_starts_it_with_names_that_are_no_text(films, tmp_path):
+def test_status_shows_file_names_that_are_not_text(films, tmp_path):
     name = os.fsdecode(b"\xff.film")
     archive.film(films / name, ["red"])
     directory = archive.indexed(tmp_path / "index", films).directory
@@ -243,7 +225,7 @@ def test_as_a_person_starts_it_with_names_that_are_no_text(films, tmp_path):
     assert done.returncode == 1 and done.stderr.count(b"\n") == 1
 
 
-def test_times_are_written_and_read():
+def test_times_are_formatted_and_parsed():
     assert [times.format_clock(t) for t in (0, 59.9, 60, 3599, 3600, -1)] == [
         "0:00", "0:59", "1:00", "59:59", "1:00:00", "0:00",
     ]  # fmt: skip
@@ -253,7 +235,7 @@ def test_times_are_written_and_read():
             times.parse_seconds(wrong)
 
 
-def test_index_makes_an_index_and_says_what_it_did(search, films, calls):
+def test_index_creates_an_index_and_prints_counts(search, films, calls):
     done = search("index", films, "--workers=0", "--encoder=colours", "--fps=2")
     assert done.status == 0
     assert "3 indexed" in done.out and "x real time" in done.out
@@ -322,7 +304,7 @@ def test_a_root_that_cannot_be_read_is_not_moved(ask, films, index, tmp_path, mo
     assert Index.open(index).root == films
 
 
-def test_prune_keeps_what_cannot_be_looked_at(ask, films, index, monkeypatch):
+def test_prune_keeps_unreadable_videos(ask, films, index, monkeypatch):
     look, listing = os.stat, os.scandir
 
     def failing(place, **options):
@@ -462,7 +444,7 @@ def test_videos_of_two_folders_stay_distinct(ask, films, index, disk, tmp_path):
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["gone", "empty"])
-def test_a_folder_that_is_away_loses_nothing(ask, films, index, disk, tmp_path, left):
+def test_offline_folder_loses_nothing(ask, films, index, disk, tmp_path, left):
     (disk / "broken.film").write_bytes(b"broken")
     assert "1 failed" in ask("index", films).out
     before = Index.open(index).videos
@@ -473,7 +455,7 @@ def test_a_folder_that_is_away_loses_nothing(ask, films, index, disk, tmp_path, 
     done = ask("index")
     assert done.status == 0 and "2 offline" in done.out
     assert any(f"{disk} is not there" in line for line in done.errors) != left
-    assert "0 videos are offline" in ask("prune").out
+    assert "0 videos are missing" in ask("prune").out
     assert "dropped 0" in ask("prune", "--yes").out
     after = Index.open(index).videos
     about = lambda one: (one.id, one.content, one.stamp, one.state, one.reason)
@@ -491,13 +473,13 @@ def test_a_folder_that_is_away_loses_nothing(ask, films, index, disk, tmp_path, 
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_what_fails_leaves_nothing_and_touches_nothing(search, films, tmp_path, made):
+def test_failed_index_leaves_no_files(search, films, tmp_path, made):
     empty, place = tmp_path / "empty", tmp_path / "index"
     empty.mkdir()
     if made:
         place.mkdir()
     cases = [
-        ([empty], "holds no video that FFmpeg reads"),
+        ([empty], "has no video that FFmpeg can read"),
         ([films, "--fps=0"], "--fps=0"),
         ([films, "--workers=-1"], "--workers=-1"),
         ([films, "--checkpoint=nowhere"], "has no config.json"),
@@ -510,9 +492,7 @@ def test_what_fails_leaves_nothing_and_touches_nothing(search, films, tmp_path, 
 
 
 @pytest.mark.parametrize("folder", ["films", "empty"])
-def test_a_directory_of_others_is_refused_whatever_is_wrong_besides(
-    search, films, tmp_path, folder, monkeypatch
-):
+def test_directory_with_other_files_is_always_refused(search, films, tmp_path, folder, monkeypatch):
     (tmp_path / "empty").mkdir()
     project = tmp_path / "project"
     (project / "videos").mkdir(parents=True)
@@ -547,7 +527,7 @@ def test_offline_videos_are_kept_until_they_are_pruned(ask, films, index, tmp_pa
     assert refused.status == 1 and len(Index.open(index).contents()) == 2
 
 
-def test_files_and_folders_are_added_and_the_rest_is_not_looked_at(ask, films, index, calls):
+def test_add_indexes_only_the_named_files_and_folders(ask, films, index, calls):
     archive.film(films / "trips" / "d.film", ["white"] * 3)
     archive.film(films / "e.film", ["white", "red"])
     archive.film(films / "left out.film", ["green"])
@@ -569,7 +549,7 @@ def test_a_link_of_the_folder_is_a_path_of_the_folder(ask, films, index, tmp_pat
     assert "link.film" in Index.open(index).videos
 
 
-def test_what_is_removed_stays_out_until_it_is_added(ask, films, index):
+def test_removed_video_stays_out_until_added(ask, films, index):
     identity = Index.open(index).entries()[1].id
     assert ask("remove", identity, films / "a.film").status == 0
     assert (films / "a.film").exists()
@@ -599,8 +579,8 @@ def test_status_lists_what_failed_and_why(ask, films):
     assert "1 failed before" in skipped.out and not skipped.errors
 
 
-def test_verify_names_what_is_damaged_and_index_makes_it_anew(ask, films, index):
-    assert ask("verify").out == "8 parts are whole\n"
+def test_verify_names_damage_and_index_repairs_it(ask, films, index):
+    assert ask("verify").out == "8 parts are intact\n"
     archive.damage(Index.open(index), "b.film")
     done = ask("verify")
     assert done.status == 1 and "'b.film'" in done.out and "1 of 8 parts" in done.errors[0]
@@ -612,7 +592,7 @@ def test_verify_names_what_is_damaged_and_index_makes_it_anew(ask, films, index)
     assert done.status == 1 and path.name in done.out
 
 
-def test_query_prints_a_table_or_exactly_the_list_that_programs_read(ask):
+def test_query_prints_a_table_or_json(ask):
     done = ask("query", "blue", "--k=2", "--ranker=best_frame")
     lines = done.out.splitlines()
     assert lines[0].split() == ["rank", "score", "moment", "date", "file"]
@@ -653,9 +633,7 @@ def test_filters_reach_the_library(ask, index):
     assert hit.tags == ("Oma",) and hit.as_json()["tags"] == ["Oma"]
 
 
-def test_a_name_that_is_no_text_is_shown_replaced_and_addressed_by_its_id(
-    ask, films, calls, tmp_path, monkeypatch
-):
+def test_file_name_that_is_not_text_is_addressed_by_id(ask, films, calls, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     archive.film(films / os.fsdecode(b"caf\xe9") / os.fsdecode(b"\xff.film"), ["yellow"] * 4)
     (films / os.fsdecode(b"bad\xe9.film")).write_bytes(b"broken")
@@ -686,7 +664,7 @@ def test_an_encoder_that_is_gone_is_one_line(search, films, tmp_path):
     assert done.status == 1 and "say where it is by --encoder=PATH" in done.errors[0]
 
 
-def test_serve_hands_the_library_and_who_may_ask_to_the_page(ask, calls):
+def test_serve_passes_its_options_on(ask, calls):
     assert ask("serve", "--port=0", "--open").status == 0
     access = "--token-file=t", "--allow-host=nas.local", "--allow-host=b", "--no-manage"
     assert ask("serve", "--host=0.0.0.0", *access).status == 0
@@ -714,10 +692,10 @@ def test_evaluate_reports_recalls_of_videos_and_moments(ask, tmp_path):
     assert expected.items() <= figures["best_frame"].items()
     captions.write_text('{"video": "nowhere.film", "sentence": "red"}')
     done = ask("evaluate", f"--captions={captions}")
-    assert done.status == 1 and "'nowhere.film', which the index lacks" in done.errors[0]
+    assert done.status == 1 and "'nowhere.film', which is not indexed" in done.errors[0]
 
 
-def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, index, tmp_path):
+def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
     captions = tmp_path / "captions.jsonl"
     of = {"a.film": "red", "b.film": "green", "trips/c.film": "blue", "": "yellow"}
     lines = [{"video": video, "sentence": sentence} for video, sentence in of.items()]
@@ -725,7 +703,7 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
     given = f"--captions={captions}"
     out = tmp_path / "figures.json"
     done = ask("evaluate", given, "--calibrate=10", f"--json={out}")
-    assert done.status == 1 and "3 captions do not tell what 10 % are: give 9" in done.errors[0]
+    assert done.status == 1 and "10 % needs at least 9 visual captions (got 3)" in done.errors[0]
     assert "best_frame" in done.out and json.loads(out.read_text())["captions"] == 3
     for wrong in ("-1", "100", "nan", "1e-320"):
         assert "percent" in ask("evaluate", given, f"--calibrate={wrong}").errors[0]
@@ -745,7 +723,7 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
         elsewhere.append(np.concatenate(others).max() - np.median(every @ query))
     assert levels["best_frame"].above == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
     assert levels["best_frame"].frames == len(every)
-    assert "50 % of what is absent pass (3 captions)" in ask("status").out
+    assert "calibrated for 50 % false alarms on 3 captions" in ask("status").out
     for sentence in ("red", "white", "yellow", "black"):
         (query,) = encoder.encode_texts([sentence])
         good = (every @ query).max() - np.median(every @ query) >= levels["best_frame"].above
@@ -761,26 +739,26 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
     assert ask("query", "green").errors == before
 
 
-def test_a_caption_that_is_right_for_every_video_has_no_auc_and_makes_no_level(ask, tmp_path):
+def test_caption_that_lists_every_video_prevents_calibration(ask, tmp_path):
     captions, out = tmp_path / "captions.jsonl", tmp_path / "figures.json"
     line = {"video": "a.film", "sentence": "red", "also": ["b.film", "trips/c.film"]}
     captions.write_text(json.dumps(line))
     flags = f"--captions={captions}", f"--json={out}", "--calibrate=50"
     done = ask("evaluate", *flags)
-    assert done.status == 1 and "right for every video" in done.errors[0]
+    assert done.status == 1 and "lists every video as correct" in done.errors[0]
     figures = files.parse_json(out.read_bytes(), finite=True)
     assert figures["rankers"]["best_frame"] == dict.fromkeys(
         ("R@1", "R@5", "R@10", "R@100"), 100
     ) | {"SumR": 400}
-    assert figures["levels"]["best_frame"] == {"0.05": None, "0.1": None, "0.2": None}
+    assert figures["thresholds"]["best_frame"] == {"0.05": None, "0.1": None, "0.2": None}
 
 
-def test_runs_are_told_apart_in_a_table():
+def test_runs_have_short_names_in_a_table():
     runs = ["hlformer/0", "hlformer/1", "ms_sl"]
-    shown = metrics.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
+    shown = metrics.shorten_runs(["best_frame", *(f"/runs/{run}" for run in runs)])
     assert shown == ["best_frame", *runs]
-    assert metrics.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
-    assert metrics.told_apart(["segments"]) == ["segments"]
+    assert metrics.shorten_runs(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
+    assert metrics.shorten_runs(["segments"]) == ["segments"]
 
 
 def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
@@ -792,10 +770,10 @@ def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
     assert calls.cuts[1][1] == files.Replace.ANY
     done = ask("cut", "a.film", *flags, "--copy")
     assert done.out == f"{out}\n" and len(calls.cuts) == 3
-    assert done.errors == ["from 2.500 s on, 1.500 s earlier than asked, to 9.750 s"]
+    assert done.errors == ["from 2.500 s, 1.500 s before the start, to 9.750 s"]
 
 
-def test_what_a_query_exports_is_cut_all_at_once(ask, films, calls, tmp_path):
+def test_exported_table_is_cut_at_once(ask, films, calls, tmp_path):
     table, folder = tmp_path / "hits.csv", tmp_path / "clips"
     flags = "red", "--signals=visual", f"--export={table}", "--k=2"
     done = ask("query", *flags)
@@ -819,7 +797,7 @@ def test_what_a_query_exports_is_cut_all_at_once(ask, films, calls, tmp_path):
     assert done.status == 1 and "is a video of the index" in done.errors[0]
 
 
-def test_cut_goes_on_after_a_clip_that_cannot_be_made(ask, films, calls, monkeypatch, tmp_path):
+def test_cut_continues_after_a_failed_clip(ask, films, calls, monkeypatch, tmp_path):
     table, folder = tmp_path / "hits.csv", tmp_path / "clips"
     assert ask("query", "red", "--signals=visual", f"--export={table}", "--k=2").status == 0
     head, *rows = table.read_text(encoding="utf-8-sig").splitlines()
@@ -845,7 +823,7 @@ def test_cut_goes_on_after_a_clip_that_cannot_be_made(ask, films, calls, monkeyp
     )
 
 
-def test_clips_of_two_videos_or_parts_never_have_one_name():
+def test_clip_names_are_unique():
     long = "x" * 250
     names = ["a.mp4", "b/a.mp4", "b_a.mp4", "b%2Fa.mp4", "b/a.mkv", f"{long}.mp4", f"b/{long}.mp4"]
     parts = [(3, 5), (3.0001, 5), (1234567.1, 1234567.2), (1234567.1, 1234567.3)]
@@ -912,10 +890,10 @@ def test_the_commands_upload_and_ask(tmp_path, monkeypatch, capsys, address):
 
 
 @pytest.mark.parametrize(
-    ("flags", "parts", "seed"), [([], 2, 0), (["--seed=3", "--training"], 3, 3)]
+    ("flags", "parts", "seed"), [([], 1, 0), (["--seed=3", "--training"], 2, 3)]
 )
-def test_the_parts_of_a_demo_have_one_seed(search, monkeypatch, tmp_path, flags, parts, seed):
-    made, names = [], ["make", "make_kinds", "render_training"]
+def test_demo_parts_have_the_same_seed(search, monkeypatch, tmp_path, flags, parts, seed):
+    made, names = [], ["make", "render_training"]
     note = lambda name: lambda out, seed, report: made.append((name, out, seed))
     module = SimpleNamespace(**{name: note(name) for name in names})
     monkeypatch.setitem(sys.modules, "hlformer_jax.search.demo", module)

@@ -76,11 +76,11 @@ def test_where_indexing_fails_nothing_is_served(launch):
     ("flags", "complaint"),
     [
         ([], "usage: bash launch/search.sh FOLDER"),
-        (["nowhere"], "nowhere is no folder"),
-        (["my", "films"], "quote a name with spaces"),
+        (["nowhere"], "nowhere is not a folder"),
+        (["my", "films"], "quote names with spaces"),
         (["my films", "--fsp=2"], "unknown flag --fsp=2"),
-        (["--demo", "my films"], "--demo makes its own videos"),
-        (["--demo", "--fps=2"], "--demo makes its own videos"),
+        (["--demo", "my films"], "--demo takes no folder"),
+        (["--demo", "--fps=2"], "--demo takes no folder"),
     ],
 )
 def test_wrong_flags_are_one_line_before_anything_is_installed(launch, flags, complaint):
@@ -90,7 +90,7 @@ def test_wrong_flags_are_one_line_before_anything_is_installed(launch, flags, co
 
 
 @pytest.mark.parametrize("script", ["local", "search", "sweep", "slurm", "slurm_sweep", "test"])
-def test_every_script_says_what_it_does_without_installing_anything(tmp_path, script):
+def test_every_script_has_help_without_installing(tmp_path, script):
     shutil.copytree(processes.ROOT / "launch", tmp_path / "launch")
     place = tmp_path / "launch" / f"{script}.sh"
     for flag in ("--help", "-h"):

@@ -1,12 +1,12 @@
 """The demo: its stories, what is drawn of them, what is made in which directory, and the search."""
 
-import dataclasses
 import hashlib
 import itertools
 import json
 import os
 import shutil
 
+import kinds
 import numpy as np
 import page_library
 import pytest
@@ -14,11 +14,10 @@ import pytest
 from hlformer_jax import files, search, video
 from hlformer_jax.retrieval.moments import intersection_over_union
 from hlformer_jax.search import demo
-from hlformer_jax.search.demo import drawing, kinds, making, scenes
+from hlformer_jax.search.demo import drawing, making, scenes
 from hlformer_jax.search.demo.scenes import Scene, Thing
 from hlformer_jax.search.evaluate import captions, metrics, threshold
 from hlformer_jax.search.evaluate.metrics import evaluate
-from hlformer_jax.video import subtitles
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 GREY = np.full((drawing.HEIGHT, drawing.WIDTH, 3), 60, np.uint8)
@@ -31,7 +30,7 @@ def silent(line):
 # ---- stories
 
 
-def test_scenes_fill_each_video_without_gaps_and_some_have_no_sentence():
+def test_scenes_fill_each_video_without_gaps():
     told = scenes.stories(0, 40)
     for story in told:
         assert story.scenes[0].start == 0 and 20 <= story.duration <= 40
@@ -47,7 +46,7 @@ def test_scenes_fill_each_video_without_gaps_and_some_have_no_sentence():
             scenes.stories(0, count)
 
 
-def test_no_sentence_is_true_of_two_scenes_and_a_search_has_to_tell_every_attribute():
+def test_captions_are_unique_and_share_every_attribute():
     every = [scene for story in scenes.stories(0, 40) for scene in story.scenes]
     events = [(scene.action, frozenset(scene.things)) for scene in every if scene.sentence]
     assert len(set(events)) == len(events) > 100
@@ -61,7 +60,7 @@ def test_no_sentence_is_true_of_two_scenes_and_a_search_has_to_tell_every_attrib
     assert sum(holds(pair) for pair in pairs) / len(pairs) > 2
 
 
-def test_sentences_say_who_does_what_and_training_has_all_their_words():
+def test_training_sentences_have_all_words_of_captions():
     red, blue = Thing("red", "circle"), Thing("blue", "star")
     assert scenes.sentences("left", (red,))[0] == "a red circle moves to the left"
     assert scenes.sentences("meets", (red, blue))[0] == "a red circle meets a blue star"
@@ -71,86 +70,10 @@ def test_sentences_say_who_does_what_and_training_has_all_their_words():
     assert words(filter(None, told)) <= words(said for _, said in scenes.training_moments(5, 500))
 
 
-def test_the_demo_s_videos_are_those_of_the_tables_in_the_manual():
+def test_demo_videos_are_those_measured_in_the_docs():
     text = making.captions(scenes.stories(0, 24))
     digest = "1724d666c45c2ada486d6994bd9b70fcdf19c33309742704de3da72550be7eac"
     assert hashlib.sha256(text.encode()).hexdigest() == digest
-
-
-# ---- queries of several kinds
-
-
-def of_kind(asked, kind):
-    return [one for one in asked if one["kind"] == kind]
-
-
-def shown(story):
-    """The sentences of a video's scenes with their times, both orders of what meets."""
-    for scene in kinds._scenes_of(story):
-        for things in itertools.permutations(scene.things):
-            yield scenes.sentences(scene.action, things)[0], scene.start, scene.end
-
-
-def test_every_query_of_a_kind_is_true_of_its_video_and_absent_ones_of_none():
-    told, said, asked = kinds.kinds(0)
-    assert kinds.kinds(0) == (told, said, asked) != kinds.kinds(1)
-    videos = {story.name: story for story in told}
-    every = [(sentence, name) for name in videos for sentence, *_ in shown(videos[name])]
-    holders = lambda text: {name for sentence, name in every if sentence == text}
-    for kind in ("seen", "seen and said", "copied", "A but not B"):
-        for one in of_kind(asked, kind):
-            times = one["sentence"], one["start"], one["end"]
-            assert times in list(shown(videos[one["video"]]))
-            assert holders(one["sentence"]) == {one["video"], *one.get("also", [])}
-            assert (kind != "copied") or len(one["also"]) == 1
-    for one in of_kind(asked, "A then B"):
-        first, second = (list(shown(videos[one["video"]])), one["then"][0])
-        begins = {text: (start, end) for text, start, end in first}
-        assert begins[one["sentence"]][1] == begins[second][0] < one["end"]
-        # The other video of the pair has both, the second first.
-        (other,) = holders(one["sentence"]) & holders(second) - {one["video"]}
-        swapped = {text: start for text, start, _ in shown(videos[other])}
-        assert swapped[second] < swapped[one["sentence"]]
-    for kind in ("absent combination", "absent colour or shape"):
-        lines = of_kind(asked, kind)
-        assert len(lines) > 50 and not any(one["video"] for one in lines)
-        assert not any(holders(one["sentence"]) for one in lines)
-        new = [kinds.UNSEEN.colour in one["sentence"] or kinds.UNSEEN.shape in one["sentence"]
-               for one in lines]  # fmt: skip
-        assert all(new) if kind == "absent colour or shape" else not any(new)
-    assert not any(word in sentence for sentence, _ in every for word in ("purple", "star"))
-    words = " ".join(text for cues in said.values() for *_, text in cues)
-    assert all(line in words for line, _ in kinds.TOLD)
-    assert not any(line in words for line in kinds.NEVER_SAID)
-    for one in of_kind(asked, "said"):
-        (text,) = [text for start, end, text in said[one["video"]] if start == one["start"]]
-        assert (text, one["sentence"]) in kinds.TOLD and one["said"]
-
-
-def test_near_duplicates_are_other_bytes_of_nearly_the_same_pictures(tmp_path):
-    told, *_ = kinds.kinds(0)
-    originals = {story.scenes: story for story in told if not story.change}
-    changes = {story.change: story for story in told if story.change}
-    assert len(changes) == 3
-    for copy in changes.values():
-        pictures = []
-        for story in (originals[copy.scenes], copy):
-            story = dataclasses.replace(story, scenes=story.scenes[:2])
-            drawing.write_video(story, tmp_path / story.name)
-            pictures.append([frame.image for frame in video.sample(tmp_path / story.name, 1)])
-        files_of = [(tmp_path / one.name).read_bytes() for one in (originals[copy.scenes], copy)]
-        assert files_of[0] != files_of[1]
-        small = lambda image: np.asarray(image, float)[4::8, 4::8].ravel()
-        for one, other in zip(*pictures, strict=True):
-            assert not np.array_equal(one, other)
-            assert np.corrcoef(small(one), small(other))[0, 1] > 0.7
-
-
-def test_subtitles_are_read_as_they_were_told(tmp_path):
-    cues = [(0.0, 1.5, "now"), (61.25, 62.5, "next a red circle grows")]
-    path = tmp_path / "a.srt"
-    path.write_text(kinds.subtitles(cues))
-    assert list(subtitles.read_file(path)) == cues
 
 
 # ---- drawing
@@ -169,7 +92,7 @@ def seen(action, time, colour="red", shape="circle"):
 @pytest.mark.parametrize(
     ("action", "axis", "sign"), [("left", 1, -1), ("right", 1, 1), ("up", 0, -1), ("down", 0, 1)]
 )
-def test_a_shape_moves_where_the_sentence_says_and_each_frame_shows_its_trail(action, axis, sign):
+def test_moving_shape_leaves_a_trail_behind_it(action, axis, sign):
     centres = [np.mean(seen(action, time)[axis]) for time in (2, 3, 4, 5, 5.9)]
     assert (sign * np.diff(centres) > 5).all()
     picture = drawing.draw(Scene(2, 6, action, (Thing("red", "square"),)), 4, GREY)
@@ -207,7 +130,7 @@ def test_shapes_and_backgrounds_can_be_told_apart():
     assert one.max() < 130
 
 
-def test_a_written_video_shows_each_scene_at_its_time(tmp_path):
+def test_rendered_video_shows_each_scene_in_time(tmp_path):
     told = (
         Scene(0, 3, "grows", (Thing("red", "circle"),)),
         Scene(3, 6),
@@ -222,7 +145,7 @@ def test_a_written_video_shows_each_scene_at_its_time(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["a.mp4"]
 
 
-def test_frames_for_training_are_of_their_seed_and_of_their_sentences():
+def test_training_frames_show_their_sentences():
     images, said = drawing.frames_for_training(7, 60, 32)
     assert images.shape == (60, 32, 32, 3) and images.dtype == np.uint8 and len(said) == 60
     again, same = drawing.frames_for_training(7, 60, 32)
@@ -247,11 +170,11 @@ def calls(monkeypatch):
         noted.append("train")
 
     monkeypatch.setattr(making, "_train", train)
-    monkeypatch.setattr(making, "_index", lambda out, report, encoder: noted.append("index"))
+    monkeypatch.setattr(making, "index_videos", lambda out, report, encoder: noted.append("index"))
     return noted
 
 
-def test_videos_and_captions_agree_and_a_second_call_renders_nothing(tmp_path, calls):
+def test_second_call_renders_only_missing_videos(tmp_path, calls):
     out, told = tmp_path / "demo", []
     demo.make(out, 1, told.append, videos=2)
     paths = video.find(out / "videos")
@@ -272,16 +195,16 @@ def test_videos_and_captions_agree_and_a_second_call_renders_nothing(tmp_path, c
     assert calls == ["train", "index", "index"]
 
 
-def test_another_seed_is_refused_and_replaces_nothing(tmp_path, calls, monkeypatch):
-    monkeypatch.setattr(making, "_render", lambda told, folder, report: None)
+def test_another_seed_is_refused(tmp_path, calls, monkeypatch):
+    monkeypatch.setattr(making, "render", lambda told, folder, report: None)
     demo.make(tmp_path / "demo", 1, silent)
-    with pytest.raises(demo.DemoError, match="--seed=1"):
+    with pytest.raises(demo.DemoError, match="seed 1"):
         demo.make(tmp_path / "demo", 2, silent)
     assert calls == ["train", "index"]
 
 
 @pytest.mark.parametrize("note", [None, "", "{}", '{"seed": 0, "videos": 24}', "[" * 100_000])
-def test_a_directory_with_other_things_is_left_alone(tmp_path, calls, note):
+def test_directory_with_other_files_is_left_alone(tmp_path, calls, note):
     contents = lambda: {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "holiday.mp4").write_bytes(b"x")
@@ -293,7 +216,7 @@ def test_a_directory_with_other_things_is_left_alone(tmp_path, calls, note):
     assert contents() == before and not calls
 
 
-def test_what_others_put_into_a_demo_stays(tmp_path, calls):
+def test_files_of_others_in_a_demo_stay(tmp_path, calls):
     out = tmp_path / "demo"
     demo.make(out, 1, silent, videos=2)
     theirs = out / "videos" / "holiday.mp4", out / "videos" / "noon" / "02.mp4", out / "notes.txt"
@@ -309,7 +232,7 @@ def test_what_others_put_into_a_demo_stays(tmp_path, calls):
     assert {path.read_text() for path in (*theirs, out / "captions.jsonl")} == {"theirs"}
 
 
-def test_videos_to_train_on_are_others_than_the_demo_s(tmp_path, calls, monkeypatch):
+def test_training_videos_differ_from_the_demo_videos(tmp_path, calls, monkeypatch):
     rendered = {}
 
     def render(told, folder, report):
@@ -318,7 +241,7 @@ def test_videos_to_train_on_are_others_than_the_demo_s(tmp_path, calls, monkeypa
             (folder / story.name).touch()
         rendered[folder.relative_to(tmp_path).as_posix()] = told
 
-    monkeypatch.setattr(making, "_render", render)
+    monkeypatch.setattr(making, "render", render)
     out = tmp_path / "demo"
     demo.make(out, 1, silent)
     demo.render_training(out, 1, silent)
@@ -347,7 +270,7 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_sentences_find_their_video_and_their_moment(made):
+def test_captions_find_their_video_and_moment(made):
     asked = captions.read(made / "captions.jsonl")
     videos = {path.relative_to(made / "videos").as_posix() for path in made.rglob("*.mp4")}
     assert {caption.video for caption in asked} <= videos
@@ -357,31 +280,32 @@ def test_sentences_find_their_video_and_their_moment(made):
 
 
 @pytest.mark.slow
-def test_kinds_are_found_as_they_can_be_and_a_calibrated_level_keeps_its_rate(made):
-    demo.make_kinds(made, report=silent)
+def test_each_kind_is_found_and_threshold_keeps_its_rate(made):
+    kinds.make(made / "kinds", made / "encoder", report=silent)
     asked = captions.read(made / "kinds" / "captions.jsonl")
     library = search.open(made / "kinds" / "index")
     done = {library.ranker_name: evaluate(library, asked)}
     separations = {name: apart for name, (_, apart) in done.items()}
     threshold.calibrate(library._index, separations, 10.0)
     figures = metrics.report(library, done, asked)
-    kinds = {kind: of["sight"] for kind, of in figures["kinds"].items()}
-    assert kinds["seen"]["R@1"] > 25 and kinds["copied"]["R@5"] > 80  # chance is 3 and 30
-    assert kinds["A then B"]["R@1"] > 75  # without the order, half
-    assert kinds["said"]["R@1"] < 25 and figures["kinds"]["said"]["words"]["R@1"] > 75
-    # A tenth of 60 and of 54 is promised, with three deviations.
-    assert kinds["absent combination"]["good"] < 22
-    assert kinds["absent colour or shape"]["good"] < 23 < figures["rankers"]["best_frame"]["AUC"]
+    by_kind = {kind: signals["visual"] for kind, signals in figures["kinds"].items()}
+    assert by_kind["visual"]["R@1"] > 25 and by_kind["copied"]["R@5"] > 80  # chance is 3 and 30
+    assert by_kind["A then B"]["R@1"] > 75  # without the order, half
+    assert by_kind["spoken"]["R@1"] < 25 and figures["kinds"]["spoken"]["transcript"]["R@1"] > 75
+    # At most a tenth of 60 and of 54 on average, plus three standard deviations.
+    assert by_kind["absent combination"]["matches"] < 22
+    assert by_kind["absent colour or shape"]["matches"] < 23
+    assert figures["rankers"]["best_frame"]["AUC"] > 23
     vectors = lambda name: library._index.read(library._index.videos[name].content).vectors.astype(
         np.float32
     )
     for one in {one.video: one for one in asked if one.kind == "copied"}.values():
-        own, copy = vectors(one.video), vectors(one.also[0])
+        own, copy = vectors(one.video), vectors(one.duplicates[0])
         assert np.median((own * copy).sum(-1)) > 0.6
 
 
 @pytest.mark.slow
-def test_a_second_time_nothing_is_made_anew(made):
+def test_second_call_changes_no_file(made):
     parts = ("videos", "encoder")
     times = lambda: {
         path: path.stat().st_mtime_ns
@@ -396,7 +320,7 @@ def test_a_second_time_nothing_is_made_anew(made):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists(CHROMIUM), reason="there is no chromium: apt-get install it")
-def test_the_page_plays_the_moment_that_was_asked_for(made, tmp_path):
+def test_page_plays_the_moment_of_the_query(made, tmp_path):
     from playwright.sync_api import expect, sync_playwright
 
     library = search.open(made / "index", ranker="best_frame")

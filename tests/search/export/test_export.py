@@ -51,8 +51,8 @@ def test_timecodes_are_those_of_opentimelineio(rate, drop):
         assert timing.number(found) == number % day
 
 
-def test_how_frames_are_counted_follows_the_rate_and_the_timecode():
-    count = lambda rate, timecode="": Timing.of(info(rate, timecode)(None))
+def test_timing_follows_rate_and_timecode():
+    count = lambda rate, timecode="": Timing.from_info(info(rate, timecode)(None))
     assert count(29.97) == (NTSC30, True, 0)
     assert count(29.87).rate == NTSC30 and count(30).rate == 30 and not count(30).drop
     assert count(23.976, "01:00:00:00") == (NTSC24, False, 86_400)
@@ -75,7 +75,7 @@ def test_how_frames_are_counted_follows_the_rate_and_the_timecode():
         (239.9, 240, False, 240),
     ],
 )  # fmt: skip
-def test_frames_are_counted_at_a_rate_that_editors_have(mean, base, is_variable, nominal):
+def test_nominal_rate_is_a_standard_rate(mean, base, is_variable, nominal):
     found = export.nominal_rate(info(mean, base=base, is_variable=is_variable)(None))
     assert found == nominal
 
@@ -99,7 +99,7 @@ def test_two_clips_of_one_phone_share_an_edl(tmp_path):
 @pytest.mark.parametrize(
     ("rate", "count"), [(120, 60), (100, 50), (240, 60), (Fraction(120_000, 1001), NTSC60)]
 )
-def test_timecode_above_60_frames_a_second_counts_every_second_one(tmp_path, rate, count):
+def test_timecode_above_60_fps_counts_every_second_frame(tmp_path, rate, count):
     export.write(tmp_path / "x.edl", "t", [hit("a.mp4", (1.99, 3.0))], info(rate))
     [event] = [line for line in (tmp_path / "x.edl").read_text().splitlines() if " AX " in line]
     start, _ = event.split()[4:6]
@@ -127,7 +127,7 @@ def test_an_edl_has_events_one_after_the_other(tmp_path):
     assert not (tmp_path / "y.edl").exists()
 
 
-def test_a_timeline_has_each_moment_with_its_source_times_and_a_marker(tmp_path):
+def test_otio_has_a_clip_and_a_marker_for_each_moment(tmp_path):
     otio = pytest.importorskip("opentimelineio")
     hits = [hit("a.mp4", (10.0, 14.0)), hit("b.mp4", (5.0, 6.0))]
     rates = {"a.mp4": info(NTSC24, "01:00:00:00"), "b.mp4": info(25)}
@@ -146,7 +146,7 @@ def test_a_timeline_has_each_moment_with_its_source_times_and_a_marker(tmp_path)
     assert second.source_range.start_time == otio.opentime.RationalTime(125, 25)
 
 
-def test_an_event_of_final_cut_has_each_video_once_with_its_moments(tmp_path):
+def test_fcpxml_has_each_video_once_with_its_moments(tmp_path):
     hits = [hit("a&b.mp4", (10.0, 14.0), (50.0, 70.0)), hit("b\x01.mp4", (5.0, 6.0))]
     rates = {"a&b.mp4": info(NTSC24, "01:00:00:00"), "b\x01.mp4": info(25)}
     out = tmp_path / "x.fcpxml"
@@ -173,7 +173,7 @@ def test_an_event_of_final_cut_has_each_video_once_with_its_moments(tmp_path):
     assert seconds(other.find("keyword"), "start") == 5
 
 
-def test_a_playlist_and_a_table_and_what_is_cut_by_it(tmp_path):
+def test_playlist_and_table_have_all_moments(tmp_path):
     never = lambda path: pytest.fail("no file is read for it")
     hits = [hit("=1+2.mp4", (1.25, 3.5))._replace(tags=("b", "c d")), hit("ü.mp4", (2.0, 4.0))]
     export.write(tmp_path / "x.m3u8", "t", hits, never)

@@ -296,7 +296,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=numbers, how=st.sampled_from(["flip", "cut", "delete", "zero"]))
     def damage_vectors(self, number, how):
-        paths = sorted(self.directory.glob("embeddings-*.*"))
+        paths = sorted(self.directory.glob("embeddings-[0-9]*.*"))
         if paths:
             damage(paths[number % len(paths)], number, how)
             self.forget()

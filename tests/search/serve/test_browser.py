@@ -106,7 +106,7 @@ def colour(page):
     return min(page_library.COLOURS, key=distance)
 
 
-def test_a_sentence_finds_the_video_and_enter_plays_it_from_the_moment(page):
+def test_enter_plays_the_first_result_from_its_moment(page):
     page.keyboard.type("a red scene")  # the field has the focus from the start
     page.keyboard.press("Enter")
     expect(page.locator("#name")).to_have_text("Küche & <b>Herd.mp4")
@@ -117,7 +117,7 @@ def test_a_sentence_finds_the_video_and_enter_plays_it_from_the_moment(page):
     assert page.locator("main b").count() == 0  # a name is text, whatever it holds
 
 
-def test_results_come_as_the_sentence_is_typed_and_not_with_every_letter(page, library):
+def test_typing_sends_fewer_queries_than_letters(page, library):
     asked = len(library.asked)
     page.locator("#q").press_sequentially("a blue scene", delay=20)
     expect(page.locator("#said")).to_have_text("3 videos for “a blue scene”")
@@ -351,7 +351,7 @@ def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page
     expect(other.locator("#said")).to_have_text("2 videos for “blue”")
 
 
-def test_the_address_with_the_token_opens_the_page_and_does_not_stay(opened, library):
+def test_token_leaves_the_address_of_the_page(opened, library):
     with page_library.running(library, token="t" * 32) as url:
         page = opened(f"{url}/?token={'t' * 32}#q=red")
         expect(page.locator("#results .open")).to_have_count(3)

@@ -97,7 +97,7 @@ def test_who_may_not_is_refused_everything_and_told_how(library, films, manage):
     assert archive.everything(films.parent) == before
 
 
-def test_another_site_a_wrong_name_and_a_missing_token_change_nothing(library):
+def test_strangers_change_nothing(library):
     app = server.app(library, manage=True, token="t" * 32)
     with TestClient(app, "http://localhost") as client:
         known = {"Authorization": f"Bearer {'t' * 32}"}
@@ -121,7 +121,7 @@ def test_another_site_a_wrong_name_and_a_missing_token_change_nothing(library):
 # What they do
 
 
-def test_the_index_is_brought_up_to_date_and_asked_without_a_restart(client, films):
+def test_updated_index_is_queried_without_restart(client, films):
     assert "new.film" not in names(client)
     archive.film(films / "new.film", ["red"] * 9)
     job = change(client, "index")
@@ -141,9 +141,9 @@ def test_a_further_folder_is_added_listed_and_removed_again(client, films, tmp_p
         "photos//bad.film: is no film: copy it again",
     ]
     first, second = client.get("/api/roots").json()["roots"]
-    assert first == {"name": "", "path": str(films), "there": True, "videos": 3, "failed": 0}
+    assert first == {"name": "", "path": str(films), "available": True, "videos": 3, "failed": 0}
     assert second == {
-        "name": "photos", "path": str(other), "there": True, "videos": 1, "failed": 1,
+        "name": "photos", "path": str(other), "available": True, "videos": 1, "failed": 1,
     }  # fmt: skip
     assert "photos//d.film" in names(client)
     before = archive.everything(other) | archive.everything(films)
@@ -165,7 +165,7 @@ def test_a_removed_video_stays_out_until_it_is_added(client, films):
     assert sorted(names(client)) == ["a.film", "trips/c.film"]
 
 
-def test_what_add_refuses_is_a_line_and_leaves_the_index_as_it_is(client, index, films, tmp_path):
+def test_refused_add_leaves_the_index_unchanged(client, index, films, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "note.txt").write_text("x")
     before = archive.everything(index.directory)
@@ -255,7 +255,7 @@ def test_a_stream_has_a_heartbeat_and_ends_when_nobody_listens(live, library, fi
         assert live.get("/api/job").json()["state"] == "running"
 
 
-def test_one_job_runs_at_a_time_and_queries_are_answered_meanwhile(live, library, films):
+def test_one_job_runs_at_a_time_beside_queries(live, library, films):
     with under_way(live, library, films):
         for address in ("index", f"add?path={films}"):
             refused = live.post(f"/api/{address}")
@@ -264,7 +264,7 @@ def test_one_job_runs_at_a_time_and_queries_are_answered_meanwhile(live, library
     assert ended(live)["state"] == "done"
 
 
-def test_a_job_that_is_stopped_keeps_what_is_whole_and_the_next_goes_on(live, library, films):
+def test_stopped_job_keeps_complete_videos(live, library, films):
     with under_way(live, library, films):
         assert live.post("/api/stop").json()["state"] == "stopping"
     job = ended(live)
@@ -293,21 +293,24 @@ def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
         assert "hanging.film" not in index.videos
 
 
-def test_another_process_that_writes_is_said_in_a_line(client, library):
+def test_job_beside_another_writer_fails_with_one_line(client, library):
     with files.lock(library.directory):
         job = change(client, "index")
     assert job["state"] == "failed" and "another process is writing" in job["line"]
     assert change(client, "index")["state"] == "done"
 
 
-def test_a_job_that_fails_for_no_reason_of_a_user_is_a_line_too(client, library, monkeypatch):
-    monkeypatch.setattr(library.encoder, "images", None)
+def test_unexpected_failure_of_a_job_is_one_line(client, library, monkeypatch):
+    def fail(pixels):
+        raise TypeError
+
+    monkeypatch.setattr(library.encoder, "encode_images", fail)
     archive.film(library.directory.parent / "films" / "new.film", ["red"] * 3)
     job = change(client, "index")
     assert job["state"] == "failed" and "TypeError" in job["line"]
 
 
-def test_a_server_that_ends_stops_its_job(library, films, monkeypatch):
+def test_server_stops_its_job_when_it_ends(library, films, monkeypatch):
     real = jobs.Jobs.stop
     opened = lambda self: (real(self), library.encoder.gate.set())[0]
     monkeypatch.setattr(jobs.Jobs, "stop", opened)

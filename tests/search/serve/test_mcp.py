@@ -56,9 +56,7 @@ def test_an_agent_finds_a_moment_and_sees_its_frame(library):
     assert red > 150 and green < 90
 
 
-def test_a_clip_is_written_into_the_folder_under_its_own_name_and_replaces_nothing(
-    library, tmp_path
-):
+def test_clip_has_a_generated_name_and_replaces_nothing(library, tmp_path):
     clips = tmp_path / "clips"
     asked = "cut", {"id": library.id("boat"), "start": 2, "end": 4, "margin": 1}
     names, (made, again) = call(agents.server(library, clips), asked, asked)
@@ -106,11 +104,11 @@ def test_an_agent_is_told_of_no_option_of_a_command(line):
 
 
 def test_clips_are_not_written_into_an_index(library, index):
-    with pytest.raises(OutputError, match="lies in the index"):
+    with pytest.raises(OutputError, match="is inside the index"):
         agents.server(library, index.directory / "clips")
 
 
-def test_what_is_wrong_is_a_line_and_no_file_is_opened_but_what_was_indexed(rendered, tmp_path):
+def test_agent_errors_are_lines_and_open_no_other_file(rendered, tmp_path):
     folder = tmp_path / "films"
     folder.mkdir()
     for video in page_library.VIDEOS:
@@ -135,11 +133,11 @@ def test_what_is_wrong_is_a_line_and_no_file_is_opened_but_what_was_indexed(rend
     lines = [error(result) for result in results]
     assert not any(str(tmp_path) in line or "secret" in line for line in lines)
     assert "link out of the indexed folder" in lines[0] and "has changed" in lines[1]
-    assert lines[11].endswith("end: 3 s is not after the start, 3 s")
+    assert lines[11].endswith("end: 3 s is not after start, 3 s")
     assert not clips.exists() or not list(clips.iterdir())
 
 
-def test_a_line_that_is_no_message_is_answered_and_a_surrogate_replaced():
+def test_malformed_message_gets_an_error():
     lines = [
         b"not JSON\n", b"\n", b"[1]\n", b'{"a": "\\ud800\\u00e9"}\n', b'{"b": "\\ud83d\\ude00"}\n',
         b'{"c": "\xff"}\n',

@@ -73,7 +73,7 @@ def test_a_picture_is_asked_for_by_its_video_and_second(client, library):
     assert client.get("/api/query").status_code == 400
 
 
-def test_a_picture_that_is_sent_is_asked_for_and_a_huge_one_refused(client, monkeypatch):
+def test_sent_picture_is_searched_and_a_huge_one_refused(client, monkeypatch):
     picture = io.BytesIO()
     Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(picture, "png")
     content = picture.getvalue()
@@ -160,9 +160,7 @@ def test_no_path_leads_to_a_file(client, path):
     assert b'{"error":"' in body and b"root:" not in body and b"\\n" not in body
 
 
-def test_a_thumbnail_shows_the_second_that_is_asked_for_and_is_made_once(
-    client, library, monkeypatch
-):
+def test_thumbnail_shows_its_second_and_is_cached(client, library, monkeypatch):
     made, draw = [], server.video.thumbnail
     count = lambda path, at, width: made.append(at) or draw(path, at, width)
     monkeypatch.setattr(server.video, "thumbnail", count)
@@ -174,7 +172,7 @@ def test_a_thumbnail_shows_the_second_that_is_asked_for_and_is_made_once(
     assert picture.size == (64, 36) and red > 150 and green < 90
 
 
-def test_a_cut_is_a_download_with_a_name_and_leaves_nothing_behind(library, tmp_path, monkeypatch):
+def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypatch):
     clips, clip = tmp_path / "clips", tmp_path / "clip.mp4"
     clips.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(clips))
@@ -203,7 +201,7 @@ def test_a_cut_is_a_download_with_a_name_and_leaves_nothing_behind(library, tmp_
     assert left == [] and list(clips.iterdir()) == []
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_its_files_are_installed():
+def test_page_loads_nothing_from_other_servers():
     names = {name for name, _ in server.STATIC_FILES.values()}
     for name in names:
         text = (server.STATIC / name).read_text()
@@ -213,7 +211,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_its_files_are_installed():
     assert {path.name for path in server.STATIC.iterdir()} == names
 
 
-def test_a_busy_server_answers_others_and_refuses_more_than_it_can_queue(library):
+def test_busy_server_refuses_more_than_its_queue_holds(library):
     video = library.id("garden")
     limits = httpx.Limits(max_connections=40)
     with (
@@ -308,7 +306,7 @@ def test_beyond_this_machine_a_token_is_made_and_printed(served, host):
 
 def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
     told, url, client = served(host="0.0.0.0", no_token=True)
-    assert "token=" not in url and "no token" in told[1]
+    assert "token=" not in url and "without a token" in told[1]
     assert client.get("/api/folders").status_code == 200
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
@@ -371,7 +369,7 @@ def test_what_is_no_token_or_name_is_one_line(served, tmp_path):
         assert "\n" not in str(error.value) and "--" in str(error.value)
 
 
-def test_serve_says_where_it_is_answers_there_and_ends_with_ctrl_c():
+def test_serve_prints_its_address_and_ends_with_ctrl_c():
     program = (
         "import signal, types\n"
         # Ours may have been started in the background, where it is ignored.

@@ -64,7 +64,7 @@ async function showRoots() {
     ({ roots } = await (await get("api/roots")).json());
   } catch (error) { $("job-error").textContent = error.message; $("job-error").hidden = false; return; }
   $("roots").replaceChildren(...roots.map((root) => {
-    const counts = [many(root.videos, "video"), root.failed && `${root.failed} failed`, !root.there && "not there now"];
+    const counts = [many(root.videos, "video"), root.failed && `${root.failed} failed`, !root.available && "not available"];
     const row = make("li", {}, make("span", {}, make("strong", {}, root.path), ` ${counts.filter(Boolean).join(" · ")}`));
     if (root.name) {
       row.append(make("button", { type: "button", class: "button change", "aria-label": `Remove ${root.path}`,
@@ -103,7 +103,7 @@ function showJob(next) {
   $("job-more").textContent = !going ? "" : [
     next.video && `${next.video} ${clock(next.position)} of ${clock(next.duration)}`,
     next.speed && `${next.speed.toFixed(1)}× real time`,
-    next.left && `about ${long(next.left)} left`,
+    next.seconds_left && `about ${long(next.seconds_left)} left`,
     next.failed && `${next.failed} failed`].filter(Boolean).join(" · ");
   $("job-notes").replaceChildren(...(next.notes ?? []).map((line) => make("li", {}, line)));
   $("manage").textContent = going ? `Manage · ${total ? `${done}/${total}` : "…"}` : "Manage";

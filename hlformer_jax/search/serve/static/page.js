@@ -218,7 +218,7 @@ function chip(index, m, label) {
     onclick: (event) => { event.stopPropagation(); choose(index, { m, play: true }); },
   }, span(m));
 }
-function alike(file) {    // asks for what resembles a picture; none leaves it out
+function alike(file) {    // searches by a picture, or without one
   picture = file;
   $("like").value = $("file").value = "";
   ask(0);
@@ -270,7 +270,7 @@ function card(hit, index) {
     make("div", { class: "thumb" }, image, make("span", {}, clock(hit.duration))),
     make("div", {}, open, row, make("canvas", { "aria-hidden": "true" })),
     make("div", {}),
-    ...(hit.passages?.length ? [make("button", { type: "button", class: "said", title: "Play what is said",
+    ...(hit.passages?.length ? [make("button", { type: "button", class: "said", title: "Play this passage",
       onclick: (event) => { event.stopPropagation(); choose(index, { at: hit.passages[0].start, play: true }); } },
       `${clock(hit.passages[0].start)} “${hit.passages[0].text}”`)] : []),
     make("div", { class: "chips" }, star(hit, name), ...hit.moments.slice(0, 3).map((m) => chip(index, m, name)),
