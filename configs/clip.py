@@ -3,9 +3,9 @@
     python -m hlformer_jax.main --config=configs/clip.py:hlformer-tvr --workdir=DIR \
         --config.data.manual_dir=PATH
 
-Behind the colon stand the model (hlformer, the default, gmmformer_v2, gmmformer, ms_sl,
-clip4clip_meanp or clip4clip_seqtransf) and the data; with -debug behind it, or with debug alone, it
-is a variant that runs in seconds. PATH holds folders of these layouts (docs/data.md):
+The model and the data stand behind the colon. Models: hlformer (the default), gmmformer_v2,
+gmmformer, ms_sl, clip4clip_meanp, clip4clip_seqtransf. `-debug` behind them, or `debug` alone, is a
+variant that runs in seconds. PATH holds folders of these layouts (docs/data.md):
 
 | data | features | layout |
 | --- | --- | --- |
@@ -13,12 +13,11 @@ is a variant that runs in seconds. PATH holds folders of these layouts (docs/dat
 | tvr_b32, anet_b32 | CLIP ViT-B/32, a vector a sentence | DL-DKD's |
 | qv, qv_clips | SlowFast and CLIP ViT-B/32, QVHighlights | Moment-DETR's |
 
-QVHighlights is regrouped by video (`qv`, as MSC reports it) or has single clips (`qv_clips`). Of
-`tvr_b32` UEM's texts are `--config.data.feature=clip_B32_ours`, and `clip_B32_ours_word` with
-`--config.data.max_words=77`. Features that this package's own encoders made are another source of
-these settings: `configs/own.py:DIR,hlformer,tvr`. A model keeps its blocks and the losses that are
-its own. Published
-SumR, by MSC's paper (HLFormer's is not known):
+QVHighlights is regrouped by video (`qv`, as MSC reports it) or has single clips (`qv_clips`). For
+`tvr_b32`, UEM's texts are `--config.data.feature=clip_B32_ours`, and `clip_B32_ours_word` with
+`--config.data.max_words=77`. `configs/own.py:DIR,hlformer,tvr` has these settings on features that
+this package's own encoders made. A model keeps its blocks and its own losses. SumR published in
+MSC's paper (no value for HLFormer is known):
 
 | | ActivityNet Captions | TVR | Charades-STA | QVHighlights, regrouped |
 | --- | --- | --- | --- | --- |
@@ -27,11 +26,12 @@ SumR, by MSC's paper (HLFormer's is not known):
 | MS-SL | 186.7 | 251.0 | 96.0 | 222.5 |
 | zero-shot CLIP | 172.9 | 167.2 | 73.1 | |
 
-CLIP4Clip (Luo et al. 2021) trains CLIP itself; here its features stay, and linear maps of them, and
-seqTransf's transformer, are trained at its rate of new layers. QVHighlights has no texts for it.
+CLIP4Clip (Luo et al. 2021) trains CLIP itself. Here its features stay fixed; linear maps of them,
+and seqTransf's transformer, are trained at CLIP4Clip's rate of new layers. QVHighlights has no
+texts for it.
 
-MSC pools every video to 128 frames, repeating those of a short one, and merges these to clips by
-their likeness; here frames and clips are made as of all other features. On CLIP ViT-B/32 the
+MSC pools every video to 128 frames, repeating the frames of a short one, and merges these to clips
+by similarity; here frames and clips are made as for all other features. On CLIP ViT-B/32 the
 hyper-parameters are those of the same data set, and nothing is published.
 """
 
@@ -43,6 +43,7 @@ from hlformer_jax.config import load, of_model, on_data_set, parts_of, variant
 
 MODELS = ("hlformer", "gmmformer_v2", "gmmformer", "ms_sl")
 VECTORS = ("clip4clip_meanp", "clip4clip_seqtransf")
+"""Models with one vector a video."""
 
 L14 = {"feature": "clip_L14", "visual_dim": 768, "text_dim": 768, "max_words": 77}
 B32 = {"feature": "clip_B32", "visual_dim": 512, "text_dim": 512, "max_words": 1}
@@ -58,56 +59,50 @@ DATA = {
     "qv_clips": QV | {"collection": "qvhighlights"},
 }
 
-# Of all models; learning rate, dropouts, margin, temperature, margin of the diversity, weight of
-# the clips' contrastive term.
-SETTINGS = {
-    "tvr": (3e-4, 0.2, 0.1, 0.09, 0.15, 0.05),
-    "anet": (2.5e-4, 0.31, 0.2, 0.6, 0.2, 0.02),
-    "charades": (2e-4, 0.25, 0.2, 0.6, 0.2, 0.02),
-    "qv": (2.5e-4, 0.31, 0.2, 0.6, 0.2, 0.02),
-}
-
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the configuration of a model and a data set; "debug" runs in seconds."""
-    known = [f"{model}-{data}" for model in MODELS for data in DATA]
-    known += [f"{model}-{data}" for model in VECTORS for data in DATA if DATA[data] in (L14, B32)]
-    both, size = parts_of(name, tuple(known))
-    model, data = both.split("-")
+    """Return the configuration of a model and its data; "-debug" is a variant for seconds."""
+    names = [f"{model}-{data}" for model in MODELS for data in DATA]
+    names += [f"{model}-{data}" for model in VECTORS for data in DATA if DATA[data] in (L14, B32)]
+    choice, size = parts_of(name, tuple(names))
+    model, data = choice.split("-")
+    config = _start(model, data)
+    config.seed = 9527
+    config.data.update(DATA[data])
+
+    # MSC's hyper-parameters, the same for every model. QVHighlights has ActivityNet's.
     data_set = data.split("_")[0]
-    start = "anet" if data_set == "qv" else data_set
-    here = Path(__file__).parent
-    if model == "hlformer":
-        config = load(here / f"{start}.py")
-    elif model in VECTORS:
-        config = on_data_set(of_model(model), start)
-    else:
-        config = load(here / f"{model}.py", start)
-    rate, dropout, margin, temperature, diversity_margin, clip_nce = SETTINGS[data_set]
-    config.update(
-        {
-            "seed": 9527,
-            "data": DATA[data],
-            "model": {
-                "input_dropout": dropout,
-                "dropout": dropout,
-                "temperature": temperature,
-                "clip_weight": 0.4,
-                "frame_weight": 0.6,
-            },
-            "loss": {
-                "margin": margin,
-                "diversity_margin": diversity_margin,
-                "clip_nce": clip_nce,
-                "frame_nce": 0.04,
-                "hard_negative_epoch": 20,
-            },
-            "optim": {"learning_rate": rate},
-            "train": {"baseline": True},
-        }
-    )
+    is_tvr = data_set == "tvr"
+    rates = {"tvr": 3e-4, "anet": 2.5e-4, "charades": 2e-4, "qv": 2.5e-4}
+    dropouts = {"tvr": 0.2, "anet": 0.31, "charades": 0.25, "qv": 0.31}
+    config.optim.learning_rate = rates[data_set]
+    config.model.input_dropout = dropouts[data_set]
+    config.model.dropout = dropouts[data_set]
+    config.model.temperature = 0.09 if is_tvr else 0.6
+    config.model.clip_weight = 0.4
+    config.model.frame_weight = 0.6
+    config.loss.margin = 0.1 if is_tvr else 0.2
+    config.loss.diversity_margin = 0.15 if is_tvr else 0.2
+    config.loss.clip_nce = 0.05 if is_tvr else 0.02
+    config.loss.frame_nce = 0.04
+    config.loss.hard_negative_epoch = 20
+    config.train.baseline = True
+
     if model in VECTORS:
         config.model.hidden_size = DATA[data]["text_dim"]
         config.loss.frame_nce = 0.5  # the mean of both directions
         config.optim.learning_rate = 1e-4
     return variant(config, size)
+
+
+def _start(model: str, data: str) -> ConfigDict:
+    """Return the model's own blocks and losses on the data set; QVHighlights has ActivityNet's."""
+    data_set = data.split("_")[0]
+    if data_set == "qv":
+        data_set = "anet"
+    folder = Path(__file__).parent
+    if model == "hlformer":
+        return load(folder / f"{data_set}.py")
+    if model in VECTORS:
+        return on_data_set(of_model(model), data_set)
+    return load(folder / f"{model}.py", data_set)

@@ -3,9 +3,9 @@
     python -m hlformer_jax.main --config=configs/gmmformer.py:tvr --workdir=DIR \
         --config.data.manual_dir=PATH
 
-The data set stands behind the colon: anet (the default), tvr or charades; with -debug behind it, or
-with debug alone, it is a variant that runs in seconds. PATH holds `activitynet/`, `tvr/` or
-`charades/` as released. Published:
+The data set stands behind the colon: anet (the default), tvr or charades. `-debug` behind it, or
+`debug` alone, is a variant that runs in seconds. PATH holds `activitynet/`, `tvr/` or `charades/`
+as released. Published:
 
 | | R@1 | R@5 | R@10 | R@100 | SumR |
 | --- | --- | --- | --- | --- | --- |
@@ -18,34 +18,65 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.config import of_model, on_data_set, parts_of, variant
 
-SETTINGS = {
-    "anet": {"model": {"input_dropout": 0.2, "dropout": 0.2}},
-    "tvr": {
-        "model": {"input_dropout": 0.2, "dropout": 0.2},
-        "loss": {
-            "margin": 0.1,
-            "diversity_margin": 0.15,
-            "clip_nce": 0.05,
-            "query_diversity": 0.001,
-            "hard_negative_epoch": 30,
-        },
-        "optim": {"learning_rate": 3e-4},
-    },
-    "charades": {
-        "model": {"input_dropout": 0.15, "dropout": 0.15},
-        "loss": {
-            "frame_nce": 0.02,
-            "diversity_margin": 0.15,
-            "query_diversity": 0.005,
-            "hard_negative_epoch": 100,
-        },
-    },
-}
-
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the configuration of a data set; "debug" behind it is one that runs in seconds."""
+    """Return the configuration of a data set; "-debug" behind it is a variant for seconds."""
     data_set, size = parts_of(name)
-    config = on_data_set(of_model("gmmformer"), data_set)
-    config.update(SETTINGS[data_set])
+    config = of_model("gmmformer")
+    config.seed = 0
+
+    # Features that MS-SL's authors released.
+    on_data_set(config, data_set)
+    config.data.max_frames = 128
+    config.data.max_clips = 32
+    config.data.max_words = 30
+
+    # Four Gaussian blocks in each branch, averaged; the frames are pooled to one vector a video.
+    config.model.hidden_size = 384
+    config.model.num_heads = 4
+    config.model.euclidean_blocks = 4
+    config.model.lorentz_blocks = 0
+    config.model.euclidean_widths = (0.0, 0.5, 1.0, 5.0)  # σ; 0: no window
+    config.model.window = "released"
+    config.model.fusion = "mean"
+    config.model.video_level = True
+    config.model.input_dropout = {"anet": 0.2, "tvr": 0.2, "charades": 0.15}[data_set]
+    config.model.dropout = config.model.input_dropout
+
+    # Ranking: weights of the frame branch and the clip branch.
+    config.model.gaze = True
+    config.model.glance = True
+    config.model.frame_weight = 0.3
+    config.model.clip_weight = 0.7
+
+    # Similarity loss of both branches.
+    config.loss.clip_triplet = 1.0
+    config.loss.frame_triplet = 1.0
+    config.loss.clip_nce = {"anet": 0.02, "tvr": 0.05, "charades": 0.02}[data_set]
+    config.loss.frame_nce = {"anet": 0.04, "tvr": 0.04, "charades": 0.02}[data_set]
+    config.loss.margin = {"anet": 0.2, "tvr": 0.1, "charades": 0.2}[data_set]
+    config.loss.hard_negative_epoch = {"anet": 20, "tvr": 30, "charades": 100}[data_set]
+    config.loss.hard_pool_size = 20
+
+    # Query diversity loss.
+    config.loss.query_diversity = {"anet": 0.015, "tvr": 0.001, "charades": 0.005}[data_set]
+    config.loss.diversity_form = "captions"
+    config.loss.diversity_margin = {"anet": 0.2, "tvr": 0.15, "charades": 0.15}[data_set]  # δ
+    config.loss.diversity_scale = 32.0  # α
+    config.loss.partial_order = 0.0
+    config.loss.optimal_matching = 0.0
+
+    # BERT's Adam: linear warm-up and decay.
+    config.optim.learning_rate = {"anet": 2.5e-4, "tvr": 3e-4, "charades": 2.5e-4}[data_set]
+    config.optim.warmup = 0.01
+    config.optim.beta1 = 0.9
+    config.optim.beta2 = 0.999
+    config.optim.epsilon = 1e-6
+    config.optim.weight_decay = 0.01
+    config.optim.clip_norm = 1.0
+
+    config.train.epochs = 100
+    config.train.batch_size = 128
+    config.train.patience = 11  # the released code says 10 and stops after 11
+    config.eval.select = "SumR"
     return variant(config, size)

@@ -3,9 +3,9 @@
     python -m hlformer_jax.main --config=configs/ms_sl.py:tvr --workdir=DIR \
         --config.data.manual_dir=PATH
 
-The data set stands behind the colon: anet (the default), tvr or charades; with -debug behind it, or
-with debug alone, it is a variant that runs in seconds. PATH holds `activitynet/`, `tvr/` or
-`charades/` as released. Published:
+The data set stands behind the colon: anet (the default), tvr or charades. `-debug` behind it, or
+`debug` alone, is a variant that runs in seconds. PATH holds `activitynet/`, `tvr/` or `charades/`
+as released. Published:
 
 | | R@1 | R@5 | R@10 | R@100 | SumR |
 | --- | --- | --- | --- | --- | --- |
@@ -18,26 +18,59 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.config import of_model, on_data_set, parts_of, variant
 
-SETTINGS = {
-    "anet": {"model": {"input_dropout": 0.1, "dropout": 0.1}},
-    "tvr": {
-        "model": {"input_dropout": 0.1, "dropout": 0.1},
-        "loss": {"margin": 0.1},
-    },
-    "charades": {
-        "model": {
-            "input_dropout": 0.1,
-            "dropout": 0.1,
-            "clip_weight": 0.5,
-            "frame_weight": 0.5,
-        },
-    },
-}
-
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the configuration of a data set; "debug" behind it is one that runs in seconds."""
+    """Return the configuration of a data set; "-debug" behind it is a variant for seconds."""
     data_set, size = parts_of(name)
-    config = on_data_set(of_model("ms_sl"), data_set)
-    config.update(SETTINGS[data_set])
+    config = of_model("ms_sl")
+    config.seed = 0
+
+    # Features that MS-SL's authors released.
+    on_data_set(config, data_set)
+    config.data.max_frames = 128
+    config.data.max_clips = 32
+    config.data.max_words = 30
+
+    # One Transformer layer without a window in each branch.
+    config.model.hidden_size = 384
+    config.model.num_heads = 4
+    config.model.euclidean_blocks = 1
+    config.model.lorentz_blocks = 0
+    config.model.euclidean_widths = ()
+    config.model.fusion = "mean"
+    config.model.input_dropout = 0.1
+    config.model.dropout = 0.1
+
+    # Ranking: weights of the frame branch and the clip branch.
+    config.model.gaze = True
+    config.model.glance = True
+    config.model.video_level = False
+    config.model.frame_weight = {"anet": 0.3, "tvr": 0.3, "charades": 0.5}[data_set]
+    config.model.clip_weight = {"anet": 0.7, "tvr": 0.7, "charades": 0.5}[data_set]
+
+    # Similarity loss of both branches; no other term.
+    config.loss.clip_triplet = 1.0
+    config.loss.frame_triplet = 1.0
+    config.loss.clip_nce = 0.02
+    config.loss.frame_nce = 0.04
+    config.loss.margin = {"anet": 0.2, "tvr": 0.1, "charades": 0.2}[data_set]
+    config.loss.hard_negative_epoch = 20
+    config.loss.hard_pool_size = 20
+    config.loss.query_diversity = 0.0
+    config.loss.partial_order = 0.0
+    config.loss.optimal_matching = 0.0
+
+    # BERT's Adam: linear warm-up and decay.
+    config.optim.learning_rate = 2.5e-4
+    config.optim.warmup = 0.01
+    config.optim.beta1 = 0.9
+    config.optim.beta2 = 0.999
+    config.optim.epsilon = 1e-6
+    config.optim.weight_decay = 0.01
+    config.optim.clip_norm = 1.0
+
+    config.train.epochs = 100
+    config.train.batch_size = 128
+    config.train.patience = 11  # the released code says 10 and stops after 11
+    config.eval.select = "SumR"
     return variant(config, size)

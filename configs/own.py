@@ -1,11 +1,11 @@
-"""A model of the family on features of one's own videos.
+"""A model of the family on features of your own videos.
 
     python -m hlformer_jax.search features FOLDER --captions=captions.jsonl --out=DIR
     python -m hlformer_jax.main --config=configs/own.py:DIR
 
 The folder stands behind the colon, and after a comma another model than HLFormer, or "debug":
-`configs/own.py:DIR,gmmformer_v2`. With tvr, anet or charades too, all but the data is that of
-`configs/clip.py`: its hyper-parameters, on features that this package's encoders made.
+`configs/own.py:DIR,gmmformer_v2`. With tvr, anet or charades too, the hyper-parameters are those of
+`configs/clip.py` on that data set, and only the data differs.
 """
 
 from pathlib import Path
@@ -17,38 +17,31 @@ from hlformer_jax.data.extracted import COLLECTION, contents
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the configuration of a folder of features."""
+    """Return the configuration of a folder of features."""
     folder, *options = name.split(",")
     if not folder:
-        raise ConfigError("say which features to train on: --config=configs/own.py:DIR")
+        raise ConfigError("name the folder of features: --config=configs/own.py:DIR")
     models = [option for option in options if option in DEFINITIONS]
+    data_sets = [option for option in options if option in DATA_SETS]
+    sizes = [option for option in options if option not in DEFINITIONS | DATA_SETS]
     model = models[-1] if models else "hlformer"
-    sets = [option for option in options if option in DATA_SETS]
-    if sets:
-        config = load(Path(__file__).parent / "clip.py", f"{model}-{sets[-1]}")
+    if data_sets:
+        config = load(Path(__file__).parent / "clip.py", f"{model}-{data_sets[-1]}")
     else:
         config = of_model(model)
-        config.update(
-            {
-                "loss": {"hard_negative_epoch": 5},
-                "optim": {"learning_rate": 1e-3},
-                "train": {"epochs": 30, "batch_size": 32},
-            }
-        )
+        config.loss.hard_negative_epoch = 5
+        config.optim.learning_rate = 1e-3
+        config.train.epochs = 30
+        config.train.batch_size = 32
+
     features = contents(folder)
-    config.update(
-        {
-            "data": {
-                "collection": COLLECTION,
-                "manual_dir": folder,
-                "feature": features["feature"],
-                "visual_dim": features["visual_dim"],
-                "text_dim": features["text_dim"],
-                "max_words": features["max_words"],
-            },
-            "eval": {"moments": "data"},
-        }
-    )
-    for option in (one for one in options if one not in DEFINITIONS and one not in DATA_SETS):
-        config = variant(config, option)
+    config.data.collection = COLLECTION
+    config.data.manual_dir = folder
+    config.data.feature = features["feature"]
+    config.data.visual_dim = features["visual_dim"]
+    config.data.text_dim = features["text_dim"]
+    config.data.max_words = features["max_words"]
+    config.eval.moments = "data"
+    for size in sizes:
+        config = variant(config, size)
     return config

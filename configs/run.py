@@ -1,10 +1,10 @@
-"""The configuration of a run that was made before.
+"""The configuration of an existing run.
 
     python -m hlformer_jax.main --config=configs/run.py:RUN --mode=evaluate --workdir=DIR \
         --checkpoint=RUN --config.eval.corpus=int8
 
-RUN is the directory of the run. Further fields change it; a run with other fields has a directory
-of its own. `--mode=evaluate --workdir=RUN` without `--config` evaluates a run as it is.
+RUN is the directory of the run. Further options change fields; a run with other fields needs a
+directory of its own. `--mode=evaluate --workdir=RUN` without `--config` evaluates a run unchanged.
 """
 
 from pathlib import Path

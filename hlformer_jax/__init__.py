@@ -2,17 +2,18 @@
 
 From the bottom up:
 
-    typing, errors, config    axis glossary; errors that a user sees; every field with its rule
+    typing, errors, text      axis glossary; errors that a user can correct; text of messages
+    config, cli               fields with their rules, files of configurations; flags and tables
+    files, lazy, runtime      atomic writes; imports at first use; devices, processes, compiler
     ops                       pure functions of arrays; hyperbolic spaces, optimisers of points
-    files, parallel           files that are written whole; devices and processes
     data                      sources → prepared records → batches on the devices
     nn, models                Linen modules; the models of the papers
     retrieval                 scores, ranks, a corpus to search
     losses, training          losses as pure functions; objectives, the step, the loop
-    encoders, video           sentences and images → vectors; frames of films
-    search                    one's own archive: an index, rankers, a page
-    figures                   what trained models see; curves of runs and sweeps
-    main, sweep, benchmark, torch_checkpoint    further commands
+    encoders, video           sentences and images → vectors; frames of videos
+    search                    your own videos: an index, rankers, a page
+    figures                   attention and spaces of trained models; curves of runs and sweeps
+    main, sweep, torch_checkpoint    further commands
 
 As a library, where a namespace is loaded at its first use:
 

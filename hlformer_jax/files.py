@@ -1,13 +1,13 @@
-"""Files that are written whole or not at all, what they may replace, and a lock on a directory.
+"""Atomic writes of files, the files that they may replace, and a lock on a directory.
 
-What a command writes where a person said (`--out`) replaces nothing, unless with `--overwrite`.
-What it writes into a directory of its own (tables, figures, metrics of a run) replaces a file that
-it wrote itself and nobody has changed since: the directory's list `.hlformer-written` has the
-digest of each. Nothing replaces a link, a directory, a pipe or a device.
+An output whose place a user chose (`--out`) replaces nothing, except with `--overwrite`. An output
+in a directory of the program (tables, figures, metrics of a run) replaces a file that the program
+wrote and nobody has changed since: the list `.hlformer-written` in the directory has the digest of
+each. Links, directories, pipes and devices are never replaced.
 """
 
-import argparse
 import contextlib
+import enum
 import errno
 import fcntl
 import hashlib
@@ -20,52 +20,60 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from hlformer_jax.errors import UserError, legible
+from hlformer_jax.errors import UserError
+from hlformer_jax.text import legible
 
 WRITTEN = ".hlformer-written"
-"""List of the files that were written into a directory, in the format of sha256sum."""
+"""Name of a directory's list of written files, in the format of sha256sum."""
 
 READ_BYTES = 2**20
-"""Bytes that are read of a file at a time where its digest is made."""
+"""Size of the blocks in which a file is read for its digest."""
 
-Replace = Literal["any", "none", "own", "any, own"]
-"""Which regular file may be replaced: any, none, or one that is on the directory's list and
-unchanged; with "own" the new file is put on the list."""
+
+class Replace(enum.Flag):
+    """Which regular file an output may replace.
+
+    Attributes:
+      NOTHING: no file.
+      OWN: a file of the directory's list that is unchanged; the output is added to the list.
+      ANY: any file.
+    """
+
+    NOTHING = 0
+    OWN = enum.auto()
+    ANY = enum.auto()
 
 
 class OutputError(UserError, OSError):
-    """A file that must not be replaced, or a place where none can be written."""
+    """A file must not be replaced, or cannot be written at its place."""
 
 
 _DRAFT = re.compile(r"\.(.+)\.hlformer-[0-9a-f]{16}\.part", re.DOTALL)
 
 
-def given_path(text: str) -> Path:
-    """A path of a command line, for argparse; an empty one would name the current folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("the path is empty: name one (. is the current folder)")
-    return Path(text)
+def replacing(overwrite: bool, listed: bool = False) -> Replace:
+    """Return the files that an output replaces.
+
+    Args:
+      overwrite: whether the user gave --overwrite.
+      listed: whether the output belongs to the list of its directory.
+    """
+    replace = Replace.ANY if overwrite else Replace.NOTHING
+    return replace | Replace.OWN if listed else replace
 
 
-def replacing(overwrite: bool, own: bool = False) -> Replace:
-    """What an output replaces with --overwrite or without; `own`: in a directory of ours."""
-    if own:
-        return "any, own" if overwrite else "own"
-    return "any" if overwrite else "none"
+def check_output(path: Path, replace: Replace = Replace.NOTHING) -> None:
+    """Check that a file can be written at a path.
 
-
-def check_output(path: Path, replace: Replace = "none") -> None:
-    """Refuses a place where a file cannot be written or one stands that must stay.
-
-    Commands call it before their long work; `whole` checks once more at the end of it.
+    Commands call it before their long work; `atomic_write` checks again at its end.
 
     Raises:
-      OutputError: saying what stands there.
-      OSError: when the folder cannot be made or written to.
+      OutputError: if something at the path must not be replaced.
+      OSError: if the folder cannot be made or written to.
     """
     check_replaced(path, replace)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,18 +81,23 @@ def check_output(path: Path, replace: Replace = "none") -> None:
 
 
 def check_directory(path: Path) -> None:
-    """Refuses a directory to write into that is a link, or no directory; a missing one is fine."""
+    """Check that a path is a directory or missing.
+
+    Raises:
+      OutputError: if it is a link or a file.
+    """
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
-        what = "a link: give what it leads to, or" if stat.S_ISLNK(mode) else "no directory: give"
-        raise OutputError(f"{path} is {what} another name")
+        if stat.S_ISLNK(mode):
+            raise OutputError(f"{path} is a link: give its target, or another name")
+        raise OutputError(f"{path} is not a directory: give another name")
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a regular file.
+    """Return the content of a regular file.
 
     Raises:
-      OSError: when it cannot be read, or is a pipe or device, whose reading might never end.
+      OSError: if it cannot be read, or is a pipe or device, whose reading might never end.
     """
     with open(open_regular(path), "rb") as file:
         return file.read()
@@ -94,12 +107,12 @@ def open_regular(path: Path) -> int:
     """Return a descriptor to read a regular file.
 
     Raises:
-      OSError: when it cannot be read, or is a pipe or device, whose reading might never end.
+      OSError: if it cannot be read, or is a pipe or device, whose reading might never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is a pipe, socket or device, no file", str(path))
+        raise OSError(errno.EINVAL, "it is a pipe, socket or device, not a file", str(path))
     return descriptor
 
 
@@ -108,7 +121,7 @@ def digest(path: Path, pulse: Callable[[], None] = lambda: None) -> str:
 
     Args:
       path: a regular file.
-      pulse: called for every block that is read; what it raises ends the reading.
+      pulse: called for every block; an exception that it raises ends the reading.
     """
     digest, block = hashlib.sha256(), bytearray(READ_BYTES)
     with open(open_regular(path), "rb", buffering=0) as file:
@@ -119,11 +132,11 @@ def digest(path: Path, pulse: Callable[[], None] = lambda: None) -> str:
 
 
 def is_gone(path: Path, follow: bool = False) -> bool:
-    """Return whether nothing is at a path; what cannot be looked at is not gone.
+    """Return whether a path is missing; False for a path that cannot be examined.
 
     Args:
       path: a path.
-      follow: whether a link counts as gone where its target is.
+      follow: follow a link, so that a link without a target is gone.
     """
     try:
         os.stat(path, follow_symlinks=follow)
@@ -135,14 +148,14 @@ def is_gone(path: Path, follow: bool = False) -> bool:
 
 
 def discard(path: Path) -> None:
-    """Removes a regular file; leaves a link, a directory, a pipe or a device."""
+    """Remove a regular file; leave a link, a directory, a pipe or a device."""
     mode = _mode(path)
     if mode is not None and stat.S_ISREG(mode):
         path.unlink(missing_ok=True)
 
 
 def jsonable(value: Any) -> Any:
-    """A value as JSON holds it: NaN as null, NumPy's numbers as Python's, texts legible."""
+    """Convert a value for JSON: NaN to null, NumPy's numbers to Python's, texts to legible ones."""
     if isinstance(value, Mapping):
         return {legible(str(key)): jsonable(child) for key, child in value.items()}
     if isinstance(value, list | tuple):
@@ -154,18 +167,21 @@ def jsonable(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int) else legible(str(value))
 
 
-def write_json(path: Path, content: Mapping[str, Any], replace: Replace = "any") -> None:
-    """Writes a JSON file whole or not at all; NaN, which JSON lacks, as null."""
+def write_json(path: Path, content: Mapping[str, Any], replace: Replace = Replace.ANY) -> None:
+    """Write a JSON file atomically, with null for NaN."""
     text = json.dumps(_without_nan(content), indent=2, allow_nan=False)
     write_bytes(path, f"{text}\n".encode(), replace)
 
 
 def parse_json(text: str | bytes, finite: bool = False) -> Any:
-    """The content of a JSON text.
+    """Parse a JSON text.
+
+    Args:
+      text: the text.
+      finite: refuse NaN and infinite numbers.
 
     Raises:
-      ValueError: when it is no JSON, or nested deeper than any file of ours is; with `finite` also
-        when a number of it is NaN or infinite.
+      ValueError: if the text is not JSON, is nested too deeply, or holds a refused number.
     """
     options: dict[str, Any] = dict(parse_constant=_finite, parse_float=_finite) if finite else {}
     try:
@@ -189,36 +205,36 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def write_bytes(path: Path, content: bytes, replace: Replace = "any") -> None:
-    """Writes a file of any kind whole or not at all."""
-    with whole(path, replace) as draft:
+def write_bytes(path: Path, content: bytes, replace: Replace = Replace.ANY) -> None:
+    """Write a file atomically."""
+    with atomic_write(path, replace) as draft:
         draft.write_bytes(content)
 
 
-def write_npz(path: Path, arrays: Mapping[str, Any], replace: Replace = "any") -> None:
-    """Writes arrays as .npz, under exactly that name, whole or not at all."""
-    with whole(path, replace) as draft, draft.open("wb") as file:
+def write_npz(path: Path, arrays: Mapping[str, Any], replace: Replace = Replace.ANY) -> None:
+    """Write arrays as .npz atomically; the name is not extended."""
+    with atomic_write(path, replace) as draft, draft.open("wb") as file:
         content: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
         np.savez(file, **content)
 
 
 def discard_own(path: Path) -> None:
-    """Removes a file that is on its directory's list and unchanged; leaves any other."""
+    """Remove a file of its directory's list if it is unchanged; leave any other file."""
     mode = _mode(path)
     if mode is not None and stat.S_ISREG(mode) and _is_own(path):
         path.unlink()
 
 
 @contextlib.contextmanager
-def whole(path: Path, replace: Replace = "any") -> Iterator[Path]:
-    """The draft of a file, which takes its place when the block ends without an error.
+def atomic_write(path: Path, replace: Replace = Replace.ANY) -> Iterator[Path]:
+    """Yield the path of a draft that replaces the file when the block ends without an error.
 
-    It lies in the same folder, which is made where there is none; nothing of it stays after an
-    error.
+    The draft is in the same folder, which is made if necessary. After an error the draft is
+    removed and the file is as before.
 
     Raises:
-      OutputError: when something stands there that must stay.
-      OSError: when it cannot be written.
+      OutputError: if something at the path must not be replaced.
+      OSError: if the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.hlformer-{secrets.token_hex(8)}.part")
@@ -226,45 +242,47 @@ def whole(path: Path, replace: Replace = "any") -> Iterator[Path]:
         yield draft
         with draft.open("rb") as file:
             os.fsync(file.fileno())
-        with _listed(path, draft) if "own" in replace else contextlib.nullcontext():
+        with _listed(path, draft) if Replace.OWN in replace else contextlib.nullcontext():
             check_replaced(path, replace)
             draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def drafted(name: str) -> str | None:
-    """The name of the file that a draft of `whole` is of; None for what is no name of a draft."""
-    found = _DRAFT.fullmatch(name)
-    return found and found[1]
+def draft_target(name: str) -> str | None:
+    """Return the name of the file that a draft would replace; None if `name` is not a draft's."""
+    match = _DRAFT.fullmatch(name)
+    return match and match[1]
 
 
-def check_replaced(path: Path, replace: Replace = "any") -> None:
-    """Refuse to replace what must stay at a place.
+def check_replaced(path: Path, replace: Replace = Replace.ANY) -> None:
+    """Check that a write may replace the thing at a path.
 
     Raises:
-      OutputError: saying what stands there.
+      OutputError: if it must not be replaced; says what it is.
     """
     mode = _mode(path)
     if mode is None:
         return
     if stat.S_ISLNK(mode):
-        raise OutputError(f"{path} is a link: give the file that it leads to, or another name")
+        raise OutputError(f"{path} is a link: give its target, or another name")
     if stat.S_ISDIR(mode):
         raise OutputError(f"{path} is a directory: give the name of a file")
     if not stat.S_ISREG(mode):
-        raise OutputError(f"{path} is no file but a pipe, socket or device: give another name")
-    if replace == "none":
-        raise OutputError(f"{path} is there already: give another name, or --overwrite")
-    if replace == "own" and not _is_own(path):
+        raise OutputError(f"{path} is a pipe, socket or device: give the name of a file")
+    if Replace.ANY in replace:
+        return
+    if Replace.OWN not in replace:
+        raise OutputError(f"{path} exists: give another name, or --overwrite")
+    if not _is_own(path):
         raise OutputError(
-            f"{path} was not written here by this program, or has been changed since: move it"
-            " away, or give --overwrite"
+            f"{path} was not written by this program, or was changed since: move it away, or give"
+            " --overwrite"
         )
 
 
 def _mode(path: Path) -> int | None:
-    """What stands at a place, a link for itself; None where nothing does."""
+    """Return the mode of the thing at a path, without following a link; None if it is missing."""
     try:
         return path.lstat().st_mode
     except FileNotFoundError:
@@ -272,10 +290,10 @@ def _mode(path: Path) -> int | None:
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether the directory's list has the file as it is.
+    """Return whether the directory's list has the file with its present content.
 
     Raises:
-      OSError: when the list or the file cannot be read.
+      OSError: if the list or the file cannot be read.
     """
     mode = _mode(path.parent / WRITTEN)
     if mode is None or not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
@@ -289,11 +307,14 @@ def _is_own(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _listed(path: Path, draft: Path) -> Iterator[None]:
-    """Adds a draft to the directory's list before it takes its place: a kill leaves no stranger."""
+    """Add a draft to the directory's list before it replaces the file.
+
+    A program that is killed between the two leaves only files of the list.
+    """
     line = f"{digest(draft)}  {path.name}\n".encode()
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     with open(os.open(path.parent / WRITTEN, flags, 0o666), "r+b", buffering=0) as file:
-        with contextlib.suppress(OSError):  # a disk without locks
+        with contextlib.suppress(OSError):  # on a disk without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         if line not in file.read().splitlines(keepends=True):
@@ -303,20 +324,23 @@ def _listed(path: Path, draft: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock(directory: Path, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Keeps a directory to one holder at a time, until the block or the process ends.
+    """Lock a directory until the block or the process ends.
 
-    The directory, made where there is none, gets a file `.lock`, which stays. Yields False where
-    the disk knows no locks, as some network disks: no one is kept out then. `waiting` is called
-    before another holder is waited for.
+    Args:
+      directory: the directory, which is made if necessary; it keeps a file `.lock`.
+      waiting: called before waiting for another holder; None to fail instead.
+
+    Yields:
+      True; False on a disk without locks, such as some network disks, where nobody is excluded.
 
     Raises:
-      BlockingIOError: when another holds it, and `waiting` is None.
+      BlockingIOError: if another process holds the lock and `waiting` is None.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    # Neither waits for the other end of a pipe nor makes a file where a link leads.
+    # O_NOFOLLOW: do not create the target of a link. O_RDWR: do not wait for a pipe's other end.
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(directory / ".lock", flags, 0o666), "rb", buffering=0) as file:
-        held = True
+        is_locked = True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -325,5 +349,5 @@ def lock(directory: Path, waiting: Callable[[], None] | None = None) -> Iterator
             waiting()
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:
-            held = False
-        yield held
+            is_locked = False
+        yield is_locked

@@ -11,9 +11,11 @@ from typing import Any
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from hlformer_jax import command
+from hlformer_jax import cli
+from hlformer_jax.cli import command_line
 from hlformer_jax.config import check
-from hlformer_jax.errors import UserError, command_line, optional
+from hlformer_jax.errors import UserError
+from hlformer_jax.lazy import optional
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Configuration file, for example configs/anet.py or configs/anet.py:debug."
@@ -28,96 +30,96 @@ MODE = flags.DEFINE_enum(
 WORKDIR = flags.DEFINE_string(
     "workdir",
     None,
-    "Directory of the run; default runs/NAME, NAME that of the config file. evaluate writes"
-    " test_metrics.json there; default beside --checkpoint.",
+    "Directory of the run (default: runs/NAME, after the configuration file). evaluate: directory"
+    " for test_metrics.json (default: the directory of --checkpoint).",
 )
 CHECKPOINT = flags.DEFINE_string(
     "checkpoint",
     None,
-    "evaluate, query: a run's directory or a converted checkpoint; default workdir.",
+    "evaluate, query: a run's directory or a converted checkpoint (default: --workdir).",
 )
 INIT = flags.DEFINE_string(
     "init",
     None,
-    "train: start from the parameters of this run (of its best epoch) or converted checkpoint,"
-    " with a fresh optimiser, in a --workdir of its own.",
+    "train: start from the parameters of this run (its best epoch) or converted checkpoint, with a"
+    " fresh optimiser, in a new --workdir.",
 )
 PROFILE = flags.DEFINE_bool(
-    "profile", False, "train: trace the second (or the only) group of steps into WORKDIR/profile."
+    "profile", False, "train: trace the second (or the only) chunk of steps into WORKDIR/profile."
 )
 COORDINATOR = flags.DEFINE_string(
-    "coordinator", "", "HOST:PORT of process 0 of several; under Slurm it is known."
+    "coordinator", "", "HOST:PORT of process 0, for several processes (not needed under Slurm)."
 )
-PROCESSES = flags.DEFINE_integer("processes", 1, "How many processes share this run.")
+PROCESSES = flags.DEFINE_integer("processes", 1, "Number of processes of this run.")
 PROCESS = flags.DEFINE_integer("process", 0, "Index of this process, from 0.")
 QUERY = flags.DEFINE_multi_string(
-    "query", [], "query: a sentence; any number of times. Needs --encoder."
+    "query", [], "query: a sentence to rank videos for (may be repeated). Needs --encoder."
 )
 CAPTION = flags.DEFINE_multi_string(
-    "caption", [], "query: the id of a caption, whose prepared features are asked."
+    "caption", [], "query: id of a caption to rank videos for, by its prepared features."
 )
 ENCODER = flags.DEFINE_string(
-    "encoder", None, "query: hub id or folder of the encoder of the captions' features."
+    "encoder", None, "query: hub id or folder of the encoder that made the captions' features."
 )
-SPLIT = flags.DEFINE_enum("split", "test", ["train", "val", "test"], "query: what is ranked.")
-TOP = flags.DEFINE_integer("top", 10, "query: how many videos are shown.", lower_bound=1)
+SPLIT = flags.DEFINE_enum(
+    "split", "test", ["train", "val", "test"], "query: the split whose videos are ranked."
+)
+TOP = flags.DEFINE_integer("top", 10, "query: number of videos to show.", lower_bound=1)
 SCORES = flags.DEFINE_string("scores", None, "evaluate: write the test scores to this .npz file.")
 EMBEDDINGS = flags.DEFINE_string(
     "embeddings", None, "evaluate: write the embeddings of the test split to this .npz file."
 )
 MEMBER = flags.DEFINE_multi_string(
-    "member", [], "ensemble: a file that --scores wrote; give two or more."
+    "member", [], "ensemble: a score file that --scores wrote (give two or more)."
 )
 OVERWRITE = flags.DEFINE_bool(
     "overwrite",
     False,
-    "evaluate, ensemble: replace files that exist; the metrics of a run stay in any case.",
+    "evaluate, ensemble: replace existing files, except the metrics of a run.",
 )
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command; a wrong input ends it with one line and exit status 1."""
+    """Run the command; a wrong input ends it with one line and exit status 1."""
     if len(argv) > 1:
-        return command.fail(f"unexpected argument {argv[1]!r}: options begin with --")
+        return cli.fail(f"unexpected argument {argv[1]!r}: options begin with --")
     if MODE.value == "ensemble":
         return _ensemble()
-    named: str = CHECKPOINT.value or WORKDIR.value or ""
-    if CONFIG.value is None and (MODE.value == "train" or not named):
-        return command.fail("--config is missing: for example --config=configs/synthetic.py")
+    run: str = CHECKPOINT.value or WORKDIR.value or ""
+    if CONFIG.value is None and (MODE.value == "train" or not run):
+        return cli.fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
-    from hlformer_jax import parallel
     from hlformer_jax.retrieval import ranking
+    from hlformer_jax.runtime import compiler, processes
     from hlformer_jax.training import loaded_run, loop
 
     try:
-        config = loaded_run.read_config(Path(named)) if CONFIG.value is None else CONFIG.value
+        config = loaded_run.read_config(Path(run)) if CONFIG.value is None else CONFIG.value
     except UserError as error:
-        return command.fail(f"--config is missing, and {error}")
+        return cli.fail(f"--config is missing, and {error}")
     try:
         config.to_dict()  # a file that could not be read is reported at its first use
     except OSError as error:
-        return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
+        return cli.fail(f"the configuration file cannot be read: {cli.last_line(error)}")
     if "variants" in config:
-        given = getattr(flags.FLAGS["config"], "config_filename")  # noqa: B009 - untyped
-        right = command_line("sweep", f"--config={given}")
-        return command.fail(f"--config is a sweep: it runs with {right}")
+        file = getattr(flags.FLAGS["config"], "config_filename")  # noqa: B009 - untyped
+        sweep = command_line("sweep", f"--config={file}")
+        return cli.fail(f"--config is a sweep: run it with {sweep}")
     logging.set_verbosity(logging.WARNING)
     try:
         check(config)
-        parallel.join_processes(COORDINATOR.value, PROCESSES.value, PROCESS.value)
-        parallel.configure(config)
+        processes.join_processes(COORDINATOR.value, PROCESSES.value, PROCESS.value)
+        compiler.configure(config)
         if MODE.value == "train":
             if CHECKPOINT.value or SCORES.value or EMBEDDINGS.value:
-                return command.fail(
-                    "--checkpoint, --scores and --embeddings go with --mode=evaluate"
-                )
-            directory = Path(WORKDIR.value or command.default_workdir())
+                return cli.fail("--checkpoint, --scores and --embeddings go with --mode=evaluate")
+            directory = Path(WORKDIR.value or cli.default_workdir())
             init = Path(INIT.value) if INIT.value else None
             loop.train(config, directory, PROFILE.value, init=init)
             return 0
         if INIT.value:
-            return command.fail("--init goes with --mode=train")
-        source = Path(named or command.default_workdir())
+            return cli.fail("--init goes with --mode=train")
+        source = Path(run or cli.default_workdir())
         if MODE.value == "query":
             return _query(config, source)
         directory = Path(WORKDIR.value or source)
@@ -125,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
         result = loaded_run.evaluate_checkpoint(
             config, source, scores, print, directory, OVERWRITE.value, embeddings
         )
-        if parallel.is_first():
+        if processes.is_first():
             title = f"Test split: {result.queries} queries, {result.videos} videos"
             ranking.print_table(title, {"checkpoint": result.metrics})
             print(f"metrics: {directory / ranking.METRICS_FILE}")
@@ -134,9 +136,9 @@ def main(argv: Sequence[str]) -> int:
         print(stopped, file=sys.stderr)
         return stopped.status
     except KeyboardInterrupt:
-        return command.interrupted()
+        return cli.interrupted()
     except (UserError, OSError) as error:
-        return command.fail(str(error))
+        return cli.fail(str(error))
 
 
 def _ensemble() -> int:
@@ -147,7 +149,7 @@ def _ensemble() -> int:
     try:
         results = ensemble.evaluate(members, workdir, OVERWRITE.value)
     except (UserError, OSError) as error:
-        return command.fail(str(error))
+        return cli.fail(str(error))
     last = results["ensemble"]
     title = f"Test split: {last.queries} queries, {last.videos} videos"
     ranking.print_table(title, {name: result.metrics for name, result in results.items()})
@@ -160,14 +162,14 @@ def _query(config: Any, source: Path) -> int:
     from hlformer_jax.training import loaded_run
 
     if PROCESSES.value > 1:
-        return command.fail("--mode=query takes one process: leave --processes out")
+        return cli.fail("--mode=query takes one process: leave --processes out")
     encoder = None
     if ENCODER.value and QUERY.value:
-        encoder = optional("hlformer_jax.encoders", "search").load_text(
+        encoder = optional("hlformer_jax.encoders.hub", "search").load_text(
             ENCODER.value, report=_report
         )
-    asked = QUERY.value, CAPTION.value, encoder, SPLIT.value, TOP.value
-    loaded_run.answer(config, source, *asked, warn=_report)
+    queries = QUERY.value, CAPTION.value
+    loaded_run.answer(config, source, *queries, encoder, SPLIT.value, TOP.value, warn=_report)
     return 0
 
 
@@ -176,8 +178,8 @@ def _report(line: str) -> None:
 
 
 def program() -> None:
-    """The console command hlformer-train."""
-    app.run(main, flags_parser=command.parse)
+    """Run the console command hlformer-train."""
+    app.run(main, flags_parser=cli.parse)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ One letter means one thing everywhere: in annotations, in einsum strings and in 
     k  results of a search                  B  videos of a block of a corpus, or subtrees
     U  nodes of action trees                S  steps of a chunk
 
-Leading axes that an operation does not look at are ``*batch``; axes are indexed from the right.
+Leading axes that an operation ignores are ``*batch``; axes are indexed from the right.
 """
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -26,12 +26,12 @@ from jaxtyping import Bool, Float, Int
 if TYPE_CHECKING:
     Array: TypeAlias = jax.Array | np.ndarray
 else:
-    # Where annotations are executed, also what stands for an array: scalars, and shapes alone.
+    # Tests execute annotations: scalars and shapes are accepted in place of arrays.
     Array = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
 
 
 class Videos(NamedTuple):
-    """Videos as the model takes them: two granularities, padded to fixed shapes.
+    """Videos for a model: two granularities, padded to fixed shapes.
 
     Attributes:
       clips: features pooled to C clips, normalised; zero where ``mask`` is False.
@@ -47,15 +47,15 @@ class Videos(NamedTuple):
 
 
 class Captions(NamedTuple):
-    """Captions as the model takes them: words padded to W, captions padded to a capacity Q.
+    """Captions for a model: words padded to W, captions padded to a capacity Q.
 
     Attributes:
       words: word features, normalised; zero beyond a caption's last word.
       word_mask: True for real words.
-      video: row of the caption's video among the videos it stands beside; 0 where padded.
+      video: row of the caption's video in the batch; 0 where padded.
       mask: True for real captions.
-      teacher: what a teacher says of a caption and each frame of its own video, a cosine; zero
-        where either is padded. None where there is no teacher.
+      teacher: a teacher's cosine of a caption and each frame of its video; zero where either is
+        padded. None without a teacher.
     """
 
     words: Float[Array, "Q W E"]
@@ -75,10 +75,10 @@ class Batch(NamedTuple):
 class Nodes(NamedTuple):
     """Nodes of action trees: each a span of a video and a text, padded to a capacity U.
 
-    A node stands once, however many subtrees of the batch it is in.
+    A node appears once, even in several subtrees of the batch.
 
     Attributes:
-      frames: features of F frames drawn from the node's span, normalised; zero where there is none.
+      frames: features of F frames drawn from the node's span, normalised; zero beyond them.
       frame_mask: True for real frames.
       words: word features of the node's text, or its sentence vectors, normalised; zero beyond the
         last.
@@ -94,11 +94,11 @@ class Nodes(NamedTuple):
 
 
 class Subtrees(NamedTuple):
-    """Training items: a parent with its two children, or with its only one.
+    """Training items: a parent with its two children, or with its only child.
 
     Attributes:
-      nodes: rows of the parent, the left and the right child among the nodes they stand beside; the
-        right one is the left one where there is one child. 0 where padded.
+      nodes: rows of the parent, the left and the right child in the batch; an only child is both.
+        0 where padded.
       pair: True where there are two children.
       mask: True for real subtrees.
     """
@@ -114,9 +114,9 @@ class TreeBatch(NamedTuple):
     Attributes:
       nodes: the nodes.
       subtrees: the subtrees.
-      below: entry (u, w) is True where node w descends from node u in their tree.
+      descends: entry (u, w) is True where node w descends from node u in their tree.
     """
 
     nodes: Nodes
     subtrees: Subtrees
-    below: Bool[Array, "U U"]
+    descends: Bool[Array, "U U"]

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Searches a folder of videos: `bash launch/search.sh FOLDER [flags]` indexes it and opens the page;
-# `bash launch/search.sh --demo` does so with videos and an encoder that it makes itself. The first
-# run installs what it needs into .venv (launch/environment.sh); a later one looks for what is new
-# in the folder. Paths are relative to where you are.
+# Search a folder of videos: `bash launch/search.sh FOLDER [flags]` indexes it and opens the page.
+# `bash launch/search.sh --demo` does the same with demo videos. The first run installs the package
+# into .venv (launch/environment.sh); later runs index new videos. Paths are relative to the current
+# directory.
 #
-# `bash launch/search.sh COMMAND …` runs a command of the search alone: query, index, serve, status,
-# add, remove, tag, watch, transcribe, prune, verify, cut, mcp, evaluate, simulate, features, upload, demo;
-# `COMMAND --help` says what it takes. (A folder of such a name is written ./query.)
+# `bash launch/search.sh COMMAND …` runs one command: query, index, serve, status, add, remove, tag,
+# watch, transcribe, prune, verify, cut, mcp, evaluate, features, upload, demo. `COMMAND --help` lists
+# its options. (Write ./query for a folder with such a name.)
 #
-# --index=DIR holds the index; FOLDER/.hlformer-search without it, and of the demo runs/search-demo.
-# --port, --host, --allow-host, --token-file, --no-token, --manage, --no-manage and --ranker go to the
-# page, --encoder, --fps, --checkpoint, --workers, --timeout and --retry to the indexing: `index --help`
-# and `serve --help` say what they mean.
+# --index=DIR is the directory of the index (default: FOLDER/.hlformer-search; demo: runs/search-demo).
+# --port, --host, --allow-host, --token-file, --no-token, --manage, --no-manage, --ranker and
+# --normalise are flags of serve; --encoder, --fps, --checkpoint, --workers, --timeout and --retry are
+# flags of index.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 usage="usage: bash launch/search.sh FOLDER [--index=DIR] [--port=N] [flags], or --demo, or a command"
 case ${1-} in
   query | index | serve | status | add | remove | tag | watch | transcribe | prune | verify | cut | mcp \
-    | evaluate | simulate | features | upload | demo)
+    | evaluate | features | upload | demo)
     environment search
     exec "$root/.venv/bin/python" -P -m hlformer_jax.search "$@"
     ;;
@@ -29,25 +29,25 @@ for flag in "$@"; do
     --demo) demo=yes ;;
     -h | --help) exec "$BASH" "${BASH_SOURCE[0]}" --help ;;
     --index=*) index=${flag#--index=} ;;
-    --port=* | --host=* | --allow-host=* | --token-file=* | --no-token | --manage | --no-manage | --ranker=*) serving+=("$flag") ;;
+    --port=* | --host=* | --allow-host=* | --token-file=* | --no-token | --manage | --no-manage | --ranker=* | --normalise) serving+=("$flag") ;;
     --encoder=* | --fps=* | --checkpoint=* | --workers=* | --timeout=* | --retry) indexing+=("$flag") ;;
     -*) die "unknown flag $flag (flags are written --name=value); $usage" ;;
     *)
-      [[ -z $folder ]] || die "one folder, not $folder and $flag: quote a name with spaces; $usage"
+      [[ -z $folder ]] || die "two folders, $folder and $flag: quote names with spaces; $usage"
       folder=$flag
       ;;
   esac
 done
 if [[ -n $demo ]]; then
-  [[ -z $folder && ${#indexing[@]} -eq 0 ]] || die "--demo makes its own videos; $usage"
+  [[ -z $folder && ${#indexing[@]} -eq 0 ]] || die "--demo takes no folder and no flags of index; $usage"
 else
   [[ -n $folder ]] || die "$usage"
-  [[ -d $folder ]] || die "$folder is no folder: give the folder of the videos"
+  [[ -d $folder ]] || die "$folder is not a folder: give the folder of the videos"
 fi
 
 environment search
 
-# -P: the working directory is no place to import from.
+# -P: do not import from the working directory.
 search=("$root/.venv/bin/python" -P -m hlformer_jax.search)
 if [[ -n $demo ]]; then
   out=${index:-runs/search-demo}

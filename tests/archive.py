@@ -15,10 +15,10 @@ import numpy as np
 
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.decoding import Video
-from hlformer_jax.search.extract import index_folder
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.transcripts import Reader
+from hlformer_jax.search.ingest.decoding import Video
+from hlformer_jax.search.ingest.extract import index_folder
+from hlformer_jax.search.signals.transcript.transcripts import Reader
 
 COLOURS = {
     "red": (255, 0, 0),
@@ -34,8 +34,8 @@ PROJECTION = np.random.default_rng(7).normal(size=(4, WIDTH))
 
 FOREIGN = [
     ".env.local", ".gitlab-ci.yml", ".pre-commit-config.yaml", "notes.txt",
-    "videos/.env.local", "videos/holiday.npz", "videos/.x.npz.host.1", "videos/a.film",
-    f"videos/.{'0' * 64}.txt.hlformer-0123456789abcdef.part",
+    "videos/.env.local", "videos/holiday.npz", "texts/.x.vectors.host.1", "videos/a.film",
+    f"texts/.{'0' * 64}.txt.hlformer-0123456789abcdef.part", "embeddings.f16", "embeddings-x.i8",
     "packed/.b.c", "packed/segments-notes.npy", "packed/rows.json",
 ]  # fmt: skip
 """Files of a person that an index leaves alone, wherever they stand."""
@@ -43,6 +43,10 @@ FOREIGN = [
 
 class FilmError(UserError, ValueError):
     """A film that cannot be read."""
+
+
+def preprocess(image):
+    return image[:4, :4]
 
 
 class Encoder:
@@ -53,21 +57,21 @@ class Encoder:
     width = token_width = WIDTH
     max_tokens = 8
     image_size = 4
+    preprocess = staticmethod(preprocess)
 
     def __init__(self, fingerprint="f" * 64, probable=False):
         self.fingerprint = fingerprint
         self.probable = probable
-        self.preparation = SimpleNamespace(apply=preprocess)
         self.seen = 0
 
-    def images(self, pixels):
+    def encode_images(self, pixels):
         self.seen += len(pixels)
         return embed(pixels.astype(np.float64).mean(axis=(1, 2)))
 
-    def sentences(self, texts):
+    def encode_texts(self, texts):
         return np.concatenate([embed(self._colours(text).mean(0, keepdims=True)) for text in texts])
 
-    def tokens(self, texts):
+    def encode_tokens(self, texts):
         return [embed(self._colours(text)) for text in texts]
 
     def probability(self, cosine):
@@ -76,10 +80,6 @@ class Encoder:
     def _colours(self, text):
         known = [COLOURS[word] for word in text.split() if word in COLOURS]
         return np.asarray(known or [COLOURS["white"]], float)
-
-
-def preprocess(image):
-    return image[:4, :4]
 
 
 def embed(colours):
@@ -213,8 +213,8 @@ def opened(index, **options):
 
 
 def arrays(index):
-    """The bytes of every file of vectors, by its name."""
-    return {path.name: path.read_bytes() for path in (index.directory / "videos").iterdir()}
+    """Return the embeddings of every content, as bytes."""
+    return vectors(index)
 
 
 def everything(directory):
@@ -229,7 +229,29 @@ def everything(directory):
 def vectors(index):
     """The vectors of every content, whole, as bytes; paths and dates are not compared."""
     found = {}
-    for path in (index.directory / "videos").iterdir():
-        own = index.read(path.stem)
-        found[path.stem] = b"".join(np.asarray(one).tobytes() for one in own)
+    for content in index.contents():
+        found[content] = b"".join(np.asarray(one).tobytes() for one in index.read(content))
     return found
+
+
+def flip(path, place):
+    """Flip a bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= 4
+    path.write_bytes(content)
+
+
+def damage(index, video, suffix="f16"):
+    """Flip a bit of the embeddings of a video."""
+    [row] = index._database.select(
+        "SELECT first_row, value FROM contents JOIN settings ON name = 'generation' WHERE hash = ?",
+        [index.videos[video].content],
+    )
+    path = index.embeddings.path(row[1], suffix)
+    width = {"f16": 2 * WIDTH, "times": 8, "i8": WIDTH, "bounds": 8}[suffix]
+    with path.open("r+b") as file:
+        file.seek(row[0] * width + 5)
+        byte = file.read(1)[0]
+        file.seek(row[0] * width + 5)
+        file.write(bytes([byte ^ 16]))
+    return path

@@ -1,5 +1,6 @@
 """Settings of all tests: strict dtype and rank promotion, as the package promises to need none."""
 
+import contextlib
 import gc
 import os
 import shutil
@@ -27,14 +28,16 @@ import pytest
 from jaxtyping import install_import_hook
 
 CHECKED = (
-    "benchmark", "command", "config", "data", "encoders", "errors", "figures", "files", "losses",
-    "main", "models", "nn", "ops", "parallel", "retrieval", "search", "sweep",
-    "torch_checkpoint", "training", "typing", "video",
+    "cli", "config", "data", "encoders", "errors", "figures", "files", "losses",
+    "main", "models", "nn", "ops", "retrieval", "runtime", "search", "sweep",
+    "text", "torch_checkpoint", "training", "typing", "video",
 )  # fmt: skip
 """Packages whose annotations are executed in all tests."""
 
 # Before any of them is imported.
-install_import_hook([f"hlformer_jax.{name}" for name in CHECKED], "typechecker.check")
+install_import_hook(
+    ["benchmarks", *(f"hlformer_jax.{name}" for name in CHECKED)], "typechecker.check"
+)
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -89,6 +92,21 @@ def pytest_configure(config):
         os.environ |= {name.upper(): str(value) for name, value in PROGRAMS.items()}
         for name, value in PROGRAMS.items():
             jax.config.update(name, value)
+
+
+MAX_RESIDENT_BYTES = 4 * 2**30
+"""Memory of a process of tests above which it drops its compiled programs after a file."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def release_programs():
+    """Drops compiled programs after a file, lest all files' together exhaust a machine's memory."""
+    yield
+    with contextlib.suppress(OSError):  # no /proc outside Linux
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        if pages * os.sysconf("SC_PAGE_SIZE") > MAX_RESIDENT_BYTES:
+            jax.clear_caches()
+            gc.collect()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A library for the tests of the page: three real videos, one colour a second, found by its name.
 
-It has the members that `hlformer_jax.search.page` needs: these tests need no encoder.
+It has the members that `hlformer_jax.search.serve` needs: these tests need no encoder.
 """
 
 import contextlib
@@ -23,9 +23,11 @@ from PIL import Image
 
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
-from hlformer_jax.search import queries
-from hlformer_jax.search.page import guard, server
-from hlformer_jax.search.transcripts import Problem
+from hlformer_jax.search import times
+from hlformer_jax.search.query.results import Results
+from hlformer_jax.search.serve import guard, server
+from hlformer_jax.search.signals.transcript.said import Passage
+from hlformer_jax.search.signals.transcript.transcripts import Problem
 
 COLOURS = {
     "red": (200, 40, 45),
@@ -60,7 +62,7 @@ def colour_of(image):
     return " " + min(COLOURS, key=lambda name: np.abs(pixel - COLOURS[name]).sum())
 
 
-class QueryError(UserError, ValueError):
+class RefusedError(UserError, ValueError):
     """A query that the library refuses."""
 
 
@@ -86,7 +88,7 @@ class Library(search.Library):
     encoder_name = "colours-by-name"
 
     def __init__(self, folder):
-        self.asked = []  # arguments of every query
+        self.asked = []  # every query
         self.gate = threading.Event()  # closed to keep queries waiting
         self.gate.set()
         self.inside = threading.Event()  # set when a query has begun
@@ -148,49 +150,43 @@ class Library(search.Library):
     def status(self):
         return {"rate": np.float32(1.0), "path": self.entries[0].path, "age": float("inf")}
 
-    def query(
-        self,
-        sentence,
-        k=10,
-        folder=None,
-        since=None,
-        until=None,
-        moments=3,
-        like=None,
-        offset=0,
-        image=None,
-        **more,
-    ):
-        self.asked.append((sentence, k, folder, since, until, moments, like, more))
+    def query(self, query):
+        self.asked.append(query)
         self.inside.set()
         assert self.gate.wait(20)
-        if sentence == "refuse":
-            raise QueryError("the sentence\nis refused")
-        if sentence == "crash":
+        text = " ".join(query.text)
+        if text == "refuse":
+            raise RefusedError("the text\nis refused")
+        if text == "crash":
             raise RuntimeError("a secret")
-        hits = []
+        results = []
         for entry in self.entries:
-            if entry.state == "failed" or (folder and not entry.folder.startswith(folder)):
+            if entry.state == "failed":
                 continue
-            if since and entry.date < queries.date_span(since)[0]:
+            if query.folder and not entry.folder.startswith(query.folder):
                 continue
-            if not {*more.get("tags", ())} <= {*entry.tags}:
+            if query.since and entry.date < times.date_span(query.since)[0]:
                 continue
-            if until and entry.date >= queries.date_span(until)[1]:
+            if not {*query.tags} <= {*entry.tags}:
                 continue
-            words = sentence.lower() + colour_of(image)
-            if like is not None:
-                words += f" {self.colours[self.entry(like[0]).video][int(like[1])]}"
-                if entry.id == like[0]:
+            if query.until and entry.date >= times.date_span(query.until)[1]:
+                continue
+            words = text.lower() + colour_of(query.image)
+            if query.like is not None:
+                id, second = query.like
+                words += f" {self.colours[self.entry(id).video][int(second)]}"
+                if entry.id == id:
                     continue
-            hits.append(self.hit(entry, words, moments))
-        if "captain" in sentence.lower():
-            said = search.library.Passage(4.0, 6.0, "the captain's ship", 1.0)
-            hits[0] = hits[0]._replace(said=(said,))
-        hits = sorted(hits, key=lambda hit: -hit.score)
-        return search.library.Hits([] if sentence == "nothing" else hits[offset : offset + k])
+            results.append(self.result(entry, words, query.moments))
+        if "captain" in text.lower():
+            passage = Passage(4.0, 6.0, "the captain's ship", 1.0)
+            results[0] = results[0]._replace(passages=(passage,), signals=("transcript",))
+        results = sorted(results, key=lambda result: -result.score)
+        if text == "nothing":
+            return Results()
+        return Results(results)[query.offset : query.offset + query.k]
 
-    def hit(self, entry, sentence, count):
+    def result(self, entry, sentence, count):
         colours = self.colours[entry.video]
         times = np.arange(len(colours), dtype=np.float64)
         waves = 0.08 * np.sin(1.7 * times + len(colours))
@@ -202,8 +198,8 @@ class Library(search.Library):
             found += [search.Moment(start, end, peak, scores[peak])] if match else []
         best = int(np.argmax(scores))
         found = sorted(found, key=lambda one: -one.score)
-        return search.Hit(
-            *(entry.id, entry.video, entry.folder, entry.path, np.float32(scores.max())),
+        return search.Result(
+            *(entry.id, entry.video, entry.folder, entry.path, float(scores.max()), "cosine"),
             found[:count] or [search.Moment(best, best + 1, best, scores[best])],
             *(times, scores.astype(np.float32), entry.duration, entry.date, entry.date_of),
             tags=entry.tags,

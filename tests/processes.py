@@ -27,8 +27,9 @@ def environment(devices=1):
 
 
 def command(module, *arguments):
-    """The command of a module of the package."""
-    return [sys.executable, "-m", f"hlformer_jax.{module}", *map(str, arguments)]
+    """Return the command of a module of the package, or of `benchmarks`."""
+    name = module if module == "benchmarks" else f"hlformer_jax.{module}"
+    return [sys.executable, "-m", name, *map(str, arguments)]
 
 
 def run(module, *arguments, **options):
@@ -91,7 +92,7 @@ def _serve(module):
     import tempfile
 
     package, _, last = module.rpartition(".")
-    name = f"{module}.__main__" if last in ("sweep", "benchmark", "figures") else module
+    name = f"{module}.__main__" if last in ("sweep", "benchmarks", "figures") else module
     program = importlib.import_module(name)
     # What the commands load when their flags are right.
     for lazy in ("training.loop", "training.loaded_run", "sweep.tables", "sweep.runs"):
@@ -113,14 +114,14 @@ def _call(program, argv, errors):
 
     from absl import app
 
-    from hlformer_jax import command
+    from hlformer_jax import cli
 
     os.dup2(errors, 1)
     os.dup2(errors, 2)
     sys.argv = argv
     status = 0
     try:
-        app.run(program.main, flags_parser=command.parse)
+        app.run(program.main, flags_parser=cli.parse)
     except SystemExit as error:
         status = error.code or 0
     except BaseException:

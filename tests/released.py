@@ -12,11 +12,12 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax import models, torch_checkpoint
+from hlformer_jax import models
 from hlformer_jax.config import default
 from hlformer_jax.losses import numbers
 from hlformer_jax.losses.retrieval import NegativeRanks
 from hlformer_jax.retrieval.scoring import Similarities
+from hlformer_jax.torch_checkpoint import names as parameter_names
 from hlformer_jax.training import prvr
 from hlformer_jax.training.prvr import Negatives
 from hlformer_jax.typing import Batch, Captions, Videos
@@ -39,7 +40,7 @@ NO_LORENTZ = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
 
 def lookup(tree, name, model="hlformer"):
     """Our counterpart of one released tensor of that model, in the released orientation."""
-    path, block, transposed = torch_checkpoint.locate(name, model)
+    path, block, transposed = parameter_names.locate(name, model)
     value = tree
     for key in path:
         value = value[key]
@@ -103,12 +104,12 @@ class Recording:
         return result
 
     def params(self, dtype="float32"):
-        return torch_checkpoint.to_params(
+        return parameter_names.to_params(
             {name: value.astype(dtype) for name, value in self.by_parameter("param").items()}
         )
 
     def place(self, name):
-        return torch_checkpoint.locate(name, self.model)
+        return parameter_names.locate(name, self.model)
 
     def lookup(self, tree, name):
         """Our counterpart of one released tensor, in the released orientation."""

@@ -19,11 +19,11 @@ import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import Mesh
 
-from hlformer_jax import parallel
 from hlformer_jax.config import check, debug, default
 from hlformer_jax.data.feed import Chunk, Group
 from hlformer_jax.ops import lorentz
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import devices
 from hlformer_jax.training import loop
 
 STEPS = 9
@@ -173,7 +173,7 @@ class ExampleFeed:
 
     def load(self):
         if self._resident is None:
-            self._resident = parallel.replicate(self.mesh, self.examples)
+            self._resident = devices.replicate(self.mesh, self.examples)
 
     def chunks(self, first=0):
         self.load()
@@ -181,11 +181,11 @@ class ExampleFeed:
             indices = np.full(self._shape, -1, np.int32)  # of padding
             for row, step in zip(indices, group.steps, strict=False):
                 row[: len(step)] = step
-            indices = parallel.replicate(self.mesh, indices)
+            indices = devices.replicate(self.mesh, indices)
             yield Chunk(group.first, len(group.steps), self._resident, indices)
 
     def shapes(self):
-        return parallel.abstract(self.mesh, (self.examples, np.zeros(self._shape, np.int32)))
+        return devices.abstract(self.mesh, (self.examples, np.zeros(self._shape, np.int32)))
 
     def gather(self, features, indices, step):
         row = jnp.asarray(indices)[step]
@@ -225,7 +225,7 @@ class Tree:
     fingerprint, num_examples = "a tree of 11 nodes", len(PARENTS)
 
     def __init__(self, config, mesh=None):
-        self.config, self.mesh = config, mesh or parallel.mesh()
+        self.config, self.mesh = config, mesh or devices.mesh()
 
     def check_trainable(self):
         """Whatever the configuration, a tree can be trained."""

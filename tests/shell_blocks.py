@@ -16,7 +16,7 @@ from processes import ROOT
 
 from hlformer_jax.config import ConfigError, flat, leaves, load, locate
 from hlformer_jax.search.__main__ import parser as search_parser
-from hlformer_jax.search.commands import COMMANDS
+from hlformer_jax.search.cli.commands import COMMANDS
 
 PROGRAMS = ("bash", "python", "sbatch", "pip", "source", "hlformer-")
 
@@ -93,7 +93,8 @@ def check(words):
             rest = rest[1:]
         _check_script(*rest)
     elif program == "python":
-        assert rest[:1] == ["-m"] and rest[1].startswith("hlformer_jax."), words
+        assert rest[:1] == ["-m"], words
+        assert rest[1] == "benchmarks" or rest[1].startswith("hlformer_jax."), words
         _check_module(rest[1].removeprefix("hlformer_jax."), rest[2:])
     elif program == "pip":
         _check_pip(rest)
@@ -134,9 +135,9 @@ def _check_script(path, *arguments):
 
 
 def _check_module(name, arguments):
-    folder = ROOT / "hlformer_jax" / name.replace(".", "/")
+    folder = ROOT / ("" if name == "benchmarks" else "hlformer_jax") / name.replace(".", "/")
     file = folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")
-    assert file.is_file(), f"there is no module hlformer_jax.{name}"
+    assert file.is_file(), f"there is no module {name}"
     if name == "search":
         if "--help" not in arguments:
             search_parser().parse_args(list(arguments))
@@ -153,7 +154,7 @@ def _check_module(name, arguments):
         if option.startswith("config."):
             assert option.removeprefix("config.") in fields, f"there is no field {option}"
         else:
-            assert option in known, f"hlformer_jax.{name} has no --{option}"
+            assert option in known, f"{name} has no --{option}"
 
 
 @functools.cache

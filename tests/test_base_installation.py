@@ -29,14 +29,14 @@ runpy.run_module(f"hlformer_jax.{module}", run_name="__main__", alter_sys=True)
 EXTRAS = {
     "figures": {"sklearn", "umap", "numba"},
     "search": {
-        "anyio", "av", "chardet", "fastapi", "huggingface_hub", "pydantic", "pywt", "safetensors",
-        "starlette", "tokenizers", "uvicorn",
+        "anyio", "av", "chardet", "fastapi", "huggingface_hub", "langcodes", "pydantic", "pywt",
+        "safetensors", "starlette", "tokenizers", "uvicorn",
     },
     "postgres": {"psycopg"},
     "editing": {"opentimelineio"},
     "mcp": {"mcp"},
     "ray": {"ray"},
-    "speech": {"ctranslate2", "faster_whisper", "langcodes"},
+    "speech": {"ctranslate2", "faster_whisper"},
     "ocr": {"cv2", "onnxruntime", "rapidocr"},
 }  # fmt: skip
 """The packages that an extra brings and that nothing else does."""
@@ -78,7 +78,6 @@ def test_a_program_that_needs_an_extra_says_which_in_one_line(tmp_path, argument
         ["figures", "curves", "--workdir=nowhere"],
         ["data.moments", "nowhere"],
         ["torch_checkpoint", "nowhere", "out"],
-        ["benchmark", "nothing"],
     ],
 )
 def test_the_others_need_none(tmp_path, arguments):

@@ -1,6 +1,5 @@
 """Files are written whole or not at all; a lock on a directory has one holder at a time."""
 
-import argparse
 import fcntl
 import hashlib
 import json
@@ -44,7 +43,15 @@ def test_a_place_for_a_file_is_tried_and_left_as_it_was(tmp_path):
         files.check_output(tmp_path / "file" / "scores.npz")
 
 
-@pytest.mark.parametrize("replace", ["any", "none", "own", "any, own"])
+@pytest.mark.parametrize(
+    "replace",
+    [
+        files.Replace.ANY,
+        files.Replace.NOTHING,
+        files.Replace.OWN,
+        files.Replace.ANY | files.Replace.OWN,
+    ],
+)
 @pytest.mark.parametrize("kind", ["link", "dangling", "directory", "pipe"])
 def test_only_a_regular_file_is_ever_replaced(tmp_path, kind, replace):
     place, theirs = tmp_path / "out", tmp_path / "theirs"
@@ -67,7 +74,7 @@ def test_only_a_regular_file_is_ever_replaced(tmp_path, kind, replace):
 def test_what_is_there_stays_unless_it_may_be_replaced(tmp_path):
     place = tmp_path / "out"
     place.write_bytes(b"theirs")
-    for replace in ("none", "own"):
+    for replace in (files.Replace.NOTHING, files.Replace.OWN):
         with pytest.raises(files.OutputError, match="--overwrite"):
             files.check_output(place, replace)
         with pytest.raises(files.OutputError, match="--overwrite"):
@@ -78,7 +85,10 @@ def test_what_is_there_stays_unless_it_may_be_replaced(tmp_path):
 
 
 def test_a_file_that_appears_during_the_work_stays(tmp_path):
-    with pytest.raises(files.OutputError), files.whole(tmp_path / "out", "none") as draft:
+    with (
+        pytest.raises(files.OutputError),
+        files.atomic_write(tmp_path / "out", files.Replace.NOTHING) as draft,
+    ):
         draft.write_bytes(b"ours")
         (tmp_path / "out").write_bytes(b"theirs")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"theirs"]
@@ -87,33 +97,33 @@ def test_a_file_that_appears_during_the_work_stays(tmp_path):
 def test_our_own_file_is_written_again_until_someone_changes_it(tmp_path):
     place = tmp_path / "table.md"
     for content in (b"one", b"two", b"one"):
-        files.write_bytes(place, content, "own")
+        files.write_bytes(place, content, files.Replace.OWN)
     place.write_bytes(b"one, with a remark")
     with pytest.raises(files.OutputError):
-        files.write_bytes(place, b"three", "own")
+        files.write_bytes(place, b"three", files.Replace.OWN)
     assert place.read_bytes() == b"one, with a remark"
-    files.write_bytes(place, b"three", files.replacing(True, own=True))
-    files.write_bytes(place, b"four", "own")
+    files.write_bytes(place, b"three", files.replacing(True, listed=True))
+    files.write_bytes(place, b"four", files.Replace.OWN)
     assert place.read_bytes() == b"four"
 
 
 def test_a_write_that_was_killed_leaves_no_file_that_is_not_ours(tmp_path, monkeypatch):
-    files.write_bytes(tmp_path / "x", b"one", "own")
+    files.write_bytes(tmp_path / "x", b"one", files.Replace.OWN)
 
     def killed(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("pathlib.Path.replace", killed)
-        files.write_bytes(tmp_path / "x", b"two", "own")
-    files.write_bytes(tmp_path / "x", b"three", "own")  # one of before is on the list still
+        files.write_bytes(tmp_path / "x", b"two", files.Replace.OWN)
+    files.write_bytes(tmp_path / "x", b"three", files.Replace.OWN)
 
 
 def test_writing_through_a_list_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "theirs").write_bytes(b"theirs")
     (tmp_path / files.WRITTEN).symlink_to("theirs")
     with pytest.raises(OSError):
-        files.write_bytes(tmp_path / "x", b"ours", "own")
+        files.write_bytes(tmp_path / "x", b"ours", files.Replace.OWN)
     assert (tmp_path / "theirs").read_bytes() == b"theirs"
 
 
@@ -121,9 +131,9 @@ def test_a_list_that_is_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / files.WRITTEN)
     (tmp_path / "table.md").write_text("theirs")
     with pytest.raises(files.OutputError, match="written"):
-        files.check_output(tmp_path / "table.md", "own")
+        files.check_output(tmp_path / "table.md", files.Replace.OWN)
     with pytest.raises(OSError):
-        files.write_bytes(tmp_path / "new.md", b"ours", "own")
+        files.write_bytes(tmp_path / "new.md", b"ours", files.Replace.OWN)
     assert sorted(os.listdir(tmp_path)) == sorted([files.WRITTEN, "table.md"])
 
 
@@ -135,12 +145,6 @@ def test_a_directory_to_write_into_is_no_link_and_no_file(tmp_path):
     for name in ("link", "file"):
         with pytest.raises(files.OutputError):
             files.check_directory(tmp_path / name)
-
-
-def test_an_empty_path_is_not_the_current_folder():
-    assert files.given_path(".").is_dir()
-    with pytest.raises(argparse.ArgumentTypeError):
-        files.given_path("")
 
 
 def test_json_that_is_nested_deeply_is_a_value_error():

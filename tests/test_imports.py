@@ -7,65 +7,90 @@ functions count as well. A new module must be given its place here.
 import ast
 import pathlib
 
-PACKAGE = pathlib.Path(__file__).parent.parent / "hlformer_jax"
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE = ROOT / "hlformer_jax"
 
 # From the bottom up: what stands on the right has a line above, or is the module's own folder.
 MAY_IMPORT = {
     "typing": set(),
     "errors": set(),
-    "lazy": set(),
-    "files": {"errors"},
-    "field_names": {"errors"},
-    "config": {"errors", "field_names"},
-    "command": {"errors", "field_names", "config"},
+    "text": set(),
+    "lazy": {"errors"},
+    "files": {"errors", "text"},
+    "config": {"errors", "text"},
+    "cli": {"errors", "text", "config"},
     "ops": {"lazy", "typing", "errors"},
-    "parallel": {"typing", "errors"},
-    "data": {"typing", "errors", "config", "parallel", "files"},
+    "runtime": {"typing", "errors"},
+    "data": {"typing", "errors", "text", "lazy", "files", "config", "cli", "runtime"},
     "losses": {"lazy", "typing", "ops"},
     "nn": {"lazy", "typing", "ops"},
-    "models": {"typing", "config", "ops", "parallel", "nn"},
+    "models": {"typing", "config", "ops", "runtime", "nn"},
     "retrieval": {
-        "lazy", "typing", "errors", "command", "config", "ops", "parallel", "files", "data",
+        "lazy", "typing", "errors", "text", "files", "config", "cli", "ops", "runtime", "data",
         "models",
     },
+    "encoders": {"lazy", "typing", "errors", "text", "files"},
     "training": {
-        "typing", "errors", "files", "config", "ops", "losses", "parallel", "data", "models",
-        "retrieval",
+        "typing", "errors", "text", "files", "config", "ops", "losses", "runtime", "data",
+        "models", "retrieval", "encoders",
     },
-    "torch_checkpoint": {"errors", "config", "training"},
+    "torch_checkpoint": {"errors", "config", "cli", "training"},
     "figures": {
-        "typing", "errors", "command", "config", "ops", "parallel", "files", "data",
+        "typing", "errors", "text", "lazy", "files", "config", "cli", "ops", "runtime", "data",
         "models", "retrieval", "training",
     },
     "sweep": {
-        "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
+        "errors", "text", "files", "config", "cli", "runtime", "data", "models", "retrieval",
         "training", "figures",
     },
-    "encoders": {"typing", "errors", "files"},
-    "video": {"typing", "errors", "files"},
+    "video": {"typing", "errors", "text", "files"},
     "search": {
-        "typing", "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
-        "training", "encoders", "video",
-    },
-    "benchmark": {
-        "typing", "errors", "command", "config", "ops", "parallel", "files", "data", "nn", "models",
-        "retrieval", "training", "figures", "encoders", "video", "search",
+        "typing", "errors", "text", "lazy", "files", "config", "cli", "runtime", "data", "models",
+        "retrieval", "training", "encoders", "video",
     },
     "main": {
-        "errors", "command", "config", "parallel", "files", "data", "retrieval", "training",
+        "errors", "lazy", "files", "config", "cli", "runtime", "data", "retrieval", "training",
         "encoders",
     },
     "": {"lazy", "ops", "nn", "losses", "retrieval"},  # the package itself
+}  # fmt: skip
+
+# Within the search, from the bottom up.
+SEARCH_MAY_IMPORT = {
+    "times": set(),
+    "index": set(),
+    "encoder": {"index"},
+    "signals": {"times", "index"},
+    "query": {"times", "index", "encoder", "signals"},
+    "ingest": {"index", "signals"},
+    "export": {"times", "query"},
+    "evaluate": {"index", "signals", "query"},
+    "demo": {"times", "index", "encoder", "ingest"},
+    "serve": {"times", "index", "signals", "query", "ingest", "export"},
+    "cli": {
+        "times",
+        "index",
+        "encoder",
+        "signals",
+        "query",
+        "ingest",
+        "export",
+        "evaluate",
+        "serve",
+        "demo",
+    },
+    "__main__": {"cli"},
+    "": {"index", "signals", "query"},  # the package itself
 }  # fmt: skip
 
 # The only module that may import it.
 OWNER = {
     "orbax": "training.checkpoints",
     "tensorflow_datasets": "data.prepared",
-    "ray": "search.cluster",
-    "psycopg": "search.store",
-    "opentimelineio": "search.exports",
-    "mcp": "search.agents",
+    "ray": "search.ingest.cluster",
+    "psycopg": "search.signals.postgres",
+    "opentimelineio": "search.export.timelines",
+    "mcp": "search.serve.mcp",
 }
 AT_MOST_ONE_MODULE = {"matplotlib", "tensorboardX"}
 NOT_IN_OPS = {"flax", "optax", "orbax", "chex"}
@@ -119,6 +144,14 @@ def violations(package: pathlib.Path) -> list[str]:
             target = rest.split(".")[0]
             if first == "":
                 found.append(f"{name}: import {imported} by its full name")
+            elif imported.startswith(f"{package.name}.search."):
+                below = imported.split(".")[2]
+                here = (name.split(".") + [""])[1] if place == "search" else None
+                allowed = SEARCH_MAY_IMPORT.get(here, set()) | {here}
+                if here is not None and below in SEARCH_MAY_IMPORT and below not in allowed:
+                    found.append(f"{name}: must not import {rest}")
+                elif "search" not in MAY_IMPORT[place] | {place}:
+                    found.append(f"{name}: must not import {rest}")
             elif first == package.name and target in places - {""}:
                 if target not in MAY_IMPORT[place] | {place}:
                     found.append(f"{name}: must not import {rest}")
@@ -139,6 +172,38 @@ def violations(package: pathlib.Path) -> list[str]:
 def test_the_package_follows_the_import_rule():
     found = violations(PACKAGE)
     assert not found, "\n".join(found)
+
+
+PUBLIC = {"_asdict", "_fields", "_make", "_replace", "_attend"}
+"""Names of NamedTuples, which are public, and of hyperbolix."""
+
+
+OF_PEERS = {"_attend"}
+"""Private names of peers: hyperbolix has no public function of attention alone."""
+
+
+def private_names(path: pathlib.Path) -> set[str]:
+    """Return the private names that a file imports or reads from other objects than `self`."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+                names.add(node.attr)
+    private = {name for name in names if name.startswith("_") and not name.startswith("__")}
+    return private - PUBLIC - OF_PEERS
+
+
+def test_benchmarks_use_only_public_names():
+    benchmarks = sorted((ROOT / "benchmarks").glob("*.py"))
+    assert benchmarks
+    assert {path.name: names for path in benchmarks if (names := private_names(path))} == {}
+
+
+def test_the_package_does_not_import_benchmarks():
+    for name, path in modules(PACKAGE).items():
+        assert not any(x.split(".")[0] == "benchmarks" for x in imports(path)), name
 
 
 def test_the_rule_itself_has_no_cycle():

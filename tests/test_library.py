@@ -45,7 +45,7 @@ def test_what_a_package_names_is_there_and_no_more(name):
 
 def test_functions_load_no_data_no_checkpoints_and_no_pictures():
     """Of every namespace all that it names, but for what ranks a split of a data set."""
-    of_data = {"corpus", "evaluation", "hierarchy", "localisation", "scoring"}
+    of_data = {"corpus", "evaluation", "hierarchy", "moments", "scoring", "segments"}
     names = [
         f"{name}.{public}"
         for name in hl.__all__

@@ -10,8 +10,8 @@ import numpy as np
 import processes
 import pytest
 
-from hlformer_jax import parallel
 from hlformer_jax.config import debug, default
+from hlformer_jax.runtime import compiler, devices
 
 # In a process of its own: the number of virtual devices is set before JAX starts.
 PROGRAM = """
@@ -21,12 +21,13 @@ import numpy as np
 
 jax.config.update("jax_enable_x64", True)  # so that a difference is one, and not rounding
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.config import debug, default
 from hlformer_jax.data.feed import Schedule, VideoFeed
 from hlformer_jax.data.split import SimulatedVideos, Split
 from hlformer_jax.retrieval import corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
+from hlformer_jax.runtime import devices
 from hlformer_jax.training import optim, prvr, step
 
 config = debug(default())
@@ -47,9 +48,9 @@ initial = step.init_state(models.init_params(first, config), optimiser)
 initial = jax.device_get(jax.tree.map(wide, initial))
 found = []
 for number, parts, dropout in json.loads(sys.argv[1]):
-    mesh = parallel.mesh(jax.devices()[:number])
+    mesh = devices.mesh(jax.devices()[:number])
     feed = VideoFeed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
-    state = parallel.replicate(mesh, initial)
+    state = devices.replicate(mesh, initial)
     config.train.encode_parts = parts
     config.model.update(dropout=dropout, input_dropout=dropout)
     model = models.build(config)
@@ -174,10 +175,10 @@ import json, sys
 import jax
 import numpy as np
 
-from hlformer_jax import parallel
+from hlformer_jax import training
 from hlformer_jax.config import debug, default
 from hlformer_jax.data.feed import Schedule
-from hlformer_jax import training
+from hlformer_jax.runtime import devices
 from hlformer_jax.training import step
 
 config = debug(default("hover"))
@@ -188,11 +189,11 @@ config.train.update(batch_size=7)
 config.optim.warmup = 0.0
 found = []
 for number in (1, 8):
-    mesh = parallel.mesh(jax.devices()[:number])
+    mesh = devices.mesh(jax.devices()[:number])
     family = training.build(config, mesh)
     feed = family.feed(Schedule(family.num_examples, 7, 0).groups(1, 2)[:2])
     optimiser = family.optimiser(10)
-    state = parallel.replicate(mesh, step.init_state(family.init_params(), optimiser))
+    state = devices.replicate(mesh, step.init_state(family.init_params(), optimiser))
     loss = family.loss(3)
     steps = step.compile_steps(loss, optimiser, family.project, feed, state, config).steps
     losses = []
@@ -232,26 +233,26 @@ def settings(monkeypatch, tmp_path):
 def test_float32_products_are_as_precise_as_can_be_and_programs_are_kept(settings, tmp_path):
     config = default()
     config.dtype = "bfloat16"
-    parallel.configure(config)
+    compiler.configure(config)
     assert settings()["jax_default_matmul_precision"] is None
     config.dtype = "float32"
-    parallel.configure(config)
+    compiler.configure(config)
     assert settings()["jax_default_matmul_precision"] == "highest"
     assert settings()["jax_compilation_cache_dir"].startswith(str(tmp_path / "hlformer_jax"))
     config.precision = "tf32"
-    parallel.configure(config)
+    compiler.configure(config)
     assert settings()["jax_default_matmul_precision"] == "tensorfloat32"
 
 
 def test_a_folder_of_programs_that_was_named_is_kept(settings, tmp_path):
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "mine"))
-    parallel.configure(default())
+    compiler.configure(default())
     assert settings()["jax_compilation_cache_dir"] == str(tmp_path / "mine")
 
 
 def test_the_next_run_of_a_process_finds_the_precision_as_it_was(settings):
     with pytest.raises(KeyError):
-        with parallel.configured(default()):
+        with compiler.configured(default()):
             assert settings()["jax_default_matmul_precision"] == "highest"
             raise KeyError
     assert settings()["jax_default_matmul_precision"] is None
@@ -261,21 +262,21 @@ def test_only_what_is_to_compile_fast_leaves_optimisations_out(settings, monkeyp
     updates = {}  # JAX does not tell this one
     with monkeypatch.context() as patch:
         patch.setattr(jax.config, "update", updates.__setitem__)
-        parallel.configure(default())
+        compiler.configure(default())
         assert "jax_disable_most_optimizations" not in updates
-        parallel.configure(debug(default()))
+        compiler.configure(debug(default()))
     assert updates["jax_disable_most_optimizations"] is True
 
 
 def test_only_what_is_to_compile_fast_has_options_of_the_compiler():
-    assert parallel.compiler_options(default()) is None
-    options = parallel.compiler_options(debug(default()))
+    assert compiler.compiler_options(default()) is None
+    options = compiler.compiler_options(debug(default()))
     jax.jit(lambda x: x + 1, compiler_options=options)(1)  # this compiler knows them
 
 
 def test_the_plan_of_memory_counts_arguments_and_results():
     x = jnp.ones((64, 64))
-    plan = parallel.memory_plan(jax.jit(lambda x: (x @ x, x[0])).lower(x).compile())
+    plan = compiler.memory_plan(jax.jit(lambda x: (x @ x, x[0])).lower(x).compile())
     assert plan["arguments"] == x.nbytes
     assert x.nbytes + 64 * 4 <= plan["results"] <= x.nbytes + 64 * 4 + 64
     assert plan["peak"] == plan["arguments"] + plan["results"] + plan["temporary"]
@@ -283,18 +284,18 @@ def test_the_plan_of_memory_counts_arguments_and_results():
 
 def test_a_product_is_counted_by_its_multiplications_and_additions():
     x, y = jax.ShapeDtypeStruct((5, 7), np.float32), jax.ShapeDtypeStruct((7, 11), np.float32)
-    assert parallel.count_flops(jnp.matmul, x, y) == 2 * 5 * 7 * 11
+    assert compiler.count_flops(jnp.matmul, x, y) == 2 * 5 * 7 * 11
     twice = lambda x, y: (x @ y, (2 * x) @ y)
-    assert parallel.count_flops(twice, x, y) == pytest.approx(2 * 2 * 5 * 7 * 11 + 5 * 7, abs=5 * 7)
+    assert compiler.count_flops(twice, x, y) == pytest.approx(2 * 2 * 5 * 7 * 11 + 5 * 7, abs=5 * 7)
 
 
 def test_a_scan_is_counted_turn_by_turn():
     x = jax.ShapeDtypeStruct((5, 5), np.float32)
     turn = lambda carry, _: (carry @ carry, None)
     many = lambda x: jax.lax.scan(turn, x, length=4)[0]
-    assert parallel.count_flops(many, x) == pytest.approx(4 * 2 * 5**3, rel=0.1)
+    assert compiler.count_flops(many, x) == pytest.approx(4 * 2 * 5**3, rel=0.1)
 
 
 def test_bytes_are_those_of_all_leaves_arrays_or_shapes():
     tree = {"a": np.zeros((3, 5), np.float16), "b": [jax.ShapeDtypeStruct((7,), np.int32)]}
-    assert parallel.nbytes(tree) == 3 * 5 * 2 + 7 * 4
+    assert devices.nbytes(tree) == 3 * 5 * 2 + 7 * 4

@@ -57,15 +57,15 @@ def test_features_are_not_called_other_things(tmp_path, unreadable):
 
 
 def test_an_own_file_is_not_called_foreign(tmp_path, unreadable):
-    files.write_bytes(tmp_path / "table.txt", b"one", "own")
-    files.check_output(tmp_path / "table.txt", "own")
+    files.write_bytes(tmp_path / "table.txt", b"one", files.Replace.OWN)
+    files.check_output(tmp_path / "table.txt", files.Replace.OWN)
     unreadable(files.WRITTEN)
     with pytest.raises(OSError, match=EIO):
-        files.check_output(tmp_path / "table.txt", "own")
+        files.check_output(tmp_path / "table.txt", files.Replace.OWN)
 
 
 def test_packed_rows_that_cannot_be_listed_are_damaged(tmp_path, unreadable):
-    packed = pytest.importorskip("hlformer_jax.search.packed")
+    packed = pytest.importorskip("hlformer_jax.search.index.packed")
     assert packed.damaged(tmp_path) == {}
     (tmp_path / "packed").mkdir()
     unreadable("packed")
@@ -73,15 +73,17 @@ def test_packed_rows_that_cannot_be_listed_are_damaged(tmp_path, unreadable):
 
 
 def test_a_demo_is_not_called_other_things(tmp_path, unreadable):
-    demo = pytest.importorskip("hlformer_jax.search.demo", reason="the extra search is missing")
+    demo = pytest.importorskip(
+        "hlformer_jax.search.demo.making", reason="the extra search is missing"
+    )
     (tmp_path / demo.NOTE).write_text("{}")
     unreadable(demo.NOTE)
     with pytest.raises(OSError, match=EIO):
-        demo._settings(tmp_path)
+        demo._read_note(tmp_path)
 
 
 def test_a_machine_of_a_cluster_says_why_it_lacks_a_file(tmp_path, monkeypatch):
-    cluster = pytest.importorskip("hlformer_jax.search.cluster")
+    cluster = pytest.importorskip("hlformer_jax.search.ingest.cluster")
     (tmp_path / "a.mp4").write_bytes(b"video")
     assert cluster._difference(tmp_path / "a.mp4", 5) == ""
     assert cluster._difference(tmp_path / "a.mp4", None) == ""

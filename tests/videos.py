@@ -484,13 +484,15 @@ PLAYLISTS = {
 
 BOX = b"\0\0\0\x10ftypisom\0\0\2\0"
 
-REFUSED = {kind: (make, r"no video|Invalid argument") for kind, make in PLAYLISTS.items()} | {
-    "thousands of empty boxes": (holding(BOX + b"\0\0\0\x08free" * 2000), "no video"),
+REFUSED = {
+    kind: (make, r"not a video|no video|Invalid argument") for kind, make in PLAYLISTS.items()
+} | {
+    "thousands of empty boxes": (holding(BOX + b"\0\0\0\x08free" * 2000), r"not a video|no video"),
     "empty": (holding(b""), "is empty"),
-    "text": (holding(b"not a video\n" * 50), "no video that FFmpeg knows"),
+    "text": (holding(b"not a video\n" * 50), "not a video that FFmpeg knows"),
     "subtitles": (holding(b"1\n00:00:01,000 --> 00:00:02,000\nHello\n\n" * 9), "holds no video"),
-    "zeros": (holding(bytes(5000)), "no video that FFmpeg knows"),
-    "noise": (holding(np.random.default_rng(1).bytes(5000)), "no video that FFmpeg knows"),
+    "zeros": (holding(bytes(5000)), "not a video that FFmpeg knows"),
+    "noise": (holding(np.random.default_rng(1).bytes(5000)), "not a video that FFmpeg knows"),
     "only a beginning": (holding(BOX), "has no index"),
     "MP4 whose end is missing": (without_index, "has no index (moov)"),
     "sound alone": (sound_alone, "sound alone"),

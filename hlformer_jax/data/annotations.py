@@ -29,7 +29,7 @@ MAX_OVERHANG = 1.0
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; a DataError when it is empty, not UTF-8, or has a byte order mark."""
+    """Return the text of a file; a DataError if it is empty, not UTF-8 or has a byte order mark."""
     data = path.read_bytes()
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path}:1: begins with a byte order mark; save it as UTF-8 without one")
@@ -46,7 +46,7 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a file, each with its place; a DataError at the first blank one."""
+    """Yield the lines of a file, each with its place; a DataError at the first blank one."""
     # str.splitlines would also split at characters that may stand inside a sentence.
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         if not line.strip():
@@ -55,7 +55,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON objects of a file, one a line, each with its place."""
+    """Yield the JSON objects of a file, one a line, each with its place."""
     for where, line in read_lines(path):
         yield where, parse_object(line, where)
 
@@ -72,7 +72,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
         return record
 
     def constant(name: str) -> float:
-        raise DataError(f"{where}: holds {name}, which is no number of JSON; correct it")
+        raise DataError(f"{where}: holds {name}, which JSON does not allow; correct it")
 
     try:
         parsed = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
@@ -80,7 +80,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
         raise
     except json.JSONDecodeError as error:
         place = where if "\n" not in text.strip() else f"{where}:{error.lineno}"
-        raise DataError(f"{place}: this is no JSON ({error}); correct it") from None
+        raise DataError(f"{place}: this is not JSON ({error}); correct it") from None
     except RecursionError:
         raise DataError(f"{where}: this is nested too deeply to be annotations") from None
     except ValueError:  # Python's limit on the digits of an integer
@@ -97,7 +97,7 @@ def field(
     check: Callable[..., Any] = lambda value, *_: value,
     **options: Any,
 ) -> Any:
-    """A field of a JSON object, checked by one of the functions below; else a DataError."""
+    """Return a field of a JSON object, checked by one of the functions below; else a DataError."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: is {shown(record)}; it must be an object")
     if name not in record:
@@ -106,21 +106,21 @@ def field(
 
 
 def as_text(value: Any, what: str, where: str, one_line: bool = True) -> str:
-    """A text that is not blank, and of one line unless it may have several; else a DataError."""
-    wanted = None
+    """Return a text that is not blank, and on one line if asked for; else raise a DataError."""
+    requirement = None
     if not isinstance(value, str) or not value.strip():
-        wanted = "it must be a text"
+        requirement = "it must be a text"
     elif one_line and any(mark in value for mark in "\n\r\0"):
-        wanted = "it must be on one line"
+        requirement = "it must be on one line"
     elif any("\ud800" <= mark <= "\udfff" for mark in value):
-        wanted = "half a surrogate pair is no character"
-    if wanted:
-        raise DataError(f"{where}: {what} is {shown(value)}; {wanted}")
+        requirement = "it must not have half a surrogate pair"
+    if requirement:
+        raise DataError(f"{where}: {what} is {shown(value)}; {requirement}")
     return value
 
 
 def as_seconds(value: Any, what: str, where: str) -> float:
-    """A time in seconds: a finite number of at least 0; else a DataError."""
+    """Return a time in seconds, a finite number of at least 0; else raise a DataError."""
     try:
         number = math.nan if isinstance(value, bool | str) else float(value)
     except (TypeError, OverflowError):
@@ -131,15 +131,15 @@ def as_seconds(value: Any, what: str, where: str) -> float:
 
 
 def as_list(value: Any, what: str, where: str, length: int | None = None) -> list[Any]:
-    """A list, of a given length where one is given; else a DataError."""
+    """Return a list, of the given length if any; else raise a DataError."""
     if not isinstance(value, list) or (length is not None and len(value) != length):
-        wanted = "a list" if length is None else f"a list of {length}"
-        raise DataError(f"{where}: {what} is {shown(value)}; it must be {wanted}")
+        requirement = "a list" if length is None else f"a list of {length}"
+        raise DataError(f"{where}: {what} is {shown(value)}; it must be {requirement}")
     return value
 
 
 def shown(value: Any) -> str:
-    """A value as a message has it, on one line and not longer than one."""
+    """Return a value as text for a message, at most 60 characters on one line."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):
@@ -153,8 +153,8 @@ def shown(value: Any) -> str:
 def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
     """Reads a caption list: CAPTION_ID SENTENCE a line, the video's id before the id's first #.
 
-    Videos and captions are in order of first appearance; a DataError at the first line that is no
-    caption.
+    Videos and captions are in order of first appearance. A DataError names the first line that is
+    not a caption.
     """
     videos: dict[str, list[Caption]] = {}
     lines: dict[str, int] = {}
@@ -166,7 +166,7 @@ def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
             wrong = "a carriage return inside the line; remove it"
         elif not (video and rest):
             wrong = (
-                f"begins with {caption_id!r}, which is no caption id (VIDEO#...): its video is"
+                f"begins with {caption_id!r}, not a caption id (VIDEO#...): its video is"
                 " empty or holds a blank, or a newline broke the line before; correct it"
             )
         elif len(caption_id.split()) > 1 or "/" in caption_id or "\0" in caption_id:
@@ -196,12 +196,12 @@ def check_shared_ids(splits: Mapping[str, Captions], place: Callable[[str], Path
     Raises:
       DataError: naming the caption and both splits.
     """
-    known: dict[str, tuple[str, str]] = {}
+    sentences: dict[str, tuple[str, str]] = {}
     for split, videos in splits.items():
         for caption in (caption for captions in videos.values() for caption in captions):
             name, sentence = caption.caption_id, " ".join(caption.sentence.split())
-            first, other = known.setdefault(name, (split, sentence))
-            if other != sentence:
+            first, known_sentence = sentences.setdefault(name, (split, sentence))
+            if known_sentence != sentence:
                 raise DataError(
                     f"{place(split)}:{caption.line}: caption {name!r} has another sentence in the"
                     f" split {first}, and the features of one; give the captions of one split other"
@@ -265,14 +265,16 @@ class TimedVideo(NamedTuple):
     moments: tuple[AnnotatedMoment, ...]
 
 
-def write_moments(path: Path, videos: Iterable[TimedVideo], replace: files.Replace = "any") -> None:
+def write_moments(
+    path: Path, videos: Iterable[TimedVideo], replace: files.Replace = files.Replace.ANY
+) -> None:
     """Writes a file of moments, whole or not at all."""
     lines = (json.dumps(moments_to_json(video), ensure_ascii=False) for video in videos)
     files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode(), replace)
 
 
 def moments_to_json(video: TimedVideo) -> dict[str, Any]:
-    """The line of a video in a file of moments."""
+    """Return the line of a video in a file of moments, as JSON."""
     moments = [
         {"id": moment.moment_id, "start": moment.start, "end": moment.end, "text": moment.text}
         for moment in video.moments
@@ -283,8 +285,8 @@ def moments_to_json(video: TimedVideo) -> dict[str, Any]:
 def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
     """Reads a file of moments: the videos, each with its line, from 1.
 
-    A DataError at the first line that is wrong. Moments that end late or before they start are
-    kept, as published annotations have some, and warned of.
+    A DataError names the first faulty line. Moments that end late or before they start are kept
+    with a warning, since published annotations have some.
     """
     videos: dict[str, tuple[TimedVideo, int]] = {}
     lines: dict[str, int] = {}
@@ -311,13 +313,13 @@ def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
                 odd["does not end after its start"].append(f"{where}: moment {name!r}")
     for what, moments in odd.items():
         if moments:
-            also = f", as do {len(moments) - 1} more" if len(moments) > 1 else ""
-            logging.warning("%s %s%s; it reads the frames that there are", moments[0], what, also)
+            more = f", as do {len(moments) - 1} more" if len(moments) > 1 else ""
+            logging.warning("%s %s%s; it reads the frames that there are", moments[0], what, more)
     return list(videos.values())
 
 
 def moments_from_json(record: Mapping[str, Any], where: str) -> TimedVideo:
-    """The video of a line of a file of moments, with at least one moment; else a DataError."""
+    """Parse a line of a file of moments, of at least one moment; else raise a DataError."""
     name = field(record, "video", where, as_text)
     duration = field(record, "duration", where, as_seconds)
     if duration == 0:
@@ -342,17 +344,18 @@ def annotate(
     reader: Reader,
     trees: Iterable[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """The annotations, see `source.Reader`, of a split whose captions are moments.
+    """Return the annotations (`source.Reader`) of a split whose captions are moments.
 
-    In types of JSON: `collection`; `videos`, as `moments_to_json` has them; `words`, for each video
-    the numbers of word features of its moments; and `trees`, as `trees.tree_to_json` has them,
-    where they are given and not made by the rule.
+    They are JSON: `collection`; `videos` as of `moments_to_json`; `words`, for each video the
+    number of word features of each moment; and `trees` as of `trees.tree_to_json`, if given.
     """
     videos = list(videos)
     notes: dict[str, Any] = {
         "collection": collection,
         "videos": [moments_to_json(video) for video in videos],
-        "words": [[reader.num_words(one.moment_id) for one in video.moments] for video in videos],
+        "words": [
+            [reader.num_words(moment.moment_id) for moment in video.moments] for video in videos
+        ],
     }
     return notes if trees is None else notes | {"trees": list(trees)}
 
@@ -369,7 +372,7 @@ class Annotations(NamedTuple):
 
 
 def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
-    """Reads published annotations, of three formats that are told apart by their content.
+    """Reads published annotations in one of three formats, recognised by their content.
 
         ActivityNet Captions  {"VIDEO": {"duration": …, "timestamps": [[s, e], …],
                                "sentences": […]}, …}
@@ -377,10 +380,10 @@ def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
         Charades-STA          VIDEO START END##SENTENCE a line, with the videos' lengths in
                               `durations`: Charades_v1_train.csv, Charades_v1_test.csv or both
 
-    Ids of moments are VIDEO#enc#K, K the moment's place among the video's in the file: so the
-    published features name them. TVR's and Charades-STA's moments are sorted by their start, and of
-    Charades-STA those that do not end after it are left out: by these conventions the published
-    trees were made. A DataError at the first thing that is not as the format has it.
+    Ids of moments are VIDEO#enc#K, as in the published features: K is the moment's place among the
+    video's in the file. The published trees follow two more conventions: TVR's and Charades-STA's
+    moments are sorted by their start, and moments of Charades-STA that do not end after their start
+    are left out. A DataError names the first violation of the format.
     """
     text = read_text(path)
     first = text.partition("\n")[0]
@@ -429,9 +432,11 @@ def _read_tvr(path: Path) -> Annotations:
         identity = shown(record.get("desc_id", number))
         if lines.setdefault(identity, number) != number:
             raise DataError(f"{where}: desc_id {identity} was in line {lines[identity]} already")
-        own = moments.setdefault(video, [])
-        name = f"{video}#enc#{len(own)}"
-        own.append(_moment(name, field(record, "ts", where), field(record, "desc", where), where))
+        video_moments = moments.setdefault(video, [])
+        name = f"{video}#enc#{len(video_moments)}"
+        video_moments.append(
+            _moment(name, field(record, "ts", where), field(record, "desc", where), where)
+        )
     return Annotations("tvr", _by_start(durations, moments))
 
 
@@ -461,7 +466,7 @@ def _read_charades(path: Path, durations: Sequence[Path]) -> Annotations:
         try:
             span = [float(time) for time in times]
         except ValueError:
-            raise DataError(f"{where}: {shown(' '.join(times))} are no two times") from None
+            raise DataError(f"{where}: {shown(' '.join(times))} are not two times") from None
         counts[video] = counts.get(video, -1) + 1
         moment = _moment(f"{video}#enc#{counts[video]}", span, sentence, where)
         if moment.start < moment.end:
@@ -472,7 +477,7 @@ def _read_charades(path: Path, durations: Sequence[Path]) -> Annotations:
 
 
 def _read_lengths(path: Path) -> dict[str, float]:
-    """Lengths of videos in seconds, of a table with columns "id" and "length"."""
+    """Read the lengths of videos in seconds from a table with columns "id" and "length"."""
     rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
     lengths: dict[str, float] = {}
     try:
@@ -486,7 +491,7 @@ def _read_lengths(path: Path) -> dict[str, float]:
                 wrong = shown(row["length"])
                 raise DataError(f"{where}: length is {wrong}; it must be seconds") from None
     except csv.Error as error:
-        raise DataError(f"{path}:{rows.line_num}: is no table ({error}); get it again") from None
+        raise DataError(f"{path}:{rows.line_num}: is not a table ({error}); get it again") from None
     return lengths
 
 
@@ -504,8 +509,10 @@ def _by_start(
     durations: dict[str, float], moments: dict[str, list[AnnotatedMoment]]
 ) -> tuple[TimedVideo, ...]:
     return tuple(
-        TimedVideo(video, durations[video], tuple(sorted(own, key=lambda moment: moment.start)))
-        for video, own in moments.items()
+        TimedVideo(
+            video, durations[video], tuple(sorted(video_moments, key=lambda moment: moment.start))
+        )
+        for video, video_moments in moments.items()
     )
 
 
@@ -528,28 +535,31 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[
       annotated: the annotations of each split, `PreparedVideos.annotations`.
 
     Returns:
-      For each split the moments by the id of their caption; those of a file may be of more. Empty
-      where none are asked for. A DataError when the data set knows no times, or the file is wrong.
+      For each split the moments by the id of their caption, from a file also of other captions.
+      Empty without `config.eval.moments`.
+
+    Raises:
+      DataError: when the data set has no times, or the file is not as it should be.
     """
-    asked = config.eval.get("moments")  # not every family has the field
-    if not asked:
+    source = config.eval.get("moments")  # not every family has the field
+    if not source:
         return [{} for _ in annotated]
-    if asked != FROM_DATA:
-        path = Path(config.data.manual_dir).expanduser() / config.data.collection / asked
+    if source != FROM_DATA:
+        path = Path(config.data.manual_dir).expanduser() / config.data.collection / source
         return [read_spans(path)] * len(annotated)
-    if not all(isinstance(known, Mapping) and "spans" in known for known in annotated):
+    if not all(isinstance(notes, Mapping) and "spans" in notes for notes in annotated):
         raise DataError(
             f"config.eval.moments is {FROM_DATA!r}, and the data set {config.data.collection!r} has"
             " no times of moments: give a file that has, or '' for none"
         )
-    return [{name: Span(*span) for name, span in known["spans"].items()} for known in annotated]
+    return [{name: Span(*span) for name, span in notes["spans"].items()} for notes in annotated]
 
 
 def read_spans(path: Path) -> dict[str, Span]:
-    """Reads annotated moments by the id of their caption; a DataError says what is wrong where.
+    """Reads annotated moments by the id of their caption; a DataError names the faulty place.
 
-    The file has moments, published annotations with durations, or one JSON object,
-    {CAPTION_ID: {"start_s": …, "end_s": …, "duration_s": …}, …}: its content tells.
+    The format is recognised by the content: a file of moments, published annotations with
+    durations, or one JSON object {CAPTION_ID: {"start_s": …, "end_s": …, "duration_s": …}, …}.
     """
     try:
         text = read_text(path)

@@ -17,8 +17,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.config import fault
 from hlformer_jax.data import annotations, extracted, qvhighlights, synthetic, trees
-from hlformer_jax.data.prepared import Prepared, prepare
-from hlformer_jax.data.released import (
+from hlformer_jax.data.layouts import (
     CLIP_B32_FEATURES,
     MSC_FEATURES,
     ClipB32Collection,
@@ -26,6 +25,7 @@ from hlformer_jax.data.released import (
     MomentCollection,
     MscCollection,
 )
+from hlformer_jax.data.prepared import Prepared, prepare
 from hlformer_jax.data.source import SPLITS, DataError, Source, teacher_width
 from hlformer_jax.data.split import PreparedVideos, Split
 from hlformer_jax.data.trees import Pool, Tree
@@ -47,7 +47,7 @@ FEWSHOT_SHARE, HELD_OUT_SHARE = 0.1, 0.05
 """Shares of the training trees: of "fewshot", and held out by `trees.validation`."""
 
 _DRAW = 20231001
-"""Seed of both; they are the same trees whatever the seed of a run."""
+"""Seed of both draws, independent of the seed of a run."""
 
 
 # Videos with captions
@@ -96,19 +96,19 @@ def _warn_of_shared_videos(val: Sequence[str], test: Sequence[str]) -> None:
     """Warn where the best epoch is chosen on videos that are tested."""
     if shared := len(set(val) & set(test)):
         logging.warning(
-            "%d of %d test videos are validation videos too: the best epoch is chosen on what is"
-            " tested; the metrics of the last epoch are not",
+            "%d of %d test videos are validation videos too: the best epoch is chosen on tested"
+            " videos; the metrics of the last epoch are not",
             shared,
             len(test),
         )
 
 
 def choose_source(data: ConfigDict) -> Source:
-    """The source that `config.data` asks for; nothing of it is read.
+    """Return the source that `config.data` asks for, without reading it.
 
-    Without `manual_dir` and with synthetic videos it is the synthetic corpus; otherwise it is what
-    `SOURCES` has for its collection, or the released layout, or those of CLIP features by the name
-    of the feature (`released.MSC_FEATURES`, `released.CLIP_B32_FEATURES`).
+    Without `manual_dir` and with synthetic videos it is the synthetic corpus. Otherwise it is the
+    collection's entry in `SOURCES`, a layout of CLIP features chosen by the name of the feature
+    (`layouts.MSC_FEATURES`, `layouts.CLIP_B32_FEATURES`), or the released layout.
     """
     if synthetic.is_synthetic(data):
         return synthetic.Corpus(
@@ -128,9 +128,9 @@ def choose_source(data: ConfigDict) -> Source:
 
 
 def text_encoder(data: ConfigDict) -> tuple[str, str] | None:
-    """Name and fingerprint of the encoder of the captions' features; None where none is recorded.
+    """Return name and fingerprint of the encoder of the captions' features; None if unrecorded.
 
-    The published features do not say theirs; what `search features` wrote does.
+    `search features` records them; the published features do not.
     """
     if data.collection == extracted.COLLECTION:
         return extracted.encoder_of(Path(data.manual_dir))
@@ -153,7 +153,7 @@ def _prepare(source: Source, data: ConfigDict) -> Prepared:
         path = Path(type(source).fingerprint.__code__.co_filename)
         if path.is_relative_to(Path(__file__).parents[1]):
             raise
-        # A data set of somebody's own: its line says what is wrong.
+        # A user's data set: name the line that failed.
         raise DataError(fault(path, error)) from error
 
 
@@ -205,21 +205,21 @@ def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
     prepared = _prepare(source, config.data)
     opened = {split: _Trees(prepared.split(split), split, source.name, config) for split in SPLITS}
     train = opened["train"]
-    chosen = _chosen(train.trees, options)
+    numbers = _select_trees(train.trees, options)
     if options.validation == "held_out":
-        held = set(_share(chosen, HELD_OUT_SHARE))
-        val = train.split([tree for tree in chosen if tree in held])
-        chosen = [tree for tree in chosen if tree not in held]
+        held_out = set(_share(numbers, HELD_OUT_SHARE))
+        val = train.split([tree for tree in numbers if tree in held_out])
+        numbers = [tree for tree in numbers if tree not in held_out]
     else:
         val = opened["val"].split(range(len(opened["val"].trees)))
     test = opened["test"].split(range(len(opened["test"].trees)))
     if options.validation == "val":
         _warn_of_shared_videos(val.features.video_ids, test.features.video_ids)
-    return TreeData(train.split(chosen), val, test, prepared.fingerprint)
+    return TreeData(train.split(numbers), val, test, prepared.fingerprint)
 
 
 def choose_tree_source(config: ConfigDict) -> Source:
-    """The source of moments that a configuration asks for; nothing of it is read.
+    """Return the source of moments that a configuration asks for, without reading it.
 
     As by `choose_source`: the synthetic corpus of trees, a folder of one's own features, or the
     released layout with files of moments.
@@ -260,15 +260,15 @@ class _Trees:
         if not self.trees:
             raise DataError(f"{name}: no video of {split} has moments that make a tree")
 
-    def split(self, chosen: Sequence[int]) -> TreeSplit:
+    def split(self, numbers: Sequence[int]) -> TreeSplit:
         """The split of some of the trees, given by their numbers; a DataError of none."""
-        if not len(chosen):
+        if not len(numbers):
             raise DataError("config.trees leaves no tree to train or to validate on: choose more")
         options, max_words = self._config.trees, self._features.max_words
-        own = [self.trees[k] for k in chosen]
-        places = np.asarray([self._place[tree.video] for tree in own], np.int32)
+        split_trees = [self.trees[k] for k in numbers]
+        places = np.asarray([self._place[tree.video] for tree in split_trees], np.int32)
         timed = [self._timed[place] for place in places]
-        pool = trees.make_pool(own, timed, self._notes["collection"])
+        pool = trees.make_pool(split_trees, timed, self._notes["collection"])
         durations = np.asarray([video.duration for video in timed])[pool.tree]
         num_rows = self._features.frames_per_video[places][pool.tree]
         counts = [np.minimum(words, max_words).astype(np.int32) for words in self._notes["words"]]
@@ -281,7 +281,7 @@ class _Trees:
             word_rows=np.concatenate(
                 [
                     trees.word_rows(self._read_texts(tree, place), counts[place], max_words)
-                    for tree, place in zip(own, places.tolist(), strict=True)
+                    for tree, place in zip(split_trees, places.tolist(), strict=True)
                 ]
             ),
             words_per_video=np.asarray([words.sum() for words in counts], np.int32),
@@ -292,31 +292,31 @@ class _Trees:
     def _read_texts(self, tree: Tree, place: int) -> list[tuple[int, ...]]:
         """Return for each node the numbers of the texts of its video whose words it reads.
 
-        They are those of its moments, or, of a parent whose text was encoded as a whole, that one
-        alone, which stands behind the moments.
+        A node reads its moments' texts. A parent whose text was encoded as a whole reads that text
+        alone, whose number comes after the moments'.
         """
         parents = self._notes.get("parents")
         if not parents:
             return [node.moments for node in tree.nodes]
         video = self._timed[place]
         number = {text: len(video.moments) + k for k, text in enumerate(parents[place])}
-        told = trees.texts(tree, video.moments, self._notes["collection"])
+        texts = trees.texts(tree, video.moments, self._notes["collection"])
         return [
             (number[text],) if node.children and text in number else node.moments
-            for node, text in zip(tree.nodes, told, strict=True)
+            for node, text in zip(tree.nodes, texts, strict=True)
         ]
 
 
-def _chosen(candidates: Sequence[Tree], options: ConfigDict) -> list[int]:
+def _select_trees(candidates: Sequence[Tree], options: ConfigDict) -> list[int]:
     """Numbers of the trees that are trained on."""
     if options.train_subset == "full":
-        chosen: Sequence[int] = range(len(candidates))
+        numbers: Sequence[int] = range(len(candidates))
     elif options.train_subset == "fewshot":
-        chosen = _share(range(len(candidates)), FEWSHOT_SHARE)
+        numbers = _share(range(len(candidates)), FEWSHOT_SHARE)
     else:
-        chosen = _listed(Path(options.train_subset).expanduser(), candidates)
-    wanted = set(options.train_leaves)
-    return [k for k in chosen if not wanted or len(candidates[k].leaves) in wanted]
+        numbers = _listed(Path(options.train_subset).expanduser(), candidates)
+    num_leaves = set(options.train_leaves)
+    return [k for k in numbers if not num_leaves or len(candidates[k].leaves) in num_leaves]
 
 
 def _share(numbers: Sequence[int], share: float) -> list[int]:
@@ -333,11 +333,11 @@ def _listed(path: Path, candidates: Sequence[Tree]) -> list[int]:
             f"config.trees.train_subset is {str(path)!r}: it must be 'full', 'fewshot' or a file of"
             " videos' ids, one a line"
         )
-    known = {tree.video: k for k, tree in enumerate(candidates)}
+    numbers_by_video = {tree.video: k for k, tree in enumerate(candidates)}
     numbers = set()
     for where, line in annotations.read_lines(path):
         video = line.strip()
-        if video not in known:
+        if video not in numbers_by_video:
             raise DataError(f"{where}: no training tree is of a video {video!r}; remove it")
-        numbers.add(known[video])
+        numbers.add(numbers_by_video[video])
     return sorted(numbers)

@@ -1,8 +1,8 @@
 """Features extracted from one's own videos, as a source: a folder of arrays and their contents.
 
     features.json   splits, captions with their times, where each video and caption lies, widths
-    frames.npy      vectors of all frames, a row each, one video after the other
-    words.npy       token features of all captions, and of the texts of parents, likewise
+    frames.npy      vectors of all frames, a row each, video by video
+    words.npy       token features of all captions, and of the texts of parents, in rows
     encoder.json    facts that identify the encoder
 
 `python -m hlformer_jax.search features` writes such a folder, `configs/own.py` trains on it and,
@@ -17,13 +17,14 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from absl import logging
 from jaxtyping import Float
 
 from hlformer_jax import files
+from hlformer_jax.cli import command_line
 from hlformer_jax.data.annotations import (
     AnnotatedMoment,
     TimedVideo,
@@ -35,7 +36,6 @@ from hlformer_jax.data.annotations import (
 )
 from hlformer_jax.data.source import SPLITS, Caption, DataError, MissingSourceError, Reader, digest
 from hlformer_jax.data.trees import parent_texts
-from hlformer_jax.errors import command_line
 
 COLLECTION = "own"
 """`config.data.collection` of such a folder."""
@@ -50,7 +50,7 @@ NAMES = (FRAMES, WORDS, ENCODER, CONTENTS)
 
 
 def contents(folder: str | Path) -> dict[str, Any]:
-    """The table of contents of a folder of features.
+    """Read the table of contents of a folder of features.
 
     Raises:
       MissingSourceError: when there is none.
@@ -71,9 +71,9 @@ def contents(folder: str | Path) -> dict[str, Any]:
 
 
 def encoder_of(*folders: Path) -> tuple[str, str] | None:
-    """Name and fingerprint of an encoder, from the first folder that says it; None where none does.
+    """Return name and fingerprint of the encoder, from the first folder that has them, or None.
 
-    A DataError when the file that says it is damaged.
+    A DataError when the file is damaged.
     """
     notes = (folder.expanduser() / ENCODER for folder in folders)
     note = next((note for note in notes if note.is_file()), None)
@@ -88,7 +88,7 @@ def encoder_of(*folders: Path) -> tuple[str, str] | None:
 
 @dataclasses.dataclass(frozen=True)
 class ExtractedSource:
-    """The `source.Source` of a folder of features; `timed`, of the captions with times alone."""
+    """The `source.Source` of a folder of features; with `timed`, only of captions with times."""
 
     folder: str
     feature: str  # name of the encoder, with the beginning of its fingerprint
@@ -110,8 +110,8 @@ class ExtractedSource:
                 f"{self.folder} has features of {feature}, and config.data.feature is"
                 f" {self.feature}: start from --config=configs/own.py:{self.folder}"
             )
-        own = digest(COLLECTION, FORMAT, "with times", field(table, "digest", str(self.folder)))
-        return digest("moments", own) if self.timed else own
+        content = digest(COLLECTION, FORMAT, "with times", field(table, "digest", str(self.folder)))
+        return digest("moments", content) if self.timed else content
 
     def open(self) -> contextlib.nullcontext["ExtractedReader"]:
         """Opens the folder; its arrays are mapped, not read."""
@@ -124,10 +124,9 @@ class ExtractedReader(Reader):
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).expanduser()
         table = contents(self._folder)
-        ranges = lambda rows: {name: (int(start), int(end)) for name, (start, end) in rows.items()}
         try:
-            self._frame_rows: dict[str, tuple[int, int]] = ranges(table["frames"])
-            self._word_rows: dict[str, tuple[int, int]] = ranges(table["words"])
+            self._frame_rows = _row_ranges(table["frames"])
+            self._word_rows = _row_ranges(table["words"])
             self._splits = {
                 split: {
                     video: tuple(Caption(*fields) for fields in captions)
@@ -177,7 +176,7 @@ class ExtractedReader(Reader):
         return {"spans": spans}
 
     def duration(self, video: str) -> float:
-        """Seconds that a video lasts; a DataError when the folder does not say its frame rate."""
+        """Return the length of a video in seconds; a DataError if the frame rate is unknown."""
         return self.num_frames(video) / self._frames_per_second
 
     @functools.cached_property
@@ -210,9 +209,9 @@ class ExtractedReader(Reader):
 
 
 class TimedReader(ExtractedReader):
-    """The same of the captions that have times, in the order of their start.
+    """Reads only captions with times, in the order of their start.
 
-    Behind the captions of a video stand the texts of parents that were encoded as a whole.
+    The captions of a video are followed by the texts of parents that were encoded as a whole.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -223,7 +222,9 @@ class TimedReader(ExtractedReader):
         self._joined: dict[str, dict[str, str]] = contents(folder).get(PARENTS, {})
         for split, videos in self._splits.items():
             timed = {
-                video: tuple(sorted(filter(_is_timed, captions), key=lambda one: one.start or 0.0))
+                video: tuple(
+                    sorted(filter(_is_timed, captions), key=lambda caption: caption.start or 0.0)
+                )
                 for video, captions in videos.items()
             }
             untimed += sum(map(len, videos.values())) - sum(map(len, timed.values()))
@@ -245,16 +246,16 @@ class TimedReader(ExtractedReader):
         videos = []
         for video, captions in self._timed[split].items():
             moments = tuple(
-                AnnotatedMoment(one.caption_id, one.start or 0.0, one.end or 0.0, one.sentence)
-                for one in captions
+                AnnotatedMoment(x.caption_id, x.start or 0.0, x.end or 0.0, x.sentence)
+                for x in captions
             )
             videos.append(TimedVideo(video, self.duration(video), moments))
         notes = annotate(COLLECTION, videos, self)
         parents = [self._parents(video.video) for video in videos]
-        words = [[self.num_words(one.caption_id) for one in captions] for captions in parents]
+        words = [[self.num_words(text.caption_id) for text in texts] for texts in parents]
         return notes | {
-            "words": [own + more for own, more in zip(notes["words"], words, strict=True)],
-            "parents": [[one.sentence for one in captions] for captions in parents],
+            "words": [counts + more for counts, more in zip(notes["words"], words, strict=True)],
+            "parents": [[text.sentence for text in texts] for texts in parents],
         }
 
     def _parents(self, video: str) -> tuple[Caption, ...]:
@@ -262,11 +263,63 @@ class TimedReader(ExtractedReader):
         return tuple(Caption(name, text) for name, text in self._joined.get(video, {}).items())
 
 
+def _row_ranges(rows: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
+    return {name: (int(start), int(end)) for name, (start, end) in rows.items()}
+
+
 def _is_timed(caption: Caption) -> bool:
     return caption.start is not None and caption.end is not None
 
 
 # Writing
+
+SPLIT_SHARES = (0.8, 0.1)
+"""Shares of the videos in train and val if the captions name no split; test has the rest."""
+
+
+def split_captions(
+    captions: Sequence[tuple[str, str, Caption]], seed: int
+) -> dict[str, dict[str, tuple[Caption, ...]]]:
+    """Divide captions into train, val and test: by the splits they name, or by video at random.
+
+    Args:
+      captions: the video of each caption, the split that it names or "", and the caption.
+      seed: seed of random splits.
+
+    Returns:
+      The captions of every video of every split.
+
+    Raises:
+      DataError: if only some captions name a split, or a split would be empty.
+    """
+    named = [split for _, split, _ in captions if split]
+    videos = sorted({video for video, _, _ in captions})
+    if named and len(named) < len(captions):
+        video, caption = next((video, caption) for video, split, caption in captions if not split)
+        raise DataError(
+            f'{len(named)} captions name a "split" and others do not, such as {caption.sentence!r}'
+            f" of {video!r}: give it to all, or to none"
+        )
+    if not named and len(videos) < 3:
+        raise DataError(
+            f"the captions are on {len(videos)} indexed videos: training, validation and test need"
+            ' at least one each (or give each caption a "split")'
+        )
+    order = np.random.default_rng(seed).permutation(len(videos))
+    train, val = (max(1, round(share * len(videos))) for share in SPLIT_SHARES)
+    train = min(train, len(videos) - val - 1)
+    random_split = {
+        videos[row]: SPLITS[0 if rank < train else 1 if rank < train + val else 2]
+        for rank, row in enumerate(order)
+    }
+    splits: dict[str, dict[str, tuple[Caption, ...]]] = {split: {} for split in SPLITS}
+    for video, split, caption in captions:
+        by_video = splits[split or random_split[video]]
+        by_video[video] = (*by_video.get(video, ()), caption)
+    for split, by_video in splits.items():
+        if not by_video:
+            raise DataError(f'no caption on an indexed video has the "split" {split!r}')
+    return splits
 
 
 def parents_of(
@@ -276,47 +329,46 @@ def parents_of(
 
     They are made of the captions that have times, in the order of their start.
     """
-    every = [(video, own) for videos in splits.values() for video, own in videos.items()]
-    taken = {caption.caption_id for _, captions in every for caption in captions}
+    captioned = [item for videos in splits.values() for item in videos.items()]
+    ids = {caption.caption_id for _, captions in captioned for caption in captions}
     parents: dict[str, dict[str, str]] = {}
-    for video, captions in every:
+    for video, captions in captioned:
         timed = sorted(filter(_is_timed, captions), key=lambda caption: caption.start or 0.0)
         moments = tuple(
-            AnnotatedMoment(one.caption_id, one.start or 0.0, one.end or 0.0, one.sentence)
-            for one in timed
+            AnnotatedMoment(x.caption_id, x.start or 0.0, x.end or 0.0, x.sentence) for x in timed
         )
         end = max((moment.end for moment in moments), default=0.0)
         texts = parents.setdefault(video, {})
         for text in parent_texts(TimedVideo(video, end, moments), COLLECTION):
             number = len(texts)
-            while (name := f"{video}#parent#{number}") in taken:
+            while (name := f"{video}#parent#{number}") in ids:
                 number += 1
-            taken.add(name)
+            ids.add(name)
             texts.setdefault(name, text)
     return {video: texts for video, texts in parents.items() if texts}
 
 
 def check_place(folder: Path, overwrite: bool) -> None:
-    """Refuses a folder that features must not be written into, by an OutputError.
+    """Raise an OutputError if features must not be written into a folder.
 
-    A missing or an empty one is fine; with `overwrite` features that are there may be replaced,
-    and nothing else ever is.
+    The folder may be missing or empty, or, with `overwrite`, hold features, which are replaced.
+    Nothing else ever is.
     """
     files.check_directory(folder)
     if not folder.exists() or not any(folder.iterdir()):
         return
     try:
-        ours = "format" in files.parse_json((folder / CONTENTS).read_bytes())
+        has_features = "format" in files.parse_json((folder / CONTENTS).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
-        ours = False  # one that cannot be read may be ours: its error ends the command
-    if not ours:
+        has_features = False  # an unreadable table is an OSError, which ends the command
+    if not has_features:
         raise files.OutputError(f"{folder} holds other things: give another folder, or empty it")
     if not overwrite:
         raise files.OutputError(
             f"{folder} holds features already: give another folder, or --overwrite"
         )
     for name in NAMES:
-        files.check_output(folder / name, "any")
+        files.check_output(folder / name, files.Replace.ANY)
 
 
 def write(
@@ -338,7 +390,7 @@ def write(
       splits: the captions of every video of train, val and test.
       frames: ids and frame features of all videos, one after the other.
       words: ids and token features of all captions, and of the texts of parents.
-      overwrite: whether features that are there are replaced.
+      overwrite: whether existing features are replaced.
       parents: video -> id -> text of a parent of its action tree; see `parents_of`.
 
     Raises:
@@ -356,8 +408,8 @@ def write(
         captions = [
             caption.caption_id
             for videos in splits.values()
-            for own in videos.values()
-            for caption in own
+            for listed in videos.values()
+            for caption in listed
         ]
         content = {
             "format": FORMAT,
@@ -392,7 +444,7 @@ def write(
 
 
 def _remove(draft: Path) -> None:
-    """Removes a draft; what else lies in it stays, and is an OSError."""
+    """Remove a draft; an OSError if other files lie in it."""
     for name in NAMES:
         (draft / name).unlink(missing_ok=True)
     if draft.exists():
@@ -402,23 +454,27 @@ def _remove(draft: Path) -> None:
 def _stack(
     path: Path, features: Iterator[tuple[str, np.ndarray]], dtype: type[np.floating], hashed: Any
 ) -> tuple[dict[str, list[int]], int]:
-    """Writes rows one after the other as one .npy; where each id's rows lie, and their width."""
+    """Write all rows as one .npy; return the range of rows of each id, and their width."""
     rows: dict[str, list[int]] = {}
     total, width = 0, 0
     with path.open("wb") as file:
-        header = lambda: {
-            "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
-            "fortran_order": False,
-            "shape": (total, width),
-        }
-        np.lib.format.write_array_header_1_0(file, header())
-        for name, own in features:
-            own = np.ascontiguousarray(own, dtype)
-            rows[name] = [total, total + len(own)]
-            total, width = total + len(own), own.shape[1]
-            file.write(own.tobytes())
-            hashed.update(own.tobytes())
+        _write_header(file, dtype, (total, width))
+        for name, values in features:
+            values = np.ascontiguousarray(values, dtype)
+            rows[name] = [total, total + len(values)]
+            total, width = total + len(values), values.shape[1]
+            file.write(values.tobytes())
+            hashed.update(values.tobytes())
         # NumPy leaves room for the length in the header, so that it can be written at the end.
         file.seek(0)
-        np.lib.format.write_array_header_1_0(file, header())
+        _write_header(file, dtype, (total, width))
     return rows, width
+
+
+def _write_header(file: BinaryIO, dtype: type[np.floating], shape: tuple[int, int]) -> None:
+    header = {
+        "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+        "fortran_order": False,
+        "shape": shape,
+    }
+    np.lib.format.write_array_header_1_0(file, header)

@@ -1,14 +1,13 @@
 """Brings features to the devices: which videos each step sees, and the batches that it gathers.
 
-There is no state in the order of the data: the videos of epoch e follow a permutation drawn from
-(seed, e), and the batch of a step is a function of the step. A run that knows its step resumes
-there.
+The order of the data has no state: the videos of epoch e follow a permutation drawn from (seed, e),
+and the batch of a step is a function of the step. A run resumes at any step.
 
-Features lie on the devices packed without padding: those of a whole split where it fits, else those
-of the steps just ahead. The videos of such a chunk are shared out to the devices in order, in equal
-numbers, and a process reads the videos of its own devices alone. A device's share of each array is
-padded to the size of the largest share of any chunk, so that one compiled program reads all chunks.
-The values of a batch depend neither on the way its features came nor on the number of devices.
+Features lie on the devices packed without padding: a whole split where it fits, otherwise a chunk
+for the next steps. The videos of a chunk are divided among the devices in order, in equal numbers,
+and a process reads only the videos of its own devices. A device's share of each array is padded to
+the size of the largest share of any chunk, so that one compiled program reads all chunks. The
+values of a batch depend neither on chunks nor on the number of devices.
 
 A node of a tree spans the shares [a, b] of its video. Of the video's L feature rows they are those
 from ``first = ⌊a L⌋`` to ``last = min(⌊b L⌋, L − 1)``. An evaluation reads F of them at equal
@@ -31,10 +30,10 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.data import transforms
 from hlformer_jax.data.dataset import TreeSplit
 from hlformer_jax.data.split import Split
+from hlformer_jax.runtime import devices, processes
 from hlformer_jax.typing import Array, Batch, Captions, Nodes, Subtrees, TreeBatch, Videos
 
 B = TypeVar("B")
@@ -78,9 +77,9 @@ class Schedule(NamedTuple):
         return np.random.default_rng((self.seed, epoch)).permutation(self.num_videos)
 
     def groups(self, epochs: int, longest: int) -> list["Group"]:
-        """All steps of a run in groups of at most `longest`, that are computed without looking up.
+        """Split the training steps into groups of at most `longest` that run without the host.
 
-        A group ends where a multiple of `longest`, or the epoch, does.
+        A group ends at every multiple of `longest` and at the end of an epoch.
         """
         groups = []
         for epoch in range(epochs):
@@ -111,7 +110,7 @@ class Group(NamedTuple):
 
 
 def in_order(num_videos: int, batch_size: int, longest: int) -> list[Group]:
-    """All videos in their order, in batches, and those in groups of at most `longest`."""
+    """Return all videos in their order, in batches, in groups of at most `longest`."""
     videos = np.arange(num_videos)
     steps = [videos[start : start + batch_size] for start in range(0, num_videos, batch_size)]
     return [Group(a, steps[a : a + longest]) for a in range(0, len(steps), longest)]
@@ -150,7 +149,7 @@ def gather(
     max_words: int,
     mesh: Mesh,
 ) -> Batch:
-    """The batch of one step, in the dtype of the features; padding is zero (inside of jit).
+    """Gather the batch of one step, in the dtype of the features; padding is zero (inside of jit).
 
     Args:
       features: packed features, sharded over the devices.
@@ -167,8 +166,8 @@ def gather(
     def ragged(
         rows: Array, start: Array, count: Array, owner: Array, real: Array, length: int
     ) -> tuple[Array, Array]:
-        first = parallel.take_rows(mesh, start, owner)
-        lengths = jnp.where(real, parallel.take_rows(mesh, count, owner), 0)
+        first = devices.take_rows(mesh, start, owner)
+        lengths = jnp.where(real, devices.take_rows(mesh, count, owner), 0)
         position = jnp.arange(length, dtype=jnp.int32)
         mask = position[None] < lengths[:, None]
         place = jnp.where(mask, first[:, None] + position[None], 0)
@@ -186,14 +185,14 @@ def gather(
         Videos(clips, frames, frame_mask, videos),
         Captions(words, word_mask, jnp.asarray(index.video), captions, teacher),
     )
-    return parallel.constrain(mesh, batch)
+    return devices.constrain(mesh, batch)
 
 
 def take_masked(mesh: Mesh, rows: Array, index: Array, mask: Array) -> jax.Array:
     """Rows of a sharded array by a global index, zero where the mask is False (inside of jit)."""
-    taken = parallel.take_rows(mesh, rows, index)
-    mask = jnp.asarray(mask).reshape(mask.shape + (1,) * (taken.ndim - mask.ndim))
-    return jnp.where(mask, taken, jnp.zeros((), taken.dtype))
+    gathered = devices.take_rows(mesh, rows, index)
+    mask = jnp.asarray(mask).reshape(mask.shape + (1,) * (gathered.ndim - mask.ndim))
+    return jnp.where(mask, gathered, jnp.zeros((), gathered.dtype))
 
 
 # Packing
@@ -236,14 +235,14 @@ def largest_capacity(split: Split, chunks: list[np.ndarray], num_devices: int) -
             needed = (len(share), *(int(counts[share].sum()) for counts in per_video))
             rows = [max(a, b) for a, b in zip(rows, needed, strict=True)]
     multiples = (1, CAPTION_MULTIPLE, ROW_MULTIPLE, ROW_MULTIPLE)
-    return Capacity(*map(parallel.round_up, rows, multiples))
+    return Capacity(*map(devices.round_up, rows, multiples))
 
 
 def _pack(split: Split, videos: np.ndarray, capacity: Capacity, mesh: Mesh, keep: bool) -> Features:
     """Reads the videos of a chunk and puts each device's share on that device alone.
 
-    A process reads the videos of its own devices; `keep` says whether the split keeps in memory
-    what was read.
+    A process reads the videos of its own devices; `keep` says whether the split keeps the
+    videos in memory.
     """
     parts: list[Features] = []
     for index, (device, share) in enumerate(
@@ -255,7 +254,7 @@ def _pack(split: Split, videos: np.ndarray, capacity: Capacity, mesh: Mesh, keep
     return jax.tree.map(
         lambda *shards: jax.make_array_from_single_device_arrays(
             (mesh.size * shards[0].shape[0], *shards[0].shape[1:]),
-            parallel.sharded(mesh),
+            devices.sharded(mesh),
             list(shards),
         ),
         *parts,
@@ -284,15 +283,15 @@ def gather_indices(
         np.full((num_steps, num_captions), -1, np.int32),
         np.zeros((num_steps, num_captions), np.int32),
     )
-    each = -(-len(counts) // num_devices)  # videos of a device; its share of rows is padded
+    size = -(-len(counts) // num_devices)  # videos of a device; its share of rows is padded
     index = np.arange(len(counts))
-    rows = index // each * capacity.videos + index % each
+    rows = index // size * capacity.videos + index % size
     starts = first_rows(counts, capacity.captions, num_devices)
-    for step, chosen in enumerate(steps):
-        indices.videos[step, : len(chosen)] = rows[chosen]
-        captions = _ranges(starts[chosen], counts[chosen])
+    for step, videos in enumerate(steps):
+        indices.videos[step, : len(videos)] = rows[videos]
+        captions = _ranges(starts[videos], counts[videos])
         indices.captions[step, : len(captions)] = captions
-        indices.video[step, : len(captions)] = np.repeat(np.arange(len(chosen)), counts[chosen])
+        indices.video[step, : len(captions)] = np.repeat(np.arange(len(videos)), counts[videos])
     return indices
 
 
@@ -336,8 +335,8 @@ def _pack_share(
 
 def _shares(videos: np.ndarray, num_devices: int) -> list[np.ndarray]:
     """The share of each device."""
-    each = -(-len(videos) // num_devices)
-    return [videos[i * each : (i + 1) * each] for i in range(num_devices)]
+    size = -(-len(videos) // num_devices)
+    return [videos[i * size : (i + 1) * size] for i in range(num_devices)]
 
 
 def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -378,9 +377,9 @@ class DeviceFeed(Generic[B]):
 
         Args:
           features: the videos.
-          everything: the indices of those that the groups read, which are loaded if resident.
-          groups: the steps of a whole run, whatever part of it is asked for: shapes follow from
-            them.
+          everything: the indices of all videos that the groups read; all are loaded if resident.
+          groups: the steps of a whole run, from which the shapes follow, even if only some are
+            asked for.
           mesh: the devices.
           resident: whether all features are to lie on the devices.
         """
@@ -410,12 +409,12 @@ class DeviceFeed(Generic[B]):
 
     def chunks(self, first: int = 0) -> Iterator[Chunk]:
         """Chunks of the steps from `first` on, made ahead on another thread."""
-        left = [group.after(first) for group in self.groups if group.end > first]
-        if not left:
+        groups = [group.after(first) for group in self.groups if group.end > first]
+        if not groups:
             return
         self.load()
-        ahead = self._ahead.submit(self._chunk, left[0])
-        for following in left[1:]:
+        ahead = self._ahead.submit(self._chunk, groups[0])
+        for following in groups[1:]:
             chunk = ahead.result()
             ahead = self._ahead.submit(self._chunk, following)
             yield chunk
@@ -423,7 +422,7 @@ class DeviceFeed(Generic[B]):
 
     def shapes(self) -> tuple[Features, Any]:
         """Shapes of a chunk's features and indices, to compile for before there are any."""
-        count, sharding = self.mesh.size, parallel.sharded(self.mesh)
+        count, sharding = self.mesh.size, devices.sharded(self.mesh)
 
         def rows(shape: tuple[int, ...], dtype: np.dtype) -> Any:
             return jax.ShapeDtypeStruct((count * shape[0], *shape[1:]), dtype, sharding=sharding)
@@ -431,7 +430,7 @@ class DeviceFeed(Generic[B]):
         layout = self._capacity.layout(self._features)
         features = Features(*(rows(shape, dtype) for shape, dtype in layout))
         nothing = self._indices(Group(0, []), np.zeros(0, np.int64))
-        return features, parallel.abstract(self.mesh, nothing)
+        return features, devices.abstract(self.mesh, nothing)
 
     def batch(self, chunk: Chunk, step: int) -> B:
         """The batch of one step of a chunk, counted from 0, as the compiled programs see it."""
@@ -442,7 +441,7 @@ class DeviceFeed(Generic[B]):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Gives the thread and what is resident back."""
+        """Release the thread and the resident features."""
         self._ahead.shutdown(wait=True, cancel_futures=True)
         self._whole = None
 
@@ -455,7 +454,7 @@ class DeviceFeed(Generic[B]):
         raise NotImplementedError
 
     def _pack(self, videos: np.ndarray) -> Features:
-        # What is resident is read once: nothing to gain from keeping it in memory as well.
+        # Resident features are read once: there is nothing to gain from keeping them in memory.
         keep = not self.resident
         return _pack(self._features, videos, self._capacity, self.mesh, keep)
 
@@ -465,23 +464,23 @@ class DeviceFeed(Generic[B]):
         else:
             videos = self._videos(group)
             features = self._pack(videos)
-        indices = parallel.replicate(self.mesh, self._indices(group, videos))
+        indices = devices.replicate(self.mesh, self._indices(group, videos))
         return Chunk(group.first, len(group.steps), features, indices)
 
 
 class VideoFeed(DeviceFeed[Batch]):
-    """Videos in batches, with all their captions; `videos` and `captions` are what is padded to."""
+    """Videos in batches, with all their captions, padded to `videos` and `captions`."""
 
     def __init__(
         self, split: Split, groups: Sequence[Group], mesh: Mesh, batch_size: int, resident: bool
     ) -> None:
         """Each step of the groups has indices of videos."""
         self.split, self.batch_size = split, batch_size
-        self.videos = parallel.round_up(batch_size, mesh.size)
+        self.videos = devices.round_up(batch_size, mesh.size)
         counts = split.captions_per_video
         most = max(int(counts[step].sum()) for group in groups for step in group.steps)
         multiple = math.lcm(CAPTION_MULTIPLE, mesh.size)
-        self.captions = parallel.round_up(most, multiple)
+        self.captions = devices.round_up(most, multiple)
         super().__init__(split, np.arange(len(split)), groups, mesh, resident)
 
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> Batch:
@@ -525,17 +524,17 @@ class KeptFeed(Generic[F]):
 
 
 def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
-    """Whether a split may live on the devices: `config.data.resident`, and their free memory.
+    """Return whether a split may live on the devices, by `config.data.resident` and free memory.
 
     A CPU's memory is shared with everything else; there, `config.data.cache_gib` is the limit.
     """
     if config.data.resident != "auto":
         return config.data.resident == "always"
-    whole = largest_capacity(split, [np.arange(len(split))], mesh.size)
-    needed = whole.bytes(split)
-    free = parallel.available_bytes(mesh, free=True)
+    features = largest_capacity(split, [np.arange(len(split))], mesh.size)
+    needed = features.bytes(split)
+    free = devices.available_bytes(mesh, free=True)
     shared = config.data.cache_gib * 2**30 / len(mesh.local_devices)
-    return not parallel.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))
+    return not processes.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))
 
 
 # Nodes of trees
@@ -553,8 +552,8 @@ def evaluation_rows(
       rows: the first and the last row of each; see `trees.row_range`.
       num_rows: feature rows of each one's video.
       num_frames: F.
-      short_video: what is read of a video of at most F rows: the "span" of the node or, as
-        released, the "whole" video, whatever the span.
+      short_video: the rows that are read of a video of at most F rows: the "span" of the node or,
+        as in the released code, the "whole" video.
 
     Returns:
       As `training_intervals`, of intervals of one row.
@@ -569,15 +568,15 @@ def training_intervals(
     num_frames: int,
     short_video: str = "span",
 ) -> tuple[Int[np.ndarray, "U F"], Int[np.ndarray, "U F"]]:
-    """The intervals from each of which a training step draws one row; arguments as above.
+    """Return the intervals from which a training step draws one row each; arguments as above.
 
     Returns:
       The first row of each interval, int32, -1 where padded, and its number of rows, at least 1.
     """
     bounds = np.linspace(rows[:, 0], rows[:, 1], num_frames + 1, axis=1).astype(np.int32)
     low = _short(bounds[:, :-1], num_rows, short_video)
-    whole = (num_rows <= num_frames)[:, None] & (short_video == "whole")
-    return low, np.where(whole, 1, bounds[:, 1:] - bounds[:, :-1] + 1).astype(np.int32)
+    is_short = (num_rows <= num_frames)[:, None] & (short_video == "whole")
+    return low, np.where(is_short, 1, bounds[:, 1:] - bounds[:, :-1] + 1).astype(np.int32)
 
 
 def draw(
@@ -589,10 +588,11 @@ def draw(
     """
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"frames of a node"))
     key = jax.random.fold_in(key, step)
-    one = lambda node, most: jax.random.randint(
-        jax.random.fold_in(key, node), most.shape, 0, most, jnp.int32
-    )
-    return jax.vmap(one)(jnp.asarray(nodes), jnp.asarray(count))
+
+    def draw_rows(node: Array, most: Array) -> Array:
+        return jax.random.randint(jax.random.fold_in(key, node), most.shape, 0, most, jnp.int32)
+
+    return jax.vmap(draw_rows)(jnp.asarray(nodes), jnp.asarray(count))
 
 
 def _short(
@@ -601,9 +601,9 @@ def _short(
     if short_video != "whole":
         return places
     num_frames = places.shape[1]
-    every = np.arange(num_frames, dtype=np.int32)
-    whole = np.where(every[None] < num_rows[:, None], every[None], np.int32(-1))
-    return np.where((num_rows <= num_frames)[:, None], whole, places)
+    numbers = np.arange(num_frames, dtype=np.int32)
+    all_rows = np.where(numbers[None] < num_rows[:, None], numbers[None], np.int32(-1))
+    return np.where((num_rows <= num_frames)[:, None], all_rows, places)
 
 
 # Nodes gathered from packed features
@@ -648,7 +648,7 @@ def gather_nodes(
         word_mask=word_mask,
         mask=real,
     )
-    return parallel.constrain(mesh, nodes)
+    return devices.constrain(mesh, nodes)
 
 
 # Feeds
@@ -664,7 +664,7 @@ class _TreeFeed(DeviceFeed[T]):
     ) -> None:
         self.split = split
         most = max(len(self._nodes(step)) for group in groups for step in group.steps)
-        self.nodes = parallel.round_up(most, mesh.size)
+        self.nodes = devices.round_up(most, mesh.size)
         self._intervals = self.intervals(
             split.rows, split.num_rows, split.num_frames, split.short_video
         )
@@ -698,14 +698,17 @@ class _TreeFeed(DeviceFeed[T]):
     def _step(self, step: np.ndarray, index: int, starts: np.ndarray) -> Any:
         split, pool = self.split, self.split.pool
         rows = np.full(self.nodes, -1, np.int32)
-        chosen = self._nodes(step)
-        rows[: len(chosen)] = chosen
+        numbers = self._nodes(step)
+        rows[: len(numbers)] = numbers
         real = rows >= 0
-        some = np.maximum(rows, 0)
-        frame, word = starts[:, split.video[pool.tree[some]]]
-        low, count = (interval[some] for interval in self._intervals)
-        words = split.word_rows[some]
-        padded = lambda keep, values: np.where(keep, values, -1).astype(np.int32)
+        node = np.maximum(rows, 0)
+        frame, word = starts[:, split.video[pool.tree[node]]]
+        low, count = (interval[node] for interval in self._intervals)
+        words = split.word_rows[node]
+
+        def padded(keep: np.ndarray, values: np.ndarray) -> np.ndarray:
+            return np.where(keep, values, -1).astype(np.int32)
+
         nodes = NodeIndices(
             step=np.asarray(index, np.int32),
             node=rows,
@@ -754,7 +757,7 @@ class SubtreeFeed(_TreeFeed[TreeBatch]):
         """The batch of a step of a chunk, counted from 0 (inside of jit)."""
         index = jax.tree.map(lambda x: x[step], indices)
         nodes = gather_nodes(features, index.nodes, self.mesh, self.seed)
-        subtrees, below = parallel.constrain(
+        subtrees, below = devices.constrain(
             self.mesh, jax.tree.map(jnp.asarray, (index.subtrees, index.below))
         )
         return TreeBatch(nodes, subtrees, below)
@@ -763,7 +766,7 @@ class SubtreeFeed(_TreeFeed[TreeBatch]):
         return np.unique(self.split.pool.subtrees[step])
 
     def _gathered(self, step: np.ndarray, nodes: NodeIndices) -> TreeIndices:
-        pool, size = self.split.pool, parallel.round_up(self.batch_size, self.mesh.size)
+        pool, size = self.split.pool, devices.round_up(self.batch_size, self.mesh.size)
         rows = np.asarray(nodes.node)
         subtrees = np.zeros((size, 3), np.int32)
         pair, mask = np.zeros((2, size), bool)
@@ -771,4 +774,4 @@ class SubtreeFeed(_TreeFeed[TreeBatch]):
         subtrees[: len(step)] = np.searchsorted(rows[rows >= 0], pool.subtrees[step])
         pair[: len(step)] = pool.pair[step]
         mask[: len(step)] = True
-        return TreeIndices(nodes, Subtrees(subtrees, pair, mask), pool.below(rows))
+        return TreeIndices(nodes, Subtrees(subtrees, pair, mask), pool.descends(rows))

@@ -1,9 +1,9 @@
-"""Annotated moments into the files that trees are made of, and the numbers of those.
+"""Converts annotated moments into the files that trees are made from, and counts the trees.
 
     python -m hlformer_jax.data.moments FILE --out=MOMENTS.jsonl
 
-FILE is ActivityNet Captions' JSON, TVR's JSON lines or Charades-STA's text, told apart by its
-content (`annotations.read_published`); without --out the numbers are only printed. Training reads
+FILE is ActivityNet Captions' JSON, TVR's JSON lines or Charades-STA's text, recognised by its
+content (`annotations.read_published`). Without --out the numbers are only printed. Training reads
 MOMENTS.jsonl as {manual_dir}/{collection}/Trees/{train,val,test}.moments.jsonl.
 """
 
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hlformer_jax import files
+from hlformer_jax import cli, files
 from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.annotations import Annotations
 from hlformer_jax.data.source import DataError
@@ -25,7 +25,7 @@ GROUPS = ("1", "2", "3", "4", "5+")
 
 
 def count(built: Sequence[Tree]) -> dict[str, tuple[int, int, int]]:
-    """Numbers of trees, nodes and training items for each of `GROUPS`, and of "all"."""
+    """Count trees, nodes and training items for each of `GROUPS`, and for "all"."""
     counts = {group: (0, 0, 0) for group in (*GROUPS, "all")}
     for tree in built:
         for group in (GROUPS[min(len(tree.leaves), len(GROUPS)) - 1], "all"):
@@ -34,23 +34,23 @@ def count(built: Sequence[Tree]) -> dict[str, tuple[int, int, int]]:
     return counts
 
 
-def listed(read: Annotations, captions: Path) -> Annotations:
-    """The annotations of the videos of a released caption list, in its order.
+def select_listed(read: Annotations, captions: Path) -> Annotations:
+    """Return the annotations of the videos of a released caption list, in its order.
 
-    A DataError when the list has a video without annotations, or is no caption list.
+    A DataError when a listed video has no annotations, or the file is not a caption list.
     """
-    known = {video.video: video for video in read.videos}
-    wanted = annotations.read_captions(captions)
-    for name, own in wanted.items():
-        if name not in known:
+    by_name = {video.video: video for video in read.videos}
+    captioned = annotations.read_captions(captions)
+    for name, video_captions in captioned.items():
+        if name not in by_name:
             raise DataError(
-                f"{captions}:{own[0].line}: video {name!r} has no annotation; give the file of"
-                " annotations that has it"
+                f"{captions}:{video_captions[0].line}: video {name!r} has no annotation; give the"
+                " file of annotations that has it"
             )
-    return read._replace(videos=tuple(known[name] for name in wanted))
+    return read._replace(videos=tuple(by_name[name] for name in captioned))
 
 
-def tagged(read: Annotations, tag: str) -> Annotations:
+def tag_moments(read: Annotations, tag: str) -> Annotations:
     """Return annotations whose moments have the ids VIDEO#TAG#K in place of VIDEO#enc#K.
 
     Two files of annotations of the same videos, as ActivityNet Captions' val_1 and val_2, would
@@ -73,10 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m hlformer_jax.data.moments", description=__doc__.splitlines()[0]
     )
-    place = files.given_path
+    place = cli.path_argument
     parser.add_argument("file", type=place, metavar="FILE", help="the annotations")
     parser.add_argument("--out", type=place, metavar="MOMENTS.jsonl", help="writes the moments")
-    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     parser.add_argument(
         "--durations", type=place, action="append", default=[], metavar="CSV",
         help="lengths of Charades' videos, Charades_v1_*.csv; may be given twice",
@@ -99,14 +99,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.out is not None:
             files.check_output(options.out, replace)
             if options.out.exists() and options.out.samefile(options.file):
-                raise files.OutputError(f"{options.out} is what is read: give another name")
+                raise files.OutputError(f"{options.out} is the input: give another name")
         read = annotations.read_published(options.file, options.durations)
         if options.captions is not None:
-            read = listed(read, options.captions)
+            read = select_listed(read, options.captions)
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", options.tag):
             raise DataError(f"--tag={options.tag}: give letters, digits, _, . and - alone")
         if options.tag != "enc":
-            read = tagged(read, options.tag)
+            read = tag_moments(read, options.tag)
         built = list(trees.build_all(read.videos, options.form))
         if options.out is not None:
             annotations.write_moments(options.out, read.videos, replace)
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report(read: Annotations, built: Sequence[Tree]) -> None:
-    """Prints what was read, and the numbers of trees, nodes and items by leaves."""
+    """Print the numbers of videos and moments, and of trees, nodes and items by leaves."""
     moments = sum(len(video.moments) for video in read.videos)
     print(f"{read.collection}: {len(read.videos)} videos, {moments} moments")
     if read.left_out:

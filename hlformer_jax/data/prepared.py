@@ -4,8 +4,8 @@ A set lies in ``{data_dir}/prvr/{name}_{feature}_{D}x{E}_{storage}_{fingerprint}
 source, a changed one or another storage is another set; the width of a teacher, where there is one,
 stands behind D and E. It is made once, complete or not at all: the directory gets its name when all
 is written, and processes that want the same set at the same time wait for the first one.
-``index.json`` has what it was made of, the sizes of its files, and those of videos and captions, so
-that a pipeline plans before it reads a record.
+``index.json`` names the source and has the sizes of the files, videos and captions, so that a
+pipeline plans before it reads a record.
 
 Records stand in the order of the source's splits. They are written as they are read, without the
 shuffle of TFDS, which would hold a whole split in memory. What goes in is checked: no split, shape
@@ -82,7 +82,7 @@ class Prepared:
 
 
 def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32") -> Prepared:
-    """The prepared set of a source; made on first use, with a progress bar.
+    """Return the prepared set of a source, made on first use with a progress bar.
 
     Args:
       source: the data set. Where it is missing, the one set that was prepared from a source of its
@@ -93,7 +93,7 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
 
     Raises:
       DataError: if the source is missing or is not as it should be.
-      OutputError: if a damaged set holds files of somebody else.
+      OutputError: if the folder of a damaged set holds other files.
       OSError: if the disk is full.
     """
     if storage not in ("float32", "float16"):
@@ -124,7 +124,7 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
 
 
 def _clear(directory: Path, alone: bool) -> None:
-    """Removes a damaged set and what killed processes left; an OutputError if it holds more."""
+    """Remove a damaged set and drafts of killed processes; an OutputError for other files."""
     if os.path.lexists(directory):
         logging.warning("%s is damaged (files missing or cut short); it is made anew", directory)
         _remove(directory)
@@ -137,11 +137,11 @@ def _clear(directory: Path, alone: bool) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Removes the folder of a set, unless something in it is none of its files."""
+    """Remove the folder of a set; an OutputError if it holds other files."""
     files.check_directory(directory)
     for path in (paths := list(directory.iterdir())):
         if path.is_symlink() or not path.is_file() or not _FILES.fullmatch(path.name):
-            raise files.OutputError(f"{path} is no file of a damaged set: move it away")
+            raise files.OutputError(f"{path} is not a file of a prepared set: move it away")
     for path in paths:
         path.unlink()
     directory.rmdir()
@@ -332,8 +332,8 @@ class Prvr(tfds.core.DatasetBuilder):
     def _as_dataset(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("array_record is read by index: use as_data_source")
 
-    # There is no download, hence no checksums beside the code to look for (a search that needs
-    # importlib_resources, which TFDS does not install), and nothing to announce.
+    # Without a download there are no checksums to look for beside the code (for which TFDS needs
+    # importlib_resources, which it does not install), and nothing to announce.
     code_path = None
 
     def _create_builder_config(self, builder_config: PrvrConfig, version: Any) -> PrvrConfig:
@@ -427,10 +427,13 @@ class Records:
             for split in SPLITS
         }
         indices = [self.index(split) for split in SPLITS]
-        total = lambda key: sum(sum(index[key]) for index in indices)
-        videos, captions = sum(map(len, self.sizes.values())), total("captions_per_video")
-        self._zero_frames = _ZeroRows("frames", "videos", videos, total("frames_per_video"))
-        self._zero_words = _ZeroRows("words", "captions", captions, total("words_per_video"))
+        captions, frames, words = (
+            sum(sum(index[f"{key}_per_video"]) for index in indices)
+            for key in ("captions", "frames", "words")
+        )
+        videos = sum(map(len, self.sizes.values()))
+        self._zero_frames = _ZeroRows("frames", "videos", videos, frames)
+        self._zero_words = _ZeroRows("words", "captions", captions, words)
 
     def make(self, split: str, video: str) -> dict[str, Any]:
         """Reads a video and all its captions of a split, as a TFDS example.
@@ -443,7 +446,7 @@ class Records:
         captions = reader.splits[split][video]
         words = []
         for name in (caption.caption_id for caption in captions):
-            describe = lambda row, name=name: reader.describe_caption(name)
+            describe = functools.partial(_describe_caption, reader, name)
             shape = reader.num_words(name), self._widths[1]
             words.append(self._checked(reader.read_words(name), shape, describe, self._zero_words))
         describe = functools.partial(reader.describe_frame, video)
@@ -502,11 +505,11 @@ class Records:
             ("frames", teacher.frames, max(len(teacher.frames), 1)),
             ("captions", teacher.captions, len(ids)),
         ):
-            called = self._reader.describe_teacher(video, name)
-            describe = lambda row, called=called: f"{called}: row {row}"
+            part = self._reader.describe_teacher(video, name)
+            describe = functools.partial("{}: row {}".format, part)
             record[f"teacher_{name}"] = self._checked(values, (rows, self._teacher_dim), describe)
             if not values.any():
-                raise DataError(f"{called}: all are zero; they were never written, get them again")
+                raise DataError(f"{part}: all are zero; they were never written, get them again")
         return record
 
     def _checked(
@@ -540,6 +543,11 @@ class Records:
         return values.astype(self._storage, copy=False)
 
 
+def _describe_caption(reader: Reader, caption_id: str, row: int) -> str:
+    del row  # a caption is named as a whole
+    return reader.describe_caption(caption_id)
+
+
 def _check_splits(reader: Reader, name: str) -> None:
     """Refuses missing and empty splits, videos and captions without rows, and ids given twice."""
     splits = reader.splits
@@ -548,7 +556,7 @@ def _check_splits(reader: Reader, name: str) -> None:
     for split in SPLITS:
         if not splits[split]:
             raise DataError(f"{name}: split {split!r} has no video; each split needs one")
-        seen: set[str] = set()
+        ids: set[str] = set()
         for video, captions in splits[split].items():
             if not captions or reader.num_frames(video) < 1:
                 lacking = "frame" if captions else "caption"
@@ -559,11 +567,11 @@ def _check_splits(reader: Reader, name: str) -> None:
                 wrong = None
                 if reader.num_words(caption_id) < 1:
                     wrong = f"of {split} has no word; leave it out"
-                elif caption_id in seen:
+                elif caption_id in ids:
                     wrong = f"stands twice in {split}; ids are unique in a split, rename one"
                 if wrong:
                     raise DataError(f"{name}: caption {caption_id!r} {wrong}")
-                seen.add(caption_id)
+                ids.add(caption_id)
 
 
 class _ZeroRows:
@@ -592,7 +600,7 @@ class _ZeroRows:
             )
 
     def warn(self) -> None:
-        """Warns of what was counted, if anything was."""
+        """Warn of the zero rows, if there are any."""
         if self._first:
             logging.warning("%s; they are used as they are", self._summary())
 

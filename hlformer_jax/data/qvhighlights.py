@@ -1,10 +1,9 @@
 """QVHighlights in the layout of Moment-DETR's authors: lines of JSON, and npz files (docs/data.md).
 
-An annotated clip is `{youtube id}_{start}_{end}`, in seconds, a row for each two of them. Of clips
-(`CLIPS`), a clip is a video, and each of the three lists a split. Regrouped (`REGROUPED`), as MSC's
-paper does, a YouTube id is a video, the rows of its annotated clips one after another; what is
-tested is val. How MSC's authors joined clips is not known; between two of them seconds may be
-missing.
+An annotated clip is `{youtube id}_{start}_{end}`, in seconds, with a row for every two seconds. In
+the protocol `CLIPS`, a clip is a video, and each of the three lists a split. In `REGROUPED`, as in
+MSC's paper, a YouTube id is a video with the rows of its annotated clips in order, and val is
+tested. How MSC's authors joined clips is unknown; seconds may be missing between two of them.
 
 As Moment-DETR reads them, each modality is divided by its norm, both are cut to the shorter one and
 to 75 rows, and SlowFast's stands first. Windows and saliency are not read: a query may have several
@@ -145,7 +144,9 @@ class QVReader(Reader):
         rows = []
         for clip, count in self._clips[video].items():
             paths = [self._source.features(folder, clip) for folder in WIDTHS]
-            with np.errstate(invalid="ignore"):  # what is not finite is refused by its place
+            with np.errstate(
+                invalid="ignore"
+            ):  # values that are not finite are refused when they are prepared
                 parts = [normalise(_load(path, "features")[:count]) for path in paths]
             rows.append(np.concatenate(parts, axis=-1))
         return np.concatenate(rows)

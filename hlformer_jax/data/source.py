@@ -1,9 +1,9 @@
 """The protocols of a data set, `Source` and `Reader`, and the errors of one.
 
-`Source` names a data set; it is cheap to make, reads nothing and need not even be there: where the
-set was prepared before, its name is enough. `Reader` is the data set, opened: it is asked for sizes
-first, then for the features of one video after the other, in the order of its splits. docs/data.md
-writes a data set of one's own.
+`Source` names a data set. It is cheap to make, reads nothing and may even be missing: if the set
+was prepared before, its name is enough. `Reader` is the opened data set: it is asked for sizes
+first, then for the features of each video in the order of its splits. docs/data.md shows how to
+write one.
 
 A data set may have a teacher besides, a model that compares sentences with frames and whose
 features of the training split a loss distils. Its source then has `teacher_dim`, the width of the
@@ -25,7 +25,7 @@ from hlformer_jax.errors import UserError
 SPLITS = ("train", "val", "test")
 
 TAUGHT_SPLIT = "train"
-"""The split of which a teacher's features are read."""
+"""The split whose teacher features are read."""
 
 MAX_MAGNITUDE = 1e10
 """Largest magnitude of a feature's values; larger ones are damaged or decoded wrongly."""
@@ -39,7 +39,7 @@ class MissingDataError(DataError):
     """A data set or a file of it does not exist; damaged or unreadable files are `DataError`s.
 
     Attributes:
-      what: what is missing, and where.
+      what: the missing file or folder.
       remedy: what to do; it ends the message.
     """
 
@@ -49,9 +49,9 @@ class MissingDataError(DataError):
 
 
 class MissingSourceError(MissingDataError):
-    """A source is not there; a set that was prepared from it may still be.
+    """A source is missing; a set that was prepared from it may still exist.
 
-    `expected` says whether somebody said that it is there, so that its absence is worth a warning.
+    `expected` says whether the user named its place, so that its absence deserves a warning.
     """
 
     def __init__(self, what: str, remedy: str, expected: bool = True) -> None:
@@ -208,7 +208,7 @@ def teacher_width(source: Source) -> int:
 
 
 def digest(*parts: object) -> str:
-    """A fingerprint of what identifies a source: twelve hexadecimal digits of its text."""
+    """Return a fingerprint of the parts that identify a source: twelve hexadecimal digits."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
 
 

@@ -42,7 +42,7 @@ class VideoRecord(NamedTuple):
 class PreparedVideos:
     """The records of a split, by index; safe to share between threads, processes and pickles.
 
-    Sizes of every video are int32 [videos]: words are those of all its captions together.
+    Sizes of every video are int32 [videos]; its words are counted over all its captions.
     `annotations` are the source's facts beside that, in types of JSON; None for none.
     """
 
@@ -61,7 +61,7 @@ class PreparedVideos:
         return len(self.video_ids)
 
     def __getitem__(self, index: int) -> VideoRecord:
-        """Reads one video; raises IndexError if there is no such video."""
+        """Reads one video; raises IndexError for an unknown index."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"video {index} of {len(self)}")
         example = self._source()[int(index) % len(self)]
@@ -95,7 +95,7 @@ class SimulatedVideos:
     """
 
     def __init__(self, videos: int, captions: int, data: ConfigDict) -> None:
-        """Draws sizes: so many videos with so many captions in all, at least one each."""
+        """Draw the sizes of videos that share the captions, at least one each."""
         rng = np.random.default_rng(0)
         self.video_ids = tuple(f"video{index}" for index in range(videos))
         spread = rng.multinomial(max(captions - videos, 0), np.full(videos, 1 / videos))
@@ -106,11 +106,11 @@ class SimulatedVideos:
         self.words_per_video = self.captions_per_video * self._words
         self.teacher_dim: int = data.get("teacher_dim", 0)
         # Videos are stretches of one long random sequence, since drawing takes longer than reading.
-        make = lambda rows, width: rng.normal(size=(8 * rows, width)).astype(np.float32)
-        self._visual = make(data.max_frames, data.visual_dim)
-        self._text = make(int(self.words_per_video.max()), data.text_dim)
+        self._visual = _random_rows(rng, data.max_frames, data.visual_dim)
+        self._text = _random_rows(rng, int(self.words_per_video.max()), data.text_dim)
         longest = max(data.max_frames, int(self.captions_per_video.max()))
-        self._teacher = make(longest, self.teacher_dim) if self.teacher_dim else None
+        teacher_dim = self.teacher_dim
+        self._teacher = _random_rows(rng, longest, teacher_dim) if teacher_dim else None
 
     def __len__(self) -> int:
         """Returns the number of videos."""
@@ -131,6 +131,11 @@ class SimulatedVideos:
             np.full(captions, self._words, np.int32),
             *taught,
         )
+
+
+def _random_rows(rng: np.random.Generator, longest: int, width: int) -> np.ndarray:
+    """Draw a long sequence, from which videos are cut."""
+    return rng.normal(size=(8 * longest, width)).astype(np.float32)
 
 
 def _stretch(rows: np.ndarray, index: int, length: int) -> np.ndarray:
@@ -242,9 +247,9 @@ class Split:
     def check_spans(self, name: str) -> None:
         """Reads captions of the split so named until the moment of one is known.
 
-        Nothing where there are no `spans`; a DataError when none is known.
+        A DataError when there are `spans`, and none is of a caption of the split.
         """
-        if self.spans and not any(one in self.spans for one in self._read_caption_ids()):
+        if self.spans and not any(name in self.spans for name in self._read_caption_ids()):
             raise DataError(
                 f"config.eval.moments: no caption of the {name} split has times there; its first"
                 f" is {self._caption_ids[0]!r}"
@@ -257,14 +262,14 @@ class Split:
     @functools.cached_property
     def _caption_spans(self) -> tuple[Span | None, ...]:
         spans = tuple(self.spans.get(name) for name in self._caption_ids)
-        known = sum(span is not None for span in spans)
-        if not known:
+        num_spans = sum(span is not None for span in spans)
+        if not num_spans:
             raise DataError(
                 f"config.eval.moments: no caption has times there; the first is"
                 f" {self._caption_ids[0]!r}"
             )
-        if known < len(spans):
-            logging.warning("the times of %d of %d captions are known", known, len(spans))
+        if num_spans < len(spans):
+            logging.warning("the times of %d of %d captions are known", num_spans, len(spans))
         return spans
 
 

@@ -6,7 +6,7 @@ video's own style and noise of its own:
 
     frame = tanh(Σ_c a_c z_c W₁) W₂ + style + noise
 
-A caption names the concepts of one moment, in random order, among words that say nothing. As a
+A caption names the concepts of one moment, in random order, among filler words. As a
 video holds many concepts that a caption does not name, the mean of its frames says little about one
 moment: a model has to find it. Nothing is learned here, and nothing is real.
 """
@@ -25,7 +25,7 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo, annotate
-from hlformer_jax.data.released import Collection
+from hlformer_jax.data.layouts import Collection
 from hlformer_jax.data.source import (
     SPLITS,
     Caption,
@@ -46,14 +46,14 @@ _PER_MOMENT = 3
 _MAX_CAPTIONS, _MAX_WORDS = 5, 11  # of a video; of a caption
 
 LEAVES = {1: 0.12, 2: 0.30, 3: 0.25, 4: 0.15, 5: 0.10, 6: 0.08}
-"""Chance of a tree of so many leaves."""
+"""Probability of a tree by its number of leaves."""
 
 _MOMENT_FRAMES, _GAP_FRAMES = (5, 10), (4, 9)  # fewest and most, in a corpus of trees
 _NEIGHBOURS = 12  # concepts that belong to a place in time
 
 
 def is_synthetic(data: ConfigDict) -> bool:
-    """Whether `config.data` asks for a synthetic corpus."""
+    """Return whether `config.data` asks for a synthetic corpus."""
     return not data.manual_dir and any(data.synthetic_videos)
 
 
@@ -74,11 +74,11 @@ class PlantedCorpus(abc.ABC):
     visual_dim: int = 64
     text_dim: int = 48
     noise: float = 0.3  # standard deviation of a frame's noise; its signal has about 1
-    style: float = 0.5  # standard deviation of what all frames of a video share
+    style: float = 0.5  # standard deviation of the part that all frames of a video share
 
     name: ClassVar[str] = "synthetic"
     feature: ClassVar[str] = "planted"
-    version: ClassVar[int] = 1  # of what is drawn; another one is another data set
+    version: ClassVar[int] = 1  # another version is another data set
 
     @property
     @abc.abstractmethod
@@ -90,7 +90,7 @@ class PlantedCorpus(abc.ABC):
         """Draws the corpus; a DataError if it would not fit into memory."""
 
     def fields(self) -> dict[str, Any]:
-        """What identifies the corpus."""
+        """Return the fields that identify the corpus."""
         return dataclasses.asdict(self)
 
     def fingerprint(self) -> str:
@@ -134,11 +134,11 @@ class Corpus(PlantedCorpus):
     @property
     def max_bytes(self) -> float:
         """Bytes that the corpus takes at most, with what its teacher sees."""
-        seen = 8.0 * sum(self.videos) * self.longest_video * _LATENT_DIM
-        return super().max_bytes + (seen if self.teacher_dim else 0)
+        latents = 8.0 * sum(self.videos) * self.longest_video * _LATENT_DIM
+        return super().max_bytes + (latents if self.teacher_dim else 0)
 
     def fields(self) -> dict[str, Any]:
-        """What identifies the corpus; without a teacher none of its fields does."""
+        """Return the fields that identify the corpus, a teacher's only where there is one."""
         return {
             name: value
             for name, value in super().fields().items()
@@ -159,8 +159,7 @@ class TreeCorpus(PlantedCorpus):
     go through the rule of `trees` like annotations.
 
     Concepts stand in a fixed, secret order. A moment's concepts are often among those that the
-    order has at the moment's place in its video, so that what is early and what is late can be
-    learnt.
+    order has at the moment's place in its video, so that early and late can be learnt.
     """
 
     videos: tuple[int, int, int] = (400, 60, 250)
@@ -174,7 +173,7 @@ class TreeCorpus(PlantedCorpus):
         return max(LEAVES) * _MOMENT_FRAMES[1]
 
     def fields(self) -> dict[str, Any]:
-        """What identifies the corpus; `shared` is an option of earlier versions at its default."""
+        """Return the identifying fields; `shared` is kept for recorded fingerprints."""
         return super().fields() | {"shared": 0}
 
     def open(self) -> contextlib.nullcontext["TreesReader"]:
@@ -271,7 +270,7 @@ class SyntheticReader(PlantedReader):
         self._corpus = corpus
         self.moments: dict[str, tuple[int, int]] = {}
         self._latents: dict[str, np.ndarray] = {}  # of the frames of every video, for a teacher
-        self._concepts: dict[str, np.ndarray] = {}  # of every caption, likewise
+        self._concepts: dict[str, np.ndarray] = {}  # of every caption, for a teacher
         super().__init__(corpus)
         self._rows = {video: row for row, video in enumerate(self._frames)}
         if corpus.teacher_dim:
@@ -293,22 +292,22 @@ class SyntheticReader(PlantedReader):
         """The teacher's vectors of a video and of captions of it; see `source.Reader`."""
         corpus = self._corpus
         rng = corpus.generator(len(SPLITS) + 3, self._rows[video])
-        named = [self.encoder.latents[self._concepts[name]].sum(axis=0) for name in caption_ids]
+        concepts = [self.encoder.latents[self._concepts[name]].sum(axis=0) for name in caption_ids]
 
-        def view(seen: np.ndarray) -> np.ndarray:
-            vectors = seen @ self._teacher_map
+        def view(latents: np.ndarray) -> np.ndarray:
+            vectors = latents @ self._teacher_map
             noise = corpus.teacher_noise * rng.standard_normal(vectors.shape)
             return (vectors + noise).astype(np.float32)
 
         frames = view(self._latents[video])
-        return Teacher(frames, view(np.stack(named) / np.sqrt(_PER_MOMENT)))
+        return Teacher(frames, view(np.stack(concepts) / np.sqrt(_PER_MOMENT)))
 
     def _draw(self, split: str, video: str, rng: np.random.Generator) -> tuple[Caption, ...]:
         latents, moments = _draw_segments(self._corpus, self.encoder, rng)
         self._frames[video] = self.encoder.render(latents, rng).astype(np.float32)
-        chosen = rng.permutation(len(moments))[: int(rng.integers(2, _MAX_CAPTIONS + 1))]
+        captioned = rng.permutation(len(moments))[: int(rng.integers(2, _MAX_CAPTIONS + 1))]
         captions = []
-        for k, (start, end, concepts) in enumerate(moments[row] for row in chosen):
+        for k, (start, end, concepts) in enumerate(moments[row] for row in captioned):
             name = f"{video}#enc#{k}"
             words, self._words[name] = self.encoder.caption(concepts, rng)
             captions.append(Caption(name, " ".join(words)))
@@ -339,7 +338,7 @@ def _draw_segments(
 
 
 class TreesReader(PlantedReader):
-    """The reader of a `TreeCorpus`; `videos` has those of each split with their moments."""
+    """The reader of a `TreeCorpus`; `videos` has the videos of each split with their moments."""
 
     def __init__(self, corpus: TreeCorpus) -> None:
         self._corpus = corpus
@@ -355,22 +354,22 @@ class TreesReader(PlantedReader):
         leaves = int(rng.choice(list(LEAVES), p=list(LEAVES.values())))
         concepts = _draw_concepts(max(leaves, 2), self._corpus, self._order, rng)
         latents, bounds, start = [], [], 0
-        for k, own in enumerate(concepts):
+        for k, moment_concepts in enumerate(concepts):
             if leaves == 1 and k == 1:
                 length = int(rng.integers(_GAP_FRAMES[0], _GAP_FRAMES[1] + 1))
                 unrelated = rng.choice(len(CONCEPTS), _PER_MOMENT, replace=False)
                 latents.append(self.encoder.latent(unrelated, length, rng))
                 start += length
             length = int(rng.integers(_MOMENT_FRAMES[0], _MOMENT_FRAMES[1] + 1))
-            latents.append(self.encoder.latent(own, length, rng))
+            latents.append(self.encoder.latent(moment_concepts, length, rng))
             bounds.append((float(start), float(start + length)))
             start += length
         frames = self.encoder.render(np.concatenate(latents), rng)
         self._frames[video] = frames.astype(np.float32)
         moments = []
-        for k, own in enumerate(concepts):
+        for k, moment_concepts in enumerate(concepts):
             name = f"{video}#enc#{k}"
-            words, self._words[name] = self.encoder.caption(own, rng)
+            words, self._words[name] = self.encoder.caption(moment_concepts, rng)
             moments.append(AnnotatedMoment(name, *bounds[k], f"{' '.join(words)}."))
         self.videos[split].append(TimedVideo(video, float(start), tuple(moments)))
         return tuple(Caption(moment.moment_id, moment.text) for moment in moments)
@@ -384,8 +383,8 @@ def _draw_concepts(
     for k in range(num_moments):
         first = round((len(order) - _NEIGHBOURS) * k / (num_moments - 1))
         in_place = rng.random() < corpus.precedence
-        known = order[first : first + _NEIGHBOURS] if in_place else order
-        drawn.append(rng.permutation(rng.permutation(np.sort(known))[:_PER_MOMENT]))
+        candidates = order[first : first + _NEIGHBOURS] if in_place else order
+        drawn.append(rng.permutation(rng.permutation(np.sort(candidates))[:_PER_MOMENT]))
     return drawn
 
 
@@ -405,14 +404,14 @@ def write_corpus(directory: str | Path, corpus: Corpus) -> Collection:
     collection.text_features.parent.mkdir()
     with corpus.open() as reader, h5py.File(collection.text_features, "w") as words:
         for split, videos in reader.splits.items():
-            captions = [caption for own in videos.values() for caption in own]
+            captions = [caption for listed in videos.values() for caption in listed]
             for caption in captions:
                 words[caption.caption_id] = reader.read_words(caption.caption_id)
             lines = [f"{caption.caption_id} {caption.sentence}\n" for caption in captions]
             collection.captions(split).write_text("".join(lines), encoding="utf-8")
         frames = {v: reader.read_frames(v) for split in SPLITS for v in reader.splits[split]}
-    lists = {video: [f"{video}_{k}" for k in range(len(own))] for video, own in frames.items()}
-    names = [name for own in lists.values() for name in own]
+    lists = {video: [f"{video}_{k}" for k in range(len(x))] for video, x in frames.items()}
+    names = [name for frame_names in lists.values() for name in frame_names]
     # As in the published files, rows are in no particular order: only the lists give the time.
     order = corpus.generator(len(SPLITS)).permutation(len(names))
     rows = np.concatenate(list(frames.values()))[order]

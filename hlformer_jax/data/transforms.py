@@ -84,8 +84,8 @@ def pad(
 ) -> tuple[Float[np.ndarray, "B L D"], Bool[np.ndarray, "B L"]]:
     """Rows of several items as one array of a shape, filled up with zeros; and which are real."""
     padded, mask = np.zeros(shape, dtype), np.zeros(shape[:2], bool)
-    for item, own in enumerate(rows):
-        padded[item, : len(own)], mask[item, : len(own)] = own, True
+    for item, values in enumerate(rows):
+        padded[item, : len(values)], mask[item, : len(values)] = values, True
     return padded, mask
 
 

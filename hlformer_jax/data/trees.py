@@ -6,14 +6,14 @@ The rule by which the moments of one video become a tree:
    three seconds of the run's last end, before or after, and later than the run's last start. Of the
    runs of at least two moments, the one that spans the longest time gives the leaves.
 2. Without such a run: a *separated run* takes every later moment that starts after its last end. Of
-   those of at least two moments, the one whose moments last longest together gives a root over all
-   of them, and its longest moment is the only leaf: a chain.
-3. Without either there is no tree.
+   the runs of at least two moments, the one whose moments last longest together gives a root over
+   all of them, and its longest moment is the only leaf: a chain.
+3. Without either run the video has no tree.
 
 Of equal runs the first one counts, and moments are taken in their order. The leaves are then
 composed (see `FORMS`). This is how the published trees of ActivityNet Captions and Charades-STA
-were made; their nodes are reproduced one by one. A file of trees stands in for the rule where it is
-there; docs/hover.md has its format.
+were made; their nodes are reproduced one by one. A file of trees, where present, replaces the rule;
+docs/hover.md has its format.
 """
 
 import dataclasses
@@ -55,9 +55,9 @@ class Node(NamedTuple):
 
     start: float
     end: float
-    moments: tuple[int, ...]  # numbers of those that its text tells, rising
+    moments: tuple[int, ...]  # numbers of the moments that its text tells, rising
     children: tuple[int, ...] = ()  # numbers of its children in the tree, in the order of time
-    text: str = ""  # its text, where it is given and not made of those of its moments
+    text: str = ""  # a given text, which replaces the texts of its moments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +92,15 @@ class Tree:
 
 
 def build(video: TimedVideo, form: str = "released") -> Tree | None:
-    """Builds the tree of a video, leaves composed by one of `FORMS`; None where there is none.
+    """Build the tree of a video, its leaves composed by one of `FORMS`; None without leaves.
 
     Its moments are in the order of the annotations (of Charades-STA and TVR, by start).
     """
     moments = video.moments
-    length = lambda k: moments[k].end - moments[k].start
+
+    def length(k: int) -> float:
+        return moments[k].end - moments[k].start
+
     if adjacent := _runs(moments, _continues_adjacent):
         leaves = max(adjacent, key=lambda run: moments[run[-1]].end - moments[run[0]].start)
         nodes = [Node(moments[k].start, moments[k].end, (k,)) for k in leaves]
@@ -121,8 +124,8 @@ def build_all(videos: Sequence[TimedVideo], form: str = "released") -> Iterator[
 def _continues_adjacent(last: AnnotatedMoment, moment: AnnotatedMoment) -> bool:
     # The bounds are rounded, not the gap, which decides where it is three seconds to a rounding
     # error (5.7 and 8.7); so the published trees have it.
-    near = last.end - MAX_GAP < moment.start < last.end + MAX_GAP
-    return near and moment.start > last.start
+    adjacent = last.end - MAX_GAP < moment.start < last.end + MAX_GAP
+    return adjacent and moment.start > last.start
 
 
 def _runs(
@@ -148,21 +151,21 @@ Composed = tuple[tuple[Node, ...], tuple[tuple[int, ...], ...]]
 def compose_levels(leaves: Sequence[Node], share: bool = True) -> Composed:
     """Composes neighbours level by level; there are at least two leaves.
 
-    Of an odd level the last two are a pair as well if `share`, so that a node has two parents (with
-    3, 5, 6, 7, … leaves this is no tree in the strict sense, but a graph without cycles); or else
-    the last one rises as it is.
+    In a level of odd length the last two are also a pair if `share`, so that a node has two parents
+    (with 3, 5, 6, 7, … leaves, the result is a graph without cycles instead of a tree); otherwise
+    the last node rises by itself.
     """
     nodes, items = list(leaves), []
     level: Sequence[int] = range(len(nodes))
     while len(level) > 1:
-        whole = len(level) if share else len(level) // 2 * 2
-        above = []
-        for left, right in _pairs(level[:whole]):
+        paired = len(level) if share else len(level) // 2 * 2
+        parents = []
+        for left, right in _pairs(level[:paired]):
             a, b = nodes[left], nodes[right]
-            above.append(len(nodes))
+            parents.append(len(nodes))
             items.append((len(nodes), left, right))
             nodes.append(Node(a.start, b.end, _moments((a, b)), (left, right)))
-        level = [*above, *level[whole:]]
+        level = [*parents, *level[paired:]]
     return tuple(nodes), tuple(items)
 
 
@@ -206,15 +209,15 @@ def texts(tree: Tree, moments: tuple[AnnotatedMoment, ...], collection: str = ""
     cleaned = collection in CLEANED
     raw: list[str] = []
     for node in tree.nodes:
-        own = [moments[k].text for k in node.moments]
+        moment_texts = [moments[k].text for k in node.moments]
         if node.text:
             text = node.text
         elif len(node.moments) == 1 and not node.children:
-            text = own[0]
+            text = moment_texts[0]
         else:
-            # A chain tells all its moments, and only one of them is its child.
+            # A chain tells all its moments, though only one of them is its child.
             chain = len(node.children) < 2
-            parts = own if chain else [raw[child] for child in node.children]
+            parts = moment_texts if chain else [raw[child] for child in node.children]
             text = without_articles("".join(parts)) if cleaned else " ".join(parts)
         raw.append(text)
     return [" ".join(text.split()) for text in raw]
@@ -227,13 +230,13 @@ def parent_texts(video: TimedVideo, collection: str = "") -> list[str]:
       video: a video with its moments.
       collection: the collection, as in `texts`.
     """
-    found: dict[str, None] = {}
+    texts_of_parents: dict[str, None] = {}
     for form in FORMS:
         if (tree := build(video, form)) is not None:
-            told = texts(tree, video.moments, collection)
-            own = zip(told, tree.nodes, strict=True)
-            found |= dict.fromkeys(text for text, node in own if node.children)
-    return list(found)
+            node_texts = texts(tree, video.moments, collection)
+            pairs = zip(node_texts, tree.nodes, strict=True)
+            texts_of_parents |= dict.fromkeys(text for text, node in pairs if node.children)
+    return list(texts_of_parents)
 
 
 def without_articles(text: str) -> str:
@@ -242,10 +245,10 @@ def without_articles(text: str) -> str:
     Each is deleted until none is left, in order, wherever it stands, as released also inside of
     words: "Island" becomes "land".
     """
-    for words, left in ((_BETWEEN_WORDS, " "), (_ANYWHERE, "")):
+    for words, replacement in ((_BETWEEN_WORDS, " "), (_ANYWHERE, "")):
         for word in words:
             while word in text:
-                text = text.replace(word, left)
+                text = text.replace(word, replacement)
     return text
 
 
@@ -266,15 +269,15 @@ def tree_to_json(tree: Tree, video: TimedVideo) -> dict[str, Any]:
 
 def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
     """Reads trees of some videos, in the order of the file; a DataError names the wrong line."""
-    known = {video.video: video for video in videos}
+    by_name = {video.video: video for video in videos}
     trees: dict[str, Tree] = {}
     for where, record in read_json_lines(path):
         name = field(record, "video", where, as_text)
-        if name not in known:
+        if name not in by_name:
             raise DataError(f"{where}: video {name!r} has no moments beside this file; remove it")
         if name in trees:
             raise DataError(f"{where}: video {name!r} has a tree already; remove one")
-        trees[name] = tree_from_json(record, known[name], where)
+        trees[name] = tree_from_json(record, by_name[name], where)
     return list(trees.values())
 
 
@@ -295,8 +298,8 @@ def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> 
     if not items:
         raise DataError(f"{where}: has no subtree; remove the line")
     children: list[dict[int, None]] = [{} for _ in nodes]
-    for parent, *below in items:
-        for child in below:
+    for parent, *node_children in items:
+        for child in node_children:
             children[parent][child] = None
             _check_spans(nodes, parent, child, where)
     height = [0] * len(nodes)
@@ -307,8 +310,9 @@ def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> 
         raise DataError(
             f"{where}: node {min(error.args[1])} is below itself; a tree has no circle"
         ) from None
-    by_time = lambda k: nodes[k][:2] if height[k] == 0 else ()
-    order = sorted(range(len(nodes)), key=lambda k: (height[k], by_time(k), k))
+    # Leaves by their times, other nodes as listed.
+    times = [node[:2] if height[k] == 0 else () for k, node in enumerate(nodes)]
+    order = sorted(range(len(nodes)), key=lambda k: (height[k], times[k], k))
     number = {old: new for new, old in enumerate(order)}
     ordered = tuple(
         nodes[old]._replace(children=tuple(number[child] for child in children[old]))
@@ -332,8 +336,8 @@ def _node(entry: Any, places: Mapping[str, int], where: str) -> Node:
 
 def _item(entry: Any, num_nodes: int, where: str) -> tuple[int, ...]:
     item = as_list(entry, "it", where)
-    whole = all(isinstance(k, int) and not isinstance(k, bool) for k in item)
-    if len(item) not in (2, 3) or not whole or len(set(item)) < len(item):
+    are_numbers = all(isinstance(k, int) and not isinstance(k, bool) for k in item)
+    if len(item) not in (2, 3) or not are_numbers or len(set(item)) < len(item):
         raise DataError(f"{where}: is {shown(item)}; it must be [parent, left, right] or two nodes")
     if not all(0 <= k < num_nodes for k in item):
         raise DataError(f"{where}: is {shown(item)}, and there are nodes 0 to {num_nodes - 1}")
@@ -341,7 +345,7 @@ def _item(entry: Any, num_nodes: int, where: str) -> tuple[int, ...]:
 
 
 def _check_spans(nodes: Sequence[Node], parent: int, child: int, where: str) -> None:
-    """Refuses a child apart from its parent, and warns of one that juts out.
+    """Refuse a child apart from its parent, and warn of a child that juts out.
 
     A run may end before its last moment but one does, by less than `MAX_GAP`; annotations with a
     moment that ends before it starts give more.
@@ -367,7 +371,7 @@ def row_range(
 ) -> Int[np.ndarray, "U 2"]:
     """The first and the last feature row of nodes, int32, of their spans in seconds.
 
-    Duration and number of feature rows, at least 1, are those of each one's video.
+    Duration and number of feature rows, at least 1, are given for each node's video.
     """
     ends = np.stack([span[:, 0], span.max(axis=1)], axis=1)  # a few end before they start
     # The product first: a second at a frame a second is then its frame, and not the one before.
@@ -380,12 +384,12 @@ def word_rows(
 ) -> Int[np.ndarray, "U W"]:
     """The rows of a video's word features that each of its nodes reads, cut to W; -1 is padding.
 
-    A node's words are those of its moments; `counts` are the words of the video's, in a row.
+    A node reads the words of its moments; `counts` has the number of words of each moment.
     """
     starts = np.cumsum(counts) - counts
     rows = np.full((len(moments), max_words), -1, np.int32)
-    for row, own in zip(rows, moments, strict=True):
-        words = np.concatenate([starts[k] + np.arange(counts[k]) for k in own])[:max_words]
+    for row, numbers in zip(rows, moments, strict=True):
+        words = np.concatenate([starts[k] + np.arange(counts[k]) for k in numbers])[:max_words]
         row[: len(words)] = words
     return rows
 
@@ -394,7 +398,7 @@ def word_rows(
 
 
 class Pool(NamedTuple):
-    """The trees of a split with their nodes numbered through, those of a tree one after another."""
+    """The trees of a split, with all nodes numbered tree by tree."""
 
     videos: tuple[str, ...]  # id of every tree's video
     texts: tuple[str, ...]  # of every node
@@ -415,17 +419,17 @@ class Pool(NamedTuple):
         pairs = zip(self.tree.tolist(), self.node.tolist(), strict=True)
         return tuple(f"{self.videos[tree]}#{node}" for tree, node in pairs)
 
-    def below(self, nodes: Int[np.ndarray, " rows"]) -> Bool[np.ndarray, "rows rows"]:
-        """Entry (u, w): whether the node of row w descends from that of row u; -1 is padding."""
+    def descends(self, nodes: Int[np.ndarray, " rows"]) -> Bool[np.ndarray, "rows rows"]:
+        """Return for rows (u, w) if the node of w descends from the node of u; -1 is padding."""
         tree = np.where(nodes >= 0, self.tree[np.maximum(nodes, 0)], -1 - np.arange(len(nodes)))
-        above, under = np.nonzero(tree[:, None] == tree[None])
+        row, column = np.nonzero(tree[:, None] == tree[None])
         codes = self.ancestry[:, 0] * len(self.tree) + self.ancestry[:, 1]
-        below = np.zeros((len(nodes), len(nodes)), bool)
-        wanted = nodes[above].astype(np.int64) * len(self.tree) + nodes[under]
-        place = np.minimum(np.searchsorted(codes, wanted), max(len(codes) - 1, 0))
+        descends = np.zeros((len(nodes), len(nodes)), bool)
+        code = nodes[row].astype(np.int64) * len(self.tree) + nodes[column]
+        place = np.minimum(np.searchsorted(codes, code), max(len(codes) - 1, 0))
         if len(codes):
-            below[above, under] = codes[place] == wanted
-        return below
+            descends[row, column] = codes[place] == code
+        return descends
 
 
 def make_pool(
@@ -436,30 +440,33 @@ def make_pool(
     """Numbers the nodes of the trees of some videos through; `collection` as in `texts`."""
     sizes = [len(tree.nodes) for tree in trees]
     starts = np.cumsum([0, *sizes])[:-1].tolist()
-    told = (
+    node_texts = (
         texts(tree, video.moments, collection) for tree, video in zip(trees, videos, strict=True)
     )
 
-    def rows(width: int, own: Callable[[Tree], Iterable[tuple[int, ...]]]) -> np.ndarray:
+    def rows(width: int, get_rows: Callable[[Tree], Iterable[tuple[int, ...]]]) -> np.ndarray:
         numbered = zip(starts, trees, strict=True)
-        values = [[start + k for k in row] for start, tree in numbered for row in own(tree)]
+        values = [[start + k for k in row] for start, tree in numbered for row in get_rows(tree)]
         return np.asarray(values, np.int64).reshape(-1, width)
 
     leaves, level, ancestry = [], [], []
     for start, tree in zip(starts, trees, strict=True):
         height: list[int] = []
-        below: list[frozenset[int]] = []
+        descendants: list[frozenset[int]] = []
         for k, node in enumerate(tree.nodes):
             under = node.children
             height.append(1 + max((height[child] for child in under), default=-1))
-            below.append(frozenset(under).union(*(below[child] for child in under)))
-            ancestry += [(start + k, start + child) for child in sorted(below[k])]
+            descendants.append(frozenset(under).union(*(descendants[child] for child in under)))
+            ancestry += [(start + k, start + child) for child in sorted(descendants[k])]
         leaves += [len(tree.leaves)] * len(tree.nodes)
         level += height
-    integers = lambda values: np.asarray(values, np.int32)
+
+    def integers(values: Sequence[int]) -> np.ndarray:
+        return np.asarray(values, np.int32)
+
     return Pool(
         videos=tuple(tree.video for tree in trees),
-        texts=tuple(itertools.chain.from_iterable(told)),
+        texts=tuple(itertools.chain.from_iterable(node_texts)),
         tree=np.repeat(np.arange(len(trees), dtype=np.int32), sizes),
         node=integers([k for size in sizes for k in range(size)]),
         leaves=integers(leaves),

@@ -1,15 +1,17 @@
-"""Encoders in JAX, read from Hugging Face folders: CLIP, SigLIP, SigLIP2; RoBERTa of sentences.
+"""Encoders in JAX, read from Hugging Face folders: CLIP, SigLIP, SigLIP2, and RoBERTa for texts.
 
-    encoder      images and sentences → unit vectors of one space, sentences → features of tokens;
-                 by a folder or an id of the hub
-    config       sizes and options, with the defaults that files leave out
+    protocol     interfaces by which the rest of the package uses an encoder
+    encoder      the encoders as objects: images and texts → unit vectors, texts → token features
+    hub          loading by a folder or an id of the hub, and saving
+    families     one file for each architecture: configuration, tensors and computation
+    config       sizes of an encoder
     weights      parameters from safetensors, and back
-    tokenizer    sentences → ids
-    images       how an image is resized and cropped
-    transformer  the encoders, pure functions over parameters
-    train        a tiny SigLIP from images and sentences, for the demo
+    tokenizer    texts → ids
+    images       resizing and cropping
+    transformer  layers that the architectures share
+    train        a tiny SigLIP from images and texts, for the demo
 
-SigLIP2 is read where its resolution is fixed. Neither transformers nor PyTorch is needed.
+SigLIP2 is read if its resolution is fixed. Neither transformers nor PyTorch is needed.
 
 ```python
 import numpy as np
@@ -18,13 +20,46 @@ from hlformer_jax import encoders
 
 encoder = encoders.load("google/siglip-base-patch16-224")  # or a folder
 frame = np.zeros((720, 1280, 3), np.uint8)
-images = encoder.images(encoder.preprocess(frame)[None])
-sentences = encoder.sentences(["a person opens the fridge"])
-print(encoder.probability(sentences @ images.T))
+images = encoder.encode_images(encoder.preprocess(frame)[None])
+texts = encoder.encode_texts(["a person opens the fridge"])
+print(encoder.probability(texts @ images.T))
 ```
 """
 
-from hlformer_jax.encoders.config import EncoderError
-from hlformer_jax.encoders.encoder import Encoder, TextEncoder, load, load_text, save
+from typing import TYPE_CHECKING
 
-__all__ = ["Encoder", "EncoderError", "TextEncoder", "load", "load_text", "save"]
+from hlformer_jax import lazy
+
+if TYPE_CHECKING:
+    from hlformer_jax.encoders import (
+        config,
+        encoder,
+        families,
+        hub,
+        images,
+        protocol,
+        tokenizer,
+        train,
+        transformer,
+        weights,
+    )
+    from hlformer_jax.encoders.config import EncoderError
+    from hlformer_jax.encoders.encoder import ImageTextEncoder, TextEncoder
+    from hlformer_jax.encoders.hub import load, load_text, save
+    from hlformer_jax.encoders.protocol import Encoder, TokenEncoder
+
+__getattr__, __dir__, __all__ = lazy.namespace(
+    __name__,
+    {
+        "config": "EncoderError",
+        "encoder": "ImageTextEncoder TextEncoder",
+        "families": "",
+        "hub": "load load_text save",
+        "images": "",
+        "protocol": "Encoder TokenEncoder",
+        "tokenizer": "",
+        "train": "",
+        "transformer": "",
+        "weights": "",
+    },
+)

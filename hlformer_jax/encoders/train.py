@@ -1,14 +1,13 @@
-"""A tiny SigLIP of one's own from images and sentences, without any download.
+"""A tiny SigLIP trained from images and sentences, without any download.
 
-It is made of the same functions as the large ones and is saved as any other. Trained for a minute,
-it knows the words and the looks of its few hundred pairs: it is for the demo and does not
-generalise.
+It uses the same functions as the large ones and is saved like any other. Trained for a minute, it
+knows the words and the looks of its few hundred pairs: it serves the demo and does not generalise.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -20,9 +19,10 @@ import tokenizers
 from jaxtyping import Bool, Float, Int, UInt8
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from hlformer_jax.encoders import transformer, weights
-from hlformer_jax.encoders.config import Config, EncoderError, Text, Vision
-from hlformer_jax.encoders.encoder import Encoder
+from hlformer_jax.encoders import weights
+from hlformer_jax.encoders.config import Config, EncoderError, Text, Tower, Vision
+from hlformer_jax.encoders.encoder import ImageTextEncoder
+from hlformer_jax.encoders.families.siglip import Siglip
 from hlformer_jax.encoders.images import Preprocessing
 from hlformer_jax.encoders.tokenizer import Tokenizer, build
 from hlformer_jax.encoders.transformer import Params
@@ -30,9 +30,10 @@ from hlformer_jax.typing import Array
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
 PAD_ID, END_ID, UNKNOWN_ID = 0, 1, 2
-SENTENCES_OF_A_STEP = 128
-"""Most different sentences with which every image of a step is compared."""
+MAX_SENTENCES_OF_A_STEP = 128
+"""Largest number of different sentences that a step compares with each image."""
 
+SIGLIP = Siglip()
 _GREY = (0.5, 0.5, 0.5)
 
 
@@ -46,7 +47,7 @@ class Size:
     expansion: int = 2  # width of a feed-forward layer, in widths
     patch: int = 8  # pixels
     tokens: int = 16  # of a sentence, its end mark included
-    vocabulary: int = 2000  # words known at most
+    vocabulary: int = 2000  # largest number of words
 
 
 def train(
@@ -60,41 +61,51 @@ def train(
     seed: int = 0,
     name: str = "tiny-siglip",
     report: Callable[[str], None] = print,
-) -> Encoder:
-    """Trains a SigLIP on pairs of an image and a sentence.
+) -> ImageTextEncoder:
+    """Train a SigLIP on pairs of an image and a sentence.
 
     The loss is SigLIP's: a sigmoid cross-entropy for each pair of an image and a sentence. The
     images of a step are compared with all different sentences of the data, up to
-    `SENTENCES_OF_A_STEP`, and not with those of the batch alone, since most pairs of a batch differ
-    in many words and teach little about single ones. Half of the sentences lose words at random; a
-    shortened sentence is positive for every image whose sentence contains its words in that order,
-    so that "circle" finds the image of "a red circle on the left".
+    `MAX_SENTENCES_OF_A_STEP`: most pairs of a batch alone differ in many words and teach little
+    about single ones. Half of the sentences lose words at random; a shortened sentence is positive
+    for every image whose sentence contains its words in that order, so that "circle" finds the
+    image of "a red circle on the left".
 
-    Every image is drawn once before any is drawn again. The rate rises to `learning_rate` for a
-    tenth of the steps and falls as a cosine. Equal seeds give equal encoders on the same machine.
-    `report` gets a line with the loss, ten times.
+    Every image is drawn once before any is drawn again. Equal seeds give equal encoders on the same
+    machine.
+
+    Args:
+      images: images of one size.
+      sentences: the sentence of each image.
+      size: sizes of the encoder.
+      steps: number of optimiser steps.
+      batch: images of a step.
+      learning_rate: its peak, reached after a tenth of the steps; then it falls as a cosine.
+      seed: of initial parameters and draws.
+      name: name of the encoder.
+      report: receives a line with the loss, ten times.
 
     Raises:
-      EncoderError: when images and sentences are no pairs, or too few, or the sizes do not fit.
+      EncoderError: if images and sentences are not pairs, or too few, or the sizes do not fit.
     """
     size = size or Size()
     images = np.asarray(images)
     _check(images, sentences, size, steps, batch)
-    different, own = np.unique(np.asarray(sentences), return_inverse=True)
-    config, tokenizer, preparation = _parts(images.shape[1], sentences, size, name)
-    ids, _ = tokenizer(different.tolist())
+    unique, sentence_of = np.unique(np.asarray(sentences), return_inverse=True)
+    config, tokenizer, preprocessing = build_parts(images.shape[1], sentences, size, name)
+    ids, _ = tokenizer(unique.tolist())
 
     generator = np.random.default_rng(seed)
-    params = _initial(config, generator)
-    # Words that were never seen say nothing, rather than something at random.
+    params = initial_params(config, generator)
+    # Unknown words contribute nothing, instead of something random.
     params["text"]["tokens"][UNKNOWN_ID] = 0.0
     state = _OPTIMISER.init(params)
-    rates = _rates(learning_rate, steps)
-    for number, rows in enumerate(_steps(images, own, ids, steps, batch, generator)):
-        params, state, value = _step(params, state, rows, rates[number], config, preparation)
-        if (number + 1) % max(steps // 10, 1) == 0:
-            report(f"step {number + 1} of {steps}: loss {float(value):.3f}")
-    return _encoder(jax.tree.map(np.asarray, params), config, tokenizer, preparation, name)
+    rates = _learning_rates(learning_rate, steps)
+    for step, rows in enumerate(_draw_steps(images, sentence_of, ids, steps, batch, generator)):
+        params, state, value = _step(params, state, rows, rates[step], config, preprocessing)
+        if (step + 1) % max(steps // 10, 1) == 0:
+            report(f"step {step + 1} of {steps}: loss {float(value):.3f}")
+    return _make_encoder(jax.tree.map(np.asarray, params), config, tokenizer, preprocessing, name)
 
 
 def untrained(
@@ -104,21 +115,26 @@ def untrained(
     size: Size | None = None,
     seed: int = 0,
     name: str = "untrained",
-) -> Encoder:
-    """A SigLIP of random parameters: as large and as fast as a trained one, and without meaning.
+) -> ImageTextEncoder:
+    """Return a SigLIP of random parameters: as large and as fast as a trained one.
 
-    It reads images of so many pixels, and knows the words of some sentences.
+    Args:
+      image_size: height and width of its images, in pixels.
+      sentences: texts whose words are its vocabulary.
+      size: its sizes.
+      seed: of its parameters.
+      name: its name.
     """
-    parts = _parts(image_size, sentences, size or Size(), name)
-    return _encoder(_initial(parts[0], np.random.default_rng(seed)), *parts, name)
+    parts = build_parts(image_size, sentences, size or Size(), name)
+    return _make_encoder(initial_params(parts[0], np.random.default_rng(seed)), *parts, name)
 
 
-def _parts(
+def build_parts(
     image_size: int, sentences: Sequence[str], size: Size, name: str
 ) -> tuple[Config, Tokenizer, Preprocessing]:
-    """All of an encoder but its parameters."""
-    backend = _words(sentences, size.vocabulary)
-    config = _config(image_size, size, backend.get_vocab_size())
+    """Return the parts of an encoder other than its parameters."""
+    backend = _word_tokenizer(sentences, size.vocabulary)
+    config = _make_config(image_size, size, backend.get_vocab_size())
     content = backend.to_str(pretty=True).encode()
     settings = {
         "eos_token": END,
@@ -129,44 +145,43 @@ def _parts(
         "unk_token": UNKNOWN,
     }
     tokenizer = build(backend, content, settings, config, name)
-    preparation = Preprocessing(image_size, None, "bicubic", 1 / 255, _GREY, _GREY)
-    return config, tokenizer, preparation
+    return config, tokenizer, Preprocessing(image_size, None, "bicubic", 1 / 255, _GREY, _GREY)
 
 
-def _encoder(
-    params: Params, config: Config, tokenizer: Tokenizer, preparation: Preprocessing, name: str
-) -> Encoder:
-    digest = lambda: hashlib.sha256(weights.to_bytes(params, config)).hexdigest()
-    return Encoder(config, params, tokenizer, preparation, name=name, digest=digest)
+def _make_encoder(
+    params: Params, config: Config, tokenizer: Tokenizer, preprocessing: Preprocessing, name: str
+) -> ImageTextEncoder:
+    def digest() -> str:
+        return hashlib.sha256(weights.to_bytes(params, SIGLIP.leaves(config))).hexdigest()
+
+    return ImageTextEncoder(config, params, tokenizer, preprocessing, name=name, digest=digest)
 
 
 def loss(
     params: Params,
     config: Config,
-    preparation: Preprocessing,
+    preprocessing: Preprocessing,
     pixels: UInt8[Array, "V S S 3"],
     ids: Int[Array, "Q W"],
-    belongs: Bool[Array, "V Q"],
+    is_pair: Bool[Array, "V Q"],
 ) -> Float[Array, ""]:
-    """SigLIP's loss: over images, the mean of the sum of sigmoid losses with every sentence."""
-    seen = transformer.encode_images(
-        params["vision"], config, pixels, preparation.shift, preparation.scale
-    )
-    said, _ = transformer.encode_sentences(params["text"], config, ids)
-    logits = jnp.exp(params["scale"]) * (seen @ said.T) + params["bias"]
-    signs = jnp.where(belongs, 1.0, -1.0)
+    """Return SigLIP's loss: over images, the mean of the sum of sigmoid losses with all texts."""
+    images = SIGLIP.encode_images(params["vision"], config, preprocessing, pixels)
+    texts, _ = SIGLIP.encode_texts(params["text"], config, ids)
+    logits = jnp.exp(params["scale"]) * (images @ texts.T) + params["bias"]
+    signs = jnp.where(is_pair, 1.0, -1.0)
     return -jnp.mean(jnp.sum(jax.nn.log_sigmoid(signs * logits), axis=1))
 
 
-def _rates(peak: float, steps: int) -> Float[np.ndarray, " steps"]:
-    """The learning rate of each step: it rises for a tenth of them, and falls as a cosine."""
-    number = np.arange(1, steps + 1)
+def _learning_rates(peak: float, steps: int) -> Float[np.ndarray, " steps"]:
+    """Return the learning rate of each step: a linear rise for a tenth, then a cosine."""
+    step = np.arange(1, steps + 1)
     rise = max(steps // 10, 1)
-    falling = 0.5 * (1 + np.cos(np.pi * np.maximum(number - rise, 0) / (steps + 1 - rise)))
-    return (peak * np.minimum(number / rise, falling)).astype(np.float32)
+    cosine = 0.5 * (1 + np.cos(np.pi * np.maximum(step - rise, 0) / (steps + 1 - rise)))
+    return (peak * np.minimum(step / rise, cosine)).astype(np.float32)
 
 
-# The second moment of so short a training is that of its last steps. A step scales the updates.
+# So short a training needs a second moment of its last steps. A step scales the updates.
 _OPTIMISER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1.0, b2=0.95))
 
 
@@ -177,70 +192,70 @@ def _step(
     rows: tuple[Array, Array, Array],
     rate: Float[Array, ""],
     config: Config,
-    preparation: Preprocessing,
+    preprocessing: Preprocessing,
 ) -> tuple[Params, Any, Float[Array, ""]]:
-    """Parameters, the optimiser's state and the loss after one step on the rows of `_steps`."""
-    value, gradient = jax.value_and_grad(loss)(params, config, preparation, *rows)
-    with jax.numpy_dtype_promotion("standard"):  # optax counts steps in whole numbers
+    """Return parameters, optimiser state and loss after one step on the rows of `_draw_steps`."""
+    value, gradient = jax.value_and_grad(loss)(params, config, preprocessing, *rows)
+    with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
         updates, state = _OPTIMISER.update(gradient, state, params)
     updates = jax.tree.map(lambda update: rate * update, updates)
     return optax.apply_updates(params, updates), state, value
 
 
-def _steps(
+def _draw_steps(
     images: np.ndarray,
-    own: np.ndarray,
+    sentence_of: np.ndarray,
     ids: np.ndarray,
     steps: int,
     batch: int,
     generator: np.random.Generator,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Images of each step, tokens of sentences they are told from, and what belongs together."""
-    at_once = min(len(ids), max(SENTENCES_OF_A_STEP, batch))
+    """Yield for each step its images, the tokens of its sentences, and which of them are pairs."""
+    sentence_count = min(len(ids), max(MAX_SENTENCES_OF_A_STEP, batch))
     order = np.zeros(0, np.int64)
     for _ in range(steps):
         while len(order) < batch:
             order = np.concatenate([order, generator.permutation(len(images))])
-        chosen, order = order[:batch], order[batch:]
-        theirs = np.unique(own[chosen])
-        others = generator.permutation(np.setdiff1d(np.arange(len(ids)), theirs))
-        said = np.concatenate([theirs, others[: at_once - len(theirs)]])
-        shorter = shortened(ids[said], generator)
-        belongs = own[chosen][:, None] == said[None]
-        yield images[chosen], shorter, belongs | contained(shorter, ids[own[chosen]])
+        drawn, order = order[:batch], order[batch:]
+        positives = np.unique(sentence_of[drawn])
+        negatives = generator.permutation(np.setdiff1d(np.arange(len(ids)), positives))
+        compared = np.concatenate([positives, negatives[: sentence_count - len(positives)]])
+        shorter = drop_words(ids[compared], generator)
+        is_pair = sentence_of[drawn][:, None] == compared[None]
+        yield images[drawn], shorter, is_pair | contains_words(shorter, ids[sentence_of[drawn]])
 
 
-def shortened(ids: Int[np.ndarray, "Q W"], generator: np.random.Generator) -> np.ndarray:
-    """Sentences of which every other one, by chance, has lost each word with a chance of its own.
+def drop_words(ids: Int[np.ndarray, "Q W"], generator: np.random.Generator) -> np.ndarray:
+    """Drop words of half of the sentences, drawn by chance, each with its own rate of loss.
 
     An end mark and padding follow the words; a sentence that would be empty stays as it is.
     """
     words = ids > UNKNOWN_ID
-    chance = generator.random((len(ids), 1)) * (generator.random((len(ids), 1)) < 0.5)
-    kept = ~words | (generator.random(ids.shape) >= chance)
-    kept[~(kept & words).any(1)] = True
-    # A stable sort moves what is kept to the front, in its order.
-    place = np.argsort(~kept, axis=1, kind="stable")
-    tokens = np.take_along_axis(np.where(kept, ids, PAD_ID), place, axis=1)
+    loss_rate = generator.random((len(ids), 1)) * (generator.random((len(ids), 1)) < 0.5)
+    stays = ~words | (generator.random(ids.shape) >= loss_rate)
+    stays[~(stays & words).any(1)] = True
+    # A stable sort moves the remaining words to the front, in their order.
+    order = np.argsort(~stays, axis=1, kind="stable")
+    tokens = np.take_along_axis(np.where(stays, ids, PAD_ID), order, axis=1)
     return tokens.astype(np.int32)
 
 
-def contained(
+def contains_words(
     shorter: Int[np.ndarray, "Q W"], longer: Int[np.ndarray, "V W"]
 ) -> Bool[np.ndarray, "V Q"]:
-    """Which of the longer sentences have all words of the shorter ones, in their order."""
+    """Return which longer sentences have all words of the shorter ones, in their order."""
     matched = np.zeros((len(longer), len(shorter)), np.int64)  # words matched so far
     lengths = (shorter > END_ID).sum(1)
     for column in range(longer.shape[1]):
-        wanted = shorter[np.arange(len(shorter))[None], np.minimum(matched, lengths[None])]
-        matched += (wanted == longer[:, column, None]) & (matched < lengths[None])
+        word = shorter[np.arange(len(shorter))[None], np.minimum(matched, lengths[None])]
+        matched += (word == longer[:, column, None]) & (matched < lengths[None])
     return matched == lengths[None]
 
 
 def _check(
     images: np.ndarray, sentences: Sequence[str], size: Size, steps: int, batch: int
 ) -> None:
-    """Refuses what cannot be trained on, in one line."""
+    """Refuse invalid images, sentences and sizes."""
     shape = images.shape
     if images.dtype != np.uint8 or len(shape) != 4 or shape[1] != shape[2] or shape[3] != 3:
         raise EncoderError(
@@ -249,33 +264,33 @@ def _check(
     if len(images) != len(sentences) or len(set(sentences)) < 2:
         raise EncoderError(
             f"{len(images)} images and {len(sentences)} sentences, {len(set(sentences))} different:"
-            " give a sentence of each image, at least two different ones"
+            " give a sentence for each image, at least two different ones"
         )
     if shape[1] < size.patch or size.width % size.heads or min(steps, batch) < 1:
         raise EncoderError(
             f"images of {shape[1]} pixels, {size}, {steps} steps of {batch}: a patch must fit an"
-            " image, and heads divide the width"
+            " image, and heads must divide the width"
         )
 
 
-def _words(sentences: Sequence[str], most: int) -> tokenizers.Tokenizer:
-    """A tokenizer of whole words, without capitals and punctuation."""
+def _word_tokenizer(sentences: Sequence[str], max_words: int) -> tokenizers.Tokenizer:
+    """Return a tokenizer of whole words, without capitals and punctuation."""
     normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-    pieces = pre_tokenizers.Sequence(
+    splitter = pre_tokenizers.Sequence(
         [pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation("removed")]
     )
     counts: Counter[str] = Counter()
     for sentence in sentences:
-        words = pieces.pre_tokenize_str(normalizer.normalize_str(sentence))
+        words = splitter.pre_tokenize_str(normalizer.normalize_str(sentence))
         counts.update(word for word, _ in words)
-    # The library's own trainer orders words that are as frequent at random.
+    # The library's own trainer orders equally frequent words at random.
     frequent = sorted(counts, key=lambda word: (-counts[word], word))
     marks = (PAD, END, UNKNOWN)
-    known = [*marks, *(word for word in frequent if word not in marks)][:most]
-    vocabulary = {word: number for number, word in enumerate(known)}
+    words_by_id = [*marks, *(word for word in frequent if word not in marks)][:max_words]
+    vocabulary = {word: number for number, word in enumerate(words_by_id)}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     backend.normalizer = normalizer
-    backend.pre_tokenizer = pieces
+    backend.pre_tokenizer = splitter
     backend.add_special_tokens(list(marks))
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, END_ID)]
@@ -283,25 +298,27 @@ def _words(sentences: Sequence[str], most: int) -> tokenizers.Tokenizer:
     return backend
 
 
-def _config(image_size: int, size: Size, vocabulary: int) -> Config:
-    tower: dict[str, Any] = {
-        "width": size.width,
-        "hidden": size.expansion * size.width,
-        "layers": size.layers,
-        "heads": size.heads,
-        "activation": "gelu_pytorch_tanh",
-        "epsilon": 1e-6,
-    }
+def _make_config(image_size: int, size: Size, vocabulary: int) -> Config:
+    tower = asdict(
+        Tower(
+            width=size.width,
+            hidden=size.expansion * size.width,
+            layers=size.layers,
+            heads=size.heads,
+            activation="gelu_pytorch_tanh",
+            epsilon=1e-6,
+        )
+    )
     return Config(
-        "siglip",
-        Text(**tower, vocabulary=vocabulary, positions=size.tokens, eos=END_ID, pad=0),
+        SIGLIP.name,
+        Text(**tower, vocabulary=vocabulary, positions=size.tokens, eos=END_ID, pad=PAD_ID),
         Vision(**tower, image_size=image_size, patch_size=size.patch),
         size.width,
     )
 
 
-def _initial(config: Config, generator: np.random.Generator) -> Params:
-    """Kernels with the variance of one over their inputs, norms that do nothing, zero biases."""
+def initial_params(config: Config, generator: np.random.Generator) -> Params:
+    """Return kernels of variance 1 / inputs, norms that do nothing, and zero biases."""
 
     def fill(path: tuple, zeros: np.ndarray) -> np.ndarray:
         name = path[-1].key
@@ -311,8 +328,8 @@ def _initial(config: Config, generator: np.random.Generator) -> Params:
             deviation = 0.5
         elif len(path) > 1:
             return np.full_like(zeros, name == "scale")
-        else:  # of the logits: most pairs of a batch do not belong together
+        else:  # of the logits: most pairs of a batch do not match
             return np.full_like(zeros, {"scale": np.log(20.0), "bias": -10.0}[name])
         return (deviation * generator.standard_normal(zeros.shape)).astype(np.float32)
 
-    return jax.tree_util.tree_map_with_path(fill, weights.empty(config))
+    return jax.tree_util.tree_map_with_path(fill, weights.empty(SIGLIP.leaves(config)))

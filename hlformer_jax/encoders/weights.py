@@ -1,15 +1,16 @@
 """Parameters of an encoder from safetensors files of a Hugging Face folder, and back.
 
-`leaves` says where each parameter stands in a file: its name, shape and arrangement there. A file
-is read strictly: a tensor that is missing, unknown or of another shape is an error, since a model
-that runs with a part of its weights gives numbers that mean nothing.
+An architecture's `leaves` say where each parameter stands in a file: its name, shape and layout
+there. Reading is strict: a tensor that is missing, unknown or of another shape is an error, since a
+model that runs with a part of its weights gives meaningless numbers.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,269 +19,317 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from hlformer_jax.encoders.config import Config, EncoderError, Roberta, TextConfig, Tower
+from hlformer_jax.encoders.config import EncoderError, Text, Tower, Vision
 from hlformer_jax.encoders.transformer import Params
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """Names of the file of all weights, and of the list of several files."""
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
-"""Dtypes that products may be computed in, by name."""
+"""Dtypes in which matrix products may be computed, by name."""
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
-_BUFFERS = ".position_ids"  # of old files: the numbers from 0, no parameter
-_PREFIX = "roberta."
-_HEADS = ("lm_head.", "pooler.", "roberta.pooler.")  # of a RoBERTa, and not read
+_BUFFERS = ".position_ids"  # in old files: the numbers from 0, not a parameter
 _LAYER = {
-    "norm1": "layer_norm1", "norm2": "layer_norm2", "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj", "value": "self_attn.v_proj", "out": "self_attn.out_proj",
-    "fc1": "mlp.fc1", "fc2": "mlp.fc2",
-}  # fmt: skip
-_ROBERTA_LAYER = {
-    "norm1": "attention.output.LayerNorm", "norm2": "output.LayerNorm",
-    "query": "attention.self.query", "key": "attention.self.key",
-    "value": "attention.self.value", "out": "attention.output.dense",
-    "fc1": "intermediate.dense", "fc2": "output.dense",
-}  # fmt: skip
+    "norm1": "layer_norm1",
+    "norm2": "layer_norm2",
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "out": "self_attn.out_proj",
+    "fc1": "mlp.fc1",
+    "fc2": "mlp.fc2",
+}
 
 Place = tuple[str, ...]
 """The names on the way to a leaf of the parameter tree."""
+
+
+def _identity(array: np.ndarray) -> np.ndarray:
+    return array
 
 
 @dataclass(frozen=True)
 class Leaf:
     """One leaf of the parameter tree."""
 
-    names: tuple[str, ...]  # of its tensors in the file, one, or one for each layer
-    shape: tuple[int, ...]  # of each of these
-    read: Callable[[np.ndarray], np.ndarray] = lambda x: x  # file's arrangement → tree's
-    write: Callable[[np.ndarray], np.ndarray] = lambda x: x  # the way back
-    matrix: bool = False  # a kernel or token embeddings, which a smaller dtype may hold
+    names: tuple[str, ...]  # of its tensors in the file: one, or one for each layer
+    shape: tuple[int, ...]  # of each of these tensors
+    read: Callable[[np.ndarray], np.ndarray] = _identity  # file's layout → tree's
+    write: Callable[[np.ndarray], np.ndarray] = _identity  # tree's layout → file's
+    is_matrix: bool = False  # a kernel or token embeddings, which a smaller dtype may hold
 
     @property
-    def stacked(self) -> bool:
-        """Whether the layer is the leaf's first axis."""
+    def is_stacked(self) -> bool:
+        """Return whether the leaf's first axis is the layer."""
         return re.search(r"\.layers?\.\d", self.names[0]) is not None
 
 
-def leaves(config: TextConfig, prefix: str = "") -> dict[Place, Leaf]:
-    """Every parameter of an encoder, by its path; a RoBERTa's names may have a prefix."""
-    if isinstance(config, Roberta):
-        return _roberta(config, prefix)
-    assert isinstance(config, Config)
-    clip = config.family == "clip"
-    vision, text = config.vision, config.text
-    tree: dict[Place, Leaf] = {}
-
-    image = "vision_model"
-    tree |= _convolution(("vision", "patch"), f"{image}.embeddings.patch_embedding", config)
-    positions = vision.grid**2 + clip
-    tree["vision", "positions"] = Leaf(
-        (f"{image}.embeddings.position_embedding.weight",), (positions, vision.width)
-    )
-    if clip:
-        tree["vision", "class"] = Leaf((f"{image}.embeddings.class_embedding",), (vision.width,))
-        tree |= _norm(("vision", "pre_norm"), f"{image}.pre_layrnorm", vision)  # sic
-    tree |= _layers(("vision", "layers"), f"{image}.encoder.layers", vision)
-    tree |= _norm(("vision", "post_norm"), f"{image}.post_layernorm", vision)
-    if clip:
-        sizes = (vision.width, config.width)
-        tree |= _linear(("vision", "projection"), "visual_projection", *sizes, bias=False)
-    else:
-        tree |= _pooling(("vision", "pool"), f"{image}.head", vision)
-
-    sentence = "text_model"
-    tree["text", "tokens"] = Leaf(
-        (f"{sentence}.embeddings.token_embedding.weight",),
-        (text.vocabulary, text.width),
-        matrix=True,
-    )
-    tree["text", "positions"] = Leaf(
-        (f"{sentence}.embeddings.position_embedding.weight",), (text.positions, text.width)
-    )
-    tree |= _layers(("text", "layers"), f"{sentence}.encoder.layers", text)
-    tree |= _norm(("text", "final_norm"), f"{sentence}.final_layer_norm", text)
-    head = "text_projection" if clip else f"{sentence}.head"
-    tree |= _linear(("text", "head"), head, text.width, config.width, bias=not clip)
-
-    scalar = lambda x: x.reshape(())
-    if clip:
-        tree[("scale",)] = Leaf(("logit_scale",), (), scalar)
-    else:
-        vector = lambda x: x.reshape((1,))
-        for name in ("scale", "bias"):
-            tree[(name,)] = Leaf((f"logit_{name}",), (1,), scalar, vector)
-    return tree
+Leaves = dict[Place, Leaf]
+"""Leaves by their places."""
 
 
-def _linear(
-    path: Place, name: str | tuple[str, ...], inputs: int, outputs: int, bias: bool = True
-) -> Iterator[tuple[Place, Leaf]]:
+def as_scalar(array: np.ndarray) -> np.ndarray:
+    """Return an array of one number without axes."""
+    return array.reshape(())
+
+
+def as_vector(array: np.ndarray) -> np.ndarray:
+    """Return an array of one number with one axis."""
+    return array.reshape((1,))
+
+
+def _transpose(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.swapaxes(array, -1, -2))
+
+
+def linear_leaves(
+    path: Place, name: str | tuple[str, ...], sizes: tuple[int, int], bias: bool = True
+) -> Leaves:
+    """Return the leaves of an affine map.
+
+    Args:
+      path: its place in the tree.
+      name: its name in the file, or a name for each layer.
+      sizes: coordinates of its input and of its output.
+      bias: whether it has one.
+    """
     names = (name,) if isinstance(name, str) else name
-    turned = lambda x: np.ascontiguousarray(np.swapaxes(x, -1, -2))
-    kernel = tuple(f"{each}.weight" for each in names)
-    yield (*path, "kernel"), Leaf(kernel, (outputs, inputs), turned, turned, matrix=True)
-    if bias:
-        yield (*path, "bias"), Leaf(tuple(f"{each}.bias" for each in names), (outputs,))
-
-
-def _norm(path: Place, name: str | tuple[str, ...], tower: Tower) -> Iterator[tuple[Place, Leaf]]:
-    names = (name,) if isinstance(name, str) else name
-    for ours, theirs in (("scale", "weight"), ("bias", "bias")):
-        yield (*path, ours), Leaf(tuple(f"{each}.{theirs}" for each in names), (tower.width,))
-
-
-def _layers(
-    path: Place, stem: str, tower: Tower, parts: Mapping[str, str] = _LAYER
-) -> Iterator[tuple[Place, Leaf]]:
-    sizes = {"fc1": (tower.width, tower.hidden), "fc2": (tower.hidden, tower.width)}
-    for ours, theirs in parts.items():
-        names = tuple(f"{stem}.{i}.{theirs}" for i in range(tower.layers))
-        if ours.startswith("norm"):
-            yield from _norm((*path, ours), names, tower)
-        else:
-            yield from _linear((*path, ours), names, *sizes.get(ours, (tower.width,) * 2))
-
-
-def _roberta(config: Roberta, prefix: str) -> dict[Place, Leaf]:
-    text, stem = config.text, f"{prefix}embeddings"
-    table = lambda name, rows, **options: Leaf(
-        (f"{stem}.{name}_embeddings.weight",), (rows, text.width), **options
-    )
-    tree: dict[Place, Leaf] = {
-        ("text", "tokens"): table("word", text.vocabulary, matrix=True),
-        ("text", "positions"): table("position", text.pad + 1 + text.positions),
-        ("text", "segments"): table("token_type", config.segments),
+    inputs, outputs = sizes
+    kernel = tuple(f"{name}.weight" for name in names)
+    leaves = {
+        (*path, "kernel"): Leaf(kernel, (outputs, inputs), _transpose, _transpose, is_matrix=True)
     }
-    tree |= _norm(("text", "first_norm"), f"{stem}.LayerNorm", text)
-    return tree | dict(_layers(("text", "layers"), f"{prefix}encoder.layer", text, _ROBERTA_LAYER))
+    if bias:
+        leaves[*path, "bias"] = Leaf(tuple(f"{name}.bias" for name in names), (outputs,))
+    return leaves
 
 
-def _pooling(path: Place, name: str, tower: Tower) -> Iterator[tuple[Place, Leaf]]:
-    flat, deep = lambda x: x.reshape(-1), lambda x: x.reshape(1, 1, -1)
-    yield (*path, "probe"), Leaf((f"{name}.probe",), (1, 1, tower.width), flat, deep)
-    for place, leaf in _linear((*path, "in"), "", tower.width, 3 * tower.width):
-        own = f"{name}.attention.in_proj_{'weight' if place[-1] == 'kernel' else 'bias'}"
-        yield place, replace(leaf, names=(own,))
-    yield from _linear((*path, "out"), f"{name}.attention.out_proj", tower.width, tower.width)
-    yield from _norm((*path, "norm"), f"{name}.layernorm", tower)
-    yield from _linear((*path, "fc1"), f"{name}.mlp.fc1", tower.width, tower.hidden)
-    yield from _linear((*path, "fc2"), f"{name}.mlp.fc2", tower.hidden, tower.width)
+def norm_leaves(path: Place, name: str | tuple[str, ...], tower: Tower) -> Leaves:
+    """Return the leaves of a layer norm; `name` may be one for each layer."""
+    names = (name,) if isinstance(name, str) else name
+    return {
+        (*path, field): Leaf(tuple(f"{name}.{key}" for name in names), (tower.width,))
+        for field, key in (("scale", "weight"), ("bias", "bias"))
+    }
 
 
-def _convolution(path: Place, name: str, config: Config) -> Iterator[tuple[Place, Leaf]]:
-    """The convolution of patches as a product: [out, channel, row, column] in the file."""
-    size, width = config.vision.patch_size, config.vision.width
-    read = lambda x: np.ascontiguousarray(x.transpose(2, 3, 1, 0)).reshape(-1, width)
-    write = lambda x: np.ascontiguousarray(x.reshape(size, size, 3, width).transpose(3, 2, 0, 1))
-    yield (
-        (*path, "kernel"),
-        Leaf((f"{name}.weight",), (width, 3, size, size), read, write, matrix=True),
-    )
-    if config.family == "siglip":
-        yield (*path, "bias"), Leaf((f"{name}.bias",), (width,))
+def layer_leaves(path: Place, stem: str, tower: Tower, names: Mapping[str, str] = _LAYER) -> Leaves:
+    """Return the leaves of a stack of layers.
+
+    Args:
+      path: its place in the tree.
+      stem: the beginning of its names in the file, before the number of a layer.
+      tower: its sizes.
+      names: the names in a layer's file, by the names in `transformer`.
+    """
+    hidden = {"fc1": (tower.width, tower.hidden), "fc2": (tower.hidden, tower.width)}
+    leaves: Leaves = {}
+    for part, name in names.items():
+        in_file = tuple(f"{stem}.{layer}.{name}" for layer in range(tower.layers))
+        if part.startswith("norm"):
+            leaves |= norm_leaves((*path, part), in_file, tower)
+        else:
+            sizes = hidden.get(part, (tower.width, tower.width))
+            leaves |= linear_leaves((*path, part), in_file, sizes)
+    return leaves
+
+
+def text_leaves(text: Text) -> Leaves:
+    """Return the leaves that the text encoders of CLIP and SigLIP share."""
+    stem = "text_model"
+    return {
+        ("text", "tokens"): Leaf(
+            (f"{stem}.embeddings.token_embedding.weight",),
+            (text.vocabulary, text.width),
+            is_matrix=True,
+        ),
+        ("text", "positions"): Leaf(
+            (f"{stem}.embeddings.position_embedding.weight",), (text.positions, text.width)
+        ),
+        **layer_leaves(("text", "layers"), f"{stem}.encoder.layers", text),
+        **norm_leaves(("text", "final_norm"), f"{stem}.final_layer_norm", text),
+    }
+
+
+def patch_leaves(path: Place, name: str, vision: Vision, bias: bool) -> Leaves:
+    """Return the leaves of a convolution of patches, which the tree holds as a matrix product."""
+    size, width = vision.patch_size, vision.width
+    leaves = {
+        (*path, "kernel"): Leaf(
+            (f"{name}.weight",),
+            (width, 3, size, size),
+            _flatten_patches,
+            partial(_unflatten_patches, size),
+            is_matrix=True,
+        )
+    }
+    if bias:
+        leaves[*path, "bias"] = Leaf((f"{name}.bias",), (width,))
+    return leaves
+
+
+def _flatten_patches(kernel: np.ndarray) -> np.ndarray:
+    """Bring [out, channel, row, column] to [row · column · channel, out]."""
+    return np.ascontiguousarray(kernel.transpose(2, 3, 1, 0)).reshape(-1, len(kernel))
+
+
+def _unflatten_patches(size: int, kernel: np.ndarray) -> np.ndarray:
+    rows = kernel.reshape(size, size, 3, kernel.shape[-1])
+    return np.ascontiguousarray(rows.transpose(3, 2, 0, 1))
+
+
+def pooling_leaves(path: Place, name: str, tower: Tower) -> Leaves:
+    """Return the leaves of attention pooling by a learned query."""
+    width, hidden = tower.width, tower.hidden
+    attention = f"{name}.attention"
+    return {
+        (*path, "probe"): Leaf((f"{name}.probe",), (1, 1, width), np.ravel, _unflatten_probe),
+        # One kernel holds query, key and value, as in PyTorch's attention layer.
+        (*path, "in", "kernel"): Leaf(
+            (f"{attention}.in_proj_weight",),
+            (3 * width, width),
+            _transpose,
+            _transpose,
+            is_matrix=True,
+        ),
+        (*path, "in", "bias"): Leaf((f"{attention}.in_proj_bias",), (3 * width,)),
+        **linear_leaves((*path, "out"), f"{attention}.out_proj", (width, width)),
+        **norm_leaves((*path, "norm"), f"{name}.layernorm", tower),
+        **linear_leaves((*path, "fc1"), f"{name}.mlp.fc1", (width, hidden)),
+        **linear_leaves((*path, "fc2"), f"{name}.mlp.fc2", (hidden, width)),
+    }
+
+
+def _unflatten_probe(probe: np.ndarray) -> np.ndarray:
+    return probe.reshape(1, 1, -1)
 
 
 def files(folder: Path) -> list[Path]:
-    """The weights' files of a folder, in a fixed order; they may be missing."""
+    """Return the files of weights of a folder, in a fixed order; they may be missing.
+
+    Raises:
+      EncoderError: if the list of several files is damaged.
+    """
     index = folder / INDEX
     if (folder / SINGLE).exists() or not index.exists():
         return [folder / SINGLE]
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        plain = all(isinstance(name, str) and name == Path(name).name for name in names)
+        are_plain = all(isinstance(name, str) and name == Path(name).name for name in names)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise EncoderError(f"{index}: no list of weights' files; fetch it again") from error
-    if not names or not plain:
-        raise EncoderError(f"{index}: names files that are not plain names in its folder")
+        raise EncoderError(f"{index}: not a list of weight files; fetch it again") from error
+    if not names or not are_plain:
+        raise EncoderError(f"{index}: its weight files must be plain names in the same folder")
     return [folder / name for name in sorted(names)]
 
 
-def read(paths: list[Path], config: TextConfig, dtype: str) -> Params:
-    """The parameters in safetensors files, as NumPy arrays.
+def read(
+    paths: list[Path],
+    leaves_of: Callable[[str], Leaves],
+    dtype: str,
+    prefix: str = "",
+    unread: tuple[str, ...] = (),
+) -> Params:
+    """Read parameters as NumPy arrays.
 
-    Kernels and token embeddings get the dtype, a name of `DTYPES`; all else is float32.
+    Args:
+      paths: safetensors files.
+      leaves_of: returns the leaves for a prefix of the tensors' names.
+      dtype: a name of `DTYPES`, for kernels and token embeddings; all else is float32.
+      prefix: an optional beginning of the names of all tensors.
+      unread: beginnings of the names of tensors to ignore.
 
     Raises:
-      EncoderError: when a file is damaged, or a tensor missing, unknown, misshapen or no float.
+      EncoderError: if a file is damaged, or a tensor is missing, unknown, misshapen or not a float.
     """
     with ExitStack() as stack:
-        holders: dict[str, Any] = {}
+        holders: dict[str, Any] = {}  # the open file of each tensor
         for path in paths:
             try:
                 file = stack.enter_context(safetensors.safe_open(path, "np"))
             except safetensors.SafetensorError as error:
                 raise EncoderError(
-                    f"{path}: no whole safetensors file ({error}); fetch it again"
+                    f"{path}: not a complete safetensors file ({error}); fetch it again"
                 ) from error
             holders |= dict.fromkeys(file.keys(), file)
-        where = str(paths[0] if len(paths) == 1 else paths[0].parent)
-        prefix = _PREFIX if any(name.startswith(_PREFIX) for name in holders) else ""
-        tree = leaves(config, prefix)
-        if isinstance(config, Roberta):
-            holders = {k: file for k, file in holders.items() if not k.startswith(_HEADS)}
-        _check(holders, tree, where)
+        has_prefix = any(name.startswith(prefix) for name in holders)
+        leaves = leaves_of(prefix if has_prefix else "")
+        holders = {name: file for name, file in holders.items() if not name.startswith(unread)}
+        _check(holders, leaves, str(paths[0] if len(paths) == 1 else paths[0].parent))
         params: Params = {}
-        for place, leaf in tree.items():
-            kept = DTYPES[dtype] if leaf.matrix else np.float32
-            read = lambda name, leaf=leaf, kept=kept: leaf.read(
-                holders[name].get_tensor(name).astype(np.float32)
-            ).astype(kept)
-            tensors = [read(name) for name in leaf.names]
-            _put(params, place, np.stack(tensors) if leaf.stacked else tensors[0])
+        for place, leaf in leaves.items():
+            leaf_dtype = DTYPES[dtype] if leaf.is_matrix else np.float32
+            tensors = [
+                leaf.read(holders[name].get_tensor(name).astype(np.float32)).astype(leaf_dtype)
+                for name in leaf.names
+            ]
+            _put(params, place, np.stack(tensors) if leaf.is_stacked else tensors[0])
     return params
 
 
-def to_bytes(params: Params, config: Config) -> bytes:
-    """The content of a `model.safetensors`, in float32; equal parameters give equal bytes."""
+def to_bytes(params: Params, leaves: Leaves) -> bytes:
+    """Return the content of a float32 `model.safetensors`; equal parameters give equal bytes."""
     tensors: dict[str, np.ndarray] = {}
-    for place, leaf in leaves(config).items():
+    for place, leaf in leaves.items():
         value = params
         for name in place:
             value = value[name]
         array = np.asarray(value, np.float32)
-        parts = array if leaf.stacked else array[None]
-        for name, part in zip(leaf.names, parts, strict=True):
-            tensors[name] = np.ascontiguousarray(leaf.write(part).reshape(leaf.shape))
+        layers = array if leaf.is_stacked else array[None]
+        for name, tensor in zip(leaf.names, layers, strict=True):
+            tensors[name] = np.ascontiguousarray(leaf.write(np.asarray(tensor)).reshape(leaf.shape))
     return safetensors.numpy.save(tensors, metadata={"format": "pt"})
 
 
-def empty(config: Config) -> Params:
-    """A parameter tree of zeros in float32, to be filled by an initialisation."""
+def empty(leaves: Leaves) -> Params:
+    """Return a parameter tree of float32 zeros, which an initialisation fills."""
     params: Params = {}
-    for place, leaf in leaves(config).items():
-        one = leaf.read(np.zeros(leaf.shape, np.float32))
-        _put(params, place, np.zeros((len(leaf.names),) * leaf.stacked + one.shape, np.float32))
+    for place, leaf in leaves.items():
+        shape = leaf.read(np.zeros(leaf.shape, np.float32)).shape
+        layers = (len(leaf.names),) if leaf.is_stacked else ()
+        _put(params, place, np.zeros(layers + shape, np.float32))
     return params
 
 
-def _check(holders: Mapping[str, Any], tree: Mapping[Place, Leaf], where: str) -> None:
-    """Refuses files that do not hold exactly these parameters."""
-    wanted = {name: leaf.shape for leaf in tree.values() for name in leaf.names}
-    first = lambda names: names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-    missing = sorted(wanted.keys() - holders.keys())
-    unknown = sorted(name for name in holders.keys() - wanted.keys() if not name.endswith(_BUFFERS))
+def _check(holders: Mapping[str, Any], leaves: Leaves, where: str) -> None:
+    """Refuse files that do not hold exactly these parameters."""
+    shapes = {name: leaf.shape for leaf in leaves.values() for name in leaf.names}
+    missing = sorted(shapes.keys() - holders.keys())
+    unexpected = sorted(
+        name for name in holders.keys() - shapes.keys() if not name.endswith(_BUFFERS)
+    )
     if missing:
-        also = f" (it holds {unknown[0]} instead?)" if unknown else ""
-        raise EncoderError(f"{where}: lacks the tensor {first(missing)}{also}; not this model's")
-    if unknown:
-        raise EncoderError(f"{where}: holds an unknown tensor {first(unknown)}; another model's?")
-    for name, shape in wanted.items():
-        part = holders[name].get_slice(name)
-        actual = tuple(part.get_shape())
-        # CLIP and SigLIP differ in whether a logit's scale is a vector of one.
+        instead = f" (it holds {unexpected[0]} instead?)" if unexpected else ""
+        raise EncoderError(
+            f"{where}: lacks the tensor {_abbreviate(missing)}{instead}; not the weights of this"
+            " config.json"
+        )
+    if unexpected:
+        raise EncoderError(
+            f"{where}: holds an unknown tensor {_abbreviate(unexpected)}; weights of another model?"
+        )
+    for name, shape in shapes.items():
+        tensor = holders[name].get_slice(name)
+        actual = tuple(tensor.get_shape())
+        # CLIP and SigLIP differ in whether a logit's scale is a vector of one number.
         if actual != shape and not (name.startswith("logit_") and actual in ((), (1,))):
             raise EncoderError(
                 f"{where}: the tensor {name} has the shape {actual}, but config.json says {shape}"
             )
-        if part.get_dtype() not in _FLOATS:
+        if tensor.get_dtype() not in _FLOATS:
             raise EncoderError(
-                f"{where}: the tensor {name} is {part.get_dtype()}, none of {', '.join(_FLOATS)};"
-                " quantised weights are not read"
+                f"{where}: the tensor {name} is {tensor.get_dtype()}, not one of"
+                f" {', '.join(_FLOATS)}; quantised weights are not supported"
             )
 
 
-def _put(tree: Params, path: tuple[str, ...], value: Any) -> None:
-    for name in path[:-1]:
+def _abbreviate(names: list[str]) -> str:
+    """Return the first name and the number of the others."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def _put(tree: Params, place: Place, value: Any) -> None:
+    for name in place[:-1]:
         tree = tree.setdefault(name, {})
-    tree[path[-1]] = value
+    tree[place[-1]] = value

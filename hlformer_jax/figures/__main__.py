@@ -3,19 +3,21 @@
     python -m hlformer_jax.figures NAME --workdir=RUN [--workdir=OTHER ...] [--out=DIR]
     python -m hlformer_jax.figures curves --workdir=DIR
 
-NAME is a figure of what a trained model sees, or `report`: a page with all that apply. Several runs
-on the same data are set side by side. Written are NAME.png, NAME.svg and NAME.csv, the numbers that
-are drawn, into DIR (RUN/figures by default). `curves` draws the curves of a run, or a sweep with
-the curves of its runs, again, where they lie. The figures one by one: docs/figures.md.
+NAME is a figure of a trained model, or `report`: a page with all figures that apply. Several runs
+on the same data are drawn side by side. The command writes NAME.png, NAME.svg and NAME.csv with the
+numbers into DIR (default: RUN/figures). `curves` redraws the curves of a run in its place, or a
+sweep with the curves of its runs. docs/figures.md describes each figure.
 """
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
 
-from hlformer_jax import command
-from hlformer_jax.errors import UserError, suggestion
+from hlformer_jax import cli
+from hlformer_jax.errors import UserError
+from hlformer_jax.text import suggestion
 
 WORKDIR = flags.DEFINE_multi_string(
     "workdir", [], "Directory of a finished run; give it again to set several side by side."
@@ -42,9 +44,9 @@ def main(argv: Sequence[str]) -> int:
             return _curves()
         return _figure(argv[1:])
     except KeyboardInterrupt:
-        return command.interrupted()
+        return cli.interrupted()
     except (UserError, OSError) as error:
-        return command.fail(str(error))
+        return cli.fail(str(error))
 
 
 def _curves() -> int:
@@ -52,9 +54,9 @@ def _curves() -> int:
     from hlformer_jax.figures import curves
 
     if not WORKDIR.value:
-        return command.fail("--workdir is missing: give the directory of a run or a sweep")
+        return cli.fail("--workdir is missing: give the directory of a run or a sweep")
     for directory in WORKDIR.value:
-        print(curves.draw(Path(directory), files.replacing(OVERWRITE.value, own=True)))
+        print(curves.draw(Path(directory), files.replacing(OVERWRITE.value, listed=True)))
     return 0
 
 
@@ -64,18 +66,18 @@ def _figure(names: Sequence[str]) -> int:
     from hlformer_jax.figures import corpus, drawing, report
     from hlformer_jax.training import loaded_run
 
-    known = [*report.FIGURES, "report", "curves"]
+    figures = [*report.FIGURES, "report", "curves"]
     if len(names) != 1:
-        return command.fail(f"give the name of one figure: {', '.join(known)}")
+        return cli.fail(f"give the name of one figure: {', '.join(figures)}")
     [name] = names
-    if name not in known:
-        near = suggestion(name, known)
-        return command.fail(f"there is no figure {name!r}: use {', '.join(known)}{near}")
+    if name not in figures:
+        closest = suggestion(name, figures)
+        return cli.fail(f"figure {name!r} is unknown: use {', '.join(figures)}{closest}")
     if not WORKDIR.value:
-        return command.fail("--workdir is missing: give the directory of a finished run")
+        return cli.fail("--workdir is missing: give the directory of a finished run")
     out = Path(OUT.value or Path(WORKDIR.value[0]) / "figures")
     # RUN/figures is ours, and drawn again; what a person names is not.
-    replace = files.replacing(OVERWRITE.value, own=OUT.value is None)
+    replace = files.replacing(OVERWRITE.value, listed=OUT.value is None)
     if OUT.value or out.is_dir():
         report.check_place(name, out, replace)
     options = corpus.Options(tuple(VIDEO.value), SPLIT.value, SEED.value)
@@ -83,7 +85,7 @@ def _figure(names: Sequence[str]) -> int:
     runs = [loaded_run.load(Path(path), changes) for path in WORKDIR.value]
     subjects = corpus.subjects(runs)
     if name == "report":
-        show = lambda line: print(line, flush=True)
+        show = functools.partial(print, flush=True)
         print(report.write(subjects, options, out, show, replace))
         return 0
     drawn = report.draw(name, subjects, options)
@@ -94,7 +96,7 @@ def _figure(names: Sequence[str]) -> int:
 
 def program() -> None:
     """The console command hlformer-figures."""
-    app.run(main, flags_parser=command.parse)
+    app.run(main, flags_parser=cli.parse)
 
 
 if __name__ == "__main__":

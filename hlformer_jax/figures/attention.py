@@ -22,7 +22,7 @@ from hlformer_jax.figures import corpus, drawing
 from hlformer_jax.figures.corpus import NotApplicable, Options, Subject, applicable
 from hlformer_jax.figures.drawing import COLOURS, Columns, Drawing, Figure
 from hlformer_jax.models.two_branch import bank_widths
-from hlformer_jax.retrieval import localisation
+from hlformer_jax.retrieval import moments
 from hlformer_jax.typing import Array
 
 BRANCHES = {"clips": "clip_branch", "frames": "frame_branch"}
@@ -33,10 +33,10 @@ MAX_CAPTIONS = 5
 
 
 def windows(subjects: Sequence[Subject], options: Options) -> Drawing:
-    """How much of each position the middle one may see, in both branches, a row for each run.
+    """Draw the window of the middle position in both branches, a row for each run.
 
-    Blocks of one width share a line. A window of 1 everywhere is none; what a Lorentz block makes
-    of its window is `config.model.lorentz_window`.
+    Blocks of one width share a line. A window of 1 everywhere has no effect;
+    `config.model.lorentz_window` says how a Lorentz block applies its window.
     """
     del options
     measured, left_out = applicable(subjects, _widths)
@@ -49,13 +49,13 @@ def windows(subjects: Sequence[Subject], options: Options) -> Drawing:
         for axes, branch, bank in zip(row, BRANCHES, both, strict=True):
             parts = [] if bank.euclidean is None else [np.asarray(bank.euclidean)]
             parts += [] if bank.log_lorentz is None else [np.exp(np.asarray(bank.log_lorentz))]
-            every = np.concatenate(parts)  # [blocks, L, L]
-            length = every.shape[-1]
+            windows = np.concatenate(parts)  # [blocks, L, L]
+            length = windows.shape[-1]
             offsets = np.arange(length) - length // 2
             blocks: dict[float, list[str]] = {}
             window_of: dict[float, np.ndarray] = {}
             for (block, width), window in zip(
-                block_names(*widths), every[:, length // 2], strict=True
+                block_names(*widths), windows[:, length // 2], strict=True
             ):
                 blocks.setdefault(width, []).append(block)
                 window_of[width] = window
@@ -106,23 +106,25 @@ def weights(subjects: Sequence[Subject], options: Options) -> Drawing:
     """
     measured, left_out = applicable(subjects, lambda subject: mean_weights(subject, options))
     table = Columns("run", "branch", "block", "width", "position", "weight")
-    heights = [max(len(next(iter(own.values()))), 4) for _, own in measured]
+    heights = [max(len(next(iter(weights_of.values()))), 4) for _, weights_of in measured]
     figure = Figure(figsize=(8.2, 0.4 + sum(0.9 + 0.2 * k for k in heights)))
     figure.set_layout_engine("constrained")
     rows = figure.subplots(len(measured), 2, squeeze=False, height_ratios=heights)
-    for (subject, own), row in zip(measured, rows, strict=True):
-        named = block_names(*bank_widths(subject.run.config))
-        largest = max(float(weights.max()) for weights in own.values())
+    for (subject, weights_of), row in zip(measured, rows, strict=True):
+        blocks_by_name = block_names(*bank_widths(subject.run.config))
+        largest = max(float(weights.max()) for weights in weights_of.values())
         for axes, branch in zip(row, BRANCHES, strict=True):
-            if branch not in own:
+            if branch not in weights_of:
                 axes.set_axis_off()
                 continue
-            for (block, width), line in zip(named, own[branch], strict=True):
+            for (block, width), line in zip(blocks_by_name, weights_of[branch], strict=True):
                 table.add(subject.label, branch, block, width, np.arange(len(line)), line)
             shades: dict[str, Any] = {"cmap": drawing.MAP, "vmin": 0, "vmax": largest}
-            image = axes.imshow(own[branch], aspect="auto", interpolation="nearest", **shades)
-            labels = [f"{block}, {_width_name(width)}" for block, width in named]
-            axes.set_yticks(range(len(named)), labels)
+            image = axes.imshow(
+                weights_of[branch], aspect="auto", interpolation="nearest", **shades
+            )
+            labels = [f"{block}, {_width_name(width)}" for block, width in blocks_by_name]
+            axes.set_yticks(range(len(blocks_by_name)), labels)
             axes.grid(visible=False)
             drawing.integer_ticks(axes)
             axes.set_title(f"{subject.label}, {branch}", loc="left")
@@ -144,10 +146,10 @@ def mean_weights(subject: Subject, options: Options) -> dict[str, Float[np.ndarr
     counts: dict[str, np.ndarray] = {}
     for batch in encoder.batches(split, np.arange(len(split))):
         for branch, module in BRANCHES.items():
-            own = _last(batch.intermediates.get(module, {}), "weights")
-            if own is None:
+            noted = _last(batch.intermediates.get(module, {}), "weights")
+            if noted is None:
                 continue
-            weights: np.ndarray = np.asarray(own, np.float64)[:, : len(batch.indices)]
+            weights: np.ndarray = np.asarray(noted, np.float64)[:, : len(batch.indices)]
             lengths = np.full(len(batch.indices), weights.shape[-1])
             lengths = batch.num_frames if branch == "frames" else lengths
             real = np.arange(weights.shape[-1])[None] < lengths[:, None]
@@ -175,21 +177,21 @@ def _last(intermediates: Mapping[str, Any], name: str) -> Any:
 
 
 def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
-    """Cosines of some captions of a video over its time, a strip of clips and one of frames a run.
+    """Draw cosines of captions over a video's time, a strip of clips and one of frames for a run.
 
-    All strips of clips share a scale of colours, and so do those of frames. The dashed box is the
-    annotated moment, the solid one the first moment of `retrieval.localisation` by the model's
+    Strips of clips share a scale of colours, as do strips of frames. The dashed box is the
+    annotated moment, the solid one the first moment of `retrieval.moments` by the model's
     ranking score.
     """
     subjects, left_out = corpus.on_one_split(subjects, options)
     split = subjects[0].split(options)
-    [video] = corpus.chosen(subjects[0], options, 1)[:1] or [0]
+    [video] = corpus.select_videos(subjects[0], options, 1)[:1] or [0]
     spans: list[Any] = [None] * int(split.captions_per_video[video])
     spans = corpus.spans_by_video(split)[video] if split.spans else spans
     # Captions whose moments do not overlap, else the first ones.
-    shown = (corpus.apart(spans) or list(range(len(spans))))[:MAX_CAPTIONS]
-    known = next((span for span in spans if span is not None), None)
-    duration = 1.0 if known is None else known.duration
+    shown = (corpus.select_disjoint(spans) or list(range(len(spans))))[:MAX_CAPTIONS]
+    timed = next((span for span in spans if span is not None), None)
+    duration = 1.0 if timed is None else timed.duration
     measured, without = applicable(
         subjects, lambda subject: _measure(subject, subject.split(options), video, duration)
     )
@@ -202,35 +204,35 @@ def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
     scales = _scales([strips for _, (strips, _) in measured], shown)
     for row, axes in enumerate(rows):
         place, run = divmod(row, len(measured))
-        caption, (subject, (strips, moments)) = shown[place], measured[run]
+        caption, (subject, (strips, first)) = shown[place], measured[run]
         note = subject.label, split.video_ids[video], ids[caption]
-        drawn = {name: every[caption] for name, every in strips.items()}
+        drawn = {name: values[caption] for name, values in strips.items()}
         _draw_strips(axes, drawn, duration, scales)
-        for name, every in strips.items():
-            line = every[caption]
+        for name, values in strips.items():
+            line = values[caption]
             edges = np.arange(len(line) + 1) / len(line) * duration
             table.add(*note, name, np.arange(len(line)), edges[:-1], edges[1:], line)
-        label, moment, span = subject.label, moments[caption], spans[caption]
+        label, moment, span = subject.label, first[caption], spans[caption]
         _box(axes, moment.start, moment.end, len(strips), "-", COLOURS[1])
         table.add(*note, "first moment", None, moment.start, moment.end, None)
         if span is not None:
             _box(axes, span.start, span.end, len(strips), "--", "black")
             table.add(*note, "annotated moment", None, span.start, span.end, None)
-            overlap = localisation.intersection_over_union(moment, span.start, span.end)
+            overlap = moments.intersection_over_union(moment, span.start, span.end)
             label += f"\nIoU {overlap:.2f}"
         axes.text(1.01, 0.5, label, transform=axes.transAxes, va="center")
         if axes is not rows[-1]:
             axes.tick_params(axis="x", length=0)
         if run == 0:
             axes.set_title("\n".join(textwrap.wrap(sentences[caption], 100)), loc="left")
-    rows[-1].set_xlabel("time (s)" if known is not None else "share of the video")
+    rows[-1].set_xlabel("time (s)" if timed is not None else "share of the video")
     for name, scale in scales.items():
         drawing.add_colour_scale(figure, list(rows), scale, f"cosine with {name}")
     handles = [
         drawing.Line2D([], [], color="black", linestyle="--", label="annotated moment"),
         drawing.Line2D([], [], color=COLOURS[1], label="first moment of the model"),
     ]
-    figure.legend(handles=handles[known is None :], loc="outside lower center", ncols=2)
+    figure.legend(handles=handles[timed is None :], loc="outside lower center", ncols=2)
     shows = (
         f"Captions of the video {split.video_ids[video]} over its time: the darker, the larger the"
         " cosine with the clip or frame that stands there. IoU is the intersection over union of"
@@ -245,7 +247,7 @@ def _measure(
     """The strips of a run by branch, and its first moments, for each caption."""
     [queries] = subject.encoder.captions(split, [video])
     scores = scores_over_time(subject, split, video, queries)
-    return _strips(subject, split, video, queries), localisation.first_moments(scores, duration)
+    return _strips(subject, split, video, queries), moments.first_moments(scores, duration)
 
 
 def _scales(
@@ -294,7 +296,7 @@ def scores_over_time(
 ) -> Float[np.ndarray, "captions F"]:
     """The ranking score of encoded captions at each frame of their video, as evaluation has it.
 
-    Encodings are float32 here, whatever `config.eval.corpus` is.
+    Encodings are float32, for any `config.eval.corpus`.
     """
     scorer = subject.run.family.evaluator.scorer
     cosines = _cosines(scorer, subject.encoder.ranked(split, video), unit(queries))
@@ -307,8 +309,9 @@ def scores_over_time(
 @jax.jit
 def _cosines(scorer: Any, video: Any, queries: Float[Array, "captions H"]) -> dict[str, Array]:
     """Cosines of some captions with each position of a video, as its scorer compares them."""
-    each = lambda x: jnp.repeat(x, len(queries), axis=0)
-    stored = jax.tree.map(each, scorer.store(video, "float32"))
+    stored = jax.tree.map(
+        lambda x: jnp.repeat(x, len(queries), axis=0), scorer.store(video, "float32")
+    )
     cosines: dict[str, Array] = scorer.position_cosines(queries, stored)
     return cosines
 
@@ -325,8 +328,8 @@ def _strips(
     guided = subject.run.family.model.module.guides_frames and "clips" in strips
     if encoded.frames is not None and not guided:
         frames = encoded.frames[0, : encoded.num_frames[0]]
-        own = subject.run.family.evaluator.scorer.of_branches(queries)["frames"]
-        strips["frames"] = unit(np.asarray(own)) @ unit(frames).T
+        frame_queries = subject.run.family.evaluator.scorer.of_branches(queries)["frames"]
+        strips["frames"] = unit(np.asarray(frame_queries)) @ unit(frames).T
     if not strips:
         raise NotApplicable(f"{subject.label} keeps one vector a video: there is nothing over time")
     return strips

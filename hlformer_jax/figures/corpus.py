@@ -25,11 +25,13 @@ from jaxtyping import Float, Int
 from hlformer_jax import models
 from hlformer_jax.data.split import Split
 from hlformer_jax.data.transforms import pad, unit
-from hlformer_jax.errors import UserError, optional, suggestion
+from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing
 from hlformer_jax.figures.drawing import COLOURS, Columns, Drawing, Figure
+from hlformer_jax.lazy import optional
 from hlformer_jax.models.two_branch import TwoBranch
 from hlformer_jax.retrieval import hierarchy, ranking
+from hlformer_jax.text import suggestion
 from hlformer_jax.training.loaded_run import LoadedRun
 from hlformer_jax.typing import Captions, Videos
 
@@ -66,7 +68,7 @@ class Subject:
 
     @functools.cached_property
     def encoder(self) -> "Encoder":
-        """What encodes videos and captions with its model; not applicable to another family."""
+        """The encoder of videos and captions; not applicable to a model of other inputs."""
         if self.run.config.model.name == "hover":
             raise NotApplicable(
                 f"{self.label} embeds nodes of action trees, and not videos and captions"
@@ -84,12 +86,12 @@ def subjects(runs: Sequence[LoadedRun]) -> list[Subject]:
     places = [run.directory.resolve().parts for run in runs]
     labels = []
     for name, place in zip(names, places, strict=True):
-        others = {other for own, other in zip(names, places, strict=True) if own == name}
+        namesakes = {x for label, x in zip(names, places, strict=True) if label == name}
         # As many of the innermost folders as tell it from every other run of the model.
         depth = next(
             depth
             for depth in range(1, len(place) + 1)
-            if all(other == place or other[-depth:] != place[-depth:] for other in others)
+            if all(x == place or x[-depth:] != place[-depth:] for x in namesakes)
         )
         alone = names.count(name) == 1
         labels.append(name if alone else f"{name} ({'/'.join(place[-depth:])})")
@@ -109,31 +111,31 @@ def applicable(
             measured.append((subject, measure(subject)))
         except NotApplicable as reason:
             reasons.append(str(reason))
-    joined = "; ".join(dict.fromkeys(reasons))
+    left_out = "; ".join(dict.fromkeys(reasons))
     if not measured:
-        raise NotApplicable(joined)
-    return measured, f" Left out: {joined}." if reasons else ""
+        raise NotApplicable(left_out)
+    return measured, f" Left out: {left_out}." if reasons else ""
 
 
 def on_one_split(subjects: Sequence[Subject], options: Options) -> tuple[list[Subject], str]:
-    """The runs whose models encode videos, all the same, and a sentence on those left out."""
+    """Return the runs whose models encode videos of one split, and a sentence on the others."""
     measured, left_out = applicable(subjects, lambda subject: subject.encoder)
-    kept = [subject for subject, _ in measured]
-    ids = [tuple(subject.split(options).video_ids) for subject in kept]
-    for subject, own in zip(kept, ids, strict=True):
-        if own != ids[0]:
+    encoding = [subject for subject, _ in measured]
+    ids = [tuple(subject.split(options).video_ids) for subject in encoding]
+    for subject, video_ids in zip(encoding, ids, strict=True):
+        if video_ids != ids[0]:
             raise NotApplicable(
                 f"{subject.run.directory} was trained on another data set than"
-                f" {kept[0].run.directory}: draw them apart"
+                f" {encoding[0].run.directory}: draw them apart"
             )
-    return kept, left_out
+    return encoding, left_out
 
 
 class EncodedVideos(NamedTuple):
     """Encoded videos of a split, float32, and what the model's modules noted (`Module.sow`).
 
-    Clips or frames are None where a model has none (DL-DKD reads frames alone), or has one vector a
-    video in their place. Intermediates are those of a padded batch, the videos first.
+    Clips or frames are None where a model has none (DL-DKD reads only frames) or has one vector per
+    video in their place. Intermediates have the size of the padded batch, the videos first.
     """
 
     indices: Int[np.ndarray, " V"]
@@ -166,9 +168,11 @@ class Encoder:
         self, split: Split, indices: Sequence[int] | np.ndarray, params: Any = None
     ) -> EncodedVideos:
         """Encodes some videos, together; see `batches`, but for their intermediates."""
-        parts: Any = zip(*(one[:4] for one in self.batches(split, indices, params)), strict=True)
-        joined: Any = (None if part[0] is None else np.concatenate(part) for part in parts)
-        return EncodedVideos(*joined)
+        parts: Any = zip(
+            *(batch[:4] for batch in self.batches(split, indices, params)), strict=True
+        )
+        arrays: Any = (None if part[0] is None else np.concatenate(part) for part in parts)
+        return EncodedVideos(*arrays)
 
     def batches(
         self, split: Split, indices: Sequence[int] | np.ndarray, params: Any = None
@@ -177,16 +181,18 @@ class Encoder:
         params = self._run.params if params is None else params
         size = min(self._run.config.eval.video_batch, len(indices))
         for start in range(0, len(indices), size):
-            chosen = np.asarray(indices[start : start + size])
-            batch = collate_videos(split, chosen, size)
+            batch_indices = np.asarray(indices[start : start + size])
+            batch = collate_videos(split, batch_indices, size)
             (clips, frames), noted = self._encode_positions(params, batch)
-            count = len(chosen)
-            cut = lambda x, count=count: None if x is None else np.asarray(x, np.float32)[:count]
+            count = len(batch_indices)
+            clips, frames = (
+                None if x is None else np.asarray(x, np.float32)[:count] for x in (clips, frames)
+            )
             yield EncodedVideos(
-                chosen,
-                cut(clips) if self._reads_clips else None,
-                None if self._video_level else cut(frames),
-                split.frames_per_video[chosen],
+                batch_indices,
+                clips if self._reads_clips else None,
+                None if self._video_level else frames,
+                split.frames_per_video[batch_indices],
                 jax.device_get(noted.get("intermediates", {})),
             )
 
@@ -200,22 +206,24 @@ class Encoder:
         """Sentence embeddings of all captions of some videos, float32; arguments of `batches`."""
         params = self._run.params if params is None else params
         words = [list(split[index].words) for index in indices]
-        every = [one for own in words for one in own]
-        size = min(CAPTIONS, len(every))
+        sentences = [sentence for captions in words for sentence in captions]
+        size = min(CAPTIONS, len(sentences))
         encodings = []
-        for start in range(0, len(every), size):
-            chosen = every[start : start + size]
-            encoded = self._encode_captions(params, collate_captions(split, chosen, size))
-            encodings.append(np.asarray(encoded, np.float32)[: len(chosen)])
-        ends = np.cumsum([len(own) for own in words])[:-1]
+        for start in range(0, len(sentences), size):
+            batch_words = sentences[start : start + size]
+            encoded = self._encode_captions(params, collate_captions(split, batch_words, size))
+            encodings.append(np.asarray(encoded, np.float32)[: len(batch_words)])
+        ends = np.cumsum(list(map(len, words)))[:-1]
         return np.split(np.concatenate(encodings), ends)
 
 
 def collate_videos(split: Split, indices: Sequence[int] | np.ndarray, size: int) -> Videos:
     """Videos of a split as a model takes them; zeros fill the batch up to `size`."""
     examples, width = [split[index] for index in indices], split.widths[0]
-    clips, _ = pad([one.clips for one in examples], (size, split.max_clips, width), split.dtype)
-    rows, shape = [one.frames for one in examples], (size, split.max_frames, width)
+    clips, _ = pad(
+        [example.clips for example in examples], (size, split.max_clips, width), split.dtype
+    )
+    rows, shape = [example.frames for example in examples], (size, split.max_frames, width)
     frames, mask = pad(rows, shape, split.dtype)
     return Videos(clips, frames, mask, mask[:, 0])
 
@@ -236,30 +244,30 @@ def spans_by_video(split: Any) -> list[list[Any]]:
     return [spans[end - count : end] for end, count in zip(ends, sizes, strict=True)]
 
 
-def apart(spans: Sequence[Any]) -> list[int]:
-    """The largest set of captions whose moments (`Span` or None) do not overlap, in order of time.
+def select_disjoint(spans: Sequence[Any]) -> list[int]:
+    """Return the most captions whose moments (`Span` or None) do not overlap, in time order.
 
-    Of moments that overlap it has the one that ends first.
+    Of overlapping moments, the one that ends first is taken.
     """
-    known = [k for k, span in enumerate(spans) if span is not None and span.end > span.start]
-    chosen: list[int] = []
-    for k in sorted(known, key=lambda k: (spans[k].end, spans[k].start)):
-        if not chosen or spans[k].start >= spans[chosen[-1]].end:
-            chosen.append(k)
-    return chosen
+    timed = [k for k, span in enumerate(spans) if span is not None and span.end > span.start]
+    selected: list[int] = []
+    for k in sorted(timed, key=lambda k: (spans[k].end, spans[k].start)):
+        if not selected or spans[k].start >= spans[selected[-1]].end:
+            selected.append(k)
+    return selected
 
 
 def most_apart(spans: Sequence[Sequence[Any]], count: int) -> list[int]:
     """The videos, `count` at most, with most captions whose moments do not overlap."""
-    sizes = [len(apart(own)) for own in spans]
+    sizes = [len(select_disjoint(moments)) for moments in spans]
     order = sorted(range(len(spans)), key=lambda video: -sizes[video])
     return [video for video in order[:count] if sizes[video]]
 
 
-def chosen(subject: Subject, options: Options, count: int) -> list[int]:
-    """The videos that are asked for, else `count` with most captions whose moments are apart.
+def select_videos(subject: Subject, options: Options, count: int) -> list[int]:
+    """Return the requested videos, or `count` videos with most disjoint moments.
 
-    Of a split without times, those with most captions.
+    Without times, these are the videos with most captions.
     """
     split = subject.split(options)
     if options.videos:
@@ -280,14 +288,14 @@ def chosen(subject: Subject, options: Options, count: int) -> list[int]:
 def frames(subjects: Sequence[Subject], options: Options) -> Drawing:
     """Frames in the plane by UMAP of their cosine distance, a row for each video.
 
-    Of moments that overlap, the one that ends first has a colour; frames of none are grey. The
-    silhouette in a title is that of the coloured frames in the model's own space, not in the plane.
+    Of overlapping moments, the one that ends first has a colour; frames of no moment are grey. The
+    silhouette in a title is computed for the coloured frames in the model's space, not the plane.
     """
     subjects, left_out = on_one_split(subjects, options)
     split = subjects[0].split(options)
     spans = spans_by_video(split)
     videos = _long_videos(subjects[0], options)
-    measured, without = applicable(subjects, lambda one: _unit_frames(one, options, videos))
+    measured, without = applicable(subjects, lambda subject: _unit_frames(subject, options, videos))
     table = Columns("run", "video", "frame", "moment", "x", "y")
     size = (3.1 * len(measured) + 2.9, 3.1 * len(videos) + 0.3)
     figure = Figure(figsize=size, layout="constrained")
@@ -295,16 +303,16 @@ def frames(subjects: Sequence[Subject], options: Options) -> Drawing:
     for column, (subject, encoded) in enumerate(measured):
         for row, (video, points) in enumerate(zip(videos, encoded, strict=True)):
             axes = grid[row, column]
-            shown = apart(spans[video])[:MAX_MOMENTS]
+            shown = select_disjoint(spans[video])[:MAX_MOMENTS]
             moment = moment_of_frames(spans[video], shown, len(points))
             plane = umap(points, options.seed)
             axes.plot(*plane[moment < 0].T, ".", color="#B8B8B8", markersize=5, label="none")
             for place, caption in enumerate(shown):
-                own, span = plane[moment == place].T, spans[video][caption]
-                if own.size:  # there is none where a moment lies between the middles of two frames
+                curve, span = plane[moment == place].T, spans[video][caption]
+                if curve.size:  # empty if a moment lies between the middles of two frames
                     marker, colour = drawing.MARKERS[place], drawing.COLOURS[place]
                     label = f"{span.start:.1f} to {span.end:.1f} s"
-                    axes.plot(*own, marker, linestyle="", color=colour, label=label)
+                    axes.plot(*curve, marker, linestyle="", color=colour, label=label)
             axes.set_xticks([])
             axes.set_yticks([])
             axes.margins(0.06)
@@ -330,10 +338,10 @@ def _long_videos(subject: Subject, options: Options) -> list[int]:
     """The videos that are asked for, or the two with most moments apart; of `MIN_FRAMES` frames."""
     enough = subject.split(options).frames_per_video >= MIN_FRAMES
     if options.videos:
-        videos = chosen(subject, options, 2)
+        videos = select_videos(subject, options, 2)
     else:
         spans = spans_by_video(subject.split(options))
-        videos = most_apart([own if enough[k] else [] for k, own in enumerate(spans)], 2)
+        videos = most_apart([x if enough[k] else [] for k, x in enumerate(spans)], 2)
     videos = [video for video in videos if enough[video]]
     if not videos:
         which = f"of the split {options.split} with times"
@@ -382,7 +390,7 @@ def queries(subjects: Sequence[Subject], options: Options) -> Drawing:
     subjects, left_out = on_one_split(subjects, options)
     split = subjects[0].split(options)
     pair = _pair(subjects[0], options)
-    encoded, without = applicable(subjects, lambda one: _clips(one, options, pair))
+    encoded, without = applicable(subjects, lambda subject: _clips(subject, options, pair))
     table = Columns("run", "video", "kind", "number", "x", "y", "matched clip")
     figure = Figure(figsize=(4.1 * len(encoded) + 0.6, 4.4), layout="constrained")
     panels = figure.subplots(1, len(encoded), squeeze=False)[0]
@@ -390,20 +398,20 @@ def queries(subjects: Sequence[Subject], options: Options) -> Drawing:
         captions = subject.encoder.captions(subject.split(options), pair)
         rows = [*clips, *captions]
         plane = t_sne(unit(np.concatenate(rows)), options.seed)
-        parts = np.split(plane, np.cumsum([len(own) for own in rows])[:-1])
+        parts = np.split(plane, np.cumsum(list(map(len, rows)))[:-1])
         for k, index in enumerate(pair):
-            at, asked = parts[k], parts[2 + k]
+            at, texts = parts[k], parts[2 + k]
             matched = matches(captions[k], clips[k])
             colour, video = drawing.COLOURS[k], split.video_ids[index]
-            for point, clip in zip(asked, matched, strict=True):
+            for point, clip in zip(texts, matched, strict=True):
                 axes.plot(*np.stack([point, at[clip]]).T, color=colour, linewidth=0.8, zorder=1)
             axes.plot(*at.T, "o", color=colour, markersize=4, alpha=0.6, label=f"clips of {video}")
             axes.plot(
-                *asked.T, "*", color=colour, markersize=12, markeredgecolor="black",
+                *texts.T, "*", color=colour, markersize=12, markeredgecolor="black",
                 markeredgewidth=0.6, label=f"captions of {video}", zorder=3,
             )  # fmt: skip
             table.add(subject.label, video, "clip", np.arange(len(at)), *at.T, None)
-            table.add(subject.label, video, "caption", np.arange(len(asked)), *asked.T, matched)
+            table.add(subject.label, video, "caption", np.arange(len(texts)), *texts.T, matched)
         axes.set_title(subject.label, loc="left")
         axes.set_xticks([])
         axes.set_yticks([])
@@ -428,7 +436,7 @@ def retrieved(subjects: Sequence[Subject], options: Options) -> Drawing:
     split = subjects[0].split(options)
     first = np.cumsum(split.captions_per_video) - split.captions_per_video
     if options.videos:
-        captions = first[chosen(subjects[0], options, EXAMPLES)]
+        captions = first[select_videos(subjects[0], options, EXAMPLES)]
     else:
         drawn = np.random.default_rng(options.seed).permutation(len(split.caption_video))
         captions = np.sort(drawn[:EXAMPLES])
@@ -438,14 +446,14 @@ def retrieved(subjects: Sequence[Subject], options: Options) -> Drawing:
     grid = figure.subplots(len(captions), len(subjects), squeeze=False, sharex="col")
     ids = split.caption_ids()
     for column, subject in enumerate(subjects):
-        scores, own = _scores(subject, options, captions), split.caption_video[captions]
-        ranks = np.asarray(ranking.ranks(scores, own))
+        scores, relevant = _scores(subject, options, captions), split.caption_video[captions]
+        ranks = np.asarray(ranking.ranks(scores, relevant))
         for row, (caption, axes) in enumerate(zip(captions, grid[:, column], strict=True)):
             best = np.argsort(-scores[row], kind="stable")[:RESULTS]
-            colours = [COLOURS[2] if video == own[row] else COLOURS[1] for video in best]
+            colours = [COLOURS[2] if video == relevant[row] else COLOURS[1] for video in best]
             bars = axes.barh(np.arange(len(best)), scores[row, best], 0.7, color=colours)
             names = [split.video_ids[video] for video in best]
-            marked = zip(names, best == own[row], strict=True)
+            marked = zip(names, best == relevant[row], strict=True)
             axes.bar_label(
                 bars, [f"✓ {name}" if right else name for name, right in marked], padding=3
             )
@@ -454,12 +462,13 @@ def retrieved(subjects: Sequence[Subject], options: Options) -> Drawing:
             axes.grid(visible=False, axis="y")
             label = f"{subject.label}: its video has rank {ranks[row]}"
             if column == 0:
-                sentence = split.sentences(own[row])[caption - first[own[row]]]
+                video = relevant[row]
+                sentence = split.sentences(video)[caption - first[video]]
                 label = "\n".join([*textwrap.wrap(sentence, 58 * len(subjects)), label])
             axes.set_title(label, loc="left", fontsize=9)
             table.add(
                 subject.label, ids[caption], np.arange(1, len(best) + 1), names, scores[row, best],
-                (best == own[row]).tolist(), int(ranks[row]),
+                (best == relevant[row]).tolist(), int(ranks[row]),
             )  # fmt: skip
         ends = axes.get_xlim()
         axes.set_xlim(ends[0], ends[1] + 0.6 * (ends[1] - ends[0]))  # room for the names
@@ -478,19 +487,19 @@ def _scores(
     evaluator, split = subject.run.family.evaluator, subject.split(options)
     with contextlib.closing(evaluator.feed(split)) as feed:
         stored, queries = evaluator.encode(subject.run.params, feed)
-    some = queries._replace(vectors=queries.vectors[captions])
-    scores: np.ndarray = evaluator.score(stored, some, split)
+    captioned = queries._replace(vectors=queries.vectors[captions])
+    scores: np.ndarray = evaluator.score(stored, captioned, split)
     return scores
 
 
 def leaves(subjects: Sequence[Subject], options: Options) -> Drawing:
-    """How many trees of each split have so many leaves, a panel for each run."""
+    """Draw the number of trees of each split by their leaves, a panel for each run."""
     del options
     measured, left_out = applicable(subjects, tree_data)
     table = Columns("run", "split", "leaves", "trees", "nodes")
     figure = Figure(figsize=(4.6 * len(measured) + 0.4, 3.4), layout="constrained")
     panels = figure.subplots(1, len(measured), squeeze=False)[0]
-    orders = np.arange(1, hierarchy.MAX_LEAVES + 1)
+    orders = np.arange(1, ranking.MAX_LEAVES + 1)
     for axes, (subject, data) in zip(panels, measured, strict=True):
         for k, name in enumerate(("train", "val", "test")):
             pool = getattr(data, name).pool
@@ -508,7 +517,7 @@ def leaves(subjects: Sequence[Subject], options: Options) -> Drawing:
         axes.grid(visible=False, axis="x")
     panels[0].set_ylabel("trees")
     panels[-1].legend(title="split")
-    shows = "How many action trees of each split are composed of so many annotated moments."
+    shows = "Action trees of each split by the number of annotated moments that compose them."
     return Drawing(figure, table.columns, shows + left_out)
 
 
@@ -529,7 +538,7 @@ def _clips(subject: Subject, options: Options, pair: Sequence[int]) -> Float[np.
 def _pair(subject: Subject, options: Options) -> list[int]:
     """The two videos that are shown."""
     if options.videos:
-        pair = chosen(subject, options, 2)
+        pair = select_videos(subject, options, 2)
         if len(pair) != 2:
             raise NotApplicable("the figure queries shows two videos: give --video twice, or not")
         return pair
@@ -538,14 +547,14 @@ def _pair(subject: Subject, options: Options) -> list[int]:
     if len(several) < 2:
         raise NotApplicable(f"the split {options.split} has no two videos with two captions each")
     embedded = subject.encoder.captions(split, several)
-    means = np.stack([unit(own).mean(axis=0) for own in embedded])
+    means = np.stack([unit(captions).mean(axis=0) for captions in embedded])
     return [int(several[k]) for k in nearest_pair(means)]
 
 
 def nearest_pair(points: Float[np.ndarray, "V H"]) -> tuple[int, int]:
     """The two points that are nearest to one another."""
-    made = _extra("sklearn.neighbors").NearestNeighbors(n_neighbors=1).fit(points)
-    distances, neighbours = made.kneighbors()  # of each point without itself
+    neighbours_of = _extra("sklearn.neighbors").NearestNeighbors(n_neighbors=1).fit(points)
+    distances, neighbours = neighbours_of.kneighbors()  # of each point without itself
     first = int(np.argmin(distances[:, 0]))
     return first, int(neighbours[first, 0])
 
@@ -553,27 +562,27 @@ def nearest_pair(points: Float[np.ndarray, "V H"]) -> tuple[int, int]:
 def matches(
     queries: Float[np.ndarray, "captions H"], clips: Float[np.ndarray, "C H"]
 ) -> np.ndarray:
-    """The clip that each caption matches: that of the largest cosine."""
+    """Return the clip that each caption matches, with the largest cosine."""
     return np.argmax(unit(queries) @ unit(clips).T, axis=-1)
 
 
 def t_sne(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2"]:
     """t-SNE of the cosine distance of at least four points, a function of them and the seed."""
-    made = _extra("sklearn.manifold").TSNE(
+    reduction = _extra("sklearn.manifold").TSNE(
         perplexity=min(30.0, (len(points) - 1) / 3), metric="cosine", init="pca",
         random_state=seed, n_jobs=1,
     )  # fmt: skip
-    plane: np.ndarray = made.fit_transform(points.astype(np.float32))
+    plane: np.ndarray = reduction.fit_transform(points.astype(np.float32))
     return plane
 
 
 def umap(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2"]:
     """UMAP of the cosine distance of at least four points, of 15 neighbours at most; as `t_sne`."""
-    made = _extra("umap").UMAP(
+    reduction = _extra("umap").UMAP(
         n_neighbors=min(15, len(points) - 1), metric="cosine", init="pca", random_state=seed,
         n_jobs=1,
     )  # fmt: skip
-    plane: np.ndarray = made.fit_transform(points.astype(np.float32))
+    plane: np.ndarray = reduction.fit_transform(points.astype(np.float32))
     return plane
 
 

@@ -19,8 +19,8 @@ from hlformer_jax.figures import drawing
 from hlformer_jax.figures.drawing import COLOURS, GREY, MARKERS, Axes, Figure
 
 
-def draw(directory: Path, replace: files.Replace = "own") -> Path:
-    """Draws again a sweep and the curves of its runs, or those of a run; its picture's path."""
+def draw(directory: Path, replace: files.Replace = files.Replace.OWN) -> Path:
+    """Redraw a sweep with the curves of its runs, or a run; return the picture's path."""
     path = directory / "table.json"
     if not path.exists():
         if not draw_run(directory, replace=replace):
@@ -33,7 +33,7 @@ def draw(directory: Path, replace: files.Replace = "own") -> Path:
     return directory / "sweep.png"
 
 
-def draw_run(directory: Path, title: str = "", replace: files.Replace = "own") -> bool:
+def draw_run(directory: Path, title: str = "", replace: files.Replace = files.Replace.OWN) -> bool:
     """Draws the curves of a run as curves.png and curves.svg, where it has records of any.
 
     The validation metric is the one that chooses its best epoch, by its config.json.
@@ -60,7 +60,9 @@ def draw_run(directory: Path, title: str = "", replace: files.Replace = "own") -
     return True
 
 
-def draw_sweep(table: Mapping[str, Any], directory: Path, replace: files.Replace = "own") -> None:
+def draw_sweep(
+    table: Mapping[str, Any], directory: Path, replace: files.Replace = files.Replace.OWN
+) -> None:
     """Draws the content of a sweep's table.json as sweep.png and sweep.svg."""
     with drawing.styled():
         figure = sweep_figure(table)
@@ -71,7 +73,7 @@ def _parse(text: str, where: str) -> Any:
     try:
         return files.parse_json(text)
     except ValueError as error:
-        raise UserError(f"{where} is no JSON ({error}): put a whole copy there") from error
+        raise UserError(f"{where} is not JSON ({error}): replace it by a whole copy") from error
 
 
 def run_figure(
@@ -132,7 +134,7 @@ def run_figure(
 
 
 def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, position: int) -> None:
-    """One term: what was recorded, thin, and the mean of each epoch where there are several."""
+    """Draw a term: its records, thin, and the mean of each epoch if there are several."""
     colour = GREY if name == "loss" else COLOURS[(position - 1) % len(COLOURS)]
     label = "loss, weighted sum" if name == "loss" else name.removeprefix("loss/").replace("_", " ")
     epochs = np.ceil(x - 1e-9)
@@ -149,8 +151,8 @@ def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, position: int) -
 def sweep_figure(table: Mapping[str, Any]) -> Figure:
     """Draw a table's last metric over the swept quantity where there is one, else by variant.
 
-    Below the plot stand the lines of the table's "about", so that the picture alone says what was
-    measured on what, and the reasons of corrected figures.
+    Below the plot stand the lines of the table's "about", so that the picture alone tells the data,
+    the metric and the reasons of corrected figures.
     """
     figure, columns = _against_quantity(table) if table["quantity"] else _by_variant(table)
     title = textwrap.wrap(table["title"], 78)
@@ -243,11 +245,11 @@ def _against_quantity(table: Mapping[str, Any]) -> tuple[Figure, int]:
 
 def _positions(values: Sequence[float]) -> tuple[str, dict[float, float]]:
     """The scale of the axis, and each value's position there; infinity is beyond the largest."""
-    known = sorted(set(values))
-    finite = [value for value in known if math.isfinite(value)]
+    distinct = sorted(set(values))
+    finite = [value for value in distinct if math.isfinite(value)]
     scale = "log" if finite and finite[0] > 0 and finite[-1] >= 16 * finite[0] else "linear"
     positions = {value: value for value in finite}
-    if len(finite) < len(known):
+    if len(finite) < len(distinct):
         last = finite[-1] if finite else 1.0
         step = (last - finite[0]) / (len(finite) - 1) if len(finite) > 1 else 1.0
         positions[math.inf] = 2 * last if scale == "log" else last + step
@@ -255,7 +257,7 @@ def _positions(values: Sequence[float]) -> tuple[str, dict[float, float]]:
 
 
 def _beside(position: float, count: int, scale: str, positions: Sequence[float]) -> float:
-    """Where the `count`-th lone point at a position stands, so that it hides no other."""
+    """Return the place of the `count`-th lone point at a position, where it hides no other."""
     shift = (count + 1) // 2 * (1 if count % 2 else -1)
     if scale == "log":
         return position * (max(positions) / min(positions)) ** (0.02 * shift)
@@ -276,9 +278,9 @@ def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
     published, corrected = (
         [row.get(kind, {}).get(metric) for row in rows] for kind in ("published", "corrected")
     )
-    values = [*(x for own in seeds for x in own), *published, *corrected]
+    values = [*(x for results in seeds for x in results), *published, *corrected]
     low, high = _range([x for x in values if x is not None])
-    done = [place for place, own in enumerate(seeds) if own]
+    done = [place for place, results in enumerate(seeds) if results]
     spread = [place for place in done if deviations[place] is not None]
     label = "mean" if spread else "one seed"
     widths = [means[place] - low for place in done]

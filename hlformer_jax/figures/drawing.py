@@ -1,4 +1,4 @@
-"""What every picture shares: colours, the style, the numbers beside it, and how it is written.
+"""Colours, style and files of all pictures, and the tables of their numbers.
 
 The only module that imports matplotlib. A figure is made inside of `styled` and written by `write`:
 equal data gives equal bytes. Colours are Okabe and Ito's, which people with any colour vision tell
@@ -54,7 +54,7 @@ Table = Mapping[str, Sequence[Any] | np.ndarray]
 
 
 class Drawing(NamedTuple):
-    """A figure, the numbers that are drawn, and one or two sentences on what is to be seen."""
+    """A figure, its numbers, and one or two sentences that describe it."""
 
     figure: Figure
     table: Table
@@ -68,14 +68,14 @@ class Columns:
         self.columns: dict[str, list[Any]] = {name: [] for name in names}
 
     def add(self, *values: Any) -> None:
-        """Adds rows: a value for each column, of which sequences give a row for each entry."""
-        alone = [value is None or np.isscalar(value) for value in values]
-        lengths = {len(value) for value, one in zip(values, alone, strict=True) if not one}
+        """Add rows: a value for each column, or a sequence with a value for each row."""
+        is_scalar = [value is None or np.isscalar(value) for value in values]
+        lengths = {len(x) for x, scalar in zip(values, is_scalar, strict=True) if not scalar}
         if len(lengths) > 1:
             raise ValueError(f"columns of {sorted(lengths)} rows")
         count = lengths.pop() if lengths else 1
-        for column, value, one in zip(self.columns.values(), values, alone, strict=True):
-            column += [value] * count if one else list(value)
+        for column, value, scalar in zip(self.columns.values(), values, is_scalar, strict=True):
+            column += [value] * count if scalar else list(value)
 
 
 def styled() -> contextlib.AbstractContextManager[Any]:
@@ -84,14 +84,14 @@ def styled() -> contextlib.AbstractContextManager[Any]:
 
 
 def data_line(config: Mapping[str, Any] | ConfigDict) -> str:
-    """Return what a run is of in one line: its data set, its features and its seed."""
+    """Return the data set, the features and the seed of a run in one line."""
     data = describe_data(config)
-    made = " (made by this program)" if data["synthetic"] else f", {data['feature']} features"
+    origin = " (made by this program)" if data["synthetic"] else f", {data['feature']} features"
     sizes = ""
     if data["synthetic"]:
         train, val, test = config["data"]["synthetic_videos"]
         sizes = f", {train} training, {val} validation and {test} test videos"
-    return f"Data: {data['title']}{made}{sizes}; seed {config['seed']}"
+    return f"Data: {data['title']}{origin}{sizes}; seed {config['seed']}"
 
 
 def add_colour_scale(
@@ -108,7 +108,10 @@ def integer_ticks(axes: Axes) -> None:
 
 
 def write(
-    figure: Figure, path: Path, table: Table | None = None, replace: files.Replace = "own"
+    figure: Figure,
+    path: Path,
+    table: Table | None = None,
+    replace: files.Replace = files.Replace.OWN,
 ) -> None:
     """Writes PATH.png, PATH.svg and, of a table, PATH.csv, each whole or not at all."""
     for kind in KINDS[: 2 if table is None else 3]:

@@ -55,24 +55,27 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
         c = model.curvature if fixed else float(np.exp(subject.run.params["curv"]))
         points = {kind: np.asarray(_lift(rows, c)) for kind, rows in tangents.items()}
         distances = {
-            kind: np.sqrt(c) * np.asarray(lorentz.distance0(jnp.asarray(own), c))
-            for kind, own in points.items()
+            kind: np.sqrt(c) * np.asarray(lorentz.distance0(jnp.asarray(rows), c))
+            for kind, rows in points.items()
         }
         reduced = to_disc(np.concatenate(list(points.values())), c, options.seed)
-        parts = np.split(reduced, np.cumsum([len(own) for own in points.values()])[:-1])
-        bins = np.linspace(0, max(float(own.max()) for own in distances.values()) * 1.02, 61)
-        for (kind, own), at in zip(distances.items(), parts, strict=True):
-            shares, label = np.full(len(own), 100 / len(own)), f"{kind}: mean {own.mean():.3g}"
+        parts = np.split(reduced, np.cumsum(list(map(len, points.values())))[:-1])
+        bins = np.linspace(0, max(float(radii.max()) for radii in distances.values()) * 1.02, 61)
+        for (kind, radii), at in zip(distances.items(), parts, strict=True):
+            shares, label = (
+                np.full(len(radii), 100 / len(radii)),
+                f"{kind}: mean {radii.mean():.3g}",
+            )
             colour, marker = KINDS[kind]
             faint: dict[str, Any] = {"color": colour, "alpha": 0.55, "label": label}
-            histogram.hist(own, bins=bins, weights=shares, **faint)
-            # Captions, of which there are fewest, lie on top; a thin white edge keeps points apart.
+            histogram.hist(radii, bins=bins, weights=shares, **faint)
+            # Captions, the fewest, lie on top; a thin white edge separates points.
             plane.plot(
                 *at.T, marker, color=colour, markersize=4.5, alpha=0.8, label=kind,
                 markeredgecolor="white", markeredgewidth=0.3,
                 zorder=4 - list(KINDS).index(kind),
             )  # fmt: skip
-            table.add(subject.label, kind, own, *at.T)
+            table.add(subject.label, kind, radii, *at.T)
         histogram.set_title(f"{subject.label}, learned curvature −{c:.3g}", loc="left")
         histogram.set_xlabel("distance from the origin, times √c")
         histogram.set_ylabel("share (%)")
@@ -89,9 +92,9 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def sample(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "N H"]]:
-    """As many captions, clips and frames, drawn at random, as tangent vectors at the origin.
+    """Draw equally many captions, clips and frames at random, as tangent vectors at the origin.
 
-    They are scaled as the model scales them before its lift, and of a third as many videos at most.
+    They are scaled as before the model's lift, and come from at most a third as many videos.
     """
     if not getattr(getattr(subject.run.family.model, "module", None), "has_lift", False):
         raise NotApplicable(f"{subject.label} has no lift into hyperbolic space (HLFormer has one)")
@@ -106,10 +109,10 @@ def sample(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "N
     if encoded.frames is not None:
         real = np.arange(encoded.frames.shape[1])[None] < encoded.num_frames[:, None]
         pools["frames"] = encoded.frames[real]
-    each = EMBEDDINGS // len(pools)
+    count = EMBEDDINGS // len(pools)
     text, video = (float(np.exp(params[name])) for name in ("textual_alpha", "video_alpha"))
     return {
-        kind: rows[np.sort(rng.permutation(len(rows))[:each])]
+        kind: rows[np.sort(rng.permutation(len(rows))[:count])]
         * np.float32(text if kind == "captions" else video)
         for kind, rows in pools.items()
     }
@@ -123,11 +126,13 @@ def _lift(tangent: Any, c: Any) -> Any:
 def positioning(subjects: Sequence[Subject], options: Options) -> Drawing:
     """Histograms of the positioning variances before training and after, a panel for each run."""
     table = Columns("run", "parameters", "video", "captions", "variance")
-    both = lambda subject: [
-        variances(subject, options, params) for params in (subject.run.family.init_params(), None)
-    ]
-    measured, left_out = applicable(subjects, both)
-    largest = max(float(np.nanmax(one)) for _, pair in measured for one in pair)
+
+    def before_and_after(subject: Subject) -> list[np.ndarray]:
+        parameters = (subject.run.family.init_params(), None)
+        return [variances(subject, options, params) for params in parameters]
+
+    measured, left_out = applicable(subjects, before_and_after)
+    largest = max(float(np.nanmax(values)) for _, pair in measured for values in pair)
     bins = np.linspace(0, max(largest, 1.0), 25)
     figure = Figure(figsize=(8.2, 2.9), layout="constrained")
     panels = figure.subplots(1, len(measured), squeeze=False, sharey=True)[0]
@@ -136,15 +141,16 @@ def positioning(subjects: Sequence[Subject], options: Options) -> Drawing:
         for when, colour, values in zip(
             ("before training", "after"), COLOURS[1::-1], pair, strict=True
         ):
-            known = ~np.isnan(values)
-            near = 100 * float(np.mean(values[known] < bins[1]))
-            mean = float(np.mean(values[known]))
-            label = f"{when}: mean {mean:.3g},\n{near:.0f} % below {bins[1]:.2g}"
+            has_variance = ~np.isnan(values)
+            values = values[has_variance]
+            lowest = 100 * float(np.mean(values < bins[1]))
+            mean = float(np.mean(values))
+            label = f"{when}: mean {mean:.3g},\n{lowest:.0f} % below {bins[1]:.2g}"
             faint: dict[str, Any] = {"color": colour, "alpha": 0.55, "label": label}
-            shares = np.full(known.sum(), 100 / known.sum())
-            axes.hist(values[known], bins=bins, weights=shares, **faint)
-            ids = [video for video, real in zip(split.video_ids, known, strict=True) if real]
-            table.add(subject.label, when, ids, split.captions_per_video[known], values[known])
+            shares = np.full(len(values), 100 / len(values))
+            axes.hist(values, bins=bins, weights=shares, **faint)
+            ids = [video for video, real in zip(split.video_ids, has_variance, strict=True) if real]
+            table.add(subject.label, when, ids, split.captions_per_video[has_variance], values)
         axes.set_title(subject.label, loc="left")
         axes.set_xlabel("variance of positions (clips²)")
         axes.legend(loc="upper right")
@@ -160,9 +166,9 @@ def positioning(subjects: Sequence[Subject], options: Options) -> Drawing:
 def variances(subject: Subject, options: Options, params: Any = None) -> Float[np.ndarray, " V"]:
     """The positioning variance of each video of the split, in clips²; NaN below two captions.
 
-    The position of a caption is the clip of its own video with the largest cosine; the variance of
-    a video is that of its captions' positions, 0 where all meet in one clip. By default parameters
-    are those of the run's best epoch.
+    The position of a caption is the clip of its own video with the largest cosine; the
+    variance is taken over the video's captions, 0 where all meet in one clip. The parameters are of
+    the run's best epoch by default.
     """
     encoder, split = subject.encoder, subject.split(options)
     variances = np.full(len(split), np.nan)
@@ -173,8 +179,8 @@ def variances(subject: Subject, options: Options, params: Any = None) -> Float[n
         if batch.clips is None:
             raise NotApplicable(f"{subject.label} reads no clips")
         captions = encoder.captions(split, batch.indices, params)
-        for index, clips, own in zip(batch.indices, batch.clips, captions, strict=True):
-            variances[index] = np.var(corpus.matches(own, clips))
+        for index, clips, queries in zip(batch.indices, batch.clips, captions, strict=True):
+            variances[index] = np.var(corpus.matches(queries, clips))
     return variances
 
 
@@ -197,26 +203,26 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
         reduced = to_disc(points, c, options.seed)
         distances = np.split(np.sqrt(c) * np.asarray(lorentz.distance0(points, c)), 2)
         kinds = zip(("text", "video"), ("o", "s"), np.split(reduced, 2), distances, strict=True)
-        parent = {int(child): int(above) for above, child in pool.edges}
+        parent_of = {int(child): int(parent) for parent, child in pool.edges}
         place = {int(node): k for k, node in enumerate(nodes)}
         highest = max(highest, int(pool.level[nodes].max()))
         drawn = list(kinds)
         for axes, tree in zip(row, trees, strict=False):
-            own = [int(node) for node in nodes[pool.tree[nodes] == tree]]
-            for kind, marker, at, away in drawn:
-                for above, child in pool.edges:
-                    if int(child) in own:
-                        ends = at[[place[int(above)], place[int(child)]]]
+            tree_nodes = [int(node) for node in nodes[pool.tree[nodes] == tree]]
+            for kind, marker, at, radii in drawn:
+                for parent, child in pool.edges:
+                    if int(child) in tree_nodes:
+                        ends = at[[place[int(parent)], place[int(child)]]]
                         axes.plot(*ends.T, color="#A0A0A0", linewidth=0.7, zorder=1)
-                for node in own:
+                for node in tree_nodes:
                     k, level = place[node], int(pool.level[node])
                     axes.plot(
                         *at[k], marker, markersize=5.5, zorder=2, color=_level_colour(level),
                         markerfacecolor=None if kind == "text" else "white",
                     )  # fmt: skip
                     table.add(
-                        subject.label, pool.videos[tree], node, parent.get(node), level, kind,
-                        float(at[k, 0]), float(at[k, 1]), float(away[k]),
+                        subject.label, pool.videos[tree], node, parent_of.get(node), level, kind,
+                        float(at[k, 0]), float(at[k, 1]), float(radii[k]),
                     )  # fmt: skip
             prepare_disc(axes, reduced)
             axes.set_title(pool.videos[tree], loc="left", fontsize=9)
@@ -224,9 +230,12 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
             axes.set_axis_off()
         if len(measured) > 1:
             row[0].set_ylabel(subject.label)
-    mark = lambda label, colour, marker="o", **more: drawing.Line2D(
-        [], [], marker=marker, color=colour, linestyle="", label=label, **more
-    )
+
+    def mark(label: str, colour: str, marker: str = "o", **style: Any) -> Any:
+        return drawing.Line2D(
+            [], [], marker=marker, color=colour, linestyle="", label=label, **style
+        )
+
     marks = [mark("text", GREY), mark("video", GREY, "s", markerfacecolor="white")]
     for level in range(highest + 1):
         marks.append(mark(f"level {level}" if level else "leaf", _level_colour(level)))
@@ -248,11 +257,11 @@ def _check_ball(subject: Subject) -> None:
     model = subject.run.config.model
     corpus.tree_data(subject)
     if model.geometry == "euclidean":
-        raise NotApplicable(f"{subject.label} is of Euclidean space: there is no disc to draw")
+        raise NotApplicable(f"{subject.label} is Euclidean: a disc cannot be drawn")
 
 
 def _trees(pool: Any, options: Options) -> list[int]:
-    """The trees that are shown: those of the videos asked for, else those of most nodes."""
+    """Return the trees of the requested videos, or else the trees with most nodes."""
     if options.videos:
         if missing := sorted(set(options.videos) - set(pool.videos)):
             raise NotApplicable(f"--video={missing[0]}: the split {options.split} has no such tree")
@@ -274,22 +283,22 @@ def _points(
     c = float(run.config.model.curvature)
     inside = run.config.model.geometry == "poincare"
     to_lorentz = poincare.to_lorentz if inside else lorentz.from_space
-    both = [to_lorentz(np.asarray(own)[nodes], c) for own in (points.text, points.video)]
+    both = [to_lorentz(np.asarray(rows)[nodes], c) for rows in (points.text, points.video)]
     return np.concatenate(both), c
 
 
 def to_disc(points: Float[np.ndarray, "N n1"], c: float, seed: int) -> Float[np.ndarray, "N 2"]:
     """Points of the Lorentz model in the unit disc, reduced to two dimensions by HoroPCA.
 
-    The base point is the origin, which is to stay the root of what is drawn. Two dimensions stay
-    as they are.
+    The base point is the origin, which stays the root of the picture. Points of two dimensions are
+    not changed.
     """
     space: Array = jnp.asarray(points, jnp.float32)
     if space.shape[-1] > 3:
         rng = np.random.default_rng(seed)
-        chosen = np.sort(rng.permutation(len(points))[:SAMPLE])
+        sampled = np.sort(rng.permutation(len(points))[:SAMPLE])
         origin = lorentz.origin(space.shape[-1] - 1, c)
-        fitted = horopca.fit(space[chosen], 2, c, origin, joint=True, seed=seed)
+        fitted = horopca.fit(space[sampled], 2, c, origin, joint=True, seed=seed)
         space = horopca.project(fitted, space)
     return np.asarray(poincare.from_lorentz(space, c)) * math.sqrt(c)
 
@@ -297,10 +306,10 @@ def to_disc(points: Float[np.ndarray, "N n1"], c: float, seed: int) -> Float[np.
 def prepare_disc(axes: Any, points: Float[np.ndarray, "N 2"]) -> None:
     """Makes axes a disc: as much of it as points need, with circles at whole distances."""
     radius = max(float(np.linalg.norm(points, axis=-1).max()), 1e-6)
-    whole = radius > 0.5
-    shown = 1.02 if whole else 1.12 * radius
+    is_large = radius > 0.5
+    shown = 1.02 if is_large else 1.12 * radius
     angle = np.linspace(0, 2 * np.pi, 181)
-    for distance in (1.0, 2.0, 3.0, 5.0) if whole else _round_distances(2 * math.atanh(shown)):
+    for distance in (1.0, 2.0, 3.0, 5.0) if is_large else _round_distances(2 * math.atanh(shown)):
         r = math.tanh(distance / 2)
         axes.plot(r * np.cos(angle), r * np.sin(angle), color="#D9D9D9", linewidth=0.7, zorder=0)
         axes.text(

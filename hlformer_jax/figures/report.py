@@ -45,7 +45,7 @@ FIGURES: Mapping[str, Listing] = {
     "ball": Listing(
         "geometry",
         "Action trees in the Poincaré disc",
-        "HOVER; the projection is that of HoroPCA",
+        "HOVER; projected by HoroPCA",
     ),
     "leaves": Listing("corpus", "Action trees by their leaves", "HOVER, Figure 1(b)"),
 }
@@ -84,7 +84,7 @@ def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
 def check_place(name: str, out: Path, replace: files.Replace) -> None:
     """Refuses a directory in which a figure, or a report of all, would replace what must stay."""
     names = FIGURES if name == "report" else (name,)
-    pictures = [f"{one}.{kind}" for one in names for kind in drawing.KINDS]
+    pictures = [f"{figure}.{kind}" for figure in names for kind in drawing.KINDS]
     for written in pictures + ["report.html"] * (name == "report"):
         files.check_output(out / written, replace)
 
@@ -94,7 +94,7 @@ def write(
     options: Options,
     out: Path,
     report: Callable[[str], None],
-    replace: files.Replace = "own",
+    replace: files.Replace = files.Replace.OWN,
 ) -> Path:
     """Draws every figure that applies, and a page of all, which needs no other file or network.
 
@@ -158,7 +158,7 @@ def _page(
 def metrics_table(subjects: Sequence[Subject]) -> str:
     """The metrics of the whole test split that the runs recorded, as HTML: a row for each run."""
     recorded = [_metrics(subject.run.directory) for subject in subjects]
-    # HOVER's have those of trees of each size too, "leaves=2/…".
+    # HOVER also has metrics for trees of each size, "leaves=2/…".
     names = [name for name in dict.fromkeys(itertools.chain(*recorded)) if "=" not in name]
     if not names:
         return "<p>No test metrics were recorded.</p>"

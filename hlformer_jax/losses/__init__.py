@@ -4,10 +4,10 @@
                    order and distillation of embeddings
     trees          alignment, tree, chain and order of action trees (HOVER)
 
-Padding never reaches a value or a gradient, whatever it holds. What a model is trained by is a
-weighted sum of such terms. `config.loss` has their weights, constants and options. Its numbers are
-arguments of the compiled step, so that a change of one compiles nothing anew; its options, text and
-flags, are part of the program.
+The content of padding never reaches a value or a gradient. The training loss of a model is a
+weighted sum of such terms. `config.loss` has their weights, constants and options. Numbers are
+arguments of the compiled step, so that changing one does not compile it again; options (texts and
+flags) are part of the program.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from hlformer_jax.typing import Array
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict, FrozenConfigDict
-else:  # for who has no configuration, and need not load them
+else:  # without a configuration they are not loaded
     ConfigDict = FrozenConfigDict = object
 
 __getattr__, __dir__, _public = lazy.namespace(
@@ -39,13 +39,16 @@ Terms = dict[str, Float[Array, ""]]
 
 
 def numbers(loss: ConfigDict, dtype: DTypeLike) -> dict[str, Array]:
-    """The weights and constants of `config.loss`; integers stay integers."""
-    arrays = lambda x: jnp.asarray(x, jnp.int32 if isinstance(x, int) else dtype)
-    return {name: arrays(x) for name, x in loss.items() if not isinstance(x, str | bool)}
+    """Return the weights and constants of `config.loss`; integers stay integers."""
+    return {
+        name: jnp.asarray(x, jnp.int32 if isinstance(x, int) else dtype)
+        for name, x in loss.items()
+        if not isinstance(x, str | bool)
+    }
 
 
 def options(loss: ConfigDict) -> FrozenConfigDict:
-    """The options of `config.loss`, hashable."""
+    """Return the options of `config.loss`, hashable."""
     from ml_collections import FrozenConfigDict
 
     return FrozenConfigDict({name: x for name, x in loss.items() if isinstance(x, str | bool)})
@@ -54,7 +57,7 @@ def options(loss: ConfigDict) -> FrozenConfigDict:
 def weighted_sum(
     terms: Terms, weights: Mapping[str, Float[Array, ""]]
 ) -> tuple[Float[Array, ""], Terms]:
-    """The sum of the terms, each times the weight of its name, and the terms without weights."""
+    """Sum the terms, each times the weight of its name; return the sum and the plain terms."""
     total: Any = 0.0
     for name, value in terms.items():
         total = total + weights[name] * value

@@ -1,13 +1,13 @@
-"""Losses of partially relevant retrieval, of scores and of embeddings, exact under padding.
+"""Losses of partially relevant retrieval on scores and on embeddings, exact under padding.
 
 Scores are [Q, V]: row q a caption, column v a video. They are ranked (triplet, contrastive).
-Captions of one video are pushed apart (diversity) or to clips of their own (optimal matching), and
-kept inside the entailment cone of their video (partial order); a student of a teacher learns which
-frames they are near (distillation).
+Captions of one video are pushed apart (diversity) or to separate clips (optimal matching), and
+kept inside the entailment cone of their video (partial order); a student learns a teacher's
+similarities of captions and frames (distillation).
 
 Padded rows and columns (`Captions.mask`, `Videos.mask`) reach neither a value nor a gradient; the
-capacity they fill does not matter. Every mean is over real captions or real videos; a batch without
-a comparison to make gives 0.
+capacity does not matter. Every mean is over real captions or real videos; a batch without a
+comparison gives 0.
 """
 
 import functools
@@ -27,10 +27,10 @@ from hlformer_jax.typing import Array, Batch
 
 
 class Pairs(NamedTuple):
-    """Which caption belongs to which video, with padding; what every loss needs to know.
+    """The assignment of captions to videos, with padding; an argument of every loss.
 
     Fields may be arrays of NumPy or JAX, or lists. A real caption whose video does not exist is a
-    ValueError in every loss; inside `jax.jit`, where values are not known, the loss is NaN.
+    ValueError in every loss; inside `jax.jit`, where values are unknown, the loss is NaN.
 
     Attributes:
       video: column of each caption's video, of any integer dtype.
@@ -43,7 +43,7 @@ class Pairs(NamedTuple):
     video_mask: Bool[Array, " V"]
 
     @classmethod
-    def of(cls, batch: Batch) -> "Pairs":
+    def from_batch(cls, batch: Batch) -> "Pairs":
         """Return the captions and videos of a batch."""
         return cls(batch.captions.video, batch.captions.mask, batch.videos.mask)
 
@@ -51,7 +51,7 @@ class Pairs(NamedTuple):
         """Return the pairs as arrays of JAX.
 
         Raises:
-          ValueError: for a real caption whose video does not exist, where values are known.
+          ValueError: for a real caption whose video does not exist, if values are known.
         """
         video_mask = jnp.asarray(self.video_mask, bool)
         caption_mask = self.caption_mask
@@ -66,18 +66,18 @@ class Pairs(NamedTuple):
         exists = (self.video >= 0) & (self.video < len(self.video_mask))
         return jnp.all(exists | ~self.caption_mask)
 
-    def own(self) -> Bool[Array, "Q V"]:
-        """Return True where a real caption meets its own video."""
+    def positives(self) -> Bool[Array, "Q V"]:
+        """Return True for each real caption and its video."""
         video, caption_mask, video_mask = self.checked()
         columns = jnp.arange(len(video_mask), dtype=video.dtype)
         return (video[:, None] == columns[None]) & caption_mask[:, None]
 
     def check(self, scores: Float[Array, "Q V"]) -> None:
-        """Raise ValueError where scores have other captions or videos than these."""
+        """Raise ValueError if the shape of scores differs from the captions and videos."""
         check_shape("scores", scores, (*self.video.shape, *self.video_mask.shape))
 
     def real(self) -> Bool[Array, "Q V"]:
-        """Return True where a real caption meets a real video."""
+        """Return True for each real caption and each real video."""
         _, caption_mask, video_mask = self.checked()
         return caption_mask[:, None] & video_mask[None]
 
@@ -87,18 +87,18 @@ Loss = TypeVar("Loss", bound=Callable[..., Array])
 
 def _checks_pairs(loss: Loss) -> Loss:
     """Decorate a loss so that a caption without an existing video is an error or makes it NaN."""
-    place = list(inspect.signature(loss).parameters).index("pairs")
+    position = list(inspect.signature(loss).parameters).index("pairs")
 
     @functools.wraps(loss)
     def checked_loss(*args: Any, **kwargs: Any) -> Array:
-        given = args[place] if place < len(args) else kwargs["pairs"]
-        pairs = given.checked()
-        if place < len(args):
-            args = (*args[:place], pairs, *args[place + 1 :])
+        argument = args[position] if position < len(args) else kwargs["pairs"]
+        pairs = argument.checked()
+        if position < len(args):
+            args = (*args[:position], pairs, *args[position + 1 :])
         else:
             kwargs = kwargs | {"pairs": pairs}
         value = loss(*args, **kwargs)
-        if not any(isinstance(x, jax.core.Tracer) for x in given):
+        if not any(isinstance(x, jax.core.Tracer) for x in argument):
             return value
         return jnp.where(pairs.exist(), value, jnp.nan)
 
@@ -106,18 +106,18 @@ def _checks_pairs(loss: Loss) -> Loss:
 
 
 def identity_pairs(pairs: Pairs) -> Pairs:
-    """Pair every caption with a column of its own."""
+    """Pair every caption with a separate column."""
     pairs = pairs.checked()
     columns = jnp.arange(len(pairs.video), dtype=jnp.int32)
     return Pairs(columns, pairs.caption_mask, pairs.caption_mask)
 
 
 class NegativeRanks(NamedTuple):
-    """How far down its sorted negatives the triplet loss looks; 0 is the hardest.
+    """Ranks of the triplet loss's negatives by descending score; 0 is the hardest.
 
     Attributes:
-      video: for each caption, its index among the other videos.
-      caption: for each video, its index among the captions of other videos.
+      video: for each caption, the rank among the other videos.
+      caption: for each video, the rank among the captions of other videos.
     """
 
     video: Int[Array, " Q"]
@@ -131,7 +131,7 @@ def draw_negative_ranks(
     pool: int | Int[Array, ""],
     caption_pool: int | Int[Array, ""] = 1,
 ) -> NegativeRanks:
-    """Draws the negatives of the triplet loss, as released.
+    """Draw the negatives of the triplet loss, as released.
 
     Text to video: uniform over all other videos; in the hard phase over the `pool` hardest. Video
     to text: uniform over the captions of other videos; in the hard phase over the hardest.
@@ -144,26 +144,27 @@ def draw_negative_ranks(
       caption_pool: number of hardest captions to draw from.
 
     Returns:
-      Ranks below the number of negatives there are (0 where there are none).
+      Ranks below the number of negatives, or 0 without negatives.
     """
     pairs = pairs.checked()
-    own = pairs.own()
-    other_videos = _count(pairs.video_mask) - 1
-    other_captions = _count(pairs.caption_mask) - _count(own, axis=0)
+    positives = pairs.positives()
+    num_videos = _count(pairs.video_mask) - 1
+    num_captions = _count(pairs.caption_mask) - _count(positives, axis=0)
     video_key, caption_key = jax.random.split(key)
-    among = jnp.where(hard, jnp.minimum(other_videos, pool), other_videos)
-    video = _draw(video_key, jnp.broadcast_to(among, pairs.video.shape))
-    among_captions = jnp.where(hard, jnp.minimum(other_captions, caption_pool), other_captions)
-    caption = _draw(caption_key, among_captions)
+    video_range = jnp.where(hard, jnp.minimum(num_videos, pool), num_videos)
+    video = _draw(video_key, jnp.broadcast_to(video_range, pairs.video.shape))
+    caption_range = jnp.where(hard, jnp.minimum(num_captions, caption_pool), num_captions)
+    caption = _draw(caption_key, caption_range)
     return NegativeRanks(video, caption)
 
 
 def _draw(key: Array, counts: Int[Array, " M"]) -> Int[Array, " M"]:
-    """Uniform integers in [0, count), one a row; 0 for an empty range."""
+    """Draw a uniform integer in [0, count) for each row; 0 for an empty range."""
     rows = jnp.arange(counts.shape[0], dtype=jnp.uint32)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
-    draw = lambda key, count: jax.random.randint(key, (), 0, jnp.maximum(count, 1), jnp.int32)
-    return jax.vmap(draw)(keys, counts)
+    return jax.vmap(
+        lambda key, count: jax.random.randint(key, (), 0, jnp.maximum(count, 1), jnp.int32)
+    )(keys, counts)
 
 
 @_checks_pairs
@@ -185,25 +186,25 @@ def triplet(
       HLFormer eq. 29.
     """
     pairs.check(scores)
-    own, real = pairs.own(), pairs.real()
+    positives, real = pairs.positives(), pairs.real()
     lowest = jnp.finfo(scores.dtype).min
-    candidates = jnp.where(real & ~own, scores, lowest)
+    candidates = jnp.where(real & ~positives, scores, lowest)
 
     negative, exists = _at_rank(candidates, negatives.video)
     positive: Array = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
     text = jnp.where(exists, jax.nn.relu(margin + negative - positive), 0)
 
     negative, exists = _at_rank(candidates.T, negatives.caption)
-    positive = masked_mean(scores, own, axis=0)  # of the video's captions
-    described = jnp.any(own, axis=0)
-    video = jnp.where(exists & described, jax.nn.relu(margin + negative - positive), 0)
+    positive = masked_mean(scores, positives, axis=0)  # over the video's captions
+    has_caption = jnp.any(positives, axis=0)
+    video = jnp.where(exists & has_caption, jax.nn.relu(margin + negative - positive), 0)
     return masked_mean(text, pairs.caption_mask) + masked_mean(video, pairs.video_mask)
 
 
 def _at_rank(
     candidates: Float[Array, "M X"], rank: Int[Array, " M"]
 ) -> tuple[Float[Array, " M"], Bool[Array, " M"]]:
-    """The candidate at that rank of each row in descending order, and whether it is one."""
+    """Return the candidate at a rank of each row in descending order, and whether it exists."""
     order = jnp.argsort(jax.lax.stop_gradient(-candidates), axis=-1)
     index = jnp.take_along_axis(order, rank[:, None], axis=-1)
     value = jnp.take_along_axis(candidates, index, axis=-1)[:, 0]
@@ -215,8 +216,8 @@ def _at_rank(
 def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
     """Contrastive loss on un-normalised dot products, both directions, no temperature.
 
-    Text to video: logsumexp over videos less the positive, mean over captions. Video to text:
-    logsumexp over all captions less logsumexp over the video's own, mean over videos.
+    Text to video: logsumexp over videos minus the positive, mean over captions. Video to text:
+    logsumexp over all captions minus logsumexp over the video's captions, mean over videos.
 
     Args:
       scores: dot-product maxima of one branch.
@@ -226,24 +227,24 @@ def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
       HLFormer eq. 30, as in the released code.
     """
     pairs.check(scores)
-    own, real = pairs.own(), pairs.real()
+    positives, real = pairs.positives(), pairs.real()
     positive = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
     text = _logsumexp(scores, real, axis=-1) - positive
-    video = _logsumexp(scores, real, axis=0) - _logsumexp(scores, own, axis=0)
-    described = pairs.video_mask & jnp.any(own, axis=0)
-    video = jnp.where(described, video, 0)
+    video = _logsumexp(scores, real, axis=0) - _logsumexp(scores, positives, axis=0)
+    has_caption = pairs.video_mask & jnp.any(positives, axis=0)
+    video = jnp.where(has_caption, video, 0)
     return masked_mean(text, pairs.caption_mask) + masked_mean(video, pairs.video_mask)
 
 
 def joint_nce(scores: Float[Array, "Q Q"], mask: Bool[Array, " Q"]) -> Float[Array, ""]:
-    """Contrastive loss of captions and their own vectors, both directions under one logarithm.
+    """Contrastive loss of captions and their vectors, both directions under one logarithm.
 
     Args:
       scores: row q a caption, column r a vector that belongs to caption r.
       mask: True for real captions.
 
     Returns:
-      Mean over captions of the logsumexp of row and column of q together, less its own score.
+      Mean over captions of the logsumexp of row and column q together, minus the score (q, q).
 
     References:
       MS-SL's frame loss, as in the released code.
@@ -262,12 +263,12 @@ def _logsumexp(scores: Array, where: Array, axis: int) -> Array:
 
 
 def zero_padding(x: Float[Array, "M ..."], mask: Bool[Array, " M"]) -> Float[Array, "M ..."]:
-    """Sets padded rows to 0: NaN in one, times a weight of 0, would be NaN in every gradient."""
+    """Set padded rows to 0: a NaN there, times a weight of 0, would be NaN in every gradient."""
     return jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
 
 
 def masked_mean(values: Array, mask: Array, axis: int | None = None) -> Array:
-    """Mean of the values where the mask is True; 0 where it is nowhere."""
+    """Average the values where the mask is True; 0 if it is nowhere True."""
     count = jnp.maximum(_count(mask, axis), 1)
     return jnp.sum(jnp.where(mask, values, 0), axis=axis) / count.astype(values.dtype)
 
@@ -292,8 +293,8 @@ def query_diversity(
 
     Over ordered pairs i != j of captions of one video: (1 + cos)^gamma log(1 + e^(scale (cos +
     margin))), summed and divided by the number of captions, as released. As printed, the sum of
-    each video is multiplied by 2 / (M (M - 1)), M its number of captions; the mean is over videos
-    with at least two.
+    each video is multiplied by 2 / (M (M - 1)), with M the number of its captions; the mean is over
+    videos with at least two captions.
 
     Args:
       queries: sentence embeddings.
@@ -307,16 +308,16 @@ def query_diversity(
       HLFormer eq. 32, GMMFormer v2 eqs. 4, 5; the focal factor is GMMFormer v2's and in HLFormer's
       released code.
     """
-    cosine, same = _same_video(queries, pairs)
+    cosine, are_pairs = _same_video(queries, pairs)
     # Rounding may put 1 + cos at or below 0, where a power has no gradient.
     focal = 1 + cosine
     positive = focal > 0
     focal = jnp.where(positive, jnp.where(positive, focal, 1.0) ** gamma, 0.0)
-    terms = jnp.where(same, focal * jax.nn.softplus(scale * (cosine + margin)), 0)
+    terms = jnp.where(are_pairs, focal * jax.nn.softplus(scale * (cosine + margin)), 0)
     if per_video:
-        own = pairs.own()
-        count = _count(own, axis=0)
-        sums = jnp.sum(jnp.where(own, jnp.sum(terms, axis=-1)[:, None], 0), axis=0)
+        positives = pairs.positives()
+        count = _count(positives, axis=0)
+        sums = jnp.sum(jnp.where(positives, jnp.sum(terms, axis=-1)[:, None], 0), axis=0)
         factor = 2 / jnp.maximum(count * (count - 1), 1).astype(terms.dtype)
         return masked_mean(factor * sums, count > 1)
     return jnp.sum(terms) / jnp.maximum(jnp.sum(pairs.caption_mask, dtype=terms.dtype), 1)
@@ -340,8 +341,8 @@ def caption_diversity(
     References:
       GMMFormer's query diverse loss, as in the released code.
     """
-    cosine, same = _same_video(queries, pairs)
-    exponents = jnp.where(same, scale * (cosine + margin), jnp.finfo(cosine.dtype).min / 2)
+    cosine, are_pairs = _same_video(queries, pairs)
+    exponents = jnp.where(are_pairs, scale * (cosine + margin), jnp.finfo(cosine.dtype).min / 2)
     terms = jnp.logaddexp(jnp.zeros((), cosine.dtype), jax.nn.logsumexp(exponents, axis=-1))
     return masked_mean(terms, pairs.caption_mask)
 
@@ -349,13 +350,13 @@ def caption_diversity(
 def _same_video(
     queries: Float[Array, "Q H"], pairs: Pairs
 ) -> tuple[Float[Array, "Q Q"], Bool[Array, "Q Q"]]:
-    """Cosines of all captions, and which are two different ones of one video."""
+    """Return the cosines of all captions, and True for two different captions of one video."""
     check_shape("queries", queries, (*pairs.video.shape, queries.shape[-1]))
     units = unit(zero_padding(queries, pairs.caption_mask))
     both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
-    same = both & (pairs.video[:, None] == pairs.video[None])
-    same = same & ~jnp.eye(same.shape[0], dtype=bool)
-    return jnp.einsum("ih,jh->ij", units, units, precision=exact_precision()), same
+    are_pairs = both & (pairs.video[:, None] == pairs.video[None])
+    are_pairs = are_pairs & ~jnp.eye(are_pairs.shape[0], dtype=bool)
+    return jnp.einsum("ih,jh->ij", units, units, precision=exact_precision()), are_pairs
 
 
 @_checks_pairs
@@ -366,23 +367,23 @@ def optimal_matching(
     max_captions: int | None = None,
     per_video: bool = False,
 ) -> Float[Array, ""]:
-    """Pull captions to different clips of their video: to those of the best assignment.
+    """Pull captions to different clips of their video, by the best assignment.
 
-    For every video with at least two captions, the assignment of its captions to its clips with
-    the largest sum of cosines (no clip twice; where there are more captions than clips, the best
-    that many are assigned); 1 - cosine, mean over all assigned pairs of the batch.
+    For every video with at least two captions, its captions are assigned to its clips with the
+    largest sum of cosines (no clip twice; with more captions than clips, the best captions are
+    assigned). The loss is 1 - cosine, mean over all assigned pairs of the batch.
 
     Args:
       queries: sentence embeddings.
       clips: encoded clips.
       pairs: captions and videos.
-      max_captions: at least the number of captions of any video, by which time and memory grow;
+      max_captions: at least the number of captions of any video; time and memory grow with it.
         None: the capacity of the batch.
       per_video: whether the loss is the mean over a video's captions, as printed, and then over
         the videos with at least two captions; otherwise over all pairs of the batch, as released.
 
     Returns:
-      The loss; 0 where no video has two captions (the released code fails there).
+      The loss; 0 if no video has two captions (the released code fails then).
 
     References:
       GMMFormer v2 eqs. 6, 7.
@@ -393,16 +394,17 @@ def optimal_matching(
     cosine = jnp.einsum(
         "qh,qch->qc", unit(queries), unit(clips)[pairs.video], precision=exact_precision()
     )
-    own = pairs.own()
-    capacity = min(max_captions or len(own), len(own))
-    counts = jnp.sum(own, axis=0, dtype=jnp.int32)
+    positives = pairs.positives()
+    capacity = min(max_captions or len(positives), len(positives))
+    counts = jnp.sum(positives, axis=0, dtype=jnp.int32)
     several = pairs.caption_mask & (counts[pairs.video] > 1)
-    # The index of a caption among those of its video; rows that stay empty cost more than any
-    # real one (a cosine is at most 1), so they never take its clip.
-    index = jnp.take_along_axis(jnp.cumsum(own, axis=0), pairs.video[:, None], axis=-1)[:, 0] - 1
+    # The index of a caption within its video. Empty rows cost more than any real row (a cosine is
+    # at most 1), so that they never take its clip.
+    ordinals = jnp.cumsum(positives, axis=0)
+    index = jnp.take_along_axis(ordinals, pairs.video[:, None], axis=-1)[:, 0] - 1
     index = jnp.where(several, index, capacity)  # beyond the last: dropped
     cost = jax.lax.stop_gradient(-cosine)
-    cost = jnp.where(jnp.isfinite(cost), cost, 1)  # the search must end, the loss may be NaN
+    cost = jnp.where(jnp.isfinite(cost), cost, 1)  # so that the search ends; the loss may be NaN
     costs = jnp.full((len(clips), capacity, clips.shape[1]), 3, cost.dtype)
     costs = costs.at[pairs.video, index].set(cost, mode="drop")
     rows, columns = jax.vmap(optax.assignment.hungarian_algorithm)(costs)
@@ -410,12 +412,12 @@ def optimal_matching(
     clip = jnp.full(costs.shape[:2], -1, jnp.int32).at[videos, rows].set(columns.astype(jnp.int32))
     clip = clip.at[pairs.video, index].get(mode="fill", fill_value=-1)
     matched = several & (clip >= 0)
-    chosen = jnp.take_along_axis(cosine, jnp.maximum(clip, 0)[:, None], axis=-1)[:, 0]
+    distance = 1 - jnp.take_along_axis(cosine, jnp.maximum(clip, 0)[:, None], axis=-1)[:, 0]
     if per_video:
-        among = own & matched[:, None]
-        each = masked_mean((1 - chosen)[:, None], among, axis=0)
-        return masked_mean(each, jnp.any(among, axis=0))
-    return masked_mean(1 - chosen, matched)
+        matched_captions = positives & matched[:, None]
+        means = masked_mean(distance[:, None], matched_captions, axis=0)
+        return masked_mean(means, jnp.any(matched_captions, axis=0))
+    return masked_mean(distance, matched)
 
 
 @_checks_pairs
@@ -426,7 +428,7 @@ def partial_order(
     pairs: Pairs,
     min_radius: ArrayLike,
 ) -> Float[Array, ""]:
-    """Keeps a caption inside the entailment cone of its video.
+    """Keep a caption inside the entailment cone of its video.
 
     Args:
       videos: lifted videos, points with n + 1 coordinates, time first.
@@ -458,13 +460,13 @@ def distillation(
 ) -> Float[Array, ""]:
     """Kullback-Leibler divergence of a student from a teacher over the frames of a video.
 
-    Each has cosines of a caption and every frame of its own video, and as distributions over the
-    frames, softmax(cosine / temperature), the student's is drawn to the teacher's.
+    Both have cosines of a caption and every frame of its video. As distributions over the frames,
+    softmax(cosine / temperature), the student's is drawn to the teacher's.
 
     Args:
       queries: sentence embeddings of the student.
       frames: its encoded frames.
-      teacher: the teacher's cosines of each caption and the frames of its own video.
+      teacher: the teacher's cosines of each caption and the frames of its video.
       frame_mask: True for real frames.
       pairs: captions and videos.
       temperature: divides the cosines of both.
@@ -477,13 +479,13 @@ def distillation(
     """
     real = jnp.asarray(frame_mask)[pairs.video] & pairs.caption_mask[:, None]
     queries = zero_padding(queries, pairs.caption_mask)
-    own = jnp.where(frame_mask[..., None], frames, 0)[pairs.video]
-    cosine = jnp.einsum("qh,qfh->qf", unit(queries), unit(own), precision=exact_precision())
+    frames = jnp.where(frame_mask[..., None], frames, 0)[pairs.video]  # each caption's video
+    cosine = jnp.einsum("qh,qfh->qf", unit(queries), unit(frames), precision=exact_precision())
     target = _log_softmax(jax.lax.stop_gradient(teacher).astype(cosine.dtype) / temperature, real)
     log_student = _log_softmax(cosine / temperature, real)
     return jnp.sum(jnp.where(real, jnp.exp(target) * (target - log_student), 0))
 
 
 def _log_softmax(logits: Float[Array, "Q F"], real: Bool[Array, "Q F"]) -> Float[Array, "Q F"]:
-    # A finite filler keeps the rows of padded captions finite; nothing of them is counted.
+    # A finite filler keeps the rows of padded captions, which do not count, finite.
     return jax.nn.log_softmax(jnp.where(real, logits, jnp.finfo(logits.dtype).min / 2), axis=-1)

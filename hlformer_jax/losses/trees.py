@@ -1,15 +1,15 @@
 """Losses of HOVER: alignment, tree, chain and order (eq. 5 to 8).
 
-Logits are s times a cosine, or s times a distance with the sign changed. A softmax is over the
-columns; CE is the mean over rows of the negative logarithm of its probability on the diagonal.
-Padded points must have been put to the origin; their rows and columns are masked.
+Logits are s times a cosine, or s times a negative distance. A softmax is over the columns; CE is
+the mean over rows of the negative logarithm of its probability on the diagonal. Padded points have
+to be at the origin; their rows and columns are masked.
 
 The chain and the order are hinges, h(z) = max(z, 0), of numbers a that should be below b:
 
     corrected   h(a − b + ε)     0 once a is below b by the margin
-    printed    −h(b − a + ε)     rewards a pair in order for ever more distance, and gives one that
-                                 is out of order by more than ε no gradient
-    released   as printed; of the tree and the chain over other edges, see `training.hover`
+    printed    −h(b − a + ε)     rewards ever more distance of an ordered pair, and has no gradient
+                                 for a pair that is out of order by more than ε
+    released   as printed; the tree and the chain have other edges, see `training.hover`
 """
 
 import jax
@@ -26,8 +26,8 @@ def alignment(logits: Float[Array, "B B"], mask: Bool[Array, " B"]) -> Float[Arr
     """Symmetric contrastive loss of videos and texts, ½ (CE(ℓ(v, t)) + CE(ℓ(t, v))).
 
     Args:
-      logits: scaled similarities of videos (rows) and texts (columns), those of a node at the
-        same place.
+      logits: scaled similarities of videos (rows) and texts (columns); the video and the text of a
+        node have the same index.
       mask: True for real rows and columns.
 
     Returns:
@@ -47,14 +47,14 @@ def tree(
 ) -> Float[Array, ""]:
     """Contrastive loss of parents and their children in one slot.
 
-    ½ (CE(ℓ(v_parent, t_child)) + CE(ℓ(t_parent, v_child))): a parent is to be nearer to its own
-    child of the other modality than to the children of other parents.
+    ½ (CE(ℓ(v_parent, t_child)) + CE(ℓ(t_parent, v_child))): a parent should be nearer to its child
+    of the other modality than to the children of other parents.
 
     Args:
       logits: scaled similarities of parents (rows) and a child of each (columns): of the parents'
         videos and the children's texts, and of the parents' texts and the children's videos.
       mask: True for real rows and columns.
-      related: entry (i, j) is True where child j is no negative of parent i; None for none.
+      related: entry (i, j) is True if child j is not a negative of parent i; None: all are.
       reduction: "mean" or "sum" over rows.
 
     References:
@@ -73,11 +73,11 @@ def hinge(
     margin: float | Float[Array, ""],
     form: str = "corrected",
 ) -> Float[Array, ""]:
-    """A node has a lower number than another one of the other modality, by a margin.
+    """Penalise a node whose number is not lower than another node's in the other modality.
 
-    Of the chain the numbers are norms: a parent is nearer to the origin than its child. Of the
-    order they are cosines with the direction of time (`models.hover.angles`): what is later
-    has the lower one.
+    For the chain the numbers are norms: a parent is nearer to the origin than its child. For the
+    order they are cosines with the direction of time (`models.hover.angles`): the later node has
+    the lower cosine.
 
     Args:
       video: numbers of the nodes' videos.
@@ -85,11 +85,11 @@ def hinge(
       low: for every pair the row of the node whose number should be lower.
       high: the row of the other node.
       mask: True for real pairs.
-      margin: ε₁ of the chain, ε₂ of the order.
+      margin: ε₁ for the chain, ε₂ for the order.
       form: a name of `FORMS`.
 
     Returns:
-      The mean over pairs, half for each choice of the modality; 0 without any.
+      The mean over pairs, half for each choice of the modality; 0 without pairs.
 
     References:
       HOVER, eq. 7 and 8.
@@ -108,19 +108,19 @@ def hinge(
 def entailment(
     outside: tuple[Float[Array, " R"], Float[Array, " R"]], mask: Bool[Array, " R"]
 ) -> Float[Array, ""]:
-    """A child lies in the entailment cone of its parent of the other modality.
+    """Penalise a child outside of the entailment cone of its parent in the other modality.
 
     The other form of the chain: it orders directions as well as norms. A cone has no margin; its
-    aperture, which `config.loss.min_radius` sets, is what a child may differ by.
+    aperture, which `config.loss.min_radius` sets, limits the angle between child and parent.
 
     Args:
-      outside: for every edge the angle by which the child's text lies outside of the cone of the
-        parent's video, and its video outside of that of the parent's text; see
+      outside: two angles for every edge: of the child's text outside of the cone of the parent's
+        video, and of the child's video outside of the cone of the parent's text; see
         `models.hover.Space.outside_cone`.
       mask: True for real edges.
 
     Returns:
-      The mean over edges, half for each choice of the modality; 0 without any.
+      The mean over edges, half for each choice of the modality; 0 without edges.
 
     References:
       HLFormer, eq. 20, over the edges of HOVER, eq. 7.
@@ -129,15 +129,15 @@ def entailment(
 
 
 def _allowed(mask: Array, related: Array | None) -> jax.Array:
-    """Columns of each row's softmax: real ones, without those related but the row's own."""
+    """Return the columns of each row's softmax: real, and unrelated or on the diagonal."""
     mask = jnp.asarray(mask)
-    own = jnp.eye(len(mask), dtype=bool)
-    allowed = jnp.broadcast_to(mask[None], own.shape)
-    return allowed if related is None else allowed & (own | ~jnp.asarray(related))
+    diagonal = jnp.eye(len(mask), dtype=bool)
+    allowed = jnp.broadcast_to(mask[None], diagonal.shape)
+    return allowed if related is None else allowed & (diagonal | ~jnp.asarray(related))
 
 
 def _cross_entropy(logits: Array, allowed: Array, mask: Array, reduction: str) -> Array:
-    # So low that their probability is 0; finite, also where all are.
+    # So low that the probability is 0, and finite, even if a row has no allowed column.
     lowest = jnp.asarray(float(jnp.finfo(logits.dtype).min) / 2, logits.dtype)
     total = jax.nn.logsumexp(jnp.where(allowed, logits, lowest), axis=-1)
     values, mask = total - jnp.diagonal(logits), jnp.asarray(mask)

@@ -1,18 +1,19 @@
-"""The models of the papers, one file each, by name; and what every one can do.
+"""The models of the papers, one file each, and the functions that all of them share.
 
-    two_branch    what the models share: query encoder, branches, options; GMMFormer and its v2
-    hlformer, ms_sl, dl_dkd, clip4clip    the others
+    two_branch    shared parts: query encoder, branches, options; GMMFormer and its v2
+    hlformer, ms_sl, dl_dkd, clip4clip    the other models of the family
     hover         the model of another family: nodes of action trees in hyperbolic space
 
 A model is a Linen module with the methods `encode_query` and `encode_video`, and `lift` if it has a
-hyperbolic lift; `build` gives it with its hyperparameters, as a pytree. Here are its parameters,
-encoding, description and cost. docs/training.md says how one is added.
+hyperbolic lift. `build` returns it with its hyperparameters, as a pytree. The functions here
+initialise its parameters, encode with it, describe it and count its cost. docs/training.md shows
+how to add a model.
 """
 
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -21,7 +22,6 @@ import jax.numpy as jnp
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.config import check_values
 from hlformer_jax.models import two_branch
 from hlformer_jax.models.clip4clip import CLIP4ClipMeanP, CLIP4ClipSeqTransf
@@ -37,6 +37,7 @@ from hlformer_jax.models.two_branch import (
     block_widths,
 )
 from hlformer_jax.ops.dropout import derive_key, part_of_batch
+from hlformer_jax.runtime import compiler
 from hlformer_jax.typing import Array, Batch, Captions, Videos
 
 __all__ = [
@@ -65,7 +66,7 @@ TITLES: Mapping[str, str] = {
     "clip4clip_seqtransf": "CLIP4Clip-seqTransf",
     "hover": "HOVER",
 }
-"""What the papers call the models, by `config.model.name`; `hover` is of another family."""
+"""Names of the models in the papers, by `config.model.name`; `hover` is another family."""
 
 NOT_OF_THE_MODEL = ("input_dropout", "dropout", "frame_weight", "clip_weight")
 """Fields of `config.model` that may differ between training and evaluation."""
@@ -73,7 +74,7 @@ NOT_OF_THE_MODEL = ("input_dropout", "dropout", "frame_weight", "clip_weight")
 
 @flax.struct.dataclass
 class Model:
-    """A model as an argument of programs, of which its hyperparameters are inputs."""
+    """A model as an argument of programs; its hyperparameters are inputs of the programs."""
 
     module: TwoBranch = flax.struct.field(pytree_node=False)
     hyperparameters: Hyperparameters
@@ -81,20 +82,20 @@ class Model:
     def apply(
         self, params: Any, *inputs: Any, method: str | Callable[..., Any], **options: Any
     ) -> Any:
-        """Calls a method of the module with these parameters."""
-        # JAX vmaps no NumPy constant of a function with a gradient of its own.
+        """Call a method of the module with these parameters."""
+        # JAX does not vmap a function with a custom gradient over NumPy constants.
         params = jax.tree.map(jnp.asarray, params)
         return self.module.apply({"params": params}, *inputs, method=method, **options)
 
 
 def build(config: ConfigDict) -> Model:
-    """Returns the model that `config.model` asks for."""
+    """Return the model of a configuration."""
     check_values(config, "model.")
     return Model(MODELS[config.model.name].from_config(config), two_branch.hyperparameters(config))
 
 
 def zero_batch(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
-    """A batch of zeros, none of them padding: shapes to initialise or compile with."""
+    """Return a batch of zeros without padding, to initialise or compile with."""
     data = config.data
     return Batch(
         Videos(
@@ -113,18 +114,21 @@ def zero_batch(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
 
 
 def init_params(model: Model, config: ConfigDict) -> Any:
-    """Initial parameters, float32, a function of the model and `config.seed`."""
+    """Return initial parameters, float32, which depend on the model and `config.seed`."""
     key = derive_key(config.seed, "params")
-    init = lambda hyperparameters, key, batch: model.module.init(key, *batch, hyperparameters)
-    params = jax.jit(init)(model.hyperparameters, key, zero_batch(config))["params"]
-    return project(model, params)
+    return project(model, _draw_params(model, key, zero_batch(config)))
+
+
+@jax.jit
+def _draw_params(model: Model, key: jax.Array, batch: Batch) -> Any:
+    return model.module.init(key, *batch, model.hyperparameters)["params"]
 
 
 def project(model: Model, params: Any) -> Any:
-    """Clamps stored scalars to the bounds that the model declares, as released before each forward.
+    """Clamp stored scalars to the bounds that the model declares, as released before each forward.
 
-    Learned curvatures are kept within a factor of ten of their initial value; the logarithms of the
-    scales before the exponential maps (`*_alpha`) at most 0.
+    Learned curvatures stay within a factor of ten of their initial value; the logarithms of the
+    scales before the exponential maps (`*_alpha`) are at most 0.
     """
     bounds = model.module.bounds
 
@@ -138,7 +142,7 @@ def project(model: Model, params: Any) -> Any:
 def encode_query(
     model: Model, params: Any, captions: Captions, dropout_key: Array | None = None
 ) -> Float[Array, "Q H"]:
-    """Sentence embeddings, float32 at least.
+    """Return sentence embeddings, float32 at least.
 
     Args:
       model: a model of `build`.
@@ -158,22 +162,22 @@ def encode_video(
     dropout_key: Array | None = None,
     parts: int = 1,
 ) -> Any:
-    """Videos encoded at both granularities.
+    """Encode videos at both granularities.
 
     Args:
       model: a model of `build`.
       params: parameters of the model.
       videos: a batch of videos.
       dropout_key: random key of the dropout; None switches it off.
-      parts: number of parts of the batch, of equal size, that are encoded one after another, and
-        once more for the gradient: less memory for more arithmetic. Results differ by rounding
-        alone: a video has the same mask of dropout in a part as in the whole batch.
+      parts: number of parts of equal size in which the batch is encoded one after another, and
+        again for the gradient: less memory for more arithmetic. Results differ by rounding alone: a
+        video has the same dropout mask in a part as in the whole batch.
 
     Returns:
-      The encoded videos, float32 at least: a `VideoEncoding`, or what the model has in its place.
+      The encoded videos, float32 at least: a `VideoEncoding`, or the model's own type.
 
     Raises:
-      ValueError: when there are no parts of equal size.
+      ValueError: if the videos cannot be divided into equal parts.
     """
 
     def encode(videos: Videos, dropout_key: Array | None) -> Any:
@@ -185,21 +189,25 @@ def encode_video(
     if len(videos.mask) % parts:
         raise ValueError(f"{len(videos.mask)} videos do not make {parts} parts of equal size")
 
-    # In a loop XLA need not be kept from taking the second computation for the first.
+    # In a loop XLA does not merge the second computation with the first, so that CSE may stay on.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def encode_part(index: Array, part: Videos) -> Any:
         with part_of_batch(index, parts):
             return encode(part, dropout_key)
 
     # Part p has videos p, p + parts, …, so that each device has its share of every part.
-    split = lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1)
-    join = lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
+    def split(x: Array) -> Array:
+        return jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1)
+
+    def join(x: Array) -> Array:
+        return jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
+
     indexed = jnp.arange(parts, dtype=jnp.uint32), jax.tree.map(split, videos)
     return jax.tree.map(join, jax.lax.map(lambda part: encode_part(*part), indexed))
 
 
 def lift(model: Model, params: Any, videos: VideoEncoding, queries: Float[Array, "Q H"]) -> Lifted:
-    """Videos and sentences as points of the hyperboloid of the partial order loss."""
+    """Lift videos and sentences to points of the hyperboloid of the partial order loss."""
     lifted: Lifted = model.apply(params, videos, queries, method="lift")
     return lifted
 
@@ -213,9 +221,12 @@ def describe(
     free: Sequence[str] = NOT_OF_THE_MODEL,
     data: Sequence[str] = ("visual_dim", "text_dim", "max_frames", "max_clips", "max_words"),
 ) -> dict[str, Any]:
-    """The fields that a checkpoint must share with a configuration that evaluates it, as JSON.
+    """Return the fields that a checkpoint and its evaluation must share, as JSON.
 
-    Those of `config.model` that are not `free`, and the sizes of the data.
+    Args:
+      config: the configuration.
+      free: fields of `config.model` that may differ.
+      data: fields of `config.data` that must agree.
     """
     fields = {f"model.{name}": x for name, x in config.model.items() if name not in free}
     fields |= {f"data.{name}": config.data[name] for name in data}
@@ -223,34 +234,39 @@ def describe(
 
 
 def meaning(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `describe` with a width for each block, however they are written."""
+    """Return the fields of `describe` with one width for each block."""
     meaning = dict(fields)
     for geometry in ("euclidean", "lorentz"):
         blocks, widths = fields[f"model.{geometry}_blocks"], fields[f"model.{geometry}_widths"]
         meaning[f"model.{geometry}_widths"] = list(block_widths(widths, blocks))
     if not fields["model.lorentz_blocks"]:
-        meaning["model.lorentz_dim"] = None  # of no block
+        meaning["model.lorentz_dim"] = None  # not read without blocks
     return meaning
 
 
 class Cost(NamedTuple):
-    """Parameters, and operations of encoding a video and a caption; NaN where not counted."""
+    """The number of parameters, and the operations of encoding a video and a caption (or NaN)."""
 
     parameters: int
     flops_video: float
     flops_caption: float
 
 
-def cost(config: ConfigDict) -> Cost:
-    """Counts a configuration's parameters and, by the compiler's count, its operations.
+_counted_flops: dict[Hashable, float] = {}
 
-    Nothing is computed.
-    """
+
+def cost(config: ConfigDict) -> Cost:
+    """Count a configuration's parameters and, by the compiler, its operations, without running."""
     model = build(config)
     params, batch = jax.eval_shape(lambda: (init_params(model, config), zero_batch(config)))
 
     def flops(function: Any, inputs: Any) -> float:
-        return parallel.count_flops(lambda params, x: function(model, params, x), params, inputs)
+        shapes = [(x.shape, x.dtype) for x in jax.tree.leaves((model, params, inputs))]
+        key = function, jax.tree.structure(model), tuple(shapes)
+        if key not in _counted_flops:
+            call = lambda params, x: function(model, params, x)
+            _counted_flops[key] = compiler.count_flops(call, params, inputs)
+        return _counted_flops[key]
 
     return Cost(
         sum(math.prod(x.shape) for x in jax.tree.leaves(params)),

@@ -1,19 +1,20 @@
 """CLIP4Clip (Luo et al. 2021, arXiv 2104.08860) on given features: meanP and seqTransf.
 
-A video is the mean of its frames' unit vectors, made a unit vector itself; a caption is CLIP's
-vector of its sentence, the last of its rows. seqTransf first adds to the frames, as a residual, a
-transformer of them with positions (the paper's "sequential type"). Similarity is the cosine times a
-learned scale, of at most 100, and the loss the symmetric cross-entropy (eqs 7 to 9): half of
-`losses.retrieval.nce`, which where captions share a video adds up the captions that are right.
+A video is the normalised mean of its frames' unit vectors. A caption is CLIP's sentence vector, the
+last of its rows. seqTransf first adds to the frames, as a residual, a transformer of the frames
+with positions (the paper's "sequential type"). Similarity is the cosine times a learned scale of at
+most 100. The loss is the symmetric cross-entropy (eqs 7 to 9): half of `losses.retrieval.nce`,
+which adds up all matching captions if several captions share a video.
 
-The authors train CLIP itself. Here its features are given and it stays fixed; in its place a linear
-map of each modality is trained, the identity at the start, as CLIP ends with. At the start meanP so
-is the zero-shot mean of frames. The transformer starts at random, not with CLIP's layers.
+The authors train CLIP itself. Here CLIP's features stay fixed, and a linear map of each modality is
+trained, initialised as the identity; before training meanP is the zero-shot mean of frames. The
+transformer starts at random, not with CLIP's layers.
 
-The scale is a factor of the queries, so that dot products with unit videos are logits; cosines, and
-what is searched, do not change by it.
+The scale multiplies the queries, so that dot products with unit videos are logits; cosines and the
+search do not depend on it.
 """
 
+import functools
 import math
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ from hlformer_jax.ops.numerics import as_float, unit
 from hlformer_jax.typing import Array, Captions, Videos
 
 FIRST_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0
-"""Of the logits: CLIP's."""
+"""Initial and largest scale of the logits, as in CLIP."""
 
 
 def _identity(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
@@ -45,14 +46,14 @@ class CLIP4ClipMeanP(TwoBranch):
 
     @property
     def bounds(self) -> Bounds:
-        """The scale's, as a logarithm."""
+        """Bounds of the logarithm of the scale."""
         return {"logit_scale": (-math.inf, math.log(LARGEST_SCALE))}
 
     def setup(self) -> None:
-        """Builds the maps of both modalities, and the temporal encoder."""
+        """Build the maps of both modalities, and the temporal encoder."""
         options, block = self.options, self.options.bank.block
-        linear = lambda: nn.Dense(
-            options.hidden_size, use_bias=False, dtype=block.dtype, kernel_init=_identity
+        linear = functools.partial(
+            nn.Dense, options.hidden_size, use_bias=False, dtype=block.dtype, kernel_init=_identity
         )
         self.text_map, self.frame_map = linear(), linear()
         first = nn.initializers.constant(math.log(FIRST_SCALE))
@@ -65,8 +66,8 @@ class CLIP4ClipMeanP(TwoBranch):
         ]
 
     def encode_query(self, captions: Captions, train: bool = False) -> Float[Array, "Q H"]:
-        """Unit vectors of the captions' last words, times the scale, float32 at least."""
-        del train  # there is no dropout
+        """Return unit vectors of the captions' last words, times the scale, float32 at least."""
+        del train  # the model has no dropout
         last = jnp.maximum(jnp.sum(captions.word_mask, axis=-1, dtype=jnp.int32) - 1, 0)
         vectors = jnp.take_along_axis(captions.words, last[:, None, None], axis=1)[:, 0]
         mapped = as_float(self.text_map(vectors.astype(self.options.bank.block.dtype)))
@@ -75,7 +76,7 @@ class CLIP4ClipMeanP(TwoBranch):
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
     ) -> VideoEncoding:
-        """Unit vectors of videos, float32 at least, zero for one that is padding."""
+        """Return unit vectors of videos, float32 at least, zero for padding."""
         del hyperparameters, train
         mask = videos.frame_mask
         mapped = as_float(self.frame_map(videos.frames.astype(self.options.bank.block.dtype)))

@@ -1,23 +1,25 @@
-"""DL-DKD: two students of the frames, of which one inherits from a teacher and one explores.
+"""DL-DKD: two students of the frames; one inherits from a teacher, the other explores.
 
-Both branches read the frames, and each has a sentence embedding of its own. The inheritance branch
-stands where other models have clips (`config.model.glance`, `clip_weight`, the clip losses, and
-`loss.distillation`, which ties it to the teacher); the exploration branch where they have frames
-(`config.model.gaze`). A branch is one plain block without a feed-forward network and a linear
-layer; both query encoders share their input projection, as released. Clips are not read.
+Both branches read the frames, each with its own sentence embedding. The inheritance branch takes
+the place of other models' clips (`config.model.glance`, `clip_weight`, the clip losses, and
+`loss.distillation`, which ties it to the teacher); the exploration branch takes the place of their
+frames (`config.model.gaze`). A branch is one plain block without a feed-forward network and a
+linear layer; both query encoders share their input projection, as released. Clips are not read.
 
-Padded frames take no part in a score. In their place an encoding repeats the video's first frame,
-which changes no maximum, and sends the gradient of a tie to the frame that made it.
-
-The authors' code is the branch `iccv` of HuiGuanLab/DL-DKD at 1cd1739, the code of the published
-figures. Where it is wrong or does nothing: it owns an input projection of the exploration branch's
-queries that it never calls (it is no parameter here); its validation reads a metric that it never
-computed, so that training stops with an error (here the best epoch is that of the weighted score,
-which it reports on the test split); frames of a teacher that are not as many as the student's are
-cut off in silence, or end the run (here they are pooled to as many, see `data.transforms`). The
-authors' later DL-DKD++, with soft targets, is another model, which is not here.
+Padded frames have no influence on a score: an encoding repeats the video's first frame in their
+place, which changes no maximum and sends the gradient of a tie to the first frame.
 """
 
+# The authors' code is the branch `iccv` of HuiGuanLab/DL-DKD at 1cd1739, the code of the published
+# figures. Its faults, and the choices here:
+# - An input projection of the exploration branch's queries is never called: not a parameter here.
+# - Its validation reads a metric that was never computed, so that training stops with an error:
+#   here the best epoch is chosen by the weighted score, which it reports on the test split.
+# - If teacher and student differ in the number of frames, it cuts frames off silently, or the run
+#   ends: here the teacher's frames are pooled to that number, see `data.transforms`.
+# The authors' later DL-DKD++, with soft targets, is another model and not implemented.
+
+import functools
 from typing import ClassVar
 
 import flax.linen as nn
@@ -32,17 +34,17 @@ from hlformer_jax.typing import Array, Captions, Videos
 
 
 class DLDKD(TwoBranch):
-    """The model; sentence embeddings of both branches stand side by side, inheritance first."""
+    """The model; the sentence embeddings of both branches are concatenated, inheritance first."""
 
     expansion: ClassVar[int] = 0
     query_per_branch: ClassVar[bool] = True
 
     def setup(self) -> None:
-        """Adds the query encoder of the second branch, and a linear layer after each branch."""
+        """Add the query encoder of the second branch, and a linear layer after each branch."""
         super().setup()
         options, block = self.options, self.options.bank.block
-        linear = lambda: nn.Dense(
-            options.hidden_size, dtype=block.dtype, kernel_init=layers.INITIALISER
+        linear = functools.partial(
+            nn.Dense, options.hidden_size, dtype=block.dtype, kernel_init=layers.INITIALISER
         )
         if options.glance:
             self.clip_mapping = linear()
@@ -56,9 +58,9 @@ class DLDKD(TwoBranch):
             self.exploration_pooling = AttentionPooling()
 
     def encode_query(self, captions: Captions, train: bool = False) -> Float[Array, "Q H"]:
-        """Sentence embeddings, float32 at least: of twice the hidden size where both branches are.
+        """Return sentence embeddings, float32 at least, of twice the hidden size for both branches.
 
-        With one branch there is one query encoder.
+        A single branch has a single query encoder.
         """
         inheritance = super().encode_query(captions, train)
         if not (self.options.gaze and self.options.glance):
@@ -72,7 +74,7 @@ class DLDKD(TwoBranch):
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
     ) -> VideoEncoding:
-        """Encodes the frames in both branches, float32 at least, the first of each twice."""
+        """Encode the frames in both branches, float32 at least; padding repeats the first frame."""
         options, mask = self.options, videos.frame_mask
         c = 1.0 if self.attention_curv is None else jnp.exp(self.attention_curv)
         shared = hyperparameters.temperature, self.weight_token, c, train
@@ -87,5 +89,5 @@ class DLDKD(TwoBranch):
 
 
 def repeat_first(encoded: Float[Array, "V F H"], mask: Bool[Array, "V F"]) -> Float[Array, "V F H"]:
-    """Puts the first position, real if any is, where there is padding: no maximum changes."""
+    """Replace padding by the first position, which changes no maximum."""
     return jnp.where(mask[..., None], encoded, encoded[:, :1])

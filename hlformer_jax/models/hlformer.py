@@ -38,12 +38,12 @@ class HLFormer(TwoBranch):
 
     @property
     def bounds(self) -> Bounds:
-        """What its parameters are clamped to, as released before each forward."""
+        """Bounds of its parameters, applied before each forward pass as released."""
         alphas = dict.fromkeys(("video_alpha", "textual_alpha"), (-math.inf, 0.0))
         return {**super().bounds, **alphas, "curv": curvature_bounds(self.options.curvature)}
 
     def setup(self) -> None:
-        """Adds the parameters of the lift."""
+        """Add the parameters of the lift."""
         super().setup()
         if self.options.glance:
             self.clip_pooling = AttentionPooling()
@@ -63,7 +63,7 @@ class HLFormer(TwoBranch):
         hyperparameters: Hyperparameters,
         train: bool = False,
     ) -> Any:
-        """Runs every part once; for initialisation."""
+        """Run every part once, for initialisation."""
         return self.lift(*super().__call__(videos, captions, hyperparameters, train))
 
     def lift(self, videos: VideoEncoding, queries: Float[Array, "Q H"]) -> Lifted:
@@ -88,8 +88,9 @@ class HLFormer(TwoBranch):
 
 
 def lift(tangent: Float[Array, "*batch n"], c: Float[Array, ""]) -> Float[Array, "*batch n1"]:
-    """Exponential map at the origin with the released limit on its argument.
+    """Apply the exponential map at the origin with the released limit on its argument.
 
-    Tangents, at curvature -c, to points [time, space]; beyond the limit all are equally far.
+    Maps tangents, at curvature -c, to points [time, space]; beyond the limit all points have the
+    same distance from the origin.
     """
     return lorentz.exp_map0(limit_norm(tangent, math.asinh(MAX_SINH) / jnp.sqrt(c)), c)

@@ -1,15 +1,16 @@
 """HOVER: nodes of action trees as points of a Poincaré ball, a hyperboloid or Euclidean space.
 
-A node's frames are one feature, their mean after a recurrent layer with a residual, each frame a
-unit vector (CLIP4Clip's "seqLSTM"); its text is another, its sentence vector or that of its words.
-`Lift` makes points of them. Points have n coordinates: those of the ball; the space components of
-the hyperboloid, of which the time component is a function; or any vector. In each the zero vector
-is the origin, the same rotations are isometries, and the angle at the origin is that of the
-coordinates. The ball and the hyperboloid hold the same points: `Space.lift` of one is that of the
-other by stereographic projection.
+A node has two features. The frames' feature is their mean after a recurrent layer with a residual,
+each frame a unit vector (CLIP4Clip's "seqLSTM"). The text's feature is its sentence vector, or is
+computed from its words. `Lift` maps features to points with n coordinates: coordinates in the ball;
+space components on the hyperboloid, which determine the time component; or any vector. In each
+space the zero vector is the origin, the same rotations are isometries, and angles at the origin are
+angles of the coordinates. The ball and the hyperboloid hold the same points: stereographic
+projection maps `Space.lift` of one to `Space.lift` of the other.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -47,10 +48,11 @@ MAX_SCALE = 100.0
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """A space, and what is compared in it.
+    """A space and its similarity.
 
-    Distances, or, in Euclidean space, also the cosines of unit vectors. The curvature of the space
-    is −c; √c |x| of a point of the ball is at most `max_radius`, 1 for as far as floats go.
+    Points are compared by distance, or in Euclidean space also by the cosine of unit vectors. The
+    curvature of the space is −c. √c |x| of a point of the ball is at most `max_radius`; 1 is the
+    limit of floating point.
     """
 
     geometry: str
@@ -60,16 +62,16 @@ class Space:
 
     @property
     def is_hyperbolic(self) -> bool:
-        """Whether the space is curved."""
+        """True for a curved space."""
         return self.geometry != "euclidean"
 
     def lift(
         self, tangent: Float[Array, "*#batch n"], bias: Float[Array, "*#batch n"]
     ) -> Float[Array, "*#batch n"]:
-        """The hyperbolic linear layer after its matrix: exp_0(tangent) ⊕ exp_0(bias).
+        """Map tangent vectors at the origin to points: exp_0(tangent) ⊕ exp_0(bias).
 
-        Points of tangent vectors at the origin; in Euclidean space tangent + bias, of unit length
-        for cosines.
+        This is the hyperbolic linear layer after its matrix. In Euclidean space it is
+        tangent + bias, normalised if cosines are compared.
 
         References:
           HOVER, eq. 2 and section 4.2; Ganea, Bécigneul and Hofmann, 2018, section 3.2.
@@ -83,8 +85,8 @@ class Space:
                 poincare.exp_map0(tangent, c), poincare.exp_map0(bias, c), c
             )
             return moved if self.max_radius == 1 else poincare.project(moved, c, self.max_radius)
-        # x ⊕ exp_0(b) is where the geodesic leads that starts at x as b does at the origin. The
-        # exponential map of the ball goes twice as far.
+        # x ⊕ exp_0(b) is the end of the geodesic from x in the direction of b, transported from the
+        # origin. The exponential map of the ball goes twice as far.
         start = lorentz.exp_map0(2 * tangent, c)
         moved = lorentz.exp_map(start, lorentz.transport0(start, 2 * bias, c), c)
         if self.max_radius != 1:
@@ -93,7 +95,7 @@ class Space:
         return moved[..., 1:]
 
     def similarities(self, x: Float[Array, "M n"], y: Float[Array, "N n"]) -> Float[Array, "M N"]:
-        """Cosines, or distances with the sign changed, of all pairs."""
+        """Return the cosines or the negative distances of all pairs."""
         c = self.curvature
         if self.geometry == "poincare":
             return -poincare.pairwise_distance(x, y, c)
@@ -104,9 +106,9 @@ class Space:
         return -safe_norm(x[:, None] - y[None])
 
     def norm(self, x: Float[Array, "*#batch n"], kind: str = "ball") -> Float[Array, "*#batch"]:
-        """Norms of points in the ball, or distances from the origin; gradient 0 at the origin.
+        """Return the norms of points in the ball, or their distances from the origin ("distance").
 
-        In Euclidean space both are the norm.
+        In Euclidean space both are the norm. The gradient at the origin is 0.
         """
         c = self.curvature
         if not self.is_hyperbolic:
@@ -121,16 +123,18 @@ class Space:
         y: Float[Array, "*#batch n"],
         min_radius: ArrayLike,
     ) -> Float[Array, "*#batch"]:
-        """How far y lies outside the entailment cone of x, max(0, exterior angle − half aperture).
+        """Return the angle of y outside the entailment cone of x.
+
+        It is max(0, exterior angle − half aperture).
 
         Args:
           x: the apexes.
           y: points.
-          min_radius: K; a cone whose apex is nearer to the origin is a half-space, about.
+          min_radius: K; a cone whose apex is nearer to the origin is about a half-space.
 
         Returns:
-          Angles in [0, π]; 0, with gradient 0, inside of the cone, to which its apex belongs, and
-          for an apex at the origin, whose cone is all of the space.
+          Angles in [0, π]; 0, with gradient 0, inside of the cone and at its apex, and for an apex
+          at the origin, whose cone is the whole space.
 
         References:
           Ganea, Bécigneul and Hofmann, Hyperbolic entailment cones for learning hierarchical
@@ -146,10 +150,10 @@ class Space:
     def search_vectors(
         self, queries: Float[Array, "M n"], candidates: Float[Array, "N n"]
     ) -> tuple[Float[Array, "M width"], Float[Array, "N width"]]:
-        """Vectors whose inner products order the candidates of a query as `similarities` does.
+        """Return vectors whose inner products rank the candidates of a query like `similarities`.
 
-        For a hyperbolic distance d they have the product −cosh(√c d) / c; for a Euclidean one
-        −d²/2, up to a term of the query alone.
+        The products are −cosh(√c d) / c for a hyperbolic distance d, and −d²/2 for a Euclidean one,
+        up to a term that depends on the query alone.
         """
         c = self.curvature
         if self.is_hyperbolic:
@@ -161,13 +165,14 @@ class Space:
             return queries, candidates * signs[None]
         if self.metric == "cosine":
             return queries, candidates
-        one = jnp.ones((len(queries), 1), queries.dtype)
-        half = dot(candidates, candidates)[:, None] / 2
-        return jnp.concatenate([queries, one], -1), jnp.concatenate([candidates, -half], -1)
+        unit_column = jnp.ones((len(queries), 1), queries.dtype)
+        half_squares = dot(candidates, candidates)[:, None] / 2
+        candidates = jnp.concatenate([candidates, -half_squares], -1)
+        return jnp.concatenate([queries, unit_column], -1), candidates
 
 
 def _outside_flat_cone(x: Array, y: Array, min_radius: ArrayLike) -> Array:
-    """`Space.outside_cone` of Euclidean space, the limit of that of the ball near its origin."""
+    """Return `Space.outside_cone` in Euclidean space, the limit of the ball near its origin."""
     radius, along, across = along_and_across(x, y - x)
     half_aperture = cones.aperture(radius, per_batch(min_radius, x, "min_radius"))
     return jax.nn.relu(safe_atan2(across, along) - half_aperture)
@@ -176,17 +181,17 @@ def _outside_flat_cone(x: Array, y: Array, min_radius: ArrayLike) -> Array:
 def angles(
     x: Float[Array, "*#batch n"], direction: Float[Array, " n"], base: str = "unit"
 ) -> Float[Array, "*#batch"]:
-    """Cosines θ of points and the direction j of time, at the origin (HOVER, eq. 4).
+    """Return the cosines θ of points and the direction j of time, at the origin (HOVER, eq. 4).
 
-    0 with gradient 0 where a point is the origin. Of the base "released" they are products of j
-    itself and unit vectors.
+    They are 0, with gradient 0, for a point at the origin. For the base "released" they are
+    products of j itself and unit vectors.
     """
     toward = direction if base == "released" else unit(direction)
     return jnp.matmul(unit(x), toward, precision=PRECISION)
 
 
 def options_of(config: ConfigDict) -> FrozenConfigDict:
-    """The fields of `config.model`, its `Space`, and the other fields that shape the model."""
+    """Return the fields of `config.model`, its `Space`, and other fields that shape the model."""
     model = config.model
     return FrozenConfigDict(
         {
@@ -202,28 +207,28 @@ def options_of(config: ConfigDict) -> FrozenConfigDict:
 def masked_mean(
     x: Float[Array, "*batch L H"], mask: Bool[Array, "*batch L"]
 ) -> Float[Array, "*batch H"]:
-    """Mean over real positions; 0 where there is none."""
+    """Average over real positions; 0 without a real position."""
     count = jnp.maximum(jnp.sum(mask, axis=-1, dtype=x.dtype), 1)
-    kept = jnp.where(mask[..., None], x, jnp.zeros((), x.dtype))
-    return jnp.sum(kept, axis=-2) / count[..., None]
+    masked = jnp.where(mask[..., None], x, jnp.zeros((), x.dtype))
+    return jnp.sum(masked, axis=-2) / count[..., None]
 
 
 def _dense(options: FrozenConfigDict, name: str) -> nn.Dense:
-    """A linear layer that keeps lengths, about, so that they outweigh the LSTM's at the start."""
+    """Return a linear layer that about keeps lengths, which so outweigh the LSTM's at first."""
     return nn.Dense(options.hidden_size, dtype=options.dtype, name=name)
 
 
 def _uniform(bound: float) -> nn.initializers.Initializer:
-    """Uniform over [-bound, bound)."""
+    """Return an initialiser that is uniform over [-bound, bound)."""
     return lambda key, shape, dtype=jnp.float32: jax.random.uniform(
         key, shape, dtype, -bound, bound
     )
 
 
 class VideoEncoder(nn.Module):
-    """Linear where D is not H, LSTM with a residual, unit frames, their mean.
+    """Linear if D is not H, LSTM with a residual, unit frames, their mean.
 
-    Real frames come first; what follows them is masked.
+    Real frames come first; the frames after them are masked.
     """
 
     options: FrozenConfigDict
@@ -237,7 +242,7 @@ class VideoEncoder(nn.Module):
         if x.shape[-1] != options.hidden_size:
             x = _dense(options, "input")(x)
         x = as_float(x)
-        # All parameters are drawn uniformly from ±1/√H, as in PyTorch; b stands for its two.
+        # All parameters are drawn uniformly from ±1/√H, as in PyTorch; b replaces its two biases.
         start = _uniform(1 / math.sqrt(options.hidden_size))
         cell = nn.OptimizedLSTMCell(
             options.hidden_size,
@@ -251,7 +256,7 @@ class VideoEncoder(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Sentence vectors as they are, or words by their mean or by attention."""
+    """Sentence vectors unchanged, or words by their mean or by attention."""
 
     options: FrozenConfigDict
 
@@ -278,17 +283,22 @@ class TextEncoder(nn.Module):
 
 
 class Points(NamedTuple):
-    """Embedded nodes: points of their frames and of their texts."""
+    """Embedded nodes: the points of their frames and the points of their texts."""
 
     video: Float[Array, "U n"]
     text: Float[Array, "U n"]
 
 
+def _identity(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
+    del key
+    return jnp.eye(*shape, dtype=dtype)
+
+
 class HyperbolicLinear(nn.Module):
     """A hyperbolic linear layer on features of the tangent space at the origin.
 
-    M ⊗ exp_0(f) = exp_0(M f), so that it is exp_0(M f) ⊕ exp_0(b); its parameters are Euclidean.
-    They start as the "identity", without bias, or ("kaiming") uniform from ±1/√H.
+    Since M ⊗ exp_0(f) = exp_0(M f), it is exp_0(M f) ⊕ exp_0(b). Its parameters are Euclidean. They
+    start as the "identity" without bias, or ("kaiming") uniform in ±1/√H.
     """
 
     features: int
@@ -298,20 +308,19 @@ class HyperbolicLinear(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*batch H"]) -> Float[Array, "*batch n"]:
         size = x.shape[-1]
-        drawn = _uniform(1 / math.sqrt(size))
-        identity = self.start == "identity"
-        eye = lambda key, shape: jnp.eye(*shape)
-        matrix = self.param("matrix", eye if identity else drawn, (self.features, size))
-        bias = self.param(
-            "bias", nn.initializers.zeros if identity else drawn, (self.features,)
-        ).astype(x.dtype)
-        # One point for the batch: of copies XLA moves the broadcast to and fro, and says so.
+        init_matrix = init_bias = _uniform(1 / math.sqrt(size))
+        if self.start == "identity":
+            init_matrix, init_bias = _identity, nn.initializers.zeros
+        matrix = self.param("matrix", init_matrix, (self.features, size))
+        bias = self.param("bias", init_bias, (self.features,)).astype(x.dtype)
+        # A single point for the batch: XLA would move the broadcast of copies back and forth, with
+        # a warning.
         bias = bias.reshape((1,) * (x.ndim - 1) + bias.shape)
         return self.space.lift(x @ matrix.T.astype(x.dtype), bias)
 
 
 class Lift(nn.Module):
-    """A feature to a point: its length, then the hyperbolic linear layer."""
+    """Map from features to points: the length, then the hyperbolic linear layer."""
 
     options: FrozenConfigDict
 
@@ -321,9 +330,9 @@ class Lift(nn.Module):
         x = unit(feature)
         if options.lift == "radius":
             length = 1 + jnp.log(jnp.maximum(safe_norm(feature), 1e-6))
-            seen = jnp.concatenate([feature, length[..., None]], axis=-1)
-            weights = self.param("radius", nn.initializers.zeros, (seen.shape[-1],))
-            x = x * jnp.exp(MAX_LOG_LENGTH * jnp.tanh(seen @ weights.astype(x.dtype)))[..., None]
+            inputs = jnp.concatenate([feature, length[..., None]], axis=-1)
+            weights = self.param("radius", nn.initializers.zeros, (inputs.shape[-1],))
+            x = x * jnp.exp(MAX_LOG_LENGTH * jnp.tanh(inputs @ weights.astype(x.dtype)))[..., None]
         if options.riemannian_factor and options.space.is_hyperbolic:
             x = as_parameter_of_the_ball(x, options.space.curvature)
         layer = HyperbolicLinear(
@@ -334,19 +343,19 @@ class Lift(nn.Module):
 
 
 def as_parameter_of_the_ball(x: Float[Array, "*batch n"], c: float) -> Float[Array, "*batch n"]:
-    """The same vectors, whose gradients are scaled by ((1 − c |exp_0(x)|²) / 2)².
+    """Return the vectors with gradients scaled by ((1 − c |exp_0(x)|²) / 2)².
 
-    It is how the gradient of a parameter on the ball would be scaled, which a feature is not; the
-    released code does so.
+    Parameters on the ball have their gradients scaled like this. The released code does it for
+    features, which are not parameters.
     """
     ball = poincare.exp_map0(jax.lax.stop_gradient(x), c)
     factor = jnp.square((1 - c * dot(ball, ball)) / 2)[..., None]
-    still = jax.lax.stop_gradient(x)
-    return still + factor * (x - still)
+    constant = jax.lax.stop_gradient(x)
+    return constant + factor * (x - constant)
 
 
 class Hover(nn.Module):
-    """The model of HOVER; its options are those of `options_of`."""
+    """The model of HOVER, with the options of `options_of`."""
 
     options: FrozenConfigDict
 
@@ -356,52 +365,53 @@ class Hover(nn.Module):
         "hyperbolic": "hyperbolic_rate",
         "log_scale": "scale_rate",
     }
-    """What the optimiser asks, as of `TwoBranch`; the rates are fields of `config.optim`."""
+    """For the optimiser, as in `TwoBranch`; the rates are fields of `config.optim`."""
 
     def setup(self) -> None:
-        """Builds the encoders, a lift for each, and the two parameters beside them."""
+        """Build the encoders, a lift for each, the scale and the direction of time."""
         options = self.options
         self.video_encoder, self.text_encoder = VideoEncoder(options), TextEncoder(options)
         self.video_lift, self.text_lift = Lift(options), Lift(options)
         if options.learned_scale:
             start = nn.initializers.constant(math.log(options.scale))
             self.log_scale = self.param("log_scale", start, ())
-        ones = options.order_base == "released"
-        start = nn.initializers.ones if ones else nn.initializers.normal(1.0)
+        start = nn.initializers.normal(1.0)
+        if options.order_base == "released":
+            start = nn.initializers.ones
         self.direction = self.param("direction", start, (options.hyperbolic_dim,))
 
     def __call__(self, nodes: Nodes) -> Points:
-        """The points of nodes: of their frames, and of their texts; float32 at least."""
+        """Return the points of the nodes' frames and texts, float32 at least."""
         return Points(self.encode_video(nodes), self.encode_text(nodes))
 
     def encode_video(self, nodes: Nodes) -> Float[Array, "U n"]:
-        """The points of nodes' frames."""
+        """Return the points of the nodes' frames."""
         points: Array = self.video_lift(self.video_encoder(nodes.frames, nodes.frame_mask))
         return points
 
     def encode_text(self, nodes: Nodes) -> Float[Array, "U n"]:
-        """The points of nodes' texts."""
+        """Return the points of the nodes' texts."""
         points: Array = self.text_lift(self.text_encoder(nodes.words, nodes.word_mask))
         return points
 
     def scale(self) -> Float[Array, ""]:
-        """The factor s of similarities."""
+        """Return the factor s of similarities."""
         if self.options.learned_scale:
             return jnp.exp(self.log_scale)
         return jnp.asarray(self.options.scale, jnp.float32)
 
     def time_direction(self) -> Float[Array, " n"]:
-        """The direction j, which order in time turns away from."""
+        """Return the direction j: the angle to it grows with time."""
         return jnp.asarray(self.direction)
 
 
 def build(config: ConfigDict) -> Hover:
-    """The model of a configuration."""
+    """Return the model of a configuration."""
     return Hover(options_of(config))
 
 
 def zero_nodes(config: ConfigDict) -> Nodes:
-    """A node of zeros, no padding: shapes to initialise or compile with."""
+    """Return a node of zeros without padding, to initialise or compile with."""
     data, frames = config.data, config.trees.node_frames
     return Nodes(
         jnp.zeros((1, frames, data.visual_dim)),
@@ -413,13 +423,18 @@ def zero_nodes(config: ConfigDict) -> Nodes:
 
 
 def init_params(config: ConfigDict) -> Any:
-    """Initial parameters, float32, a function of the configuration alone."""
+    """Return initial parameters, float32, which depend on the configuration alone."""
     key = derive_key(config.seed, "params")
-    return jax.jit(build(config).init)(key, zero_nodes(config))["params"]
+    return _draw_params(build(config), key, zero_nodes(config))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _draw_params(model: Hover, key: jax.Array, nodes: Any) -> Any:
+    return model.init(key, nodes)["params"]
 
 
 def project(params: dict[str, Any]) -> dict[str, Any]:
-    """Keeps a learned scale within its limit, as released."""
+    """Clamp a learned scale to its limit, as released."""
     if "log_scale" not in params:
         return params
     return params | {"log_scale": jnp.minimum(params["log_scale"], math.log(MAX_SCALE))}

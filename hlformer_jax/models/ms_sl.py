@@ -1,13 +1,14 @@
-"""MS-SL: sliding windows of every length over the clips, and frames under the best one's guidance.
+"""MS-SL: sliding windows of every length over the clips; the best window guides the frames.
 
 The proposals of a video are the means of its encoded clips over all windows of 1 to C clips,
 shortest first: C (C + 1) / 2 of them. Each is the query of an attention over the frames, with one
-head and without a scale; the frame score of a caption and a video is the cosine with the attended
-vector of the best proposal. These depend on the video alone, so a corpus keeps them, and a search
-computes no attention. Losses of the clips see the proposals: optimal matching
-assigns captions to windows of any length, which may overlap.
+head and without a scale. The frame score of a caption and a video is the cosine with the attended
+vector of the best proposal. These vectors depend on the video alone, so that a corpus stores them
+and a search computes no attention. Losses of the clips use the proposals: optimal matching assigns
+captions to windows of any length, which may overlap.
 """
 
+import functools
 from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -36,11 +37,12 @@ class MSSL(TwoBranch):
     guides_frames: ClassVar[bool] = True
 
     def setup(self) -> None:
-        """Adds the maps of the frames to keys and values."""
+        """Add the maps of the frames to keys and values."""
         super().setup()
         options = self.options
         if options.gaze and options.glance:
-            linear = lambda: nn.Dense(
+            linear = functools.partial(
+                nn.Dense,
                 options.hidden_size,
                 use_bias=False,
                 dtype=options.bank.block.dtype,
@@ -51,7 +53,7 @@ class MSSL(TwoBranch):
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
     ) -> VideoEncoding | GuidedEncoding:
-        """Encodes videos: proposals, and the attended frames of each, float32 at least."""
+        """Encode videos: proposals, and the attended frames of each, float32 at least."""
         clips, frames = super().encode_video(videos, hyperparameters, train)
         if clips is not None:
             clips = sliding_means(clips)
@@ -76,9 +78,9 @@ GUIDED_MASKED = -1e9
 
 
 def sliding_means(clips: Float[Array, "V C H"]) -> Float[Array, "V P H"]:
-    """Means over all windows of consecutive positions, by their length, then their start.
+    """Average over all windows of consecutive positions, ordered by length, then start.
 
-    P = C (C + 1) / 2 of them; the first C are the positions themselves.
+    There are P = C (C + 1) / 2 windows; the first C are the positions themselves.
     """
     starts, ends = proposals(clips.shape[-2])
     positions = np.arange(clips.shape[-2])
@@ -88,7 +90,7 @@ def sliding_means(clips: Float[Array, "V C H"]) -> Float[Array, "V P H"]:
 
 
 def proposals(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """First position and one beyond the last of every proposal, in their order."""
+    """Return the start and the exclusive end of every proposal, in their order."""
     starts = np.concatenate([np.arange(length - size + 1) for size in range(1, length + 1)])
     sizes = np.repeat(np.arange(1, length + 1), np.arange(length, 0, -1))
     return starts, starts + sizes

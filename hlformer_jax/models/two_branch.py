@@ -1,13 +1,13 @@
-"""What the models share: a query encoder, and a branch of the video encoder for each granularity.
+"""Shared parts of the models: a query encoder, and a video branch for each granularity.
 
 A branch is: input projection, position embedding, and layers of a bank of windowed blocks with its
 fusion. Padded frames are set to zero after the encoder; clips have no padding. A branch that the
 configuration leaves out is None in the encoding and owns no parameters.
 
-Options shape a model's program. Hyperparameters are arguments of it: models that differ in these
-alone share a program, so that a sweep over them compiles once.
+Options shape a model's program. Hyperparameters are its arguments: models that differ in them alone
+share a program, so that a sweep over them compiles once.
 
-GMMFormer and its version 2 stand below: they are this, with Euclidean blocks and without a lift.
+GMMFormer and GMMFormer v2 are defined here too: they add Euclidean blocks only, and no lift.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from hlformer_jax.ops.numerics import as_float, wide
 from hlformer_jax.typing import Array, Captions, Videos
 
 Bounds = Mapping[str, tuple[float, float]]
-"""The least and the greatest value of parameters, by their last name."""
+"""The smallest and the largest value of parameters, by their last name."""
 
 MAX_CURVATURE_FACTOR = 10.0
 """A learned curvature stays within this factor of its initial value."""
@@ -45,11 +45,11 @@ MAX_CURVATURE_FACTOR = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class TwoBranchOptions:
-    """Options of a `TwoBranch`; the fields of `config.model`, see config.py.
+    """Options of a `TwoBranch`: fields of `config.model`, see config/fields.py.
 
-    Positions of either branch share a table of `max_frames` rows. With `shared_curvature` all
-    Lorentz blocks learn one curvature, from 1, else fixed; `curvature` is that of the lift, and
-    learned too unless `learned_curvature` is False.
+    The positions of both branches share a table of `max_frames` rows. With `shared_curvature` all
+    Lorentz blocks learn one curvature, which starts at 1; otherwise it is fixed. `curvature` is the
+    lift's, and is learned unless `learned_curvature` is False.
     """
 
     hidden_size: int
@@ -75,9 +75,12 @@ class Hyperparameters(NamedTuple):
 
 
 def block_widths(widths: Sequence[float], blocks: int) -> tuple[float, ...]:
-    """The width of each block's window, 0 for none: those given, or one for all.
+    """Return the width of each block's window; 0 for a block without a window.
 
-    Where none is given: none, then 2, 4, 8, … (HLFormer's variances infinity and 2^1 … 2^(N-1)).
+    Args:
+      widths: a width for each block, one for all blocks, or () for 0, 2, 4, 8, … (HLFormer's
+        variances infinity and 2^1 … 2^(N-1)).
+      blocks: number of blocks.
     """
     if not widths:
         return tuple(0.0 if k == 0 else 2.0**k for k in range(blocks))
@@ -85,7 +88,7 @@ def block_widths(widths: Sequence[float], blocks: int) -> tuple[float, ...]:
 
 
 def bank_widths(config: ConfigDict) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The window widths of the Euclidean and of the Lorentz blocks; 0 is no window."""
+    """Return the window widths of the Euclidean and of the Lorentz blocks."""
     model = config.model
     return (
         block_widths(model.euclidean_widths, model.euclidean_blocks),
@@ -94,31 +97,30 @@ def bank_widths(config: ConfigDict) -> tuple[tuple[float, ...], tuple[float, ...
 
 
 def hyperparameters(config: ConfigDict) -> Hyperparameters:
-    """The hyperparameters that a configuration gives its model."""
+    """Return the hyperparameters of a configuration's model."""
     dtype = wide(jnp.dtype(config.dtype))
-    both = bank_widths(config)
-    of_length = lambda length: make_windows(*both, length, config.model.window, dtype)
-    return Hyperparameters(
-        jnp.asarray(config.model.temperature, dtype),
-        of_length(config.data.max_clips),
-        of_length(config.data.max_frames),
+    widths = bank_widths(config)
+    clip_windows, frame_windows = (
+        make_windows(*widths, length, config.model.window, dtype)
+        for length in (config.data.max_clips, config.data.max_frames)
     )
+    temperature = jnp.asarray(config.model.temperature, dtype)
+    return Hyperparameters(temperature, clip_windows, frame_windows)
 
 
 def curvature_bounds(start: float) -> tuple[float, float]:
-    """The least and the greatest logarithm of a curvature that is learned from `start`."""
-    reach = math.log(MAX_CURVATURE_FACTOR)
-    return math.log(start) - reach, math.log(start) + reach
+    """Return the bounds of the logarithm of a learned curvature that starts at `start`."""
+    distance = math.log(MAX_CURVATURE_FACTOR)
+    return math.log(start) - distance, math.log(start) + distance
 
 
 class VideoEncoding(NamedTuple):
-    """Encoded videos; a branch that the model does not have is None.
+    """Encoded videos; None for a branch that the model lacks.
 
     Attributes:
-      clips: encoded clips; the proposals in their place with MS-SL, [V, P, H], and frames with
-        DL-DKD, [V, F, H].
-      frames: encoded frames, zero where a frame is padding (with DL-DKD, the first frame once
-        more); [V, 1, H] where a model pools them.
+      clips: encoded clips; in MS-SL the proposals, [V, P, H], and in DL-DKD frames, [V, F, H].
+      frames: encoded frames, zero for padding (in DL-DKD the first frame again); [V, 1, H] if the
+        model pools them.
     """
 
     clips: Float[Array, "V C H"] | None
@@ -172,23 +174,23 @@ class TwoBranch(nn.Module):
     """Whether the model lifts videos and sentences into hyperbolic space, by a method `lift`."""
 
     guides_frames: ClassVar[bool] = False
-    """Whether, with both branches on, a clip guides what is read from the frames (MS-SL)."""
+    """Whether clips guide the attention to the frames if both branches are on (MS-SL)."""
 
     query_per_branch: ClassVar[bool] = False
-    """Whether both branches read the frames, each with a sentence embedding of its own (DL-DKD)."""
+    """Whether both branches read the frames, each with its own sentence embedding (DL-DKD)."""
 
     stacked: ClassVar[tuple[str, ...]] = ("bank", "bank_2")
     """Names of modules whose parameters have a leading axis of blocks; see `training.optim`."""
 
     undecayed: ClassVar[tuple[str, ...]] = layers.UNDECAYED
-    """Names of parameters, or of modules whose parameters, do not decay."""
+    """Names of parameters and of modules that do not decay."""
 
     rates: ClassVar[Mapping[str, str]] = {}
-    """Names of parameters with a learning rate of their own, by the field of `config.optim`."""
+    """Names of parameters with their own learning rate, and the field of `config.optim`."""
 
     @classmethod
     def from_config(cls, config: ConfigDict) -> "TwoBranch":
-        """The model that a checked configuration asks for."""
+        """Build the model of a checked configuration."""
         model = config.model
         options = TwoBranchOptions(
             hidden_size=model.hidden_size,
@@ -223,14 +225,14 @@ class TwoBranch(nn.Module):
 
     @property
     def bounds(self) -> Bounds:
-        """What its parameters are clamped to after every step."""
+        """Bounds of its parameters, applied after every step."""
         bounds = dict(LorentzAttention.BOUNDS)
         if self.options.shared_curvature:
             bounds["attention_curv"] = curvature_bounds(1.0)
         return bounds
 
     def setup(self) -> None:
-        """Builds the query encoder and the branches that are on."""
+        """Build the query encoder and the branches that are on."""
         options, block = self.options, self.options.bank.block
         self.query_input = layers.InputProjection(
             options.hidden_size, options.input_dropout, block.dtype
@@ -258,12 +260,12 @@ class TwoBranch(nn.Module):
         hyperparameters: Hyperparameters,
         train: bool = False,
     ) -> Any:
-        """Runs every part once; for initialisation."""
+        """Run every part once, for initialisation."""
         encoded = self.encode_video(videos, hyperparameters, train)
         return encoded, self.encode_query(captions, train)
 
     def encode_query(self, captions: Captions, train: bool = False) -> Float[Array, "Q H"]:
-        """Encodes captions into sentence embeddings (HLFormer eq. 7), float32 at least."""
+        """Encode captions into sentence embeddings (HLFormer eq. 7), float32 at least."""
         x = self.query_input(captions.words.astype(self.options.bank.block.dtype), train)
         x = self.query_position(x, train)
         x = self.query_encoder(x, x, None, captions.word_mask, train)
@@ -272,7 +274,7 @@ class TwoBranch(nn.Module):
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
     ) -> Any:
-        """Encodes videos at both granularities, float32 at least, as a `VideoEncoding`."""
+        """Encode videos at both granularities, float32 at least, as a `VideoEncoding`."""
         options = self.options
         c = 1.0 if self.attention_curv is None else jnp.exp(self.attention_curv)
         shared = hyperparameters.temperature, self.weight_token, c, train
@@ -295,9 +297,9 @@ class GMMFormer(TwoBranch):
     the block of the query encoder. The frame branch is pooled to one vector of the whole video.
 
     The released code pads frames to the longest video of a batch and stretches the windows over
-    that length, so that what it computes for a video depends on its batch. Here they are padded to
-    `config.data.max_frames`, as in GMMFormer v2 and HLFormer: equal where a batch has a video that
-    long.
+    that length, so that its result for a video depends on the batch. Here frames are padded to
+    `config.data.max_frames`, as in GMMFormer v2 and HLFormer; the results are equal if the batch
+    has a video of that length.
     """
 
     expansion: ClassVar[int] = 0
@@ -307,6 +309,6 @@ class GMMFormer(TwoBranch):
 class GMMFormerV2(TwoBranch):
     """GMMFormer v2: one bank a branch, under temporal consolidation.
 
-    At every position the weights of the blocks are asked for by one learned token, which the
-    branches share (`nn.blocks.TemporalConsolidation`).
+    At every position a learned token, which the branches share, determines the weights of the
+    blocks (`nn.blocks.TemporalConsolidation`).
     """

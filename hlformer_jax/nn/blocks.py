@@ -1,8 +1,8 @@
 """Attention blocks of both geometries, banks of them over one input, and the fusion of a bank.
 
-Dense layers compute in `dtype`; softmax and geometry in float32 whatever it is. `FUSIONS` holds the
-fusions by their names in `config.model.fusion`. Where one asks with a learned token (`uses_token`),
-`make_token` adds it to the model, whose branches share it.
+Dense layers compute in `dtype`, softmax and geometry always in float32. `FUSIONS` has the fusions
+by their names in `config.model.fusion`. A fusion with a learned token as its query (`uses_token`)
+adds it to the model by `make_token`; both branches share it.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ class LorentzOptions:
     dim: int  # n; points have n + 1 coordinates, divisible by the number of heads
     window: str  # a key of `LORENTZ_WINDOWS`
     head_merge: str  # a key of `HEAD_MERGES`
-    learned_divisor: bool = True  # of the logits, with a bias; False: √(n + 1), without one
+    learned_divisor: bool = True  # of the logits, with a bias; False: √(n + 1) without a bias
 
 
 class EuclideanAttention(nn.Module):
@@ -82,21 +82,21 @@ class EuclideanAttention(nn.Module):
     ) -> Float[Array, "*batch M H"]:
         options, features = self.options, query.shape[-1]
         dropout_key = self.make_rng("dropout") if train and options.dropout > 0 else None
-        project = lambda name, x: _split_heads(
-            Dense(features, options.dtype, name=name)(x), options.num_heads
+        query, key, value = (
+            _split_heads(Dense(features, options.dtype, name=name)(x), options.num_heads)
+            for name, x in (("query", query), ("key", key_value), ("value", key_value))
         )
-        query, key = project("query", query), project("key", key_value)
         attended = attention.euclidean_attention(
-            query, key, project("value", key_value), window, mask, dropout_key, options.dropout
+            query, key, value, window, mask, dropout_key, options.dropout
         )
         attended = jnp.moveaxis(attended, -3, -2)
         return attended.reshape(*attended.shape[:-2], features)
 
 
 class SingleQueryAttention(nn.Module):
-    """`EuclideanAttention` of one query, which projects the query in place of keys and values.
+    """`EuclideanAttention` of a single query, which projects the query instead of keys and values.
 
-    The parameters are the same; the results are equal up to rounding, for 1 / L of the arithmetic.
+    The parameters are the same, and the results equal up to rounding, for 1 / L of the arithmetic.
     """
 
     options: BlockOptions
@@ -228,19 +228,20 @@ class LorentzAttention(nn.Module):
         root = jnp.sqrt(c)
         tangent = limit_norm(as_float(tangent) * beta, MAX_TANGENT_NORM / root)
         point = lorentz.exp_map0(tangent, c)
-        linear = lambda name: LorentzLinear(options.num_heads, options.dropout, name=name)(
-            point, train
+        query, key, value = (
+            LorentzLinear(options.num_heads, options.dropout, name=name)(point, train)
+            for name in ("query", "key", "value")
         )
         merge = HEAD_MERGES[self.lorentz.head_merge]
-        use = LORENTZ_WINDOWS[self.lorentz.window]
+        make_window = LORENTZ_WINDOWS[self.lorentz.window]
         centroids = attention.lorentz_attention(
-            linear("query"),
-            linear("key"),
-            linear("value"),
+            query,
+            key,
+            value,
             scale * c,
             bias,
             mask=mask,
-            **({} if log_window is None else use(log_window)),
+            **({} if log_window is None else make_window(log_window)),
         )
         output = InputProjection(x.shape[-1], options.dropout, options.dtype, name="output_proj")
         return output((merge(centroids) / (beta * root)).astype(options.dtype), train)
@@ -266,10 +267,10 @@ class LorentzBlock(nn.Module):
 
 
 def _post_norm(options: BlockOptions, x: Array, attended: Array, train: bool) -> Array:
-    """Residual connections and norms around the attended values, the same in both geometries.
+    """Add residual connections and norms around the attended values, in both geometries.
 
-    x = LN(x + drop(.)), then the same of a feed-forward network; without one (GMMFormer, MS-SL)
-    x = LN(x + drop(W .)).
+    x = LN(x + drop(.)), then the same around a feed-forward network; without a feed-forward network
+    (GMMFormer, MS-SL) x = LN(x + drop(W .)).
     """
     drop = Dropout(options.dropout, train)
     if options.expansion == 0:
@@ -298,7 +299,7 @@ class Windows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BankOptions:
-    """Options of a bank: of all blocks, of the Lorentz blocks, and the numbers of either."""
+    """Options of a bank: all blocks, the Lorentz blocks, and the numbers of both kinds."""
 
     block: BlockOptions
     lorentz: LorentzOptions
@@ -313,9 +314,14 @@ def make_windows(
     kind: str,
     dtype: DTypeLike,
 ) -> Windows:
-    """The windows of a bank over L positions, of a kind of `ops.windows.KINDS`, as constants.
+    """Make the windows of a bank, as constants.
 
-    Each block has a width; 0 is no window.
+    Args:
+      euclidean_widths: the width for each Euclidean block; 0: without a window.
+      lorentz_widths: the width for each Lorentz block.
+      length: number L of positions.
+      kind: a name of `ops.windows.KINDS`.
+      dtype: dtype of the windows.
     """
     euclidean = log_lorentz = None
     if euclidean_widths:
@@ -370,13 +376,13 @@ def _over_blocks(block: type[nn.Module], in_axes: tuple[int | None, ...]) -> Any
 
 
 class FusionInputs(NamedTuple):
-    """What a fusion may ask of a bank: outputs and common input of its blocks, and more."""
+    """Inputs of a fusion: outputs and common input of the blocks, mask, temperature, token."""
 
     blocks: Float[Array, "K *batch L H"]
     inputs: Float[Array, "*batch L H"]
     mask: Bool[Array, "*batch L"] | None
     temperature: Float[Array, ""]  # tau, which divides the logits of the weights
-    token: Float[Array, " H"] | None  # of a fusion with `uses_token`
+    token: Float[Array, " H"] | None  # for a fusion with `uses_token`
 
 
 class Fusion(nn.Module):
@@ -391,7 +397,7 @@ class Fusion(nn.Module):
 
     @classmethod
     def make_token(cls, model: nn.Module, features: int) -> Float[Array, " H"] | None:
-        """Adds the learned token to a model's parameters, where the fusion asks with one."""
+        """Add the learned token to a model's parameters, if the fusion uses it."""
         if not cls.uses_token:
             return None
         token: Array = model.param("weight_token", nn.initializers.normal(1.0), (features,))
@@ -403,33 +409,33 @@ class Fusion(nn.Module):
 
 
 class MeanGuided(Fusion):
-    """Weights of the blocks at every position, asked for by their mean: MAIM (HLFormer eq. 17).
+    """Weights of the blocks at every position, guided by their mean: MAIM (HLFormer eq. 17).
 
-    A shared cross-attention block lets the question look at each block in turn; a small network
-    turns what it saw into one logit per position, which is why the number of positions is part of
-    the parameters. The mean is over blocks and over all positions, padding included, as released.
+    A shared cross-attention block attends from the question to each block in turn. A small network
+    maps the result to one logit per position, so that the number of positions is part of the
+    parameters. The mean is over blocks and over all positions, padding included, as released.
     """
 
     @nn.compact
     def __call__(self, bank: FusionInputs, train: bool) -> Float[Array, "*batch L H"]:
         options, blocks = self.options, bank.blocks
         question = self.question(bank)
-        # One block for all, but dropout of its own for each: a mask depends on the row of the
-        # batch, and must not on the number of videos that the batch has room for.
-        each: Any = {
+        # The parameters are shared, the dropout is not: a mask depends on the row of the batch, and
+        # must not depend on the batch's capacity.
+        shared: Any = {
             "variable_axes": {"params": None},
             "split_rngs": {"params": False, "dropout": True},
         }
-        over: Any = nn.vmap(EuclideanBlock, in_axes=(None, 0, None, None, None), **each)
-        cross = over(self.cross_options, SingleQueryAttention, name="cross")
-        seen = cross(question, blocks, None, bank.mask, train)[..., 0, :]
-        seen = nn.relu(Dense(blocks.shape[-1], options.dtype, name="layer1")(seen))
-        seen = nn.vmap(Dropout, in_axes=0, **each)(options.dropout, train)(seen)
-        logits = as_float(Dense(blocks.shape[-2], options.dtype, name="layer2")(seen))
+        over_blocks: Any = nn.vmap(EuclideanBlock, in_axes=(None, 0, None, None, None), **shared)
+        cross = over_blocks(self.cross_options, SingleQueryAttention, name="cross")
+        attended = cross(question, blocks, None, bank.mask, train)[..., 0, :]
+        hidden: Array = nn.relu(Dense(blocks.shape[-1], options.dtype, name="layer1")(attended))
+        hidden = nn.vmap(Dropout, in_axes=0, **shared)(options.dropout, train)(hidden)
+        logits = as_float(Dense(blocks.shape[-2], options.dtype, name="layer2")(hidden))
         self.sow("intermediates", "logits", logits)
         weights = jax.nn.softmax(logits / bank.temperature, axis=0)
         self.sow("intermediates", "weights", weights)
-        # A matrix product would have the blocks in another order, and copy them for it.
+        # A matrix product would need another order of the blocks, and copy them.
         weighted = weights.astype(blocks.dtype)[..., None] * blocks
         return jnp.sum(weighted, axis=0)
 
@@ -445,11 +451,11 @@ class TemporalConsolidation(MeanGuided):
 
     @nn.nowrap
     def question(self, bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
-        return _token_of_each(bank)
+        return _repeat_token(bank)
 
 
 class DynamicWeights(Fusion):
-    """One weight per block and video: a learned token looks at the input of the blocks.
+    """One weight per block and video: a learned token attends to the input of the blocks.
 
     GMMFormer v2 eq. 18; its network has the form of the temporal consolidation's.
     """
@@ -460,10 +466,10 @@ class DynamicWeights(Fusion):
     def __call__(self, bank: FusionInputs, train: bool) -> Float[Array, "*batch L H"]:
         options, inputs = self.options, bank.inputs
         cross = EuclideanBlock(self.cross_options, SingleQueryAttention, name="cross")
-        seen = cross(_token_of_each(bank), inputs, None, bank.mask, train)[..., 0, :]
-        seen = nn.relu(Dense(inputs.shape[-1], options.dtype, name="layer1")(seen))
-        seen = Dropout(options.dropout, train)(seen)
-        logits = as_float(Dense(len(bank.blocks), options.dtype, name="layer2")(seen))
+        attended = cross(_repeat_token(bank), inputs, None, bank.mask, train)[..., 0, :]
+        hidden: Array = nn.relu(Dense(inputs.shape[-1], options.dtype, name="layer1")(attended))
+        hidden = Dropout(options.dropout, train)(hidden)
+        logits = as_float(Dense(len(bank.blocks), options.dtype, name="layer2")(hidden))
         weights = jax.nn.softmax(logits / bank.temperature, axis=-1)
         return jnp.einsum("...k,k...lh->...lh", weights.astype(bank.blocks.dtype), bank.blocks)
 
@@ -491,9 +497,9 @@ class Concatenation(Fusion):
 
     @nn.compact
     def __call__(self, bank: FusionInputs, train: bool) -> Float[Array, "*batch L H"]:
-        joined = jnp.moveaxis(bank.blocks, 0, -2)
-        joined = joined.reshape(*joined.shape[:-2], -1)
-        return Dense(bank.blocks.shape[-1], self.options.dtype, name="dense")(joined)
+        features = jnp.moveaxis(bank.blocks, 0, -2)
+        features = features.reshape(*features.shape[:-2], -1)
+        return Dense(bank.blocks.shape[-1], self.options.dtype, name="dense")(features)
 
 
 FUSIONS: Mapping[str, type[Fusion]] = {
@@ -506,10 +512,10 @@ FUSIONS: Mapping[str, type[Fusion]] = {
 }
 
 
-def _token_of_each(bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
-    """The token as a sequence of one position for every sequence."""
+def _repeat_token(bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
+    """Repeat the token, a sequence of one position, for every sequence."""
     if bank.token is None:
-        raise ValueError("this fusion asks with a token, see Fusion.make_token: it got None")
+        raise ValueError("token is None: this fusion needs the token of Fusion.make_token")
     shape = (*bank.inputs.shape[:-2], 1, bank.inputs.shape[-1])
     return jnp.broadcast_to(bank.token.astype(bank.inputs.dtype), shape)
 

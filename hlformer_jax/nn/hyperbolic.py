@@ -4,15 +4,15 @@ A layer is a pure function of a space (`manifolds.Lorentz` or `Poincare`, c a nu
 it and of parameters; the Linen module of the same name owns the parameters and calls it. In NNX
 `flax.nnx.bridge.ToNNX(Linear(8, space), rngs)` is such a layer.
 
-Each is defined once, by the space components s of the hyperboloid, x = [√(1/c + |s|²), s]; points
-of the ball go there and back by the isometry, so that both models compute the same (joining points
-aside). As c → 0 it becomes the layer of Euclidean space that has its name. Whatever the dtype of
-the inputs, all is computed, and returned, in float32 at least; values and gradients are finite at
-the origin, at zero parameters and as far out as points go.
+Each layer is defined once, by the space components s of the hyperboloid, x = [√(1/c + |s|²), s].
+Points of the ball are mapped there and back by the isometry, so that both models compute the same
+(except in `concatenate`). As c → 0 a layer becomes the Euclidean layer of its name. Computations
+and results are in float32 at least; values and gradients are finite at the origin, at zero
+parameters and for the farthest points.
 
-The curvature may be learned: a parent makes the space from a `Curvature`, or from a parameter of
-its own, and hands it to its layers. Those have parameters that any optimiser may train, but for the
-points of `Embedding`, which want `optim.riemannian`.
+The curvature may be learned: a parent makes the space from a `Curvature`, or from a parameter, and
+passes it to its layers. Any optimiser may train the parameters, except the points of `Embedding`,
+which need `optim.riemannian`.
 
 References:
   Ganea, Bécigneul and Hofmann, Hyperbolic neural networks, NeurIPS 2018. Shimizu, Mukuta and
@@ -69,8 +69,8 @@ def linear(
       offsets: their signed distances from the origin.
 
     Returns:
-      Points of dimension ``features`` with space components sinh(√c v) / √c for logits v, of which
-      vectors longer than `max_hyperbolic_norm` / √c are shortened to that.
+      Points of dimension ``features`` with space components sinh(√c v) / √c for logits v. Vectors v
+      longer than `max_hyperbolic_norm` / √c are shortened to that length.
 
     References:
       Shimizu, Mukuta and Harada, 2021, eq. 7, with normals of half the length.
@@ -87,7 +87,7 @@ def mlr(
     normals: Float[Array, "classes m"],
     offsets: Float[Array, " classes"],
 ) -> Float[Array, "*batch classes"]:
-    """Logits of multinomial logistic regression, those of `lorentz.mlr` in both models.
+    """Return the logits of multinomial logistic regression, by `lorentz.mlr` in both models.
 
     Args:
       space: the space.
@@ -117,10 +117,10 @@ def attention(
       key: points at L positions.
       value: points at L positions, of any dimension.
       scale: a number, positive.
-      mask: True for real keys, [*batch, L]; where none is real, all count equally.
+      mask: True for real keys, [*batch, L]; without a real key, all count equally.
 
     Returns:
-      Points; errors are those of `lorentz.centroid` that is not exact.
+      Points, with the errors of the inexact `lorentz.centroid`.
 
     Raises:
       ValueError: for a scale that is not positive, and for a mask that does not broadcast to
@@ -153,18 +153,18 @@ def layer_norm(
       space: the space.
       x: points of dimension m.
       scale: factors of the normalised components.
-      bias: what is added to them.
+      bias: added to the scaled components.
       epsilon: added to their variance.
     """
     s = space.to_lorentz(x)[..., 1:]
-    # Of the rescaled vector, as the squares of far points overflow.
-    longest = jax.lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(s), axis=-1, keepdims=True), 1))
-    s = s / longest
+    # Rescaled, since the squares of far points overflow.
+    largest = jax.lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(s), axis=-1, keepdims=True), 1))
+    s = s / largest
     s = s - jnp.mean(s, axis=-1, keepdims=True)
     variance = jnp.mean(s * s, axis=-1, keepdims=True)
-    s = s * jax.lax.rsqrt(variance + epsilon / longest / longest)
-    over_batch = lambda v: jnp.broadcast_to(jnp.asarray(v, s.dtype), s.shape)
-    return _from_space(space, s * over_batch(scale) + over_batch(bias))
+    s = s * jax.lax.rsqrt(variance + epsilon / largest / largest)
+    factor, shift = (jnp.broadcast_to(jnp.asarray(v, s.dtype), s.shape) for v in (scale, bias))
+    return _from_space(space, s * factor + shift)
 
 
 def residual(
@@ -188,15 +188,15 @@ def residual(
 def embed(
     space: Space, table: Float[Array, "entries n"], index: Int[Array, "*batch"]
 ) -> Float[Array, "*batch n"]:
-    """The points of a table at some indices, put onto the manifold."""
+    """Return the points of a table at some indices, projected onto the manifold."""
     return space.project(jnp.take(table, index, axis=0))
 
 
 def concatenate(space: Space, points: Sequence[Float[Array, "..."]]) -> Float[Array, "..."]:
-    """The point of a larger space that joins several: `lorentz.` or `poincare.concatenate`.
+    """Join points to a point of a larger space: `lorentz.` or `poincare.concatenate`.
 
-    They are no isometries of each other: the first joins space components, the second tangent
-    vectors at the origin, rescaled.
+    The two are not isometric: the first joins space components, the second tangent vectors at the
+    origin, rescaled.
     """
     return space.functions.concatenate(points, space.c)
 
@@ -212,7 +212,7 @@ def _dimension(space: Space, x: Array) -> int:
 class Curvature(nn.Module):
     """A learned curvature c in the range from ``low`` to ``high``; see `bounded_curvature`.
 
-    A parent calls it once and hands `Lorentz(c)` or `Poincare(c)` to its layers.
+    A parent calls it once and passes `Lorentz(c)` or `Poincare(c)` to its layers.
 
     Attributes:
       initial: the curvature before training, between the bounds.
@@ -268,9 +268,9 @@ class MLR(nn.Module):
 
 
 class Attention(nn.Module):
-    """`attention` in several heads: `Linear` maps before it and, of the heads' points, after it.
+    """`attention` in several heads, between `Linear` maps.
 
-    Space components of a point are parted into those of the heads, and joined again.
+    The space components of a point are divided among the heads, and joined again.
 
     Attributes:
       features: dimension of the points returned, divisible by the number of heads.
@@ -307,8 +307,8 @@ class Attention(nn.Module):
             jnp.exp(log_scale) * width**0.5,
             None if mask is None else mask[..., None, :],
         )
-        joined = jnp.moveaxis(attended[..., 1:], -3, -2).reshape(*x.shape[:-1], self.features)
-        return Linear(self.features, self.space, name="out")(_from_space(self.space, joined))
+        merged = jnp.moveaxis(attended[..., 1:], -3, -2).reshape(*x.shape[:-1], self.features)
+        return Linear(self.features, self.space, name="out")(_from_space(self.space, merged))
 
 
 class LayerNorm(nn.Module):
@@ -337,12 +337,15 @@ class Embedding(nn.Module):
     @nn.compact
     def __call__(self, index: Int[Array, "*batch"]) -> Float[Array, "*batch n"]:
         draw = nn.initializers.normal(self.deviation)
-        points = lambda key: self.space.exp_map0(draw(key, (self.entries, self.features)))
-        return embed(self.space, self.param("embedding", points), index)
+
+        def init_points(key: jax.Array) -> Array:
+            return self.space.exp_map0(draw(key, (self.entries, self.features)))
+
+        return embed(self.space, self.param("embedding", init_points), index)
 
 
 class Residual(nn.Module):
-    """`residual` of points and of what a layer makes of them, with a weight that is learned."""
+    """`residual` of points and a layer's output for them, with a learned weight."""
 
     layer: nn.Module
     space: Space
@@ -383,7 +386,7 @@ def _from_state_dict(space: Any, state: dict[str, Any]) -> Any:
     return dataclasses.replace(space, **values)
 
 
-# For flax.serialization.to_bytes and from_bytes; orbax and pickle need nothing. Here and not beside
-# the spaces, for functions of arrays do not load Flax.
+# For flax.serialization.to_bytes and from_bytes; orbax and pickle need nothing. Registered here,
+# since `ops`, which has the spaces, does not import Flax.
 for _space in (Poincare, Lorentz, Euclidean, Sphere, Product):
     flax.serialization.register_serialization_state(_space, _to_state_dict, _from_state_dict)

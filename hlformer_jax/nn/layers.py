@@ -1,10 +1,10 @@
 """Linen modules that the models share; each owns parameters and calls pure functions.
 
 Parameters are float32 and drawn from N(0, 0.02), biases 0, norms 1, as in the released code. Dense
-layers compute in `dtype`; normalisation, softmax and geometry in float32 whatever it is.
+layers compute in `dtype`, normalisation, softmax and geometry always in float32.
 
-Names matter: `UNDECAYED` has those of parameters that the released optimiser does not decay, and
-torch_checkpoint.py maps released names to these.
+Names matter: the released optimiser does not decay the parameters named in `UNDECAYED`, and
+torch_checkpoint/names.py maps released names to these.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ LAYER_NORM_EPSILON = 1e-5
 INITIALISER = nn.initializers.normal(0.02)
 
 UNDECAYED = ("bias", "LayerNorm")
-"""Names of parameters that do not decay, and of norms whose scale does not."""
+"""Names of parameters and of modules that do not decay."""
 
 
 class LayerNorm(nn.Module):
@@ -50,23 +50,23 @@ def _normalised(
 def _normalised_forward(x: Array, scale: Array, bias: Array) -> tuple[Array, tuple]:
     exact = x.astype(scale.dtype)
     mean = jnp.mean(exact, axis=-1, keepdims=True)
-    # The fast variance, E[x^2] - E[x]^2, cancels where the mean is large.
+    # The fast variance, E[x^2] - E[x]^2, cancels if the mean is large.
     variance = jnp.mean(jnp.square(exact - mean), axis=-1, keepdims=True)
     inverse = jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
     row = (1,) * (x.ndim - 1) + (-1,)
     normal = (exact - mean) * inverse * scale.reshape(row) + bias.reshape(row)
-    # Kept as they are: made again, they would keep the sums of the gradient out of one kernel.
+    # Saved for the gradient: recomputed, they would keep its sums out of a single kernel.
     return normal, (x, *jax.lax.optimization_barrier((mean, inverse)), scale)
 
 
-def _normalised_backward(kept: tuple, gradient: Array) -> tuple[Array, Array, Array]:
-    x, mean, inverse, scale = kept
+def _normalised_backward(saved: tuple, gradient: Array) -> tuple[Array, Array, Array]:
+    x, mean, inverse, scale = saved
     normal = (x.astype(scale.dtype) - mean) * inverse
     rows = tuple(range(x.ndim - 1))
     along = gradient * scale.reshape((1,) * len(rows) + (-1,))
     centred = along - jnp.mean(along, axis=-1, keepdims=True)
     slope = centred - normal * jnp.mean(along * normal, axis=-1, keepdims=True)
-    by_scale, by_bias = (jnp.sum(one, axis=rows) for one in (gradient * normal, gradient))
+    by_scale, by_bias = (jnp.sum(g, axis=rows) for g in (gradient * normal, gradient))
     return (slope * inverse).astype(x.dtype), by_scale, by_bias
 
 
@@ -76,7 +76,7 @@ _normalised.defvjp(_normalised_forward, _normalised_backward)
 class Dense(nn.Module):
     """A linear layer initialised as released.
 
-    Leading axes are one: of several, XLA would copy the input for the gradient of the kernel.
+    Leading axes are flattened: with several, XLA would copy the input for the kernel's gradient.
     """
 
     features: int
@@ -92,7 +92,7 @@ class Dense(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout in training, the identity else; takes the `dropout` random stream.
+    """Dropout in training, otherwise the identity; uses the `dropout` random stream.
 
     Attributes:
       rate: probability of 0.
@@ -125,9 +125,9 @@ class InputProjection(nn.Module):
 
 
 class PositionEmbedding(nn.Module):
-    """Adds a learned embedding of the position, then LayerNorm and dropout.
+    """A learned embedding of the position, added to the input, then LayerNorm and dropout.
 
-    The table has `max_length` rows, of which a shorter input uses the first.
+    The table has `max_length` rows; a shorter input uses the first ones.
     """
 
     max_length: int

@@ -6,7 +6,8 @@
     evaluation     encodes a split once and ranks every caption against every video; the baseline
     hierarchy      the same of the nodes of action trees, and metrics of their hierarchy (HOVER)
     ensemble       a split ranked by the scores of several runs together
-    localisation   moments of a video by the scores of its frames, against annotated ones
+    moments        moments of a video by the scores of its frames, against annotated ones
+    segments       intervals of a video by wavelets and a graph, without a query (TF-PRVR)
 
 docs/training.md has an example.
 """
@@ -22,6 +23,7 @@ __getattr__, __dir__, __all__ = lazy.namespace(
         "evaluation": "",
         "hierarchy": "",
         "ensemble": "",
-        "localisation": "",
+        "moments": "",
+        "segments": "",
     },
 )

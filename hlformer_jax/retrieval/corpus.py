@@ -1,6 +1,6 @@
-"""A corpus to search: what a scorer keeps of every video, on the devices.
+"""A corpus to search: the vectors that a scorer keeps of every video, on the devices.
 
-Videos stand in blocks, [blocks, B, ...], of which the axis B is sharded: each device scores its
+Videos lie in blocks, [blocks, B, ...], with the axis B sharded: each device scores its
 part of every block, and no device ever holds all of the corpus, nor queries x videos x positions.
 """
 
@@ -15,8 +15,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.retrieval.scoring import DTYPES, MaximumSimilarity, build_scorer
+from hlformer_jax.runtime import devices
 from hlformer_jax.typing import Array
 
 SIMILARITIES_AT_ONCE = 2**26
@@ -33,7 +34,7 @@ COORDINATES_AT_ONCE = 2**22
 
 
 class Corpus(NamedTuple):
-    """Videos that can be searched: what the scorer keeps of them, arrays [blocks, B, ...]."""
+    """Videos that can be searched: their stored arrays, [blocks, B, ...]."""
 
     scorer: Any
     stored: Any
@@ -52,20 +53,23 @@ class SearchResult(NamedTuple):
 
 
 def empty(scorer: Any, videos: Any, num_blocks: int, dtype: DTypeLike, mesh: Mesh) -> Corpus:
-    """Zeros for blocks of videos, sharded, to be filled; `videos` has an encoded block's shapes."""
-    sharding = parallel.sharded(mesh, axis=1)
-    zeros = lambda x: jnp.zeros((num_blocks, *x.shape), x.dtype, device=sharding)
+    """Return a corpus of zeros to be filled; `videos` has the shapes of an encoded block."""
+    sharding = devices.sharded(mesh, axis=1)
+
+    def zeros(x: Any) -> Array:
+        return jnp.zeros((num_blocks, *x.shape), x.dtype, device=sharding)
+
     stored = jax.eval_shape(lambda videos: scorer.store(videos, dtype), videos)
     size = jax.tree.leaves(stored)[0].shape[0]
     mask = jnp.zeros((num_blocks, size), bool, device=sharding)
-    return Corpus(parallel.replicate(mesh, scorer), jax.tree.map(zeros, stored), mask)
+    return Corpus(devices.replicate(mesh, scorer), jax.tree.map(zeros, stored), mask)
 
 
 def shardings(mesh: Mesh, corpus: Corpus) -> Corpus:
     """The shardings of the arrays of a corpus, in its own form."""
-    block, whole = parallel.sharded(mesh, axis=1), parallel.replicated(mesh)
+    block, replicated = devices.sharded(mesh, axis=1), devices.replicated(mesh)
     return Corpus(
-        jax.tree.map(lambda x: whole, corpus.scorer),
+        jax.tree.map(lambda x: replicated, corpus.scorer),
         jax.tree.map(lambda x: block, corpus.stored),
         block,  # type: ignore[arg-type]
     )
@@ -75,9 +79,8 @@ def write(corpus: Corpus, block: Array, videos: Any, mask: Bool[Array, " B"]) ->
     """The corpus with one block filled by encoded videos (inside of jit)."""
     dtype = jax.tree.leaves(corpus.stored)[0].dtype
     stored = corpus.scorer.store(videos, dtype)
-    put = lambda blocks, x: blocks.at[block].set(x)
     return corpus._replace(
-        stored=jax.tree.map(put, corpus.stored, stored),
+        stored=jax.tree.map(lambda blocks, x: blocks.at[block].set(x), corpus.stored, stored),
         mask=jnp.asarray(corpus.mask).at[block].set(mask),
     )
 
@@ -89,7 +92,7 @@ def build(
     block: int = BLOCK,
     mesh: Mesh | None = None,
 ) -> Corpus:
-    """A corpus of encoded videos.
+    """Build a corpus of encoded videos.
 
     Args:
       videos: encoded videos, arrays [V, ...] of any norm; padded frames are zero.
@@ -103,7 +106,7 @@ def build(
       The corpus, sharded over the devices.
 
     Raises:
-      ValueError: for another dtype, or when there is no video.
+      ValueError: for another dtype, or without a video.
     """
     if jnp.dtype(dtype).name not in DTYPES:
         raise ValueError(f"a corpus of dtype {dtype} is unknown: use {', '.join(DTYPES)}")
@@ -112,8 +115,8 @@ def build(
         raise ValueError("a corpus needs at least one encoded video")
     if scorer is None:
         scorer = MaximumSimilarity(np.asarray([0.7, 0.3], np.float32))
-    mesh = parallel.mesh() if mesh is None else mesh
-    size = parallel.round_up(min(block, count), mesh.size)
+    mesh = devices.mesh() if mesh is None else mesh
+    size = devices.round_up(min(block, count), mesh.size)
     num_blocks = -(-count // size)
 
     def cut(encoded: Array) -> Array:
@@ -127,13 +130,13 @@ def build(
         return Corpus(scorer, stored, mask)
 
     # Each device gets its own videos alone: all of them may be more than it has room for.
-    laid = parallel.place(jax.tree.map(cut, videos), parallel.sharded(mesh, axis=1))
+    laid = devices.place(jax.tree.map(cut, videos), devices.sharded(mesh, axis=1))
     layout = shardings(mesh, jax.eval_shape(make, laid, scorer))
     return jax.jit(make, out_shardings=layout)(laid, scorer)
 
 
 def encoded_shapes(config: ConfigDict, videos: int) -> Any:
-    """Shapes of so many encoded videos."""
+    """Return the shapes of a number of encoded videos."""
 
     def encode() -> Any:
         model = models.build(config)
@@ -145,8 +148,8 @@ def encoded_shapes(config: ConfigDict, videos: int) -> Any:
 
 def random(config: ConfigDict, videos: int, dtype: str) -> Corpus:
     """A corpus of random vectors, as many a video as a model has, with its scorer."""
-    mesh, model = parallel.mesh(), models.build(config)
-    size = parallel.round_up(min(BLOCK, videos), mesh.size)
+    mesh, model = devices.mesh(), models.build(config)
+    size = devices.round_up(min(BLOCK, videos), mesh.size)
     shapes, treedef = jax.tree.flatten(encoded_shapes(config, size))
     scorer, blocks = build_scorer(config, model), -(-videos // size)
     stored = empty(scorer, jax.tree.unflatten(treedef, shapes), blocks, dtype, mesh)
@@ -155,20 +158,20 @@ def random(config: ConfigDict, videos: int, dtype: str) -> Corpus:
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=shardings(mesh, stored))
     def fill(stored: Corpus, block: Array) -> Corpus:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(0), block), len(shapes))
-        random = [jax.random.normal(key, one.shape) for key, one in zip(keys, shapes, strict=True)]
+        random = [jax.random.normal(key, x.shape) for key, x in zip(keys, shapes, strict=True)]
         real = block * size + jnp.arange(size) < videos
         return write(stored, block, jax.tree.unflatten(treedef, random), real)
 
     for block in range(blocks):
-        stored = fill(stored, parallel.replicate(mesh, np.int32(block)))
+        stored = fill(stored, devices.replicate(mesh, np.int32(block)))
     return stored
 
 
 def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
-    """Float32 scores of all videos, and of the last block's padding: -inf (inside of jit)."""
+    """Return float32 scores of all videos; -inf for the last block's padding (inside of jit)."""
     num_blocks, size = corpus.mask.shape
-    one = jax.eval_shape(lambda stored: jax.tree.map(lambda x: x[0], stored), corpus.stored)
-    similarities = corpus.scorer.similarities_per_video(one)
+    block = jax.eval_shape(lambda stored: jax.tree.map(lambda x: x[0], stored), corpus.stored)
+    similarities = corpus.scorer.similarities_per_video(block)
     at_once = max(SIMILARITIES_AT_ONCE // max(len(queries) * size * similarities, 1), 1)
     at_once = min(at_once, num_blocks)
 
@@ -176,21 +179,23 @@ def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
         scored = corpus.scorer.scores(queries, stored)
         return jnp.where(mask[None], scored, -jnp.inf)
 
-    def some(group: Array, scored: Float[Array, "blocks Q B"]) -> Float[Array, "blocks Q B"]:
+    def score_group(group: Array, scored: Float[Array, "blocks Q B"]) -> Float[Array, "blocks Q B"]:
         # The last group begins early enough to be whole: to split a rest off, as `lax.map` does,
         # XLA would copy all of the corpus.
         first = jnp.minimum(group * at_once, num_blocks - at_once)
-        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, first, at_once)
-        part = jax.vmap(score)(*jax.tree.map(cut, (corpus.stored, corpus.mask)))
+        stored, mask = jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(x, first, at_once), (corpus.stored, corpus.mask)
+        )
+        part = jax.vmap(score)(stored, mask)
         return jax.lax.dynamic_update_slice_in_dim(scored, part, first, axis=0)
 
     scored = jnp.zeros((num_blocks, len(queries), size), jnp.float32)
-    scored = jax.lax.fori_loop(0, -(-num_blocks // at_once), some, scored)
+    scored = jax.lax.fori_loop(0, -(-num_blocks // at_once), score_group, scored)
     return jnp.moveaxis(scored, 0, 1).reshape(len(queries), -1)
 
 
 def rows(corpus: Corpus, videos: Int[Array, " n"]) -> Any:
-    """What the scorer keeps of some videos, by their index, arrays [n, ...] (inside of jit)."""
+    """Return the stored arrays [n, ...] of videos, by their index (inside of jit)."""
     _, size = corpus.mask.shape
     return jax.tree.map(lambda x: x[videos // size, videos % size], corpus.stored)
 
@@ -210,20 +215,23 @@ def search(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> SearchResult
 
 
 def _search_traced(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> SearchResult:
-    every = scores(corpus, queries)
-    available = min(k, every.shape[-1])
-    best, videos = jax.lax.top_k(every, available)
+    all_scores = scores(corpus, queries)
+    available = min(k, all_scores.shape[-1])
+    best, videos = jax.lax.top_k(all_scores, available)
     real = jnp.isfinite(best)
 
-    def locate(chosen: Int[Array, " Q"]) -> dict[str, Int[Array, " Q"]]:
-        return corpus.scorer.locate(queries, rows(corpus, chosen))
+    def locate(videos_of_rank: Int[Array, " Q"]) -> dict[str, Int[Array, " Q"]]:
+        return corpus.scorer.locate(queries, rows(corpus, videos_of_rank))
 
     # A program for each of the k ranks would take longer than its work, for few queries.
     per_video = sum(x.size for x in jax.tree.leaves(corpus.stored)) // corpus.mask.size
     at_once = min(max(COORDINATES_AT_ONCE // max(len(queries) * per_video, 1), 1), available)
     positions = jax.lax.map(locate, videos.T, batch_size=at_once)
     rest = ((0, 0), (0, k - available))
-    pad = lambda x, value: jnp.pad(jnp.where(real, x, value), rest, constant_values=value)
+
+    def pad(x: Array, value: Any) -> Array:
+        return jnp.pad(jnp.where(real, x, value), rest, constant_values=value)
+
     return SearchResult(
         pad(videos.astype(jnp.int32), -1),
         pad(best, -jnp.inf),

@@ -7,6 +7,7 @@ scored in blocks, and no queries x videos x positions array is kept.
               entailment cone of their own video (HLFormer eq. 18-20)
 """
 
+import dataclasses
 import functools
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,16 +21,18 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.data import transforms
 from hlformer_jax.data.feed import Features, GatherIndices, VideoFeed, gather, in_order
 from hlformer_jax.data.split import Split
 from hlformer_jax.models import Model
 from hlformer_jax.ops import cones
 from hlformer_jax.ops.numerics import unit
-from hlformer_jax.retrieval import corpus, localisation, ranking, scoring
+from hlformer_jax.retrieval import corpus, moments, ranking, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.retrieval.segments import segments
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.typing import Array, Captions
 
 CHUNK_BATCHES = 8
@@ -42,70 +45,23 @@ PENALTIES = tuple(10.0**power for power in range(-4, 4))
 class Queries(NamedTuple):
     """Encoded captions: unit vectors, and whether each lies inside the cone of its own video.
 
-    The cone is that of the partial order loss; None of a model without a hyperbolic lift.
+    The cone belongs to the partial order loss; None for a model without a hyperbolic lift.
     """
 
     vectors: Float[Array, "*blocks Q H"]
     inside: Bool[Array, "*blocks Q"] | None
 
 
-class Evaluator:
-    """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
+@dataclasses.dataclass(frozen=True)
+class SplitEncoder:
+    """Encodes batches of a split; its fields are constants of the compiled programs."""
 
-    def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
-        self.scorer = scoring.build_scorer(config, model)
-        self._config, self._mesh, self._given = config, mesh, model
-        self._encode = jax.jit(self._encode_chunk, donate_argnums=(6, 7))
-        self._encode_one: Any = jax.jit(self._encode_step)  # for eval_shape; the trace is cached
-        whole = parallel.replicated(mesh)
-        flat = lambda x, index: x.reshape(-1, *x.shape[2:])[index]
-        self._pick = jax.jit(
-            lambda rows, index: jax.tree.map(lambda x: flat(x, index), rows), out_shardings=whole
-        )
-        self._score = jax.jit(corpus.scores, out_shardings=whole)
-        self._rank = jax.jit(_rank, static_argnums=3, out_shardings=whole)
-        self._locate = jax.jit(_position_cosines, static_argnums=3, out_shardings=whole)
+    max_frames: int
+    max_words: int
+    min_radius: float
+    mesh: Mesh
 
-    @functools.cached_property
-    def _model(self) -> Model:
-        """The model on the devices; put there when first used, as `benchmark plan` has none."""
-        placed: Model = parallel.replicate(self._mesh, self._given)
-        return placed
-
-    def feed(self, split: Split, resident: bool = False) -> VideoFeed:
-        """A feed of a split in its order, for any number of evaluations."""
-        # All blocks but the last are full, so that the column of a video is its index.
-        size = parallel.round_up(self._config.eval.video_batch, self._mesh.size)
-        longest = len(split) if resident else CHUNK_BATCHES
-        return VideoFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
-
-    def encode(
-        self, params: Any, feed: VideoFeed, dtype: str | None = None
-    ) -> tuple[Corpus, Queries]:
-        """The corpus of a split, and its captions, in their order.
-
-        The first videos of the corpus are those of the split. `dtype`: else `config.eval.corpus`.
-        """
-        steps = [step for group in feed.groups for step in group.steps]
-        videos, queries, _ = self._encode_one.eval_shape(
-            self._model, params, *feed.shapes(), np.int32(0)
-        )
-        dtype = dtype or self._config.eval.corpus
-        stored = corpus.empty(self.scorer, videos, len(steps), dtype, self._mesh)
-        sharding = parallel.sharded(self._mesh, axis=1)
-        zeros = lambda x: jnp.zeros((len(steps), *x.shape), x.dtype, device=sharding)
-        encoded = jax.tree.map(zeros, queries)
-        for chunk in feed.chunks():
-            span = chunk.first, chunk.num_steps
-            first, count = (parallel.replicate(self._mesh, np.int32(x)) for x in span)
-            inputs = self._model, params, chunk.features, chunk.indices
-            stored, encoded = self._encode(*inputs, first, count, stored, encoded)
-        counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
-        size = len(queries.vectors)
-        rows = [block * size + np.arange(count) for block, count in enumerate(counts)]
-        return stored, self._pick(encoded, np.concatenate(rows).astype(np.int32))
-
-    def _encode_step(
+    def encode_batch(
         self,
         model: Model,
         params: Any,
@@ -113,20 +69,20 @@ class Evaluator:
         indices: GatherIndices,
         step: Int[Array, ""],
     ) -> tuple[Any, Queries, Array]:
-        data = self._config.data
-        sizes = data.max_frames, data.max_words
-        batch = gather(features, indices, step, *sizes, self._mesh)
+        """Encode one batch of videos and their captions; the last result masks the real videos."""
+        sizes = self.max_frames, self.max_words
+        batch = gather(features, indices, step, *sizes, self.mesh)
         queries = models.encode_query(model, params, batch.captions)
         videos = models.encode_video(model, params, batch.videos)
         inside = None
         if model.module.has_lift:
             lifted = models.lift(model, params, videos, queries)
-            own = lifted.videos[batch.captions.video]
-            radius = self._config.loss.min_radius
-            inside = cones.energy(own, lifted.captions, lifted.curvature, radius) <= 0
+            apex = lifted.videos[batch.captions.video]
+            energy = cones.energy(apex, lifted.captions, lifted.curvature, self.min_radius)
+            inside = energy <= 0
         return videos, Queries(unit(queries), inside), batch.videos.mask
 
-    def _encode_chunk(
+    def encode_chunk(
         self,
         model: Model,
         params: Any,
@@ -137,24 +93,109 @@ class Evaluator:
         stored: Corpus,
         encoded: Queries,
     ) -> tuple[Corpus, Queries]:
+        """Encode `count` batches into the corpus and the queries, from block `first` on."""
+
         def body(step: Array, carry: tuple[Corpus, Queries]) -> tuple[Corpus, Queries]:
             stored, encoded = carry
-            videos, queries, mask = self._encode_step(model, params, features, indices, step)
+            videos, queries, mask = self.encode_batch(model, params, features, indices, step)
             stored = corpus.write(stored, first + step, videos, mask)
-            put = lambda blocks, x: blocks.at[first + step].set(x)
-            return stored, jax.tree.map(put, encoded, queries)
+            return stored, jax.tree.map(
+                lambda blocks, x: blocks.at[first + step].set(x), encoded, queries
+            )
 
         stored, encoded = jax.lax.fori_loop(0, count, body, (stored, encoded))
-        layout = corpus.shardings(self._mesh, stored)
-        return jax.lax.with_sharding_constraint(stored, layout), parallel.constrain(
-            self._mesh, encoded, axis=1
+        layout = corpus.shardings(self.mesh, stored)
+        return jax.lax.with_sharding_constraint(stored, layout), devices.constrain(
+            self.mesh, encoded, axis=1
         )
+
+
+class Programs(NamedTuple):
+    """Compiled functions of an evaluation, shared by all evaluators with the same constants."""
+
+    encode_batch: Any
+    encode_chunk: Any
+    pick_rows: Any
+    score: Any
+    rank: Any
+    locate: Any
+
+
+@functools.lru_cache(maxsize=8)
+def _programs(encoder: SplitEncoder, options: tuple[tuple[str, str | bool], ...]) -> Programs:
+    """Return the programs for an encoder's constants and the compiler's options."""
+    replicated = devices.replicated(encoder.mesh)
+    compiled = functools.partial(jax.jit, compiler_options=dict(options) or None)
+    return Programs(
+        compiled(encoder.encode_batch),  # for eval_shape; the trace is cached
+        compiled(encoder.encode_chunk, donate_argnums=(6, 7)),
+        compiled(_pick_rows, out_shardings=replicated),
+        compiled(corpus.scores, out_shardings=replicated),
+        compiled(rank_queries, static_argnums=3, out_shardings=replicated),
+        compiled(_position_cosines, static_argnums=3, out_shardings=replicated),
+    )
+
+
+class Evaluator:
+    """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
+
+    def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
+        self.scorer = scoring.build_scorer(config, model)
+        self._config, self._mesh, self._given = config, mesh, model
+        data, radius = config.data, config.loss.min_radius
+        encoder = SplitEncoder(data.max_frames, data.max_words, radius, mesh)
+        self.encode_batch, self.encode_chunk = encoder.encode_batch, encoder.encode_chunk
+        options = compiler.compiler_options(config) or {}
+        self._programs = _programs(encoder, tuple(options.items()))
+
+    @functools.cached_property
+    def _model(self) -> Model:
+        """The model on the devices; placed at first use, as a plan for absent devices has none."""
+        placed: Model = devices.replicate(self._mesh, self._given)
+        return placed
+
+    def feed(self, split: Split, resident: bool = False) -> VideoFeed:
+        """A feed of a split in its order, for any number of evaluations."""
+        # All blocks but the last are full, so that the column of a video is its index.
+        size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
+        longest = len(split) if resident else CHUNK_BATCHES
+        return VideoFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
+
+    def encode(
+        self, params: Any, feed: VideoFeed, dtype: str | None = None
+    ) -> tuple[Corpus, Queries]:
+        """Encode a split: its corpus, which begins with the split's videos, and its captions.
+
+        Args:
+          params: parameters of the model.
+          feed: the feed of the split.
+          dtype: dtype of the corpus; `config.eval.corpus` by default.
+        """
+        steps = [step for group in feed.groups for step in group.steps]
+        videos, queries, _ = self._programs.encode_batch.eval_shape(
+            self._model, params, *feed.shapes(), np.int32(0)
+        )
+        dtype = dtype or self._config.eval.corpus
+        stored = corpus.empty(self.scorer, videos, len(steps), dtype, self._mesh)
+        sharding = devices.sharded(self._mesh, axis=1)
+        encoded = jax.tree.map(
+            lambda x: jnp.zeros((len(steps), *x.shape), x.dtype, device=sharding), queries
+        )
+        for chunk in feed.chunks():
+            span = chunk.first, chunk.num_steps
+            first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
+            inputs = self._model, params, chunk.features, chunk.indices
+            stored, encoded = self._programs.encode_chunk(*inputs, first, count, stored, encoded)
+        counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
+        size = len(queries.vectors)
+        rows = [block * size + np.arange(count) for block, count in enumerate(counts)]
+        return stored, self._programs.pick_rows(encoded, np.concatenate(rows).astype(np.int32))
 
     def score(self, stored: Corpus, queries: Queries, split: Split) -> Float[np.ndarray, "Q V"]:
         """Ranking scores of encoded captions against all videos, float32; higher is better."""
         scores = np.empty((len(queries.vectors), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries.vectors)):
-            rows = parallel.to_host(self._score(stored, block))
+            rows = devices.to_host(self._programs.score(stored, block))
             rows = rows[: len(scores) - start, : scores.shape[1]]
             scores[start : start + len(rows)] = rows
         return scores
@@ -166,8 +207,8 @@ class Evaluator:
           stored: a corpus of `encode`, float32.
           split: the split that it holds.
         """
-        whole = {name: parallel.to_host(branch.values) for name, branch in stored.stored.items()}
-        return {name: x.reshape(-1, *x.shape[2:])[: len(split)] for name, x in whole.items()}
+        blocks = {name: devices.to_host(branch.values) for name, branch in stored.stored.items()}
+        return {name: x.reshape(-1, *x.shape[2:])[: len(split)] for name, x in blocks.items()}
 
     def evaluate(self, params: Any, feed: VideoFeed, dtype: str | None = None) -> Result:
         """Metrics of a split, with a corpus of that dtype; its scores never leave the devices."""
@@ -176,45 +217,45 @@ class Evaluator:
     def rank(self, stored: Corpus, queries: Queries, split: Split) -> Result:
         """Metrics of a split whose videos and captions are encoded."""
         vectors, size = queries.vectors, self._config.eval.query_batch
-        ranks = parallel.to_host(self._rank(stored, vectors, split.caption_video, size))
+        ranks = devices.to_host(self._programs.rank(stored, vectors, split.caption_video, size))
         more: dict[str, float] = {}
         if queries.inside is not None:
-            more["InCone"] = 100 * float(np.mean(parallel.to_host(queries.inside)))
+            more["InCone"] = 100 * float(np.mean(devices.to_host(queries.inside)))
         overlaps = self._overlaps(stored, vectors, split)
         if overlaps is None:
-            return self._made(ranks, split, more)
-        more |= localisation.metrics(overlaps)
-        return self._made(ranks, split, more, {"overlaps": overlaps})
+            return self._result(ranks, split, more)
+        more |= moments.metrics(overlaps)
+        return self._result(ranks, split, more, {"overlaps": overlaps})
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
         """Metrics of a score matrix of a split: of its ranks alone."""
         pairs = zip(self._blocks(scores), self._blocks(split.caption_video), strict=True)
-        blocks = [_rank_rows(block, own) for (_, block), (_, own) in pairs]
-        return self._made(np.concatenate(jax.device_get(blocks))[: len(scores)], split)
+        blocks = [_rank_rows(scores, relevant) for (_, scores), (_, relevant) in pairs]
+        return self._result(np.concatenate(jax.device_get(blocks))[: len(scores)], split)
 
-    def _made(
+    def _result(
         self,
         ranks: Int[np.ndarray, " Q"],
         split: Split,
         more: Mapping[str, float] = MappingProxyType({}),
         arrays: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> Result:
-        """The result of ranks, by the ratio of moment to video where times are known; and more."""
+        """Return the result of ranks, also by the ratio of moment to video if times are known."""
         metrics = {**ranking.metrics(ranks), **more}
         if split.spans:
-            metrics |= ranking.metrics_by_ratio(ranks, localisation.ratios(split.caption_spans()))
+            metrics |= ranking.metrics_by_ratio(ranks, moments.ratios(split.caption_spans()))
         per_query = {"ranks": ranks, "videos": split.caption_video, **arrays}
         return Result(metrics, len(ranks), len(split), per_query)
 
     def _overlaps(
         self, stored: Corpus, queries: Float[Array, "Q H"], split: Split
     ) -> Float[np.ndarray, " Q"] | None:
-        """How well first moments agree with annotated ones; None where no times are known."""
+        """Return the overlaps of first and annotated moments; None where no times are known."""
         if not split.spans:
             return None
         rows = self.scores_over_time(stored, queries, split.caption_video, split)
         pairs = zip(rows, split.caption_spans(), strict=True)
-        return np.concatenate([localisation.overlaps(row[None], [span]) for row, span in pairs])
+        return np.concatenate([moments.overlaps(row[None], [span]) for row, span in pairs])
 
     def scores_over_time(
         self,
@@ -224,13 +265,13 @@ class Evaluator:
         split: Split,
     ) -> list[Float[np.ndarray, " F"]]:
         """Scores of each query over the source's frames of one video, by the video's index."""
-        found = self._locate(stored, queries, videos, self._config.eval.query_batch)
-        cosines = {name: parallel.to_host(rows) for name, rows in found.items()}
+        located = self._programs.locate(stored, queries, videos, self._config.eval.query_batch)
+        cosines = {name: devices.to_host(rows) for name, rows in located.items()}
         data, scores = self._config.data, []
         # Captions of a video follow one another, and are scored together.
-        for own in np.split(np.arange(len(videos)), np.flatnonzero(np.diff(videos)) + 1):
-            frames = int(split.source_frames_per_video[videos[own[0]]])
-            rows = {name: x[own] for name, x in cosines.items()}
+        for captions in np.split(np.arange(len(videos)), np.flatnonzero(np.diff(videos)) + 1):
+            frames = int(split.source_frames_per_video[videos[captions[0]]])
+            rows = {name: x[captions] for name, x in cosines.items()}
             scores += list(self.scorer.over_time(rows, frames, data.max_clips, data.max_frames))
         return scores
 
@@ -246,7 +287,7 @@ def encode_words(
     model: Model, params: Any, words: Sequence[Float[np.ndarray, "_ E"]], data: ConfigDict
 ) -> Float[np.ndarray, "Q H"]:
     """Unit vectors of sentences, float32, by the features of their words; `data` is config.data."""
-    cut = [transforms.cut_words(own, data.max_words) for own in words]
+    cut = [transforms.cut_words(sentence, data.max_words) for sentence in words]
     padded, mask = transforms.pad(cut, (len(words), data.max_words, data.text_dim), data.dtype)
     captions = Captions(padded, mask, np.zeros(len(words), np.int32), np.ones(len(words), bool))
     encoded = np.asarray(_encode_words(model, params, captions), np.float64)
@@ -261,16 +302,23 @@ def _encode_words(model: Model, params: Any, captions: Captions) -> Array:
 _rank_rows = jax.jit(ranking.ranks)
 
 
-def _rank(
-    stored: Corpus, queries: Float[Array, "Q H"], own: Int[Array, " Q"], size: int
+def _pick_rows(rows: Any, index: Int[Array, " Q"]) -> Any:
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[index], rows)
+
+
+def rank_queries(
+    stored: Corpus, queries: Float[Array, "Q H"], videos: Int[Array, " Q"], size: int
 ) -> Int[Array, " Q"]:
-    """Ranks of all queries, `size` of them at a time."""
-    rank = lambda x: ranking.ranks(corpus.scores(stored, x[0]), x[1])
-    return jax.lax.map(rank, _in_blocks(queries, own, size)).reshape(-1)[: len(own)]
+    """Return the rank of each query's own video, computed for `size` queries at a time."""
+
+    def rank(x: tuple[Array, Array]) -> Array:
+        return ranking.ranks(corpus.scores(stored, x[0]), x[1])
+
+    return jax.lax.map(rank, _in_blocks(queries, videos, size)).reshape(-1)[: len(videos)]
 
 
 def _position_cosines(
-    stored: Corpus, queries: Float[Array, "Q H"], own: Int[Array, " Q"], size: int
+    stored: Corpus, queries: Float[Array, "Q H"], videos: Int[Array, " Q"], size: int
 ) -> dict[str, Float[Array, "Q _"]]:
     """Cosines of every query and the positions of its own video, `size` queries at a time."""
 
@@ -279,17 +327,17 @@ def _position_cosines(
         rows = corpus.rows(stored, video)
         return stored.scorer.position_cosines(query, rows)
 
-    cosines = jax.lax.map(block, _in_blocks(queries, own, size))
-    return {name: rows.reshape(-1, rows.shape[-1])[: len(own)] for name, rows in cosines.items()}
+    cosines = jax.lax.map(block, _in_blocks(queries, videos, size))
+    return {name: rows.reshape(-1, rows.shape[-1])[: len(videos)] for name, rows in cosines.items()}
 
 
 def _in_blocks(
-    queries: Float[Array, "Q H"], own: Int[Array, " Q"], size: int
+    queries: Float[Array, "Q H"], videos: Int[Array, " Q"], size: int
 ) -> tuple[Float[Array, "blocks size H"], Int[Array, "blocks size"]]:
-    """Queries and the videos that are theirs, in blocks of one size; zeros fill the last."""
-    padding = -len(own) % size
+    """Cut queries and their own videos into blocks of one size; zeros fill the last."""
+    padding = -len(videos) % size
     blocks = jnp.pad(queries, ((0, padding), (0, 0))).reshape(-1, size, queries.shape[-1])
-    return blocks, jnp.pad(own, (0, padding)).reshape(-1, size)
+    return blocks, jnp.pad(videos, (0, padding)).reshape(-1, size)
 
 
 def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarray, "Q V"]:
@@ -314,8 +362,8 @@ def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarra
 
     def mean_rank(penalty: float) -> float:
         similarity = scores(val, penalty)
-        own = similarity[np.arange(len(similarity)), val.caption_video]
-        return float(np.mean(np.sum(similarity > own[:, None], axis=1)))
+        relevant = similarity[np.arange(len(similarity)), val.caption_video]
+        return float(np.mean(np.sum(similarity > relevant[:, None], axis=1)))
 
     return scores(test, min(PENALTIES, key=mean_rank))
 
@@ -328,16 +376,16 @@ def zero_shot_scores(test: Split) -> dict[str, Float[np.ndarray, "Q V"]]:
     search has).
     """
     frames = [transforms.unit(test[k].frames.astype(np.float32)) for k in range(len(test))]
-    words = [one[-1].astype(np.float32) for k in range(len(test)) for one in test[k].words]
+    words = [rows[-1].astype(np.float32) for k in range(len(test)) for rows in test[k].words]
     captions = transforms.unit(np.stack(words))
-    means = transforms.unit(np.stack([own.mean(axis=0) for own in frames]))
-    best = np.stack([(captions @ own.T).max(axis=-1) for own in frames], axis=-1)
-    found = {"zero-shot, best frame": best, "zero-shot, mean of frames": captions @ means.T}
+    means = transforms.unit(np.stack([rows.mean(axis=0) for rows in frames]))
+    best = np.stack([(captions @ rows.T).max(axis=-1) for rows in frames], axis=-1)
+    scores = {"zero-shot, best frame": best, "zero-shot, mean of frames": captions @ means.T}
     if importlib.util.find_spec("pywt") is not None:
-        parts = [localisation.segments(own, np.arange(float(len(own))))[1] for own in frames]
-        scores = [(captions @ own.T).max(axis=-1) for own in parts]
-        found["zero-shot, best interval"] = np.stack(scores, axis=-1)
-    return found
+        intervals = [segments(rows, np.arange(float(len(rows))))[1] for rows in frames]
+        best = np.stack([(captions @ rows.T).max(axis=-1) for rows in intervals], axis=-1)
+        scores["zero-shot, best interval"] = best
+    return scores
 
 
 def _pooled(split: Split) -> tuple[Float[np.ndarray, "Q E"], Float[np.ndarray, "V D"]]:

@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
 from hlformer_jax import files
-from hlformer_jax.errors import ConfigError, suggestion
+from hlformer_jax.errors import ConfigError
 from hlformer_jax.ops.numerics import as_float, as_indices, check_shape
+from hlformer_jax.text import suggestion
 from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)
@@ -29,6 +30,9 @@ METRICS_FILE, QUERIES_FILE = "test_metrics.json", "test_queries.npz"
 
 LAST = "last"
 """Value of `eval.select` that takes the last epoch for the best, without early stopping."""
+
+MAX_LEAVES = 5
+"""Action trees with this number of leaves or more are one group of queries."""
 
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are not in percent, and at most 1."""
@@ -57,40 +61,40 @@ def ranks(
     column = as_indices("relevant", relevant, width)
     check_shape("scores", scores, (len(column), width))
     exists = (column >= 0) & (column < width)
-    own = jnp.take_along_axis(scores, jnp.where(exists, column, 0)[:, None], axis=-1)
-    own = jnp.where(exists[:, None], own, jnp.nan)
+    score = jnp.take_along_axis(scores, jnp.where(exists, column, 0)[:, None], axis=-1)
+    score = jnp.where(exists[:, None], score, jnp.nan)
     columns = jnp.arange(width, dtype=column.dtype)
-    return rank_among(scores, own, columns[None] != column[:, None])
+    return rank_among(scores, score, columns[None] != column[:, None])
 
 
 def rank_among(
     scores: Float[Array, "Q V"] | Sequence[Any],
-    own: Float[Array, "Q 1"] | Sequence[Any],
-    other: Bool[Array, "Q V"] | Sequence[Any],
+    score: Float[Array, "Q 1"] | Sequence[Any],
+    candidates: Bool[Array, "Q V"] | Sequence[Any],
 ) -> Int[Array, " Q"]:
     """Rank one candidate of each query among others.
 
     Args:
       scores: a score for every query and candidate; higher is better.
-      own: the score of the candidate that is ranked.
-      other: True for the candidates that it is ranked among.
+      score: the score of the candidate that is ranked.
+      candidates: True for the candidates that it is ranked among.
 
     Returns:
-      int32 ranks, from 1; the worst, the number of candidates, where a score of the row or `own`
+      int32 ranks, from 1; the worst, the number of candidates, where a score of the row or `score`
       is NaN.
 
     Raises:
       ValueError: for arrays of other shapes.
     """
     scores = _as_scores(scores)
-    own = jnp.asarray(own, scores.dtype)
-    other = jnp.asarray(other, bool)
-    check_shape("own", own, (*scores.shape[:-1], 1))
-    check_shape("other", other, scores.shape)
-    higher = jnp.sum(other & (scores > own), axis=-1, dtype=jnp.int32)
-    equal = jnp.sum(other & (scores == own), axis=-1, dtype=jnp.int32)
+    score = jnp.asarray(score, scores.dtype)
+    candidates = jnp.asarray(candidates, bool)
+    check_shape("score", score, (*scores.shape[:-1], 1))
+    check_shape("candidates", candidates, scores.shape)
+    higher = jnp.sum(candidates & (scores > score), axis=-1, dtype=jnp.int32)
+    equal = jnp.sum(candidates & (scores == score), axis=-1, dtype=jnp.int32)
     rank = 1 + higher + (equal + 1) // 2
-    broken = jnp.any(jnp.isnan(scores), axis=-1) | jnp.isnan(own[..., 0])
+    broken = jnp.any(jnp.isnan(scores), axis=-1) | jnp.isnan(score[..., 0])
     return jnp.where(broken, scores.shape[-1], rank)
 
 
@@ -138,10 +142,10 @@ def chance(name: str, result: "Result") -> float | None:
 def metrics_by_ratio(
     rank: Int[np.ndarray, " Q"], ratio: Float[np.ndarray, " Q"]
 ) -> dict[str, float]:
-    """`metrics` of the queries whose moment has a like share of its video, by group.
+    """Return `metrics` of groups of queries, by the share of the video that the moment lasts.
 
-    A group's metrics are "ratio=0-0.2/R@1" and so on; the groups are (0, 0.2], (0.2, 0.4] and what
-    is longer, those of the field. A NaN is in none; a group without queries is left out.
+    A group's metrics are "ratio=0-0.2/R@1" and so on; the groups are the field's: (0, 0.2],
+    (0.2, 0.4] and longer. Queries with NaN and groups without queries are left out.
     """
     bounds = (0.0, *RATIOS, 1.0)
     group = np.where(np.isnan(ratio), -1, np.searchsorted(RATIOS, ratio))
@@ -186,13 +190,15 @@ class Result:
         return {**self.metrics, "queries": self.queries, "videos": self.videos}
 
 
-def check_place(directory: Path, replace: files.Replace = "own") -> None:
+def check_place(directory: Path, replace: files.Replace = files.Replace.OWN) -> None:
     """Refuses (an OSError) a directory whose files `write_result` must not replace."""
     for name in (METRICS_FILE, QUERIES_FILE):
         files.check_output(directory / name, replace)
 
 
-def write_result(result: Result, directory: Path, replace: files.Replace = "own") -> None:
+def write_result(
+    result: Result, directory: Path, replace: files.Replace = files.Replace.OWN
+) -> None:
     """Writes test_metrics.json, and test_queries.npz where the family knows its `per_query`."""
     files.write_json(directory / METRICS_FILE, result.as_json(), replace)
     if result.per_query:
@@ -203,9 +209,9 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     """Prints metrics, one row a name, to standard output.
 
     A metric may be of a part, which then stands before its last slash: "leaves=2/t2v/MRR" is the
-    column MRR in a row of its own, "leaves=2/t2v". Parts of the same metrics share a table.
+    column MRR in a row of its own, "leaves = 2/t2v". Parts of the same metrics share a table.
     """
-    from hlformer_jax import command  # here, since metrics load no configuration
+    from hlformer_jax import cli  # here, since metrics load no configuration
 
     for columns, parts in _tables(next(iter(rows.values()))).items():
         lines = []
@@ -214,10 +220,20 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
                 prefix = f"{part}/" if part else ""
                 cells = [_cell(metrics, f"{prefix}{column}") for column in columns]
                 if any(cells):  # chance, say, knows no parts
-                    lines.append([" ".join(filter(None, (name, part))), *cells])
+                    lines.append([" ".join(filter(None, (name, part_label(part)))), *cells])
         # A table takes what it needs, no name is cut short.
-        command.print_table(["", *columns], lines, title, width=200)
+        cli.print_table(["", *columns], lines, title, width=200)
         title = ""
+
+
+def part_label(part: str) -> str:
+    """Return a part of the test split as people write it: "leaves ≥ 5/t2v" of "leaves=5/t2v"."""
+    group, slash, direction = part.partition("/")
+    kind, _, value = group.partition("=")
+    if kind != "leaves":
+        return part
+    sign = "≥" if value == str(MAX_LEAVES) else "="
+    return f"leaves {sign} {value}{slash}{direction}"
 
 
 def format_metric(name: str, value: float) -> str:

@@ -1,4 +1,4 @@
-"""How a model scores videos for queries: what a corpus, a search and a loss ask it.
+"""Scores of videos for queries, as a corpus, a search and a loss compute them.
 
 A scorer owns the rule by which the positions of a video make its score: the best position of each
 branch (HLFormer eq. 8, 9), with a query for each branch (DL-DKD), or the best proposal plus its
@@ -42,7 +42,7 @@ class Similarities(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """Unit vectors in the dtype of a corpus, and what int8 values are multiplied by."""
+    """Unit vectors in the dtype of a corpus, and the scale of int8 values."""
 
     values: Array
     scale: Array | None
@@ -96,14 +96,14 @@ def cosines(query: Vectors, vectors: Vectors) -> Float[Array, "Q B L"]:
     return products.astype(jnp.float32) * vectors.scale[None] * query.scale[:, None, None]
 
 
-def own_cosines(query: Vectors, own: Vectors) -> Float[Array, "Q L"]:
-    """Cosines of queries [Q, H] and a video each, [Q, L, H]."""
+def paired_cosines(query: Vectors, videos: Vectors) -> Float[Array, "Q L"]:
+    """Return the cosines of queries [Q, H] and a video for each, [Q, L, H]."""
     products = jnp.einsum(
-        "qh,qlh->ql", query.values.astype(jnp.float32), own.values.astype(jnp.float32)
+        "qh,qlh->ql", query.values.astype(jnp.float32), videos.values.astype(jnp.float32)
     )
-    if own.scale is None or query.scale is None:
+    if videos.scale is None or query.scale is None:
         return products
-    return products * own.scale * query.scale[:, None]
+    return products * videos.scale * query.scale[:, None]
 
 
 @flax.struct.dataclass
@@ -119,15 +119,15 @@ class MaximumSimilarity:
 
     @property
     def frame_columns(self) -> str:
-        """What a column of the frame branch is: "videos", or "captions", a vector for each."""
+        """The meaning of a column of the frame branch: "videos" or "captions"."""
         return "videos"
 
     def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
-        """What the positions of each branch are compared with: the whole query."""
+        """Return the part of the query for each branch: here the whole query."""
         return dict.fromkeys(self.branches, queries)
 
     def store(self, videos: Any, dtype: DTypeLike) -> Stored:
-        """What a corpus keeps of B videos: unit vectors of the branches that are on."""
+        """Return the stored form of B videos: unit vectors of the branches that are on."""
         return {
             name: store(branch, dtype)
             for name, branch in videos._asdict().items()
@@ -165,7 +165,7 @@ class MaximumSimilarity:
         """Cosines of each query and the positions of its video, by branch."""
         parts = self.of_branches(queries)
         return {
-            name: own_cosines(store(parts[name], branch.values.dtype), branch)
+            name: paired_cosines(store(parts[name], branch.values.dtype), branch)
             for name, branch in stored.items()
         }
 
@@ -178,8 +178,8 @@ class MaximumSimilarity:
     ) -> Float[np.ndarray, "*batch F"]:
         """Weighted cosines of the clip and of the sampled frame over each frame of a video.
 
-        Of proposals in the place of clips (MS-SL without its frames) it is the best of those that
-        hold a frame's clip; one vector for the whole video says the same of all frames.
+        With proposals in place of clips (MS-SL without its frames), a frame has the best score of
+        the proposals that hold its clip. A single vector gives all frames the same score.
 
         Args:
           cosines: as `position_cosines` gives them.
@@ -262,11 +262,11 @@ class BranchwiseSimilarity(MaximumSimilarity):
     ) -> Similarities:
         """Maxima over positions, each branch with its own query."""
         alone = {"clips": videos._replace(frames=None), "frames": videos._replace(clips=None)}
-        each = {
+        branches = {
             name: MaximumSimilarity.similarities(self, part, alone[name], owner)
             for name, part in self.of_branches(queries).items()
         }
-        return Similarities(*each["clips"][:2], *each["frames"][2:])
+        return Similarities(*branches["clips"][:2], *branches["frames"][2:])
 
 
 @flax.struct.dataclass
@@ -286,8 +286,8 @@ class GuidedSimilarity(MaximumSimilarity):
         clip_weight, guided_weight = self.weights
         query = store(queries, stored["clips"].values.dtype)
         proposals = cosines(query, stored["clips"])
-        chosen = jnp.argmax(proposals, axis=-1)[..., None]
-        guided = jnp.take_along_axis(cosines(query, stored["guided"]), chosen, axis=-1)
+        index = jnp.argmax(proposals, axis=-1)[..., None]
+        guided = jnp.take_along_axis(cosines(query, stored["guided"]), index, axis=-1)
         return clip_weight * best(proposals) + guided_weight * guided[..., 0]
 
     def locate(self, queries: Float[Array, "Q H"], stored: Stored) -> dict[str, Int[Array, " Q"]]:
@@ -317,8 +317,8 @@ class GuidedSimilarity(MaximumSimilarity):
         query_norm = inverse_norm(queries)
         products = jnp.einsum("qh,vlh->qvl", queries, videos.clips, precision=exact_precision())
         scaled = products * inverse_norm(videos.clips)[None]
-        own = jnp.take_along_axis(scaled, owner[:, None, None], axis=1)[:, 0]
-        guided = jnp.asarray(videos.guided)[owner, jnp.argmax(own, axis=-1)]
+        in_video = jnp.take_along_axis(scaled, owner[:, None, None], axis=1)[:, 0]
+        guided = jnp.asarray(videos.guided)[owner, jnp.argmax(in_video, axis=-1)]
         dots = jnp.einsum("qh,rh->qr", queries, guided, precision=exact_precision())
         cosines = dots * query_norm[:, None] * inverse_norm(guided)[None]
         clip_cosine = best(scaled) * query_norm[:, None]
@@ -326,7 +326,7 @@ class GuidedSimilarity(MaximumSimilarity):
 
 
 def build_scorer(config: ConfigDict, model: Model) -> MaximumSimilarity:
-    """The scorer of a model, with the branch weights of a configuration."""
+    """Build the scorer of a model, with the branch weights of a configuration."""
     fields, module = config.model, model.module
     both = fields.gaze and fields.glance
     # A single branch is the whole score.
@@ -339,17 +339,17 @@ def build_scorer(config: ConfigDict, model: Model) -> MaximumSimilarity:
 
 
 def best(similarities: Float[Array, "*batch L"]) -> Float[Array, "*batch"]:
-    """The similarity of a video is that of its best position (HLFormer eq. 8)."""
+    """Return the similarity of a video: its best position's (HLFormer eq. 8)."""
     return jnp.max(similarities, axis=-1)
 
 
-# Scores of frames by those of what they were pooled into; of several, the best
+# Scores of frames from the scores of the spans that hold them, the best of several
 
 
 def clips_to_frames(
     scores: Float[np.ndarray, "*batch C"], num_frames: int
 ) -> Float[np.ndarray, "*batch F"]:
-    """Scores of the frames of a video by those of its clips."""
+    """Return the scores of the frames of a video from its clips' scores."""
     bounds = transforms.boundaries(num_frames, scores.shape[-1], np.float32)
     return spans_to_frames(scores, bounds, num_frames)
 
@@ -357,9 +357,9 @@ def clips_to_frames(
 def samples_to_frames(
     scores: Float[np.ndarray, "*batch L"], num_frames: int
 ) -> Float[np.ndarray, "*batch F"]:
-    """Scores of the frames of a video by those of the L frames that a model reads at most.
+    """Return the scores of the frames of a video from the L sampled frames' scores.
 
-    Where a video has no more than L frames, each was read as it is, and the rest is padding.
+    Of a video with at most L frames, each was read unchanged, and the rest is padding.
     """
     length = scores.shape[-1]
     if num_frames <= length:

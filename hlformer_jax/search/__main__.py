@@ -9,9 +9,11 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hlformer_jax.command import fail
-from hlformer_jax.errors import UserError, is_memory_error, without_passwords
-from hlformer_jax.search.commands import COMMANDS
+from hlformer_jax.cli import fail
+from hlformer_jax.errors import QueryError, UserError, is_memory_error
+from hlformer_jax.search.cli.commands import COMMANDS
+from hlformer_jax.search.cli.options import FIELD_FLAGS
+from hlformer_jax.text import without_passwords
 
 STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY, "stderr": os.O_WRONLY}
 """The standard streams by their descriptors' numbers."""
@@ -97,9 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return fail("standard input or output is closed, by which mcp is asked and answers")
         if COMMANDS[options.command].compiles:
             _check_address_space()
-            from hlformer_jax import parallel
+            from hlformer_jax.runtime import compiler
 
-            parallel.keep_programs()
+            compiler.keep_programs()
         COMMANDS[options.command].run(options)
         sys.stdout.flush()
         if "stdout" in closed:
@@ -112,7 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (UserError, OSError) as error:
-        return fail(without_passwords(" ".join(str(error).split()), given))
+        line = error.phrased(FIELD_FLAGS) if isinstance(error, QueryError) else str(error)
+        return fail(without_passwords(" ".join(line.split()), given))
     except Exception as error:
         if not is_memory_error(error):
             raise

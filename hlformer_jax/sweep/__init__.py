@@ -5,11 +5,11 @@ runs          trains the runs one after another; each leaves result.json or fail
 tables        means, spreads and ranks of all variants: table.json, .md, .csv, the plot, the print
 comparison    which differences are real: a paired bootstrap over queries
 
-Here is what a sweep is, and the runs that it expands to. A file in ``configs/sweeps/`` calls
-`define`, whose arguments are the fields of the configuration that it gives. Of those, `base` and
-`bases` are complete configurations: what the command line changes of `base`
-(`--config.base.train.epochs=3`) it changes of all bases (a value that `base` had already is no
-change); `defined` is `base` as the file gives it, to know what was changed.
+This module defines a sweep and expands it to its runs. A file in ``configs/sweeps/`` calls
+`define`, whose arguments are the fields of the sweep's configuration. `base` and `bases` are
+complete configurations: a field of `base` that the command line changes
+(`--config.base.train.epochs=3`) changes in all bases. `defined` is `base` as the file gives it, by
+which changes are recognised.
 
 Nothing here loads JAX, so that a configuration file loads in no time.
 """
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError, check, flat, load
-from hlformer_jax.errors import suggestion
+from hlformer_jax.config import ConfigError, check, flat, load, locate
+from hlformer_jax.text import suggestion
 
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
 """Test metrics of partially relevant video retrieval, which its papers publish."""
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """The name of the run in reports."""
         corpus = f", corpus {self.corpus}" if self.corpus else ""
         return f"{self.variant}{corpus}, seed {self.seed}"
 
@@ -87,7 +87,8 @@ def define(
         keep the published figures and say that the measured ones are of a rehearsal.
       title: the title of the table and the plot, without a data set: they name the one that the
         runs have.
-      base: the base's configuration file, relative to `file`; a data set may stand behind a colon.
+      base: the base's configuration file, relative to `file`, or the name of one of the package
+        ("tvr"); a data set may stand behind a colon.
       variants: name -> the fields in which a variant differs, nested like the configuration;
         "base": NAME takes one of `bases` in place of `base`.
       published: variant -> its figures exactly as they are printed, by metric. "Δ METRIC", and
@@ -105,8 +106,8 @@ def define(
         without a value across.
       series: name -> the line of the plot that a variant is a point of; all are one by default.
       bases: name -> further configuration files, written like `base`.
-      metrics: test metrics that the tables show, those of a part of the test split (named as
-        "leaves=2/t2v/MRR") in a table of their own; the plots show the last.
+      metrics: test metrics that the tables show. Metrics of a part of the test split (named as
+        "leaves=2/t2v/MRR") have a table of their own; the plots show the last.
       settings: fields that all bases have otherwise than their files, nested.
       corpora: name -> folder below `data.manual_dir`: every variant is trained on each of them;
         without any, on what the configuration says.
@@ -115,11 +116,11 @@ def define(
       timed: whether results have what a single query costs in a corpus of 2,500 videos.
     """
     if name not in ("", "debug"):
-        raise ConfigError(f"there is no variant {name!r} of this sweep: only 'debug'")
+        raise ConfigError(f"variant {name!r} of this sweep is unknown: only 'debug' exists")
     folder = Path(file).parent
     first = _load(folder, base, name, settings or {})
-    others = {
-        key: _load(folder, other, name, settings or {}) for key, other in (bases or {}).items()
+    further = {
+        key: _load(folder, path, name, settings or {}) for key, path in (bases or {}).items()
     }
     content = {
         "title": f"{title} (debug)" if name else title,
@@ -135,7 +136,7 @@ def define(
         "quantity": quantity,
         "values": dict(values or {}),
         "series": dict(series or {}),
-        "bases": others,
+        "bases": further,
         "metrics": tuple(metrics),
         "corpora": dict(corpora or {}),
         "pairs": tuple(pairs),
@@ -148,7 +149,7 @@ def define(
 
 
 def metrics(*figures: float) -> dict[str, float]:
-    """Name published figures: those of `METRICS`, or SumR alone."""
+    """Name published figures: one for each of `METRICS`, or SumR alone."""
     names = METRICS[-1:] if len(figures) == 1 else METRICS
     return dict(zip(names, figures, strict=True))
 
@@ -172,7 +173,7 @@ def hover_base(name: str) -> tuple[str, str]:
 
 
 def expand(sweep: ConfigDict) -> list[Run]:
-    """The runs of a sweep: all variants with the first seed on each corpus, then with the next.
+    """Expand a sweep to its runs: all variants with the first seed on each corpus, then the next.
 
     Raises:
       ConfigError: when the sweep is empty, names what does not exist, would put two runs into one
@@ -185,17 +186,17 @@ def expand(sweep: ConfigDict) -> list[Run]:
     variants = {name: _variant(sweep, name, changed) for name in sweep.variants}
     runs = []
     for seed, corpus in itertools.product(sweep.seeds, sweep.corpora or [""]):
-        for name, config in variants.items():
-            one = config.copy_and_resolve_references()
-            one.seed = seed
+        for name, variant in variants.items():
+            config = variant.copy_and_resolve_references()
+            config.seed = seed
             if corpus:
-                one.data.manual_dir = str(Path(one.data.manual_dir, sweep.corpora[corpus]))
+                config.data.manual_dir = str(Path(config.data.manual_dir, sweep.corpora[corpus]))
             try:
-                check(one)
+                check(config)
             except ConfigError as error:
                 raise ConfigError(f"variant {name!r}: {error}") from None
             directory = Path(_slug(name), _slug(corpus), f"seed{seed}")
-            runs.append(Run(name, seed, one, directory, corpus, sweep.timed))
+            runs.append(Run(name, seed, config, directory, corpus, sweep.timed))
     _check_directories(runs)
     return runs
 
@@ -217,7 +218,7 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), without: Sequence[str]
             if name not in variants:
                 listed = ", ".join(map(repr, variants))
                 raise ConfigError(
-                    f"{option}={name}: there is no such variant{suggestion(name, variants)}"
+                    f"{option}={name}: the variant is unknown{suggestion(name, variants)}"
                     f" (the variants are {listed})"
                 )
     selection = [
@@ -229,7 +230,7 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), without: Sequence[str]
 
 
 def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
-    """The runs of one of several tasks: every `tasks`-th, from index `task` on."""
+    """Return the runs of one of several tasks: every `tasks`-th, from index `task` on."""
     if not 0 <= task < tasks:
         raise ConfigError(
             f"--task={task} --tasks={tasks}: give a task of at least 0 and below --tasks"
@@ -238,20 +239,26 @@ def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
 
 
 def changed_fields(sweep: ConfigDict) -> dict[str, Any]:
-    """What the command line changed of the base, by the fields' full names."""
+    """Return the fields of the base that the command line changed, by their full names."""
     return flat(_changes(sweep.defined, sweep.base))
 
 
 def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
-    """The index of this task in a Slurm array and the count of its tasks; 0 and 1 outside of one.
+    """Return the index of this task in a Slurm array and the number of its tasks.
 
-    Refuses indices with gaps that differ, and a task of several processes.
+    Outside of an array these are 0 and 1.
+
+    Raises:
+      ConfigError: if the indices have gaps that differ, or the task has several processes.
     """
     if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         raise ConfigError("srun: a sweep is one process a task: use --array, as launch/ does")
     if "SLURM_ARRAY_TASK_COUNT" not in environment:
         return 0, 1
-    slurm = lambda name, default: int(environment.get(f"SLURM_ARRAY_TASK_{name}", default))
+
+    def slurm(name: str, default: int) -> int:
+        return int(environment.get(f"SLURM_ARRAY_TASK_{name}", default))
+
     tasks = slurm("COUNT", 1)
     task, rest = divmod(slurm("ID", 0) - slurm("MIN", 0), max(slurm("STEP", 1), 1))
     if rest or not 0 <= task < tasks:
@@ -261,13 +268,22 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
 
 def _load(folder: Path, base: str, name: str, settings: Mapping[str, Any]) -> ConfigDict:
     file, _, data_set = base.partition(":")
+    path = _locate_base(folder, file)
     # A folder of features stands before a comma: its name may have hyphens.
-    mark = "," if file.endswith("own.py") else "-"
-    config = load(folder / file, mark.join(filter(None, (data_set, name))))
+    mark = "," if path.stem.endswith("own") else "-"
+    config = load(path, mark.join(filter(None, (data_set, name))))
     _apply(config, settings, "settings")
     if name == "debug":
         config.train.epochs = 1
     return config
+
+
+def _locate_base(folder: Path, file: str) -> Path:
+    """Return the file of a base: the one relative to the sweep's, else the package's."""
+    for path in (folder / file, folder / f"{file}.py"):
+        if path.is_file():
+            return path
+    return locate(file)
 
 
 def _check_names(sweep: ConfigDict) -> None:
@@ -280,23 +296,23 @@ def _check_names(sweep: ConfigDict) -> None:
     if not sweep.metrics or len(set(sweep.metrics)) < len(sweep.metrics):
         raise ConfigError(f"config.metrics is {tuple(sweep.metrics)}: name one or more, each once")
     for field in ("published", "published_costs", "values", "series", "pairs", "relative"):
-        named = sweep.relative.items() if field == "relative" else sweep[field]
+        names = sweep.relative.items() if field == "relative" else sweep[field]
         flat = field in ("pairs", "relative")
-        for name in itertools.chain.from_iterable(named) if flat else named:
+        for name in itertools.chain.from_iterable(names) if flat else names:
             if name not in sweep.variants:
-                near = suggestion(name, sweep.variants)
-                raise ConfigError(f"config.{field}: there is no variant {name!r}{near}")
+                closest = suggestion(name, sweep.variants)
+                raise ConfigError(f"config.{field}: the variant {name!r} is unknown{closest}")
     for name in sweep.cited:
         if name in sweep.variants:
             raise ConfigError(f"config.cited: {name!r} is a variant: its figures are published")
-    known = [*sweep.metrics, *map(change_of, sweep.metrics)]
+    metric_names = [*sweep.metrics, *map(change_of, sweep.metrics)]
     for field in ("published", "cited", "corrections"):
         for name, figures in sweep[field].items():
             for metric in figures:
-                if metric not in known:
+                if metric not in metric_names:
                     listed = ", ".join(sweep.metrics)
                     raise ConfigError(
-                        f"config.{field}, {name!r}: {metric!r} is no metric: use {listed}"
+                        f"config.{field}, {name!r}: {metric!r} is not a metric: use {listed}"
                     )
     for name, figures in sweep.corrections.items():
         printed = sweep.published.get(name) or sweep.cited.get(name) or {}
@@ -310,13 +326,13 @@ def _check_names(sweep: ConfigDict) -> None:
 
 
 def _check_directories(runs: Sequence[Run]) -> None:
-    known: dict[str, Run] = {}
+    runs_by_place: dict[str, Run] = {}
     for run in runs:
         # Some file systems do not tell small letters from capitals.
-        other = known.setdefault(str(run.directory).casefold(), run)
-        if other is not run:
+        namesake = runs_by_place.setdefault(str(run.directory).casefold(), run)
+        if namesake is not run:
             raise ConfigError(
-                f"{other.title!r} and {run.title!r} would share the directory {run.directory}:"
+                f"{namesake.title!r} and {run.title!r} would share the directory {run.directory}:"
                 " rename one"
             )
 
@@ -326,14 +342,14 @@ def _variant(sweep: ConfigDict, name: str, changed: Mapping[str, Any]) -> Config
     where = f"variant {name!r}"
     if not _slug(name):
         raise ConfigError(f"{where}: a name needs a letter or a digit, for its directory")
-    other = overrides.pop("base", None)
-    if other is None:
+    base = overrides.pop("base", None)
+    if base is None:
         config = sweep.base.copy_and_resolve_references()
-    elif other in sweep.bases:
-        config = sweep.bases[other].copy_and_resolve_references()
+    elif base in sweep.bases:
+        config = sweep.bases[base].copy_and_resolve_references()
         _apply(config, changed, "--config.base")
     else:
-        raise ConfigError(f"{where}: there is no base {other!r}{suggestion(other, sweep.bases)}")
+        raise ConfigError(f"{where}: the base {base!r} is unknown{suggestion(base, sweep.bases)}")
     if "seed" in overrides:
         raise ConfigError(f"{where}: the seeds of a sweep are config.seeds")
     _apply(config, overrides, where)
@@ -344,7 +360,8 @@ def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str, section: s
     for key, value in fields.items():
         name = f"{section}{key}"
         if key not in config:
-            raise ConfigError(f"{where}: there is no field config.{name}{suggestion(key, config)}")
+            closest = suggestion(key, config)
+            raise ConfigError(f"{where}: the field config.{name} is unknown{closest}")
         if isinstance(config[key], ConfigDict) != isinstance(value, Mapping):
             kind = "a section" if isinstance(config[key], ConfigDict) else "a field"
             raise ConfigError(f"{where}: config.{name} is {kind}, and {value!r} is not")
@@ -359,7 +376,7 @@ def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str, section: s
 
 
 def _changes(before: ConfigDict, after: ConfigDict) -> dict[str, Any]:
-    """The fields of `after` that differ, nested."""
+    """Return the fields of `after` that differ, nested."""
     changes = {}
     for key, value in after.items():
         if isinstance(value, ConfigDict):

@@ -19,7 +19,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from hlformer_jax import command
+from hlformer_jax import cli
 from hlformer_jax.errors import UserError
 from hlformer_jax.sweep import Run, choose, expand, share, task_of_array
 
@@ -29,7 +29,7 @@ CONFIG = config_flags.DEFINE_config_file(
     "A sweep, for example configs/sweeps/hlformer_table2.py; with :debug it takes minutes.",
 )
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Directory of the sweep; default runs/NAME, NAME that of the config file."
+    "workdir", None, "Directory of the sweep (default: runs/NAME, NAME from the file of --config)."
 )
 OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Replace tables and plots that are there and that the sweep did not write."
@@ -40,28 +40,29 @@ ONLY = flags.DEFINE_multi_string(
 EXCEPT = flags.DEFINE_multi_string(
     "except", [], "Leave this variant out, by its name in the table; may be given again."
 )
-TASK = flags.DEFINE_integer("task", None, "Index of this task, from 0; default that of Slurm.")
+TASK = flags.DEFINE_integer("task", None, "Index of this task, from 0 (default: from Slurm).")
 TASKS = flags.DEFINE_integer(
-    "tasks", None, "How many tasks share the sweep; default those of Slurm."
+    "tasks", None, "Number of tasks that share the sweep (default: from Slurm)."
 )
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the sweep; a wrong input ends it with one line and exit status 1."""
+    """Run the sweep; a wrong input ends it with one line and exit status 1."""
     if len(argv) > 1:
-        return command.fail(f"unexpected argument {argv[1]!r}: options begin with --")
+        return cli.fail(f"unexpected argument {argv[1]!r}: options begin with --")
     if CONFIG.value is None:
-        return command.fail("--config is missing: for example configs/sweeps/hlformer_table2.py")
+        return cli.fail("--config is missing: for example configs/sweeps/hlformer_table2.py")
     if (TASK.value is None) != (TASKS.value is None):
-        return command.fail(
+        return cli.fail(
             "--task and --tasks go together (launch/sweep.sh --tasks=N gives each its --task)"
         )
     sweep: ConfigDict = CONFIG.value
     task, tasks = TASK.value, TASKS.value
     try:
         if "variants" not in sweep:
-            return command.fail(
-                "--config is no sweep: give a file of configs/sweeps, or train by hlformer_jax.main"
+            return cli.fail(
+                "--config is not a sweep: give a file of configs/sweeps, or train with"
+                " hlformer_jax.main"
             )
         planned = expand(sweep)
         if task is None or tasks is None:
@@ -69,12 +70,12 @@ def main(argv: Sequence[str]) -> int:
         selection = choose(planned, ONLY.value, EXCEPT.value)
         mine = share(selection, task, tasks)
     except OSError as error:  # a file that could not be read is reported at its first use
-        return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
+        return cli.fail(f"the configuration file cannot be read: {cli.last_line(error)}")
     except UserError as error:
-        return command.fail(str(error))
+        return cli.fail(str(error))
     if tasks > 1:
         _report(f"task {task} of {tasks}: {len(mine)} of {len(selection)} runs")
-    root = Path(WORKDIR.value or command.default_workdir())
+    root = Path(WORKDIR.value or cli.default_workdir())
     return perform(sweep, planned, selection, mine, root, OVERWRITE.value)
 
 
@@ -105,11 +106,11 @@ def perform(
     def after(run: Run) -> None:
         try:
             curves.draw_run(root / run.directory, run.title, replace)
-        except Exception as error:  # a picture that fails is no reason to end the sweep
+        except Exception as error:  # a failing picture must not end the sweep
             _report(f"no curves of {run.title}: {error}")
         tables.publish(sweep, planned, root, replace, selection)
 
-    replace = files.replacing(overwrite, own=True)
+    replace = files.replacing(overwrite, listed=True)
     logging.set_verbosity(logging.WARNING)
     try:
         tables.check_place(root, replace)
@@ -121,12 +122,12 @@ def perform(
         print(stopped, file=sys.stderr)
         return stopped.status
     except KeyboardInterrupt:
-        return command.interrupted()
+        return cli.interrupted()
     except (UserError, OSError) as error:
-        return command.fail(str(error))
+        return cli.fail(str(error))
     if failures:
-        one = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
-        return command.fail(f"{one} of {len(mine)} failed; the same command tries again")
+        count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
+        return cli.fail(f"{count} of {len(mine)} failed; the same command tries again")
     return 0
 
 
@@ -136,7 +137,7 @@ def _report(line: str) -> None:
 
 def program() -> None:
     """The console command hlformer-sweep."""
-    app.run(main, flags_parser=command.parse)
+    app.run(main, flags_parser=cli.parse)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,15 @@
 What a query adds to SumR is 100 for each k of 1, 5, 10, 100 that its rank is within; the runs of
 two variants on a corpus rank the same queries, so their difference is taken query by query. A draw
 takes as many videos of each corpus as there are, with replacement, each with all its queries, since
-those share what is easy or hard about their video; and as many runs of each variant, with
+they share the difficulty of their video; and as many runs of each variant, with
 replacement, for another seed would have given another model. The difference of a draw is the mean
 over the corpora of the mean over runs and queries.
 
-Of S runs, the draws vary by (S - 1) / S of what they should: deviations from their mean are
+With S runs, the variance of the draws is too small by (S - 1) / S: deviations from their mean are
 stretched by the root of S / (S - 1). So few runs do not know their own spread either; as with
 Student's t, what seeds add is stretched once more, by the ratio of the quantiles of t and of the
 normal distribution, with as many degrees of freedom as both variants have runs beyond the first of
-a corpus. A variant with single runs says nothing of its seeds: there is no such interval.
+a corpus. A variant with single runs has no interval over seeds.
 
     difference       of SumR, first variant minus second: means of the finished runs of each, over
                      the corpora on which both have some
@@ -44,7 +44,7 @@ _DRAWS_AT_ONCE = 500
 
 
 class Scores(NamedTuple):
-    """What the queries of a corpus add to SumR, by variant."""
+    """Contributions of a corpus' queries to SumR, by variant."""
 
     sums: Mapping[str, Float[np.ndarray, "S V"]]  # over the queries of each video, for each run
     counts: Float[np.ndarray, " V"]  # queries of each video
@@ -59,9 +59,9 @@ def compare(
     "queries_seeds", and whether it is "real"; the last two are None where one of the two has no
     more than a run on each corpus.
     """
-    named = {name for pair in pairs for name in pair}
+    names = {name for pair in pairs for name in pair}
     corpora = list(dict.fromkeys(run.corpus for run in runs))
-    read = [_read([run for run in runs if run.corpus == corpus], named, root) for corpus in corpora]
+    read = [_read([run for run in runs if run.corpus == corpus], names, root) for corpus in corpora]
     drawn = [_draw(scores, np.random.default_rng(k)) for k, scores in enumerate(read) if scores]
     compared = []
     for first, second in pairs:
@@ -77,7 +77,9 @@ def _compare(first: str, second: str, common: Sequence[Mapping[str, "Draws"]]) -
     difference = float(np.mean([a.value - b.value for a, b in pairs]))
     queries = np.mean([a.queries - b.queries for a, b in pairs], axis=0)
     result: dict[str, Any] = {"difference": difference, "queries": _interval(queries)}
-    freedom = [sum(draws.runs - 1 for draws in own) for own in zip(*pairs, strict=True)]
+    freedom = [
+        sum(draws.runs - 1 for draws in per_variant) for per_variant in zip(*pairs, strict=True)
+    ]
     if not min(freedom):
         return {**result, "queries_seeds": None, "real": None}
     seeds = np.mean([a.seeds - b.seeds for a, b in pairs], axis=0)
@@ -88,7 +90,7 @@ def _compare(first: str, second: str, common: Sequence[Mapping[str, "Draws"]]) -
 
 
 def contributions(ranks: np.ndarray) -> np.ndarray:
-    """What each query adds to SumR, times the number of queries."""
+    """Return each query's contribution to SumR, times the number of queries."""
     added: np.ndarray = 100.0 * np.sum(ranks[:, None] <= np.asarray(RECALLS), axis=-1)
     return added
 
@@ -103,9 +105,9 @@ def _read(runs: Sequence[Run], variants: set[str], root: Path) -> Scores | None:
             continue
         with np.load(path) as arrays:
             ranks, videos = arrays["ranks"], arrays["videos"]
-        own = np.bincount(videos, contributions(ranks))
+        by_video = np.bincount(videos, contributions(ranks))
         counts = np.bincount(videos).astype(np.float64)
-        sums.setdefault(run.variant, []).append(own)
+        sums.setdefault(run.variant, []).append(by_video)
     return None if counts is None else Scores({k: np.stack(v) for k, v in sums.items()}, counts)
 
 
@@ -125,24 +127,24 @@ def _draw(scores: Scores, rng: np.random.Generator) -> dict[str, Draws]:
     drawn = []
     for start in range(0, DRAWS, _DRAWS_AT_ONCE):
         size = min(_DRAWS_AT_ONCE, DRAWS - start)
-        chosen = rng.integers(videos, size=(size, videos)) + videos * np.arange(size)[:, None]
-        times = np.bincount(chosen.ravel(), minlength=size * videos).reshape(size, videos)
+        indices = rng.integers(videos, size=(size, videos)) + videos * np.arange(size)[:, None]
+        times = np.bincount(indices.ravel(), minlength=size * videos).reshape(size, videos)
         drawn.append(times @ stacked.T)
     totals = np.concatenate(drawn)
     runs = totals[:, :-1] / totals[:, -1:]
     draws, first = {}, 0
     for name, sums in scores.sums.items():
-        own, first = runs[:, first : first + len(sums)], first + len(sums)
+        run_values, first = runs[:, first : first + len(sums)], first + len(sums)
         value = float(np.mean(sums.sum(axis=-1) / scores.counts.sum()))
-        means = own.mean(axis=-1)
-        picked = rng.integers(len(sums), size=own.shape)
+        means = run_values.mean(axis=-1)
+        picked = rng.integers(len(sums), size=run_values.shape)
         stretch = np.sqrt(len(sums) / max(len(sums) - 1, 1))
-        spread = np.take_along_axis(own, picked, axis=-1).mean(axis=-1) - means
+        spread = np.take_along_axis(run_values, picked, axis=-1).mean(axis=-1) - means
         draws[name] = Draws(value, means, stretch * spread, len(sums))
     return draws
 
 
 def _interval(differences: Float[np.ndarray, " draws"]) -> tuple[float, float]:
-    """What holds the middle `LEVEL` of the draws."""
+    """Return the interval of the middle `LEVEL` of the draws."""
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

@@ -24,12 +24,13 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from hlformer_jax import files, models, parallel, training
+from hlformer_jax import files, models, training
 from hlformer_jax.config import ConfigError, describe_data
 from hlformer_jax.data.dataset import TreeSplit
 from hlformer_jax.data.source import SPLITS, MissingDataError
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import corpus
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.sweep import Run
 from hlformer_jax.training import checkpoints, loop
 
@@ -37,7 +38,7 @@ RESULT, FAILURE = "result.json", "failure.json"
 
 
 def check(runs: Sequence[Run], root: Path) -> None:
-    """Refuses a sweep of which a run would not start, before any does.
+    """Check that every run of a sweep could start, before the first does.
 
     Raises:
       ConfigError: naming the variant that cannot be trained.
@@ -53,7 +54,7 @@ def check(runs: Sequence[Run], root: Path) -> None:
 
 
 def finished(run: Run, root: Path) -> bool:
-    """Whether a run has its result."""
+    """Return whether a run has its result."""
     return (root / run.directory / RESULT).exists()
 
 
@@ -64,10 +65,14 @@ def perform(
     after: Callable[[Run], None] = lambda run: None,
     execute: Callable[[Run, Path], dict[str, Any]] | None = None,
 ) -> dict[Path, str]:
-    """Does a task's runs that are not finished; one that fails does not stop those after it.
+    """Train a task's unfinished runs; a run that fails does not stop the following ones.
 
-    `report` takes a line on the progress, `after` each run, finished or failed. `execute` does one
-    run and returns its result; None trains.
+    Args:
+      runs: the runs of the task.
+      root: the directory of the sweep.
+      report: a function that shows one line on the progress.
+      after: a function that is called with each run, finished or failed.
+      execute: a function that does one run and returns its result; None trains.
 
     Returns:
       Directories of the runs that failed, each with the reason in one line.
@@ -91,18 +96,18 @@ def perform(
         except checkpoints.OccupiedError:
             report(f"left to the process that does it: {run.title}")
             continue
-        except Exception as error:  # whatever it is, the other runs can do without this one
+        except Exception as error:  # the other runs do not depend on this one
             failures[run.directory] = reason = _reason(error)
             trace = traceback.format_exc()
-            failure = {**_named(run), "reason": reason}
-            files.write_json(directory / FAILURE, failure | {"traceback": trace}, "own")
+            failure = {**_identity(run), "reason": reason}
+            files.write_json(directory / FAILURE, failure | {"traceback": trace}, files.Replace.OWN)
             report(f"failed: {run.title}: {reason}")
         else:
-            files.write_json(directory / RESULT, result, "own")
+            files.write_json(directory / RESULT, result, files.Replace.OWN)
             files.discard_own(directory / FAILURE)
-        # The devices' memory is for the next run. Programs that both have come from the cache on
-        # disk: variants that differ in hyperparameters alone share one program (step.Loss). Runs of
-        # seconds are small, and keep what was traced.
+        # The devices' memory is for the next run. A program that both need comes from the cache on
+        # disk: variants that differ in hyperparameters alone share one (step.Loss). Short runs are
+        # small, and share compiled programs in memory (step.compile_steps).
         gc.collect()
         if not run.config.compile_fast:
             jax.clear_caches()
@@ -158,8 +163,8 @@ def open_data(
         raise skipped[0][1]
     reported = set()
     for run, missing in skipped:
-        failure = {**_named(run), "skipped": True, "reason": missing.what}
-        files.write_json(root / run.directory / FAILURE, failure, "own")
+        failure = {**_identity(run), "skipped": True, "reason": missing.what}
+        files.write_json(root / run.directory / FAILURE, failure, files.Replace.OWN)
         where = f"{run.variant}, corpus {run.corpus}" if run.corpus else run.variant
         if where not in reported:
             reported.add(where)
@@ -168,16 +173,18 @@ def open_data(
 
 
 def _execute(run: Run, directory: Path) -> dict[str, Any]:
-    with parallel.configured(run.config):
+    with compiler.configured(run.config):
         outcome = loop.train(run.config, directory)
         costs = training.build(run.config).cost()._asdict()
         if run.timed:
             costs |= _query_costs(run.config)
     progress = outcome.progress
     best = next(iter(outcome.results.values()))
+    references = {name: outcome.results[name].metrics for name in outcome.references}
     return {
-        **_named(run),
+        **_identity(run),
         "metrics": best.metrics,
+        "references": references,
         "queries": best.queries,
         "videos": best.videos,
         "data": measure_data(run.config),
@@ -187,7 +194,7 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
         "seconds_per_epoch": progress.seconds / progress.epochs,
         **costs,
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "versions": versions(),
+        "versions": list_versions(),
     }
 
 
@@ -214,47 +221,50 @@ def measure_data(config: ConfigDict) -> dict[str, Any]:
 
 
 def _query_costs(config: ConfigDict) -> dict[str, float]:
-    """Seconds of a query, encoded and searched for in float32 vectors, and the bytes of these.
+    """Measure the seconds of a query, encoded and searched for in float32, and a corpus' bytes.
 
-    The vectors are random; the encoder's parameters are its first.
+    The corpus has random vectors; the encoder has its initial parameters.
     """
     model = models.build(config)
     params = models.init_params(model, config)
     stored = corpus.random(config, corpus.SEARCHED_VIDEOS, "float32")
     captions = models.zero_batch(config).captions
     encode = jax.jit(lambda params, captions: models.encode_query(model, params, captions))
-    ask = lambda: jax.block_until_ready(corpus.search(stored, encode(params, captions), 10))
-    ask()
+
+    def search() -> None:
+        jax.block_until_ready(corpus.search(stored, encode(params, captions), 10))
+
+    search()
     share = corpus.SEARCHED_VIDEOS / stored.mask.size  # blocks are filled up
     return {
-        "seconds_query": statistics.median(timeit.repeat(ask, number=1, repeat=20)),
-        "bytes_corpus": share * parallel.nbytes(stored.stored),
+        "seconds_query": statistics.median(timeit.repeat(search, number=1, repeat=20)),
+        "bytes_corpus": share * devices.nbytes(stored.stored),
     }
 
 
-def _named(run: Run) -> dict[str, Any]:
-    """What a result says of which run it is."""
+def _identity(run: Run) -> dict[str, Any]:
+    """Return the variant, corpus and seed that identify a run's result."""
     return {"variant": run.variant, "corpus": run.corpus, "seed": run.seed}
 
 
-def versions() -> dict[str, str]:
-    """The versions behind a result: Python, the packages that decide it, a checkout's commit."""
-    known = {"python": platform.python_version()}
+def list_versions() -> dict[str, str]:
+    """Return the versions behind a result: Python, packages, a checkout's commit."""
+    versions = {"python": platform.python_version()}
     describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     with contextlib.suppress(OSError):  # no git
         described = subprocess.run(describe, capture_output=True, text=True, check=False)
         if described.returncode == 0:
-            known["commit"] = described.stdout.strip()
+            versions["commit"] = described.stdout.strip()
     for name in ("hlformer-jax", "jax", "jaxlib", "flax", "optax", "numpy"):
         try:
-            known[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # a checkout that was not installed
             continue
-    return known
+    return versions
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
-    """A result or a failure; None where there is none."""
+    """Read a result or a failure; None without a file."""
     try:
         content: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

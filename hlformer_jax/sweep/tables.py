@@ -1,12 +1,12 @@
 """The results of a sweep so far: every variant's metrics over its finished runs, and their views.
 
 The spread is the sample's standard deviation over seeds (n - 1), over several corpora the root of
-the mean of its squares; one seed has none. A rank is that of a variant among all, by the last
-metric, in the mean over the corpora and seeds that all have finished. table.json, .md, .csv, the
-plot and what is printed are views of one `Table`.
+the mean of its squares; one seed has none. A variant is ranked among all by the last metric,
+in the mean over the corpora and seeds that all have finished. table.json, .md, .csv, the plot and
+the printed tables are views of one `Table`.
 
-Published figures are those that the papers print. Where one contradicts its own table, what must
-have been meant stands in a further column, "corrected", with a footnote.
+Published figures are those that the papers print. Where one contradicts its own table, a
+further column, "corrected", has the intended figure with a footnote.
 """
 
 import csv
@@ -20,11 +20,11 @@ import numpy as np
 import rich.console
 from ml_collections import ConfigDict
 
-from hlformer_jax import command, files
+from hlformer_jax import cli, files
 from hlformer_jax.config import describe_data
 from hlformer_jax.figures import curves
-from hlformer_jax.retrieval import localisation, ranking
-from hlformer_jax.retrieval.hierarchy import MAX_LEAVES
+from hlformer_jax.retrieval import moments, ranking
+from hlformer_jax.retrieval.ranking import MAX_LEAVES, part_label
 from hlformer_jax.sweep import Run, change_of, changed_fields
 from hlformer_jax.sweep.comparison import LEVEL, compare
 from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
@@ -65,7 +65,7 @@ def publish(
     sweep: ConfigDict,
     runs: Sequence[Run],
     root: Path,
-    replace: files.Replace = "own",
+    replace: files.Replace = files.Replace.OWN,
     selection: Sequence[Run] | None = None,
 ) -> Table:
     """Write the tables and the plot of a sweep, of all its runs and not only this task's.
@@ -83,7 +83,7 @@ def publish(
         table = newest
 
 
-def write(table: Table, root: Path, replace: files.Replace = "own") -> None:
+def write(table: Table, root: Path, replace: files.Replace = files.Replace.OWN) -> None:
     """Writes table.json, table.md, table.csv and the plot into the sweep's directory."""
     files.write_json(root / "table.json", table, replace)
     files.write_bytes(root / "table.md", markdown(table).encode(), replace)
@@ -102,10 +102,10 @@ def collect(
     results_so_far = [result for result in finished.values() if result is not None]
     measured = [result["metrics"] for result in results_so_far]
     common = [name for name in measured[0] if all(name in x for x in measured)] if measured else []
-    localised = set(localisation.METRICS) <= set(common)
+    localised = set(moments.METRICS) <= set(common)
     # Of parts of the test split by the ratio of moment to video, where all know the moments.
     parts = [name for name in common if name.startswith("ratio=") and name not in sweep.metrics]
-    names = [*sweep.metrics, *parts, *(localisation.METRICS if localised else ())]
+    names = [*sweep.metrics, *parts, *(moments.METRICS if localised else ())]
     for name in sweep.variants:
         results, missing = [], []
         failures: list[dict[str, str]] = []
@@ -149,7 +149,7 @@ def collect(
         "metrics": list(sweep.metrics),
         "parts": parts,
         "relative": dict(sweep.relative),
-        "localisation": list(localisation.METRICS) if localised else [],
+        "localisation": list(moments.METRICS) if localised else [],
         "corpora": list(sweep.corpora),
         "comparisons": compare(sweep.pairs, runs, root),
         "select": " or ".join(sorted({run.config.eval.select for run in runs})),
@@ -160,6 +160,7 @@ def collect(
             {"method": name, "published": dict(figures), "corrected": _corrected(sweep, name)}
             for name, figures in sweep.cited.items()
         ],
+        "references": _references(results_so_far, names),
         "published_on": sweep.published_on,
         "footnotes": _footnotes(sweep),
         "absent": _absent(rows, names),
@@ -168,6 +169,29 @@ def collect(
         "total": len(runs),
         "variants": rows,
     }
+
+
+def _references(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a row for each reference of the runs, such as the linear baseline.
+
+    References depend on the data alone: of the runs on the same corpus and features the first
+    counts, and corpora are averaged.
+    """
+    rows: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for result in results:
+        feature = result.get("data", {}).get("feature", "")
+        for method, metrics in result.get("references", {}).items():
+            rows.setdefault((method, feature), {}).setdefault(result["corpus"], metrics)
+    features = {feature for _, feature in rows}
+    return [
+        {
+            "method": method if len(features) == 1 else f"{method}, {feature}",
+            **_summary([{"corpus": key, "metrics": x} for key, x in corpora.items()], names),
+            "published": {},
+            "corrected": {},
+        }
+        for (method, feature), corpora in rows.items()
+    ]
 
 
 def _describe_data(
@@ -187,10 +211,10 @@ def _describe_data(
 def _about(sweep: ConfigDict, data: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return lines that name the data of the measured and of the published figures."""
     lines = []
-    for one in data:
-        corpus = f"corpus {one['corpus']}, " if one.get("corpus") else ""
-        lines.append(f"Measured on: {corpus}{_data_line(one)}")
-    synthetic = any(one["synthetic"] for one in data)
+    for corpus_data in data:
+        corpus = f"corpus {corpus_data['corpus']}, " if corpus_data.get("corpus") else ""
+        lines.append(f"Measured on: {corpus}{_data_line(corpus_data)}")
+    synthetic = any(corpus_data["synthetic"] for corpus_data in data)
     if synthetic:
         lines.append(
             "The videos are synthetic, made by this program: the measured figures say nothing about"
@@ -213,8 +237,8 @@ def _data_line(data: Mapping[str, Any]) -> str:
     words = {"train": "training", "val": "validation", "test": "test"}
     sizes = [
         f"{words[split]} "
-        + ", ".join(f"{count:,} {name if count != 1 else name[:-1]}" for name, count in own.items())
-        for split, own in data.get("splits", {}).items()
+        + ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in counts.items())
+        for split, counts in data.get("splits", {}).items()
     ]
     tested = [f"tested on {data['tested_on']}"] if "tested_on" in data else []
     return "; ".join([f"{data['title']}, {features}", *tested, *sizes])
@@ -264,18 +288,10 @@ def _absent(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str
     return lines
 
 
-def part_label(part: str) -> str:
-    """Return a part of the test split as people write it: "leaves ≥ 5" of "leaves=5"."""
-    kind, _, value = part.partition("=")
-    if kind == "leaves":
-        return f"leaves ≥ {value}" if value == str(MAX_LEAVES) else f"leaves = {value}"
-    return part
-
-
 def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
     having = {name: [x for x in results if name in x["metrics"]] for name in names}
     metrics = {name: [x["metrics"][name] for x in having[name]] for name in names}
-    seconds = [result["seconds_per_epoch"] for result in results]
+    seconds = [x["seconds_per_epoch"] for x in results if "seconds_per_epoch" in x]
     first = results[0] if results else {}
     return {
         "mean": {name: float(np.mean(x)) if x else None for name, x in metrics.items()},
@@ -290,7 +306,7 @@ def _deviation(results: Sequence[Mapping[str, Any]], values: Sequence[float]) ->
     corpora: dict[str, list[float]] = {}
     for result, value in zip(results, values, strict=True):
         corpora.setdefault(result.get("corpus", ""), []).append(value)
-    squares = [np.var(own, ddof=1) for own in corpora.values() if len(own) > 1]
+    squares = [np.var(values, ddof=1) for values in corpora.values() if len(values) > 1]
     return float(np.sqrt(np.mean(squares))) if squares else None
 
 
@@ -303,7 +319,7 @@ def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
     complete = [np.asarray(values) for values in cells.values() if len(values) == len(rows)]
     ranks = [1 + np.sum(values[None] > values[:, None], axis=-1) for values in complete]
     for k, row in enumerate(rows):
-        row["rank"] = float(np.mean([own[k] for own in ranks])) if ranks else None
+        row["rank"] = float(np.mean([corpus_ranks[k] for corpus_ranks in ranks])) if ranks else None
 
 
 class Section(NamedTuple):
@@ -311,8 +327,8 @@ class Section(NamedTuple):
 
     Attributes:
       title: its heading.
-      rows: cells, first those of the head.
-      note: what the figures are, below the table.
+      rows: cells, first the head.
+      note: explanation below the table.
       groups: number of columns, behind the first, that must stay side by side, from left to right.
     """
 
@@ -339,7 +355,7 @@ class Column(NamedTuple):
 
 
 def sections(table: Table) -> list[Section]:
-    """Return the table, those of its parts, of costs and of first moments, and the comparisons."""
+    """Return the main table, tables of parts, costs and first moments, and the comparisons."""
     ranked = bool(table["corpora"])
     metrics = [name for name in table["metrics"] if "=" not in name]
     over = "corpora and seeds" if ranked else "seeds"
@@ -350,6 +366,9 @@ def sections(table: Table) -> list[Section]:
         cells = [row["variant"], *_figures(table, row, columns)]
         cells += [_formatted(row["rank"], ".1f")] if ranked else []
         rows.append([*cells, _count_runs(row)])
+    for row in table["references"]:
+        cells = [row["method"], *_figures(table, row, columns)]
+        rows.append(cells + [EMPTY] * (len(rows[0]) - len(cells)))
     for row in table["cited"]:
         if any("=" not in metric for metric in row["published"]):
             cells = [f"{row['method']} (cited)", *_figures(table, row, columns)]
@@ -358,6 +377,8 @@ def sections(table: Table) -> list[Section]:
         f"Test split, best epoch by validation {table['select']}; mean ± standard deviation over"
         f" seeds{' within a corpus' if ranked else ''}, where there are several."
     )
+    if table["references"]:
+        note += " Rows without seeds are references on the same test split."
     if table["cited"]:
         note += " Cited methods are not trained here."
     groups = (*(len(column.heads) for column in columns), *[1] * (2 if ranked else 1))
@@ -447,19 +468,19 @@ def _parts(table: Table) -> list[Section]:
         columns.setdefault(part, []).append(metric)
     sections = []
     for shown in dict.fromkeys(map(tuple, columns.values())):
-        parts = [part for part, own in columns.items() if tuple(own) == shown]
+        parts = [part for part, names in columns.items() if tuple(names) == shown]
         # A column is there when any of the parts has figures for it.
         merged = [_columns(table, [f"{part}/{metric}" for metric in shown]) for part in parts]
         widest = [
-            (any(column.published for column in own), any(column.corrected for column in own))
-            for own in zip(*merged, strict=True)
+            (any(x.published for x in metric), any(x.corrected for x in metric))
+            for metric in zip(*merged, strict=True)
         ]
         rows: list[list[str]] = []
         groups: tuple[int, ...] = ()
-        for part, own in zip(parts, merged, strict=True):
+        for part, part_columns in zip(parts, merged, strict=True):
             wide = [
                 column._replace(published=published, corrected=corrected)
-                for column, (published, corrected) in zip(own, widest, strict=True)
+                for column, (published, corrected) in zip(part_columns, widest, strict=True)
             ]
             if not rows:
                 rows.append(["", *(head for column in wide for head in column.heads)])
@@ -478,7 +499,7 @@ def _parts(table: Table) -> list[Section]:
 
 
 def _costs(table: Table) -> Section:
-    """Return the table of what each variant costs, beside published costs where there are any."""
+    """Return the table of the costs of each variant, beside published costs if any."""
     timed = any(row["seconds_query"] is not None for row in table["variants"])
     rows: list[list[str]] = [[""]]
     groups = []
@@ -497,13 +518,13 @@ def _costs(table: Table) -> Section:
 
 
 def change(table: Table, row: Mapping[str, Any], name: str) -> float | None:
-    """Return by how many percent a metric differs from that of the variant it is held against.
+    """Return the difference of a metric from the reference variant's, in percent.
 
     `name` is the change's own, as `change_of` gives it; None where one of the two is missing.
     """
-    other = table["relative"].get(row.get("variant"))
+    reference_name = table["relative"].get(row.get("variant"))
     metric = name.replace("Δ ", "", 1)
-    for base in (base for base in table["variants"] if base["variant"] == other):
+    for base in (base for base in table["variants"] if base["variant"] == reference_name):
         value, reference = row["mean"].get(metric), base["mean"].get(metric)
         if value is not None and reference:
             return float(100 * (value / reference - 1))
@@ -516,7 +537,7 @@ def _cost(name: str, value: float | None) -> str:
         return EMPTY
     if form == ",d":
         return format(round(value / unit), form)
-    return format(value / unit, form) if form else command.three_digits(value / unit)
+    return format(value / unit, form) if form else cli.three_digits(value / unit)
 
 
 def _means(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -524,7 +545,9 @@ def _means(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def _compared(pair: Mapping[str, Any]) -> list[str]:
-    interval = lambda bounds: f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
+    def interval(bounds: Sequence[float]) -> str:
+        return f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
+
     return [
         f"{pair['first']} − {pair['second']}",
         f"{pair['difference']:+.2f}",
@@ -559,9 +582,10 @@ def notes(table: Table) -> list[str]:
     ]
     if left_out := [row["variant"] for row in rows if row["left_out"] and not row["runs"]]:
         lines.append(f"left out by --only or --except: {', '.join(left_out)}")
-    known = sum(len(row["failures"]) + len(row["skipped"]) for row in rows if not row["left_out"])
-    missing = sum(len(row["missing_seeds"]) for row in rows if not row["left_out"])
-    if waiting := missing - known:
+    selected = [row for row in rows if not row["left_out"]]
+    explained = sum(len(row["failures"]) + len(row["skipped"]) for row in selected)
+    missing = sum(len(row["missing_seeds"]) for row in selected)
+    if waiting := missing - explained:
         lines.append(f"{waiting} of {table['total']} runs are not finished")
     return lines
 
@@ -588,25 +612,27 @@ def markdown(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Return the table as CSV: a row for every variant and cited method; None is empty.
+    """Return the table as CSV: a row for every variant, reference and cited method.
+
+    None is an empty cell.
 
     Every metric has columns of its mean, deviation, published and corrected figure.
     """
     rows = []
     data = table["data"]
-    splits = [one.get("splits", {}) for one in data]
+    splits = [x.get("splits", {}) for x in data]
     of_data = {
-        "data": " and ".join(dict.fromkeys(one["title"] for one in data)),
-        "feature": " and ".join(dict.fromkeys(one["feature"] for one in data)),
-        "synthetic": any(one["synthetic"] for one in data),
+        "data": " and ".join(dict.fromkeys(x["title"] for x in data)),
+        "feature": " and ".join(dict.fromkeys(x["feature"] for x in data)),
+        "synthetic": any(x["synthetic"] for x in data),
         **{
-            f"{name}_videos": " and ".join(str(own[name]["videos"]) for own in splits if own)
+            f"{name}_videos": " and ".join(str(sizes[name]["videos"]) for sizes in splits if sizes)
             for name in ("train", "val", "test")
         },
         "published_on": table["published_on"],
     }
     names = (*table["metrics"], *table["parts"], *table["localisation"])
-    rows_of_table = [*table["variants"], *table["cited"]]
+    rows_of_table = [*table["variants"], *table["references"], *table["cited"]]
     changes = [
         name
         for name in map(change_of, table["metrics"])
@@ -616,7 +642,7 @@ def as_csv(table: Table) -> str:
     for row in rows_of_table:
         trained = "variant" in row
         label = row["variant"] if trained else row["method"]
-        cells: dict[str, Any] = {"variant": label, "cited": not trained}
+        cells: dict[str, Any] = {"variant": label, "cited": row in table["cited"]}
         cells |= {name: row.get(name) for name in ("series", "value")}
         if trained:
             cells["seeds"] = " ".join(map(str, row["seeds"]))
@@ -660,7 +686,7 @@ def show(table: Table) -> None:
             title = "\n".join([section.title, *table["about"]])
         width = console.width if console.is_terminal else None
         for rows in _blocks(section, width):
-            command.print_table(rows[0], rows[1:], title)
+            cli.print_table(rows[0], rows[1:], title)
             title = f"{section.title} (continued)"
         console.print(section.note, markup=False, highlight=False, soft_wrap=True)
     for note in notes(table):

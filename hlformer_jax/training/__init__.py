@@ -1,15 +1,15 @@
-"""Training: what a family of models gives the trainer, and which one a configuration is of.
+"""Training: the interface of a family of models, and the choice of the family.
 
     prvr          the family of HLFormer and its ancestors, with its objective
     hover         the family of HOVER, with its objective
     step          the state, the step, and compiled chunks of steps
     optim         the released optimiser
     loop          chunks of steps, validation, early stopping, signals, the test; metric logging
-    checkpoints   the directory of a run: whose it is, and its checkpoints
-    loaded_run    config and best parameters of a run; evaluation of a checkpoint, sentences asked
+    checkpoints   the directory of a run: its owner, and its checkpoints
+    loaded_run    a trained run: configuration, best parameters, evaluation, queries
 
-A family brings its data, its parameters, its loss and its metrics; the trainer brings the order of
-the data, the steps, checkpoints, logs, early stopping and signals. A further one trains unchanged.
+A family brings its data, its parameters, its loss and its metrics. The trainer brings the order of
+the data, the steps, checkpoints, logs, early stopping and signals, the same for every family.
 
 A loss is a weighted sum of terms (`hlformer_jax.losses`). A new term is a function there, an entry
 in the family's `TERMS` and objective, and a weight in the fields of `config.loss`.
@@ -22,23 +22,24 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.config import family_of
 from hlformer_jax.data.feed import Group
 from hlformer_jax.models import Cost
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import devices
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.prvr import PRVR
 from hlformer_jax.training.step import Feed, Loss
 
 
 class Family(Protocol):
-    """A family of models on its data, as the trainer, evaluation and sweeps want one.
+    """A family of models on its data, for the trainer, the evaluation and sweeps.
 
-    The trainer also uses, where a family has them: `summary() -> str`, the data in one line;
-    `notes() -> list[str]`, lines on the data that an epoch has shown; `learning_rate(total_steps)`,
-    the schedule that is logged; and `any_length = True`, where no step depends on the number of
-    epochs, so that a run may be made longer.
+    Optional members that the trainer uses: `summary() -> str`, the data in one line;
+    `notes() -> list[str]`, remarks on the data after an epoch; `learning_rate(total_steps)`, the
+    schedule to log; `program_constants() -> Hashable`, by which short runs share programs
+    (`step.compile_steps`); and `any_length = True` if no step depends on the number of epochs, so
+    that a run may be extended.
     """
 
     @property
@@ -50,63 +51,63 @@ class Family(Protocol):
         """Number of training examples, which the schedule orders."""
 
     def check_trainable(self) -> None:
-        """Refuses a configuration that cannot be trained, before its data is opened."""
+        """Check that the configuration can be trained, before its data is opened."""
 
     def init_params(self) -> Any:
-        """Initial parameters, a function of the configuration alone."""
+        """Return the initial parameters, which depend on the configuration alone."""
 
     def project(self, params: Any) -> Any:
-        """Moves parameters to where they satisfy their constraints; applied after every step."""
+        """Move parameters to where they satisfy their constraints; applied after every step."""
 
     def loss(self, steps_per_epoch: int) -> Loss:
-        """The training loss."""
+        """Return the training loss."""
 
     def optimiser(self, total_steps: int) -> optax.GradientTransformation:
-        """The optimiser of a run of so many steps."""
+        """Return the optimiser of a run of `total_steps` steps."""
 
     def feed(self, groups: Sequence[Group]) -> Feed:
-        """Brings the training batches of these groups of steps to the devices."""
+        """Return a feed that brings the training batches of groups of steps to the devices."""
 
     def describe(self) -> dict[str, Any]:
-        """What a checkpoint must share with a configuration that evaluates it, as JSON has it."""
+        """Return the fields that a checkpoint and its evaluation must share, as JSON."""
 
     def validate(self, params: Any) -> Result:
-        """Metrics of the validation split."""
+        """Return the metrics of the validation split."""
 
     def test(self, params: Any) -> Result:
-        """Metrics of the test split."""
+        """Return the metrics of the test split."""
 
     def references(self) -> dict[str, Result]:
-        """Test metrics of what the models are held against, by name; empty for none."""
+        """Return the test metrics of baselines, by name."""
 
     def close(self) -> None:
-        """Gives back what validation keeps on the devices."""
+        """Release the memory of the validation on the devices."""
 
     def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of `describe` in a form in which those of equal models are equal."""
+        """Return the fields of `describe` in a form that is equal for equal models."""
 
     def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
         """Return test metrics and the arrays of a score file.
 
         The arrays are `scores` [Q, V], the names of their rows and columns, `queries` and
-        `videos`, and `relevant`, the column of each query's own.
+        `videos`, and `relevant`, the column of each query's target.
         """
 
     def test_embeddings(self, params: Any) -> dict[str, Any]:
         """Return the embeddings of the test split with the names of their rows."""
 
     def cost(self) -> Cost:
-        """What the model costs: its parameters, and the operations of encoding."""
+        """Return the number of parameters and the operations of encoding."""
 
 
 if not TYPE_CHECKING:
-    # Where annotations are executed, to look at the properties of a family would open its data.
+    # Tests execute annotations: a check of the protocol's properties would open the data.
     Family = Any
 
 FAMILIES: dict[str, Callable[[ConfigDict, Mesh], Family]] = {"prvr": PRVR, "hover": HOVER}
-"""What makes a family of a configuration and devices; names as in `config`."""
+"""Constructors of the families by name, from a configuration and devices."""
 
 
 def build(config: ConfigDict, mesh: Mesh | None = None) -> Family:
-    """The family of models that a configuration asks for, on its data."""
-    return FAMILIES[family_of(config)](config, parallel.mesh() if mesh is None else mesh)
+    """Return the family of models of a configuration, on its data."""
+    return FAMILIES[family_of(config)](config, devices.mesh() if mesh is None else mesh)

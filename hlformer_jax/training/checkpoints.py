@@ -1,19 +1,18 @@
-"""The directory of a run: whose it is, and its checkpoints. The only file that knows orbax.
+"""The directory of a run: its owner and its checkpoints. The only file that imports orbax.
 
-    config.json               the configuration and the data that the run belongs to
+    config.json               the configuration and the data of the run
     checkpoints/newest/STEP   the whole training state, and the progress of the run as JSON
-    checkpoints/best/STEP     the parameters of the best epoch, and what is known of it as JSON
+    checkpoints/best/STEP     the parameters of the best epoch, and facts about it as JSON
 
-From its first checkpoint on a directory belongs to one configuration and one data source. Until
-then nothing in it is worth keeping: what could not start is started again, put right.
-
-Of the best epoch the one before is kept too: it is what `newest` knows of until that is saved. A
-parameter checkpoint elsewhere (a converted one) is a directory like `best`. Orbax writes under a
-temporary name and renames when all is on disk, so that a save that is killed leaves the one before.
-STEP/SHA256SUMS, which `sha256sum --check` reads too, says what the files were when written.
+From its first checkpoint on, a directory belongs to one configuration and one data source. `best`
+also keeps the previous best epoch, to which `newest` refers until it is saved. A checkpoint of
+parameters elsewhere (a converted one) is a directory like `best`. Orbax writes under a temporary
+name and renames at the end, so that a killed save leaves the previous checkpoint. STEP/SHA256SUMS,
+which `sha256sum --check` reads too, has the digests of the files.
 """
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -30,22 +29,23 @@ import orbax.checkpoint as ocp
 from absl import logging
 from ml_collections import ConfigDict
 
-from hlformer_jax import files, parallel
+from hlformer_jax import files
 from hlformer_jax.config import family_of, flat, leaves
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
+from hlformer_jax.runtime import devices, processes
 from hlformer_jax.training.step import TrainState
 
 _SUMS = "SHA256SUMS"
 
 WRITTEN = ("checkpoints", "metrics.jsonl", ranking.METRICS_FILE, ranking.QUERIES_FILE)
-"""Names in a run's directory, beside config.json, which marks it as one."""
+"""Names of a run's files beside config.json, which marks a run's directory."""
 
 EVALUATION_FILE = "evaluation.json"
-"""Settings of the metrics in a directory that is not a run's: configuration, data, checkpoint."""
+"""Settings of metrics outside of a run's directory: configuration, data, checkpoint."""
 
 PLACES = ("data.manual_dir", "data.data_dir", "data.cache_gib", "data.resident")
-"""Fields that say where data lies and fits, not what it is."""
+"""Fields about the place of the data, not its content."""
 
 MOVABLE = (
     *PLACES,
@@ -60,27 +60,9 @@ MOVABLE = (
 )
 """Fields that may differ when a run resumes: they change no parameter of any step."""
 
-RETIRED = {
-    "kernels": ...,
-    "model.block_curvature_start": 1.0,
-    "loss.distillation_decay": "exponential",
-    "loss.align_over": "slots",
-    "loss.tree_anchor": "parent",
-    "loss.tree_edges": "direct",
-    "loss.chain_edges": "all",
-    "loss.chain_norm": "ball",
-    "loss.order_pairs": "siblings",
-    "loss.encode_twice": False,
-    "optim.schedule": "warmup_cosine",
-    "eval.pool": "all",
-    "trees.parent_text": "released",
-    "trees.shared_concepts": 0,
-}
-"""Fields that earlier versions recorded with a run, and the value that still is so; … for any."""
-
 
 class CheckpointError(UserError, ValueError):
-    """A checkpoint is missing, or not what the run expects; the message says what to do."""
+    """A checkpoint is missing, damaged or of another model."""
 
 
 class WorkdirError(UserError, ValueError):
@@ -88,22 +70,25 @@ class WorkdirError(UserError, ValueError):
 
 
 class OccupiedError(WorkdirError):
-    """The run of the directory is under way."""
+    """Another process trains the run of the directory."""
 
 
 # Checkpoints
 
 
 class Series:
-    """Checkpoints in one directory, each a tree of arrays and a JSON; the latest is what counts."""
+    """Checkpoints in one directory, each a tree of arrays and a JSON; only the latest is read."""
 
     def __init__(self, directory: Path, clean: bool = False, keep: int = 1) -> None:
-        """Opens a directory of which the last `keep` are kept.
+        """Open a directory.
 
-        `clean` removes the temporary files of a killed save; for the process that writes.
+        Args:
+          directory: the directory.
+          clean: remove the temporary files of a killed save; for the process that writes.
+          keep: number of checkpoints to keep.
         """
-        # Orbax reports every save at the level of information; a run has its own log.
-        logging.get_absl_logger().addFilter(_not_orbax)
+        # Orbax logs every save as information; a run has its own log.
+        logging.get_absl_logger().addFilter(_is_worth_logging)
         self._manager = ocp.CheckpointManager(
             Path(directory).absolute(),
             options=ocp.CheckpointManagerOptions(
@@ -119,14 +104,14 @@ class Series:
         )
 
     def latest(self) -> int | None:
-        """Step of the latest complete checkpoint, None when there is none."""
+        """Return the step of the latest complete checkpoint; None if there is none."""
         return self._manager.latest_step()
 
     def save(self, step: int, tree: Any, info: Mapping[str, Any]) -> None:
-        """Saves, unless there is a checkpoint of that step or a later one.
+        """Save a checkpoint, unless there is one of that step or a later one.
 
-        A run that was killed between two saves repeats its steps with the same results, so what is
-        there is what would be written. Where writing fails the checkpoint before is still there.
+        A run that was killed between two saves repeats its steps with the same results, so that an
+        existing checkpoint equals the new one. If writing fails, the previous checkpoint stays.
         """
         latest = self.latest()
         if latest is not None and latest >= step:
@@ -134,7 +119,7 @@ class Series:
         args = ocp.args.Composite(
             tree=ocp.args.StandardSave(tree), info=ocp.args.JsonSave(dict(info))
         )
-        with self._explained(f"step {step} cannot be written", "make room there and resume"):
+        with self._explain(f"step {step} cannot be written", "make room there and resume"):
             _check_room(Path(self._manager.directory), tree)
             self._manager.save(step, args=args)
             self._manager.wait_until_finished()
@@ -142,12 +127,12 @@ class Series:
                 _write_sums(self._directory(step))
 
     def info(self) -> dict[str, Any]:
-        """The JSON of the latest checkpoint."""
+        """Read the JSON of the latest checkpoint."""
         args = ocp.args.Composite(info=ocp.args.JsonRestore())
         return self._read(lambda step: self._manager.restore(step, args=args)["info"])
 
     def restore(self, like: Any) -> Any:
-        """The arrays of the latest checkpoint, which must have the shapes of `like`."""
+        """Read the arrays of the latest checkpoint, which must have the shapes of `like`."""
         self.check()
         self._check_shapes(self._read(lambda step: self._manager.item_metadata(step)["tree"]), like)
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
@@ -155,11 +140,11 @@ class Series:
         return self._read(lambda step: self._manager.restore(step, args=args)["tree"])
 
     def check(self) -> None:
-        """Reads the latest checkpoint through."""
+        """Check the digests of the latest checkpoint."""
         self._read(lambda step: _check_sums(self._directory(step)))
 
     def forget_after(self, step: int | None) -> None:
-        """Removes the checkpoints of later steps; of all, where it is None."""
+        """Remove the checkpoints after a step; all of them if it is None."""
         for saved in self._manager.all_steps():
             if step is None or saved > step:
                 self._manager.delete(saved)
@@ -178,63 +163,65 @@ class Series:
                 else ""
             )
             raise CheckpointError(f"{directory} holds no checkpoint{hint}")
-        with self._explained(f"step {step} is damaged", "put a copy of it there or start anew"):
+        with self._explain(f"step {step} is damaged", "put a copy of it there or start anew"):
             return read(step)
 
     @contextlib.contextmanager
-    def _explained(self, what: str, hint: str) -> Iterator[None]:
-        """Turns what orbax and its stores raise, on a full disk say, into one line."""
+    def _explain(self, problem: str, hint: str) -> Iterator[None]:
+        """Convert errors of orbax and its stores, for example on a full disk, to one line."""
         try:
             yield
         except (OSError, ValueError, KeyError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            where = f"{self._manager.directory}: the checkpoint of {what}"
-            raise CheckpointError(f"{where} ({reason[:200]}): {hint}") from error
+            if (full := os.strerror(errno.ENOSPC)) in reason:
+                reason = full
+            start = f"{self._manager.directory}: the checkpoint of {problem}"
+            raise CheckpointError(f"{start} ({reason[:200]}): {hint}") from error
 
     def _check_shapes(self, metadata: Any, like: Any) -> None:
-        saved, wanted = _shapes(metadata), _shapes(like)
+        saved, expected = _shapes(metadata), _shapes(like)
         if differing := sorted(
-            name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name)
+            name for name in saved.keys() | expected.keys() if saved.get(name) != expected.get(name)
         ):
             name = differing[0]
             if all(name.startswith("optimiser.") for name in differing):
                 raise CheckpointError(
                     f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in the"
-                    f" checkpoint and {wanted.get(name, 'none')} now: the run was trained with"
+                    f" checkpoint and {expected.get(name, 'none')} now: the run was trained with"
                     " another optimiser; resume it with the program that started it"
                 )
             raise CheckpointError(
                 f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in the"
-                f" checkpoint and {wanted.get(name, 'none')} in the configured model"
-                f" ({len(differing)} of {len(wanted)} parameters differ); set config.model"
+                f" checkpoint and {expected.get(name, 'none')} in the configured model"
+                f" ({len(differing)} of {len(expected)} parameters differ); set config.model"
                 " (hidden_size, lorentz_dim, blocks …) and config.data (visual_dim, text_dim) to"
                 " those it was trained with"
             )
 
     def close(self) -> None:
-        """Ends what orbax has running."""
+        """Stop orbax's background work."""
         self._manager.close()
 
 
 def newest(workdir: Path) -> Series:
-    """The whole training state of a run."""
+    """Open the series of a run's whole training state."""
     return Series(Path(workdir) / "checkpoints" / "newest", clean=True)
 
 
 def best(workdir: Path) -> Series:
-    """The parameters of a run's best epoch."""
+    """Open the series of the parameters of a run's best epochs."""
     return Series(Path(workdir) / "checkpoints" / "best", clean=True, keep=2)
 
 
 def check_new(directory: Path) -> None:
-    """Refuses a directory for `save_params` that holds something already, or is a link."""
+    """Check that a directory for `save_params` is missing or empty, and not a link."""
     files.check_directory(directory)
     if directory.exists() and any(directory.iterdir()):
         raise CheckpointError(f"{directory} exists and is not empty: choose a new directory")
 
 
 def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
-    """Writes parameters alone into a new directory."""
+    """Write parameters alone into a new directory."""
     directory = Path(directory)
     check_new(directory)
     series = Series(directory)
@@ -243,7 +230,7 @@ def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
 
 
 def open_params(path: Path) -> Series:
-    """Opens a directory of `save_params`, or a run's, of which it is the best epoch."""
+    """Open a directory of `save_params`, or the best epoch of a run's directory."""
     path = Path(path)
     directory = path / "checkpoints" / "best" if (path / "checkpoints").is_dir() else path
     if not directory.is_dir() or not any(child.name.isdigit() for child in directory.iterdir()):
@@ -257,56 +244,56 @@ def open_params(path: Path) -> Series:
 class Progress(NamedTuple):
     """The progress of a run, saved beside its state."""
 
-    best_epoch: int = -1  # before the first validation
-    best_metric: float | None = None  # of `config.eval.select`
-    epochs: int = 0  # that were validated
+    best_epoch: int = -1  # -1 before the first validation
+    best_metric: float | None = None  # value of `config.eval.select`
+    epochs: int = 0  # number of validated epochs
     log_position: int = 0  # bytes of metrics.jsonl
-    seconds: float = 0.0  # of training alone; nothing else depends on the clock
+    seconds: float = 0.0  # training time; nothing else depends on the clock
 
     def validated(self, epoch: int, metric: float) -> "Progress":
-        """The progress after the validation of an epoch; the first of equal ones stays the best."""
+        """Return the progress after the validation of an epoch; the first of equal epochs wins."""
         progress = self._replace(epochs=epoch + 1)
         if self.best_metric is None or metric > self.best_metric:
             progress = progress._replace(best_epoch=epoch, best_metric=metric)
         return progress
 
     def is_over(self, patience: int) -> bool:
-        """Whether `patience` epochs have passed without a better one."""
+        """Return whether `patience` epochs have passed without an improvement."""
         return self.epochs > 0 and self.epochs - 1 - self.best_epoch >= patience
 
 
 class RunCheckpoints:
-    """Both series of a run's directory, saved every so many seconds."""
+    """Both series of a run's directory, and the time of the next save."""
 
     def __init__(self, directory: Path, seconds: float) -> None:
         self.newest, self.best = newest(directory), best(directory)
         self._seconds, self._saved = seconds, time.monotonic()
         self._unsaved_best: tuple[int, Any, dict[str, Any]] | None = None
-        # A run that was killed before its newest state was saved need not come to the same best
-        # epoch again where rounding differs, with other devices say.
+        # A run that was killed before its newest state was saved may find another best epoch if
+        # rounding differs, for example on other devices.
         self.best.forget_after(self.newest.latest())
 
     def restore(self, template: TrainState) -> tuple[TrainState, Progress] | None:
-        """The newest state and its progress; None for a run that has none."""
+        """Read the newest state and its progress; None if there is none."""
         if self.newest.latest() is None:
             return None
         state: TrainState = self.newest.restore(template)
         progress = Progress(**self.newest.info())
         if progress.best_epoch >= 0:
-            self.best.check()  # now, and not when all is trained
+            self.best.check()  # checked before the long training
         return state, progress
 
     def keep_best(self, step: int, params: Any, info: dict[str, Any]) -> None:
-        """Takes parameters as those of the best epoch; they are saved with the next state."""
+        """Keep the parameters of the best epoch; they are saved with the next state."""
         # A copy, since the state is donated to the steps that follow.
         self._unsaved_best = step, jax.tree.map(jnp.copy, params), info
 
-    def due(self) -> bool:
-        """Whether it is time to save, in every process when in one."""
-        return parallel.any_process(time.monotonic() - self._saved >= self._seconds)
+    def is_due(self) -> bool:
+        """Return whether it is time to save, in every process if in one."""
+        return processes.any_process(time.monotonic() - self._saved >= self._seconds)
 
     def save(self, state: TrainState, progress: Progress) -> None:
-        """Saves the best epoch first: what the newest state says of it is then there."""
+        """Save the best epoch and then the newest state, which refers to it."""
         if self._unsaved_best is not None:
             self.best.save(*self._unsaved_best)
             self._unsaved_best = None
@@ -315,15 +302,15 @@ class RunCheckpoints:
 
 
 CHECKPOINT_OVERHEAD_BYTES = 2**16
-"""Bytes of a checkpoint beside its arrays, at most: indices, JSON and checksums."""
+"""Most bytes of a checkpoint beside its arrays: indices, JSON and digests."""
 
 
 def _check_room(directory: Path, tree: Any) -> None:
-    """Raise OSError where the disk has no room for a checkpoint of a tree.
+    """Raise OSError if the disk has no room for a checkpoint of a tree.
 
     Orbax reports a full disk from several threads, each with tracebacks.
     """
-    needed = parallel.nbytes(tree) + CHECKPOINT_OVERHEAD_BYTES
+    needed = devices.nbytes(tree) + CHECKPOINT_OVERHEAD_BYTES
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise OSError(f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free")
@@ -338,13 +325,13 @@ def _write_sums(directory: Path) -> None:
 
 
 def _check_sums(directory: Path) -> None:
-    """Raises an error when a file is not what was written.
+    """Raise an error if a file was changed.
 
-    The stores below check the lists of what they hold, but not the numbers themselves; and when one
-    array cannot be read, orbax does not wait for the others, each of which then prints a traceback.
+    Orbax's stores check their lists of arrays, but not the numbers. If one array cannot be read,
+    orbax does not wait for the others, and each of them prints a traceback.
     """
     sums = directory / _SUMS
-    if not sums.exists():  # a save that was killed when all but these were written
+    if not sums.exists():  # the save was killed before its last file
         return
     for line in sums.read_text(encoding="utf-8").splitlines():
         written, _, name = line.partition("  ")
@@ -357,8 +344,12 @@ def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     return {name(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _not_orbax(record: Any) -> bool:
-    return "orbax" not in record.pathname or record.levelname not in ("INFO", "DEBUG")
+def _is_worth_logging(record: Any) -> bool:
+    """Return False for orbax's reports of saves and of errors.
+
+    A run has its own log, and orbax raises an error beside the tracebacks of its threads.
+    """
+    return "orbax" not in record.pathname or record.levelname == "WARNING"
 
 
 # The directory
@@ -372,13 +363,13 @@ def claim_workdir(
     init: Path | None = None,
     movable: Sequence[str] = (),
 ) -> contextlib.ExitStack:
-    """Make the directory this run's, or find that it is; save the resolved configuration.
+    """Claim the directory for a run, and save the resolved configuration.
 
     Args:
       workdir: the directory.
       config: the configuration of the run.
-      fingerprint: that of its data.
-      writes: whether this process writes what a run leaves outside of checkpoints.
+      fingerprint: the fingerprint of its data.
+      writes: whether this process writes the files of a run other than checkpoints.
       init: run or checkpoint whose parameters the run starts from; None: the recorded one.
       movable: fields beside `MOVABLE` that may differ when the run resumes.
 
@@ -386,7 +377,7 @@ def claim_workdir(
       A context that keeps other processes out of the directory until it is closed.
 
     Raises:
-      WorkdirError: when the directory holds another run.
+      WorkdirError: if the directory holds another run.
     """
     if not writes:
         _compare(workdir, config, fingerprint, init, movable)
@@ -398,10 +389,10 @@ def claim_workdir(
             raise OccupiedError(
                 f"a run is under way in {workdir}: wait for it, or choose another --workdir"
             ) from None
-        begun = check_workdir(workdir, config, fingerprint, init, movable)
+        has_begun = check_workdir(workdir, config, fingerprint, init, movable)
         ranking.check_place(workdir)
-        content = _wanted(config, fingerprint)
-        if begun and init is None:
+        content = _settings(config, fingerprint)
+        if has_begun and init is None:
             init = recorded_init(workdir)
         if init is not None:
             content["init"] = str(init)
@@ -428,17 +419,18 @@ def check_workdir(
       Whether the run has begun there.
     """
     recorded = _recorded(workdir)
-    theirs = [name for name in WRITTEN if os.path.lexists(workdir / name)]
-    if theirs and recorded is None:
+    existing = [name for name in WRITTEN if os.path.lexists(workdir / name)]
+    if existing and recorded is None:
         raise WorkdirError(
-            f"{workdir} holds a {theirs[0]} that is not of a run begun there: choose another"
-            " --workdir"
+            f"{workdir} holds a {existing[0]} that no run there wrote: choose another --workdir"
         )
-    tested = (workdir / ranking.METRICS_FILE).exists()  # of a run without its checkpoints, even
-    begun = tested or any(child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*"))
-    if begun:
+    is_tested = (workdir / ranking.METRICS_FILE).exists()  # even if its checkpoints were removed
+    has_begun = is_tested or any(
+        child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*")
+    )
+    if has_begun:
         _compare(workdir, config, fingerprint, init, movable)
-    return begun
+    return has_begun
 
 
 def check_evaluation(
@@ -450,19 +442,19 @@ def check_evaluation(
 ) -> None:
     """Check that an evaluation may write its metrics into a directory; change nothing.
 
-    A run's directory takes the metrics of its own checkpoint with its own settings alone, so that
-    test_metrics.json always agrees with config.json. Elsewhere the metrics of other settings are
-    replaced with `overwrite` alone.
+    A run's directory accepts only the metrics of its checkpoint with its settings, so that
+    test_metrics.json always agrees with config.json. In another directory, metrics of other
+    settings are replaced only with `overwrite`.
 
     Args:
-      directory: where the metrics are to be written.
-      checkpoint: the run or converted checkpoint that is evaluated.
+      directory: the directory for the metrics.
+      checkpoint: the evaluated run or converted checkpoint.
       config: the configuration of the evaluation.
-      fingerprint: that of the data; None where the data is not open yet.
+      fingerprint: the fingerprint of the data; None before the data is open.
       overwrite: whether metrics of other settings may be replaced.
 
     Raises:
-      WorkdirError: naming the settings that differ.
+      WorkdirError: if settings differ; names them.
     """
     run_record = _recorded(directory)
     recorded = run_record or _recorded(directory, EVALUATION_FILE)
@@ -470,7 +462,7 @@ def check_evaluation(
         return
     if run_record is not None and directory.resolve() != checkpoint.resolve():
         raise WorkdirError(
-            f"{directory} holds a run of its own, whose metrics stay: give another --workdir"
+            f"{directory} holds another run, whose metrics stay: give another --workdir"
         )
     if run_record is None and overwrite:
         return
@@ -486,7 +478,7 @@ def check_evaluation(
         difference
         for name, difference in _differences(
             flat(recorded),
-            flat(_wanted(config, recorded_fingerprint) | {"checkpoint": str(checkpoint)}),
+            flat(_settings(config, recorded_fingerprint) | {"checkpoint": str(checkpoint)}),
             PLACES,
         )
         if _changes_metrics(name) and (run_record is None or name != "checkpoint")
@@ -507,9 +499,9 @@ def check_evaluation(
 def record_evaluation(
     directory: Path, checkpoint: Path, config: ConfigDict, fingerprint: str
 ) -> None:
-    """Write what metrics in a directory are of, unless a run there says it already."""
+    """Write the settings of the metrics in a directory, except in a run's directory."""
     if _recorded(directory) is None:
-        content = _wanted(config, fingerprint) | {"checkpoint": str(checkpoint)}
+        content = _settings(config, fingerprint) | {"checkpoint": str(checkpoint)}
         files.write_json(directory / EVALUATION_FILE, content)
 
 
@@ -542,79 +534,69 @@ def _compare(
     recorded = _recorded(workdir)
     if recorded is None:
         return
-    theirs = recorded.pop("init", None)
-    if init is not None and theirs != str(init):
+    recorded_init = recorded.pop("init", None)
+    if init is not None and recorded_init != str(init):
+        start = recorded_init or "random initial parameters"
         raise WorkdirError(
-            f"{workdir} holds a run that started from {theirs or 'its own initial parameters'},"
-            f" and --init is {init}: choose another --workdir, or leave --init out to resume it"
+            f"{workdir} holds a run that started from {start}, and --init is {init}: choose another"
+            " --workdir, or leave --init out to resume it"
         )
-    there = recorded.get("data_fingerprint")
-    fingerprint = there if fingerprint is None else fingerprint
+    recorded_fingerprint = recorded.get("data_fingerprint")
+    fingerprint = recorded_fingerprint if fingerprint is None else fingerprint
     differences = [
         difference
-        for name, difference in _differences(flat(recorded), flat(_wanted(config, fingerprint)))
+        for name, difference in _differences(flat(recorded), flat(_settings(config, fingerprint)))
         if name.removeprefix("config.") not in movable
     ]
     if differences:
         hint = (
             " (the data's files are others, or their times changed in a copy: cp -a keeps them)"
-            if there != fingerprint
+            if recorded_fingerprint != fingerprint
             else ""
         )
         raise WorkdirError(
             f"{workdir} holds a run that differs in {'; '.join(differences)}{hint}: choose"
             f" another --workdir (with --init={workdir} to start from its parameters), or give"
-            " what it was started with to resume it"
+            " the settings that it was started with to resume it"
         )
 
 
 def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
-    """Read the record of a directory's settings; None where there is none."""
+    """Read the record of a directory's settings; None if there is none."""
     path = workdir / file
     if not os.path.lexists(path):
         return None
-    files.check_output(path, "any")  # no link
+    files.check_output(path, files.Replace.ANY)  # refuses a link
     try:
         recorded: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except ValueError:
         raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
     if not isinstance(recorded, dict) or not {"config", "data_fingerprint"} <= recorded.keys():
-        raise WorkdirError(f"{path} is not of a run: choose another --workdir")
-    return recorded | {"config": without_retired(recorded["config"])}
+        raise WorkdirError(f"{path} does not belong to a run: choose another --workdir")
+    return recorded
 
 
-def without_retired(config: Any, prefix: str = "") -> Any:
-    """A recorded configuration without the fields whose only value this version has."""
-    if not isinstance(config, dict):
-        return config
-    return {
-        key: without_retired(value, f"{prefix}{key}.")
-        for key, value in config.items()
-        if (name := f"{prefix}{key}") not in RETIRED or RETIRED[name] not in (..., value)
-    }
-
-
-def _wanted(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
+def _settings(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
     return {"config": json.loads(config.to_json()), "data_fingerprint": fingerprint}
 
 
-def _defaults(wanted: dict[str, Any]) -> dict[str, Any]:
+def _defaults(current: dict[str, Any]) -> dict[str, Any]:
     """Return the defaults of the family of a configuration, as JSON, by their full names."""
-    family = family_of(ConfigDict({"model": {"name": wanted.get("config.model.name")}}))
+    family = family_of(ConfigDict({"model": {"name": current.get("config.model.name")}}))
     fields = json.loads(json.dumps({name: field.default for name, field in leaves(family)}))
     return {f"config.{name}": value for name, value in fields.items()}
 
 
 def _differences(
-    recorded: dict[str, Any], wanted: dict[str, Any], ignored: Sequence[str] = MOVABLE
+    recorded: dict[str, Any], current: dict[str, Any], ignored: Sequence[str] = MOVABLE
 ) -> list[tuple[str, str]]:
-    """Return the names of fields that differ, each with both of its values in words."""
+    """Return the names of fields that differ, each with a text of both values."""
     movable = {f"config.{field}" for field in ignored}
-    # A field that the package did not have when the run began stands for its default.
-    added = {name: value for name, value in _defaults(wanted).items() if name in wanted}
+    # A field that is newer than the run has its default value.
+    added = {name: value for name, value in _defaults(current).items() if name in current}
     recorded = added | recorded
     return [
-        (name, f"{name} ({recorded.get(name, 'absent')} there, {wanted.get(name, 'absent')} now)")
-        for name in sorted(recorded.keys() | wanted.keys())
-        if name not in movable and recorded.get(name) != wanted.get(name)
+        (name, f"{name} ({recorded.get(name, 'absent')} there, {current.get(name, 'absent')} now)")
+        for name in sorted(recorded.keys() | current.keys())
+        if name not in movable and recorded.get(name) != current.get(name)
     ]

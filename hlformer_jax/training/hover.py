@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import flax.struct
@@ -15,7 +15,6 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.feed import Group, KeptFeed, NodeFeed, SubtreeFeed, fits
@@ -27,7 +26,9 @@ from hlformer_jax.models.hover import Hover, Points, angles
 from hlformer_jax.retrieval import hierarchy, ranking
 from hlformer_jax.retrieval.hierarchy import NodeEvaluator
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import compiler, devices, processes
 from hlformer_jax.training import optim
+from hlformer_jax.training.step import list_program_fields
 from hlformer_jax.typing import Array, TreeBatch
 
 TERMS = ("align", "tree", "chain", "order")
@@ -49,9 +50,9 @@ class TreeObjective:
     def __call__(
         self, params: Any, batch: TreeBatch, step: Int[Array, ""]
     ) -> tuple[Float[Array, ""], Terms]:
-        """The weighted sum of the terms, and the terms without their weights.
+        """Return the weighted sum of the terms, and the terms without their weights.
 
-        Nothing of it is random: the frames of the batch were drawn for the step.
+        Nothing here is random: the frames of the batch were drawn for the step.
         """
         del step
         points: Any = self.model.apply({"params": params}, batch.nodes)
@@ -60,14 +61,14 @@ class TreeObjective:
     def evaluate(
         self, params: Any, points: Points, batch: TreeBatch
     ) -> tuple[Float[Array, ""], Terms]:
-        """The same of given points."""
+        """Return the loss of a batch from its points, and the terms without their weights."""
         scale, direction = (
             self.model.apply({"params": params}, method=method)
             for method in ("scale", "time_direction")
         )
         points = Points(*(zero_padding(x, jnp.asarray(batch.nodes.mask)) for x in points))
         dtype = points.video.dtype
-        # One matrix for all terms: its parts cost no distance twice.
+        # One matrix for all terms, so that no distance is computed twice.
         logits = jnp.asarray(scale, dtype) * self.model.options.space.similarities(*points)
         terms = {
             "align": lambda: self._align(logits, batch),
@@ -85,15 +86,15 @@ class TreeObjective:
         return total
 
     def _tree(self, logits: Float[Array, "U U"], batch: TreeBatch) -> Float[Array, ""]:
-        parents, below = _rows(batch, 0), jnp.asarray(batch.below)
+        parents, descends = _rows(batch, 0), jnp.asarray(batch.descends)
         total = jnp.zeros((), logits.dtype)
         for slot in self._child_slots():
             children = _rows(batch, slot)
             related = None
             if self.options.mask_related == "tree":
-                # One is the other, or descends from it.
+                # A node is the other one, or descends from it.
                 related = parents[:, None] == children[None]
-                related |= below[parents][:, children] | below[children][:, parents].T
+                related |= descends[parents][:, children] | descends[children][:, parents].T
             both = logits[parents][:, children], logits.T[parents][:, children]
             reduction = self.options.tree_reduction
             total = total + trees.tree(both, batch.subtrees.mask, related, reduction)
@@ -111,9 +112,12 @@ class TreeObjective:
             if options.chain_form == "norm":
                 margin = self.numbers["chain_margin"]
                 return trees.hinge(*norms, parent, child, real, margin, options.form)
-            outside = lambda x, y: space.outside_cone(x, y, self.numbers["min_radius"])
-            ways = outside(video[parent], text[child]), outside(text[parent], video[child])
-            return trees.entailment(ways, real)
+            radius = self.numbers["min_radius"]
+            angles_outside = (
+                space.outside_cone(video[parent], text[child], radius),
+                space.outside_cone(text[parent], video[child], radius),
+            )
+            return trees.entailment(angles_outside, real)
 
         if options.form == "released":
             first, second = (
@@ -128,26 +132,26 @@ class TreeObjective:
         self, points: Points, direction: Float[Array, " n"], batch: TreeBatch
     ) -> Float[Array, ""]:
         options, subtrees = self.options, batch.subtrees
-        of = lambda x: angles(x, direction, options.order_base)
-        cosines = of(points.video), of(points.text)
-        left, right, mask = _rows(batch, 1), _rows(batch, 2), jnp.asarray(subtrees.mask)
+        base = options.order_base
+        cosines = angles(points.video, direction, base), angles(points.text, direction, base)
+        first, second, mask = _rows(batch, 1), _rows(batch, 2), jnp.asarray(subtrees.mask)
         # The released loss compares an only child with itself.
         mask = mask if options.form == "released" else mask & subtrees.pair
         margin = self.numbers["order_margin"]
-        return trees.hinge(*cosines, right, left, mask, margin, options.form)
+        return trees.hinge(*cosines, second, first, mask, margin, options.form)
 
     def _child_slots(self) -> tuple[int, int]:
-        """The slots whose nodes count as children; released, the parent itself and the left one."""
+        """Return the slots of the children; as released, the parent itself and the left child."""
         return (0, 1) if self.options.form == "released" else (1, 2)
 
 
 def _rows(batch: TreeBatch, slot: int) -> Int[Array, " B"]:
-    """Rows of the nodes in a slot of all subtrees."""
+    """Return the rows of the nodes in a slot of all subtrees."""
     return jnp.asarray(batch.subtrees.nodes)[:, slot]
 
 
 def build_objective(config: ConfigDict, model: Hover) -> TreeObjective:
-    """The objective of a configuration of HOVER."""
+    """Build the objective of a configuration of HOVER."""
     return TreeObjective(
         numbers=numbers(config.loss, jnp.float32),
         model=model,
@@ -163,25 +167,25 @@ class HOVER:
         self._config, self._mesh = config, mesh
         self.model = hover.build(config)
         self.evaluator = NodeEvaluator(self.model, config, mesh)
-        self._validation = KeptFeed(lambda: self._whole(self.data.val))
+        self._validation = KeptFeed(lambda: self._resident_feed(self.data.val))
 
     @functools.cached_property
     def data(self) -> TreeData:
         """The splits; prepared on first use."""
-        elsewhere = self._config.eval.test_collection
-        with parallel.first_alone("data"):
-            opened = open_trees(self._config)
-            if not elsewhere:
-                return opened
+        test_collection = self._config.eval.test_collection
+        with processes.first_alone("data"):
+            data = open_trees(self._config)
+            if not test_collection:
+                return data
             config = self._config.copy_and_resolve_references()
-            config.data.update(collection=elsewhere, feature=config.eval.test_feature)
-            other = open_trees(config)
-            fingerprint = f"{opened.fingerprint} {other.fingerprint}"
-            return opened._replace(test=other.test, fingerprint=fingerprint)
+            config.data.update(collection=test_collection, feature=config.eval.test_feature)
+            test_data = open_trees(config)
+            fingerprint = f"{data.fingerprint} {test_data.fingerprint}"
+            return data._replace(test=test_data.test, fingerprint=fingerprint)
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the data; see `Family`."""
+        """Fingerprint of the data; see `Family`."""
         return self.data.fingerprint
 
     @property
@@ -190,7 +194,7 @@ class HOVER:
         return self.data.train.num_items
 
     def check_trainable(self) -> None:
-        """Refuse a metric to select by that no validation gives; see `Family`."""
+        """Check that a validation gives the metric to select by; see `Family`."""
         ranking.check_select(self._config.eval.select, self.metric_names())
 
     def metric_names(self) -> tuple[str, ...]:
@@ -198,7 +202,7 @@ class HOVER:
         return hierarchy.metric_names()
 
     def summary(self) -> str:
-        """Return the data in one line: what it is, its nodes and its subtrees."""
+        """Return the data in one line: its title, nodes and subtrees."""
         data, config = self.data, self._config.data
         splits = [
             f"{name} {len(split.pool.videos):,} videos, {split.num_nodes:,} nodes"
@@ -208,53 +212,56 @@ class HOVER:
         return f"{title}: {'; '.join(splits)}; {data.train.num_items:,} training subtrees"
 
     def learning_rate(self, total_steps: int) -> optax.Schedule:
-        """Return the learning rate by the step, of a run of so many steps."""
+        """Return the schedule of the learning rate for a run of `total_steps` steps."""
         return optim.learning_rate(self._config.optim, total_steps)
 
     def init_params(self) -> Any:
-        """Initial parameters; see `Family`."""
+        """Return the initial parameters; see `Family`."""
         return hover.init_params(self._config)
 
     def project(self, params: Any) -> Any:
-        """A learned scale within its limit; see `Family`."""
+        """Clamp a learned scale to its limit; see `Family`."""
         return hover.project(params)
 
     def loss(self, steps_per_epoch: int) -> TreeObjective:
-        """The objective; see `Family`."""
+        """Return the objective; see `Family`."""
         return build_objective(self._config, self.model)
 
     def optimiser(self, total_steps: int) -> optax.GradientTransformation:
-        """The released optimiser, with a rate for each group of parameters; see `Family`.
+        """Return the released optimiser, with a rate for each group of parameters; see `Family`.
 
-        The released code decays the biases of the hyperbolic layers too, which at its rate of 1e-7
-        shrinks them by 1.5e-4 of their size in the 5,085 steps of its training; here no bias is
-        decayed.
+        The released code also decays the biases of the hyperbolic layers: at its rate of 1e-7 by
+        1.5e-4 of their size in the 5,085 steps of its training. Here biases do not decay.
         """
         return optim.build(self._config.optim, self.model, total_steps)
 
     def feed(self, groups: Sequence[Group]) -> SubtreeFeed:
-        """Training batches, on the devices where their features fit; see `Family`."""
+        """Return the feed of training batches, on the devices if they fit; see `Family`."""
         config, train = self._config, self.data.train
         resident = self._fits(train)
         batch_size, seed = config.train.batch_size, config.seed
         return SubtreeFeed(train, groups, self._mesh, resident, batch_size, seed)
 
+    def program_constants(self) -> Hashable:
+        """Return what a program of training steps depends on beside its arguments."""
+        return self.fingerprint, list_program_fields(self._config)
+
     def describe(self) -> dict[str, Any]:
-        """The fields that make the model; see `Family`."""
+        """Return the fields that define the model; see `Family`."""
         config, sizes = self._config, ("visual_dim", "text_dim", "max_words")
         frames = {"trees.node_frames": config.trees.node_frames}
         return describe(config, NOT_OF_THE_MODEL, sizes) | frames
 
     def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of `describe`, in which equal models are equal; see `Family`."""
+        """Return the fields of `describe`, which are equal for equal models; see `Family`."""
         return dict(fields)
 
     def validate(self, params: Any) -> Result:
-        """Metrics of the validation split, which stays on the devices; see `Family`."""
+        """Return the metrics of the validation split, which stays on the devices."""
         return self.evaluator.evaluate(params, self._validation.get())
 
     def test(self, params: Any) -> Result:
-        """Metrics of the test split, of its hierarchy as well; see `Family`."""
+        """Return the metrics of the test split, including its hierarchy; see `Family`."""
         with contextlib.closing(self.evaluator.feed(self.data.test)) as test:
             return self.evaluator.report(params, test, self._time_direction(params))
 
@@ -276,35 +283,38 @@ class HOVER:
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as test:
             points = self.evaluator.encode(params, test)
-        return {name: parallel.to_host(x) for name, x in points._asdict().items()} | {
+        return {name: devices.to_host(x) for name, x in points._asdict().items()} | {
             "nodes": split.pool.names
         }
 
     def references(self) -> dict[str, Result]:
-        """Nothing that the model is held against."""
+        """Return no baselines; see `Family`."""
         return {}
 
     def cost(self) -> Cost:
-        """Its parameters, and the operations of encoding a node's frames and its text."""
+        """Return the number of parameters, and the operations of encoding frames and text."""
         config, model = self._config, self.model
         params, node = jax.eval_shape(lambda: (self.init_params(), hover.zero_nodes(config)))
-        flops = lambda method: parallel.count_flops(
-            lambda params, nodes: model.apply({"params": params}, nodes, method=method),
-            params,
-            node,
-        )
+
+        def count_flops(method: str) -> float:
+            return compiler.count_flops(
+                lambda params, nodes: model.apply({"params": params}, nodes, method=method),
+                params,
+                node,
+            )
+
         size = sum(math.prod(x.shape) for x in jax.tree.leaves(params))
-        return Cost(size, flops("encode_video"), flops("encode_text"))
+        return Cost(size, count_flops("encode_video"), count_flops("encode_text"))
 
     def close(self) -> None:
-        """Makes room on the devices; see `Family`."""
+        """Release memory on the devices; see `Family`."""
         self._validation.close()
 
-    def _whole(self, split: TreeSplit) -> NodeFeed:
+    def _resident_feed(self, split: TreeSplit) -> NodeFeed:
         return self.evaluator.feed(split, self._fits(split))
 
     def _time_direction(self, params: Any) -> np.ndarray:
-        """The direction that the order loss learned; without it, one fitted to training pairs."""
+        """Return the direction of the order loss, or without it one fitted to training pairs."""
         if self._config.loss.order:
             return np.asarray(params["direction"])
         train = self.data.train

@@ -1,13 +1,12 @@
 """Training: the loop around chunks of steps that run without the host.
 
-While a chunk is computed the loop looks at the records of the one before: every loss and every
-gradient norm. A run can be killed at any moment: what it does at a step depends on the
-configuration, the data and the step alone, so it resumes from its newest checkpoint to the same
-end.
+While a chunk is computed, the loop reads every loss and gradient norm of the previous chunk. A run
+can be killed at any moment: a step depends on the configuration, the data and its number alone, so
+that the run resumes from its newest checkpoint to the same result.
 
-metrics.jsonl is the record. Its lines hold nothing that depends on the clock, and a run that
-resumes from a checkpoint first drops the lines written after it: an interrupted run leaves the same
-file as an uninterrupted one. TensorBoard is a view of it.
+metrics.jsonl is the record. Its lines do not depend on the clock, and a run that resumes from a
+checkpoint first drops the lines written after it: an interrupted run leaves the same file as an
+uninterrupted one. TensorBoard is a view of it.
 """
 
 import contextlib
@@ -34,12 +33,13 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 from tqdm import tqdm
 
-from hlformer_jax import files, parallel, training
+from hlformer_jax import files, training
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.feed import Schedule
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import compiler, devices, processes
 from hlformer_jax.training import Family, checkpoints
 from hlformer_jax.training.checkpoints import Progress, RunCheckpoints
 from hlformer_jax.training.step import (
@@ -56,24 +56,32 @@ from hlformer_jax.training.step import (
 
 
 class NonFiniteLossError(UserError, ArithmeticError):
-    """A loss became NaN or infinite; the message names the step and the term."""
+    """A loss is NaN or infinite; the message names the step and the term."""
 
 
 class ScalarLog:
-    """metrics.jsonl, and TensorBoard beside it; of several processes one `writes`.
+    """metrics.jsonl, and TensorBoard beside it.
 
-    TensorBoard's file is a view: a failure to write it is said, and ends no run. (tensorboardX's
-    own writer hands events to a thread; when that has died of a full disk, the run would wait for
-    it for ever.) A new file hides what earlier ones have from its first step on.
+    A failure to write TensorBoard's file is a warning and does not end the run. (tensorboardX's own
+    writer passes events to a thread; if a full disk ends that thread, the run waits for it for
+    ever.) In TensorBoard a new file hides the later steps of earlier files.
     """
 
     def __init__(self, workdir: Path, position: int, step: int, writes: bool = True) -> None:
+        """Open the log.
+
+        Args:
+          workdir: the directory of the run.
+          position: length of metrics.jsonl in bytes; later lines are dropped.
+          step: the first step.
+          writes: whether this process writes.
+        """
         self._file: Any = None
         self._events: EventsWriter | None = None
         if not writes:
             return
         path = workdir / "metrics.jsonl"
-        files.check_output(path, "any")  # no link
+        files.check_output(path, files.Replace.ANY)  # refuses a link
         path.touch()
         if path.stat().st_size < position:
             raise OSError(
@@ -83,7 +91,7 @@ class ScalarLog:
         self._file = path.open("r+", encoding="utf-8")
         self._file.truncate(position)
         self._file.seek(position)
-        with self._as_far_as_it_goes():
+        with self._ignore_tensorboard_errors():
             (workdir / "tensorboard").mkdir(exist_ok=True)
             self._events = EventsWriter(str(workdir / "tensorboard" / "events"))
             start = SessionLog(status=SessionLog.START)
@@ -91,7 +99,7 @@ class ScalarLog:
             self._events.write_event(Event(step=step, session_log=start))
 
     def write(self, step: int, scalars: Mapping[str, float], **where: int) -> None:
-        """Records scalars at a step; `where` (the epoch) goes into the JSON line alone."""
+        """Record scalars at a step; `where` (the epoch) is part of the JSON line only."""
         if self._file is None:
             return
         self._file.write(json.dumps({"step": step, **where, **scalars}) + "\n")
@@ -99,35 +107,35 @@ class ScalarLog:
         self.board(step, scalars)
 
     def board(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Shows scalars in TensorBoard alone: rates, which no two runs share."""
-        with self._as_far_as_it_goes():
+        """Show scalars in TensorBoard only: rates, which differ between runs."""
+        with self._ignore_tensorboard_errors():
             for name, value in scalars.items():
                 if self._events is None:
                     break
-                summary = scalar(name.replace("@", "_"), value)  # it knows no @
+                summary = scalar(name.replace("@", "_"), value)  # it does not accept @
                 self._events.write_event(Event(step=step, wall_time=time.time(), summary=summary))
 
     def position(self) -> int:
-        """Length of the record so far, in bytes; what is before it is on disk."""
+        """Flush the record to the disk; return its length in bytes."""
         if self._file is None:
             return 0
         self._file.flush()
         os.fsync(self._file.fileno())
-        with self._as_far_as_it_goes():
+        with self._ignore_tensorboard_errors():
             if self._events:
                 self._events.flush()
         return self._file.tell()
 
     def close(self) -> None:
-        """Closes both."""
+        """Close both files."""
         if self._file:
             self._file.close()
-        with self._as_far_as_it_goes():
+        with self._ignore_tensorboard_errors():
             if self._events:
                 self._events.close()
 
     @contextlib.contextmanager
-    def _as_far_as_it_goes(self) -> Iterator[None]:
+    def _ignore_tensorboard_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -135,13 +143,13 @@ class ScalarLog:
             with contextlib.suppress(OSError):
                 if events:
                     events.close()
-            logging.warning("TensorBoard's file is given up: %s", error)
+            logging.warning("writing TensorBoard's file failed: %s", error)
 
 
 class MetricsLogger:
-    """Logs the scalars of the steps, one chunk behind the devices, and reports the progress.
+    """The log of the steps, one chunk behind the devices, and the report of the progress.
 
-    A terminal has a progress bar, and a file a line a minute; either has a line an epoch.
+    A terminal shows a progress bar, a file a line a minute; both show a line an epoch.
     """
 
     def __init__(
@@ -161,11 +169,11 @@ class MetricsLogger:
           steps_per_epoch: number of steps of an epoch.
           first: index of the first step.
           progress: progress of the run so far.
-          rates: learning rate of every step; None where it is not known.
+          rates: learning rate of every step; None if it is unknown.
         """
         self._directory, self._config = directory, config
         self._steps_per_epoch, self._rates = steps_per_epoch, rates
-        self._log = ScalarLog(directory, progress.log_position, first, parallel.is_first())
+        self._log = ScalarLog(directory, progress.log_position, first, processes.is_first())
         self._pending: list[tuple[Chunk, Scalars]] = []
         self._best, self._since, self._first = progress.best_metric, time.monotonic(), first
         self._epoch_start = self._reported = time.monotonic()
@@ -177,21 +185,27 @@ class MetricsLogger:
             desc="Training",
             unit="step",
             dynamic_ncols=True,
-            disable=not (parallel.is_first() and self._has_bar),
+            disable=not (processes.is_first() and self._has_bar),
             mininterval=0.2,
         )
 
     def steps(self, chunk: Chunk, scalars: Scalars, wait: bool) -> None:
-        """Takes the scalars of a chunk, which may still be computed; logs those of chunks before.
+        """Log the scalars of earlier chunks, and keep those of a chunk that is being computed.
 
-        With `wait` it logs these too. A scalar that is NaN or infinite is a NonFiniteLossError.
+        Args:
+          chunk: the chunk.
+          scalars: its scalars.
+          wait: log these scalars too.
+
+        Raises:
+          NonFiniteLossError: if a scalar is NaN or infinite.
         """
         self._pending.append((chunk, scalars))
         while len(self._pending) > (0 if wait else 1):
             self._record(*self._pending.pop(0))
 
     def _record(self, chunk: Chunk, scalars: Scalars) -> None:
-        columns = {name: parallel.to_host(values) for name, values in scalars.items()}
+        columns = {name: devices.to_host(values) for name, values in scalars.items()}
         for index in range(chunk.num_steps):
             step = chunk.first + index
             epoch = step // self._steps_per_epoch
@@ -226,22 +240,22 @@ class MetricsLogger:
         if broken:
             terms = [name for name in broken if name != "loss"] or broken
             raise NonFiniteLossError(
-                f"step {step} (epoch {epoch}): {', '.join(terms)} is not finite; the newest"
-                f" checkpoint in {self._directory}, if there is one, is from before it. Lower"
-                " config.optim.learning_rate, with another --workdir, or look at its batch"
+                f"step {step} (epoch {epoch}): {', '.join(terms)} is not finite. The newest"
+                f" checkpoint in {self._directory}, if there is one, is older. Lower"
+                " config.optim.learning_rate, with another --workdir, or look at the batch"
             )
 
     def validation(
         self, step: int, epoch: int, result: Result, seconds: float, progress: Progress
     ) -> None:
-        """Logs a validation after a step; the clock of the rates starts anew."""
+        """Log a validation after a step, and restart the clock of the rates."""
         scalars = {f"validation/{name}": value for name, value in result.metrics.items()}
         self._log.write(step, scalars, epoch=epoch)
         self._log.board(step, {"rate/validation_seconds": seconds})
         self._best = progress.best_metric
-        now = time.monotonic()
-        report(self._epoch_line(step, epoch, result, now - self._epoch_start, progress))
-        self._epoch_start = self._reported = now
+        end = time.monotonic()
+        report(self._epoch_line(step, epoch, result, end - self._epoch_start, progress))
+        self._epoch_start = self._reported = end
 
     def _epoch_line(
         self, step: int, epoch: int, result: Result, seconds: float, progress: Progress
@@ -272,32 +286,32 @@ class MetricsLogger:
         return f"epoch {epoch + 1} of {self._config.train.epochs}: {', '.join(parts)}"
 
     def restart_clock(self, step: int) -> None:
-        """Rates are those of the steps from this one on."""
+        """Measure rates from this step on."""
         self._since, self._first = time.monotonic(), step
 
     def position(self) -> int:
-        """Length of metrics.jsonl; what is before it is on disk."""
+        """Flush metrics.jsonl to the disk; return its length in bytes."""
         return self._log.position()
 
     def close(self) -> None:
-        """Closes the log and the bar."""
+        """Close the log and the bar."""
         self._log.close()
         self._bar.close()
 
 
 REPORT_SECONDS = 60.0
-"""Seconds between two reports of the steps where there is no progress bar."""
+"""Seconds between two reports of the steps without a progress bar."""
 
 
 def report(line: str) -> None:
-    """Print a line on standard error, above a progress bar, in the first process alone."""
-    if parallel.is_first():
+    """Print a line on standard error, above a progress bar, in the first process only."""
+    if processes.is_first():
         tqdm.write(line, file=sys.stderr)
 
 
 @contextlib.contextmanager
 def traced(directory: Path, state: object) -> Iterator[None]:
-    """Traces what is computed inside into `directory`, for TensorBoard or Perfetto."""
+    """Trace the computations of the block into `directory`, for TensorBoard or Perfetto."""
     jax.block_until_ready(state)
     with jax.profiler.trace(str(directory)):
         yield
@@ -306,8 +320,12 @@ def traced(directory: Path, state: object) -> Iterator[None]:
 # The loop
 
 
-class Stopped(Exception):  # noqa: N818 - it is no error
-    """A signal asked the run to stop; its state is saved. `status` is the program's exit status."""
+class Stopped(Exception):  # noqa: N818 - a signal is not an error
+    """A signal stopped the run, whose state is saved.
+
+    Attributes:
+      status: the exit status of the program.
+    """
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
@@ -315,10 +333,17 @@ class Stopped(Exception):  # noqa: N818 - it is no error
 
 
 class Outcome(NamedTuple):
-    """Test metrics by what they are of, first those of the best epoch, and the run's progress."""
+    """The result of a run.
+
+    Attributes:
+      results: test metrics by title; the best epoch comes first.
+      progress: the progress of the run.
+      references: titles in `results` of baselines, such as the linear baseline.
+    """
 
     results: dict[str, Result]
     progress: Progress
+    references: tuple[str, ...] = ()
 
 
 def train(
@@ -328,20 +353,20 @@ def train(
     family: Family | None = None,
     init: Path | None = None,
 ) -> Outcome:
-    """Train, or resume, then report the test split: a table, and `ranking.write_result`'s files.
+    """Train or resume a run, print the test metrics and write them to its directory.
 
     Args:
       config: the configuration of the run.
       directory: the directory of the run.
       profile: whether to trace a chunk of steps into the directory, for TensorBoard or Perfetto.
-      family: the family of models; by default that of the configuration.
+      family: the family of models; by default the configuration decides.
       init: run or checkpoint whose parameters the run starts from, see `start`.
     """
     with start(config, directory, family=family, init=init) as trainer:
         trainer.run(profile)
         rows = trainer.test()
         first = next(iter(rows.values()))
-        if parallel.is_first():
+        if processes.is_first():
             trainer.record_test(rows)
             ranking.write_result(first, directory)
             title = f"Test split: {first.queries} queries, {first.videos} videos"
@@ -350,7 +375,8 @@ def train(
         f"metrics: {directory / ranking.METRICS_FILE}; log: {directory / 'metrics.jsonl'};"
         f" parameters: {directory / 'checkpoints' / 'best'}"
     )
-    return Outcome(rows, trainer.progress)
+    # The first two are of the best and of the last epoch.
+    return Outcome(rows, trainer.progress, tuple(rows)[2:])
 
 
 @contextlib.contextmanager
@@ -369,22 +395,21 @@ def start(
       config: the configuration of the run.
       directory: the directory of the run.
       mesh: the devices; all by default.
-      family: the family of models; by default that of the configuration.
-      init: run or converted checkpoint whose parameters, those of its best epoch, the run starts
-        from, with a fresh optimiser. It is recorded in config.json; a run that resumes has it from
-        there.
+      family: the family of models; by default the configuration decides.
+      init: run (its best epoch) or converted checkpoint whose parameters the run starts from, with
+        a fresh optimiser. config.json records it for a run that resumes.
     """
-    mesh = parallel.mesh() if mesh is None else mesh
+    mesh = devices.mesh() if mesh is None else mesh
     family = family or training.build(config, mesh)
     family.check_trainable()
     if init is not None:
         init = init.resolve()
-        checkpoints.open_params(init).close()  # refused now, and not when the data is prepared
+        checkpoints.open_params(init).close()  # checked before the data is prepared
     fingerprint, train = family.fingerprint, config.train
     movable = ("train.epochs",) if getattr(family, "any_length", False) else ()
-    with parallel.first_alone("workdir"):
+    with processes.first_alone("workdir"):
         claim = checkpoints.claim_workdir(
-            directory, config, fingerprint, parallel.is_first(), init, movable
+            directory, config, fingerprint, processes.is_first(), init, movable
         )
     with claim:
         schedule = Schedule(family.num_examples, train.batch_size, config.seed)
@@ -393,27 +418,36 @@ def start(
         feed.load()
         saved = RunCheckpoints(directory, train.checkpoint_seconds)
         optimiser = family.optimiser(steps_per_epoch * train.epochs)
-        # Traced once, for its shapes and to be compiled.
+        # Traced once, for the shapes and the compilation.
         initial = jax.jit(lambda: init_state(family.init_params(), optimiser)).trace()
-        template = parallel.abstract(mesh, initial.out_info)
+        template = devices.abstract(mesh, initial.out_info)
         restored = saved.restore(template)
         origin = None if restored else init or checkpoints.recorded_init(directory)
         params = None if origin is None else _initial_params(origin, template.params, family)
         with (
-            parallel.without_garbage_collection(),
-            ThreadPoolExecutor(1, "state") as aside,  # both take long, to compile
+            compiler.without_garbage_collection(),
+            ThreadPoolExecutor(1, "state") as thread,  # compiles beside the steps
         ):
-            fresh = lambda: parallel.replicate(mesh, initial.lower().compile()())
-            future = aside.submit((lambda: restored[0]) if restored else fresh)
+            options = compiler.compiler_options(config)
+            future = thread.submit(_first_state, restored, initial, mesh, options)
             loss = family.loss(steps_per_epoch)
-            compiled = compile_steps(loss, optimiser, family.project, feed, template, config)
+            constants = getattr(family, "program_constants", None)
+            compiled = compile_steps(
+                loss,
+                optimiser,
+                family.project,
+                feed,
+                template,
+                config,
+                constants() if constants else None,
+            )
         state = future.result()
         if params is not None:
             state = state.replace(params=params)
         progress = restored[1] if restored else Progress()
         step = int(state.step)
         size = sum(x.size for x in jax.tree.leaves(template.params))
-        peak = parallel.memory_plan(compiled.program).get("peak", 0)
+        peak = compiler.memory_plan(compiled.program).get("peak", 0)
         for line in (
             f"directory: {directory}",
             f"data: {_data_of(family)}",
@@ -436,8 +470,17 @@ def start(
         )
 
 
+def _first_state(
+    restored: tuple[TrainState, Progress] | None, initial: Any, mesh: Mesh, options: Any
+) -> Any:
+    """Return the restored state, or compile the initialisation with `options` and run it."""
+    if restored is not None:
+        return restored[0]
+    return devices.replicate(mesh, initial.lower().compile(options)())
+
+
 def _initial_params(origin: Path, template: Any, family: Family) -> Any:
-    """Return the parameters of a run or checkpoint; report how its model's fields differ."""
+    """Return the parameters of a run or checkpoint, and report fields of its model that differ."""
     with contextlib.closing(checkpoints.open_params(origin)) as saved:
         info, params = saved.info(), saved.restore(template)
     differing = [
@@ -472,7 +515,7 @@ class Trainer:
     _noted: bool = dataclasses.field(default=False, init=False)
 
     def run(self, profile: bool = False) -> None:
-        """Trains to the end; `profile` traces the second chunk, or the first if it is the last."""
+        """Train to the end; `profile` traces the second chunk, or the only one."""
         first, steps_per_epoch = int(self.state.step), self.steps_per_epoch
         last = steps_per_epoch * self.config.train.epochs
         log = MetricsLogger(
@@ -496,7 +539,7 @@ class Trainer:
                     if traces:
                         jax.block_until_ready(self.state)
                 ends_epoch = end % steps_per_epoch == 0
-                stop = parallel.any_process(received() is not None)
+                stop = processes.any_process(received() is not None)
                 log.steps(chunk, scalars, wait=ends_epoch or stop)
                 if ends_epoch:
                     self._validate(log)
@@ -505,9 +548,9 @@ class Trainer:
                     break
             self._save(log)
             report(self._end())
-            # Also of a run that has come to its end: its test, or another run, would be next.
-            if parallel.any_process(received() is not None):
-                by = received() or signal.SIGTERM  # or another process received it
+            # Also after the last step: the test or another run would follow.
+            if processes.any_process(received() is not None):
+                by = received() or signal.SIGTERM  # another process may have received it
                 raise Stopped(
                     f"{by.name}: saved step {int(self.state.step)} in {self.directory}; the same"
                     " command resumes from there",
@@ -515,12 +558,12 @@ class Trainer:
                 )
 
     def _rates(self, last: int) -> Float[np.ndarray, " steps"] | None:
-        """Return the learning rate of every step, where the family tells it."""
+        """Return the learning rate of every step; None if the family has no schedule."""
         schedule = getattr(self.family, "learning_rate", None)
         return None if schedule is None else np.asarray(jax.vmap(schedule(last))(jnp.arange(last)))
 
     def _end(self) -> str:
-        """Return why the run ended, and its best epoch."""
+        """Return the reason for the end of the run, and its best epoch."""
         progress, train = self.progress, self.config.train
         if not progress.epochs:
             return "ended before the first validation"
@@ -545,7 +588,7 @@ class Trainer:
                 log.write(step, scalars)
 
     def _validate(self, log: MetricsLogger) -> None:
-        epoch, step = self.progress.epochs, int(self.state.step)  # of the next step
+        epoch, step = self.progress.epochs, int(self.state.step)  # the number of the next step
         progress, start = self._clocked(), time.monotonic()
         result = self.family.validate(self.state.params)
         select = self.config.eval.select
@@ -565,13 +608,13 @@ class Trainer:
             notes = getattr(self.family, "notes", None)
             for note in notes() if notes else ():
                 report(note)
-        if self.checkpoints.due():
+        if self.checkpoints.is_due():
             self._save(log)
         self._epoch_start = time.monotonic()
         log.restart_clock(step)
 
     def _clocked(self) -> Progress:
-        """The progress with the time since the last validation added."""
+        """Add the time since the last validation to the progress; return it."""
         seconds = time.monotonic() - self._epoch_start
         return self.progress._replace(seconds=self.progress.seconds + seconds)
 
@@ -580,8 +623,8 @@ class Trainer:
         self.checkpoints.save(self.state, self.progress)
 
     def test(self) -> dict[str, Result]:
-        """Test metrics of the best epoch and of the last, and of the family's references."""
-        self.family.close()  # makes room on the devices
+        """Return the test metrics of the best epoch, the last epoch, and the baselines."""
+        self.family.close()  # releases memory on the devices
         best, info = self.checkpoints.best.restore(self.state.params), self.checkpoints.best.info()
         return {
             f"best epoch ({info['epoch'] + 1})": self.family.test(best),
@@ -592,7 +635,11 @@ class Trainer:
 
 @contextlib.contextmanager
 def received_signal() -> Iterator[Callable[[], signal.Signals | None]]:
-    """Notes SIGTERM and the first Ctrl-C, which it yields on request; a second stops at once."""
+    """Note SIGTERM and the first Ctrl-C; a second Ctrl-C stops at once.
+
+    Yields:
+      A function that returns the received signal, or None.
+    """
     signals: list[signal.Signals] = []
 
     def note(signal_number: int, frame: Any) -> None:

@@ -4,15 +4,9 @@ Gradients are clipped per parameter tensor to norm 1; Adam has no bias correctio
 stands outside the root; decay is decoupled and follows the learning rate; the rate warms up
 linearly and falls linearly to 0, and is 0 at step 0.
 
-A bank of blocks keeps the parameters of its K blocks in one array. Where the released code treats
-a tensor on its own (clipping), each block's slice is treated on its own here. Which parameters
-these are, which do not decay, and which have a rate of their own, is declared by the model.
-
-A model has some 150 arrays. Kernels for the norm and the update of each would number hundreds, and
-a GPU would spend more time on starting them than on their work. So `Rows` has the arrays of a tree
-below one another in matrices of rows of `WIDTH`: what is done to all elements alike is one kernel a
-matrix. Each array, or slice of one with few slices along its first axis, begins a row, and zeros
-fill its last: what is done to an array as a whole is done to rows.
+A bank of blocks keeps the parameters of its K blocks in one array. Where the released code clips
+each tensor separately, each block's slice is clipped separately here. The model declares the
+stacked parameters, those without decay, and those with another learning rate.
 """
 
 import functools
@@ -43,10 +37,14 @@ class BertAdamState(NamedTuple):
 
 
 def schedule(form: str, learning_rate: float, warmup: float, total_steps: int) -> optax.Schedule:
-    """A rate that rises linearly over the share `warmup` of all steps, and then falls to 0.
+    """Return a rate that rises linearly over the share `warmup` of all steps, then falls to 0.
 
-    As "linear", or "warmup_cosine". The cosine is of the share of all steps, as in CLIP4Clip: where
-    the warm-up ends the rate jumps from its peak to (1 + cos(π warmup)) / 2 of it.
+    Args:
+      form: how it falls: "linear", or "warmup_cosine". The cosine runs over all steps, as in
+        CLIP4Clip: at the end of the warm-up the rate jumps to (1 + cos(π warmup)) / 2 of its peak.
+      learning_rate: the peak.
+      warmup: the share of the steps in which it rises.
+      total_steps: the number of steps.
     """
 
     def rate(step: int | jax.Array) -> jax.Array:
@@ -62,11 +60,11 @@ def schedule(form: str, learning_rate: float, warmup: float, total_steps: int) -
 
 
 class RowWise(optax.GradientTransformation):
-    """A transformation whose updates and parameters may be `Rows` in place of trees."""
+    """A transformation that accepts updates and parameters as `Rows` or as trees."""
 
 
 def scale_by_name(factors: Mapping[str, float]) -> optax.GradientTransformation:
-    """Scales the updates of parameters that have, or are in a module that has, one of the names."""
+    """Scale the updates of the named parameters, and of all parameters of named modules."""
 
     def factor(path: tuple) -> float:
         return next((factors[name] for name in _names(path) if name in factors), 1.0)
@@ -79,21 +77,24 @@ def scale_by_name(factors: Mapping[str, float]) -> optax.GradientTransformation:
 
 
 def add_decayed_weights(rate: float, undecayed: Collection[str]) -> optax.GradientTransformation:
-    """Adds `rate` times the parameters that decay, see `decay_mask`."""
+    """Add `rate` times the parameters that decay, see `decay_mask`."""
     plain = optax.add_decayed_weights(rate, mask=lambda params: decay_mask(params, undecayed))
 
     def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
         if not isinstance(updates, Rows):
             return plain.update(updates, state, params)
-        share = lambda path: 0.0 if _any_name(path, undecayed) else rate
-        return jax.tree.map(jnp.add, updates, _scaled(params, share)), state
+        decay = _scaled(params, lambda path: 0.0 if _has_name(path, undecayed) else rate)
+        return jax.tree.map(jnp.add, updates, decay), state
 
     return RowWise(plain.init, update)
 
 
 def _scaled(tree: Params, factor: Callable[[tuple], float]) -> Params:
-    """A tree times a number for each path."""
-    scale = lambda array, by: array * jnp.asarray(by, array.dtype)
+    """Multiply each array of a tree by a number for its path."""
+
+    def scale(array: Any, number: Any) -> Any:
+        return array * jnp.asarray(number, array.dtype)
+
     if isinstance(tree, Rows):
         return tree.map(scale, tree.of_rows(factor))
     return jax.tree_util.tree_map_with_path(lambda path, x: scale(x, factor(path)), tree)
@@ -102,27 +103,27 @@ def _scaled(tree: Params, factor: Callable[[tuple], float]) -> Params:
 def clip_by_tensor_norm(
     max_norm: float, stacked: Collection[str] = ()
 ) -> optax.GradientTransformation:
-    """Scales each released tensor's gradient to a norm of at most `max_norm`."""
+    """Scale each released tensor's gradient to a norm of at most `max_norm`."""
 
     def clip(gradient: jax.Array, norm: jax.Array) -> jax.Array:
         return gradient * jnp.minimum(max_norm / (norm + TORCH_CLIP_EPSILON), 1)
 
     def clip_tensor(path: tuple, gradient: jax.Array) -> jax.Array:
-        first = 1 if _any_name(path, stacked) else 0
+        first = 1 if _has_name(path, stacked) else 0
         axes = tuple(range(first, gradient.ndim))
         return clip(gradient, jnp.sqrt(jnp.sum(jnp.square(gradient), axis=axes, keepdims=True)))
 
     def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
         del params
         if isinstance(updates, Rows):
-            return updates.map(clip, updates.norms(lambda path: _any_name(path, stacked))), state
+            return updates.map(clip, updates.norms(lambda path: _has_name(path, stacked))), state
         return jax.tree_util.tree_map_with_path(clip_tensor, updates), state
 
     return RowWise(lambda params: optax.EmptyState(), update)
 
 
 def scale_by_bert_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """Adam without bias correction; epsilon outside the root."""
+    """Scale by Adam without bias correction, with epsilon outside the root."""
 
     def init(params: Params) -> BertAdamState:
         return BertAdamState(optax.tree.zeros_like(params), optax.tree.zeros_like(params))
@@ -140,12 +141,11 @@ def scale_by_bert_adam(beta1: float, beta2: float, epsilon: float) -> optax.Grad
 
 
 def decay_mask(params: Params, undecayed: Collection[str]) -> Params:
-    """True for parameters that decay; see `TwoBranch.undecayed`."""
-    decays = lambda path, _: not _any_name(path, undecayed)
-    return jax.tree_util.tree_map_with_path(decays, params)
+    """Return a tree with True for the parameters that decay; see `TwoBranch.undecayed`."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: not _has_name(path, undecayed), params)
 
 
-def _any_name(path: tuple, names: Collection[str]) -> bool:
+def _has_name(path: tuple, names: Collection[str]) -> bool:
     return any(name in names for name in _names(path))
 
 
@@ -154,13 +154,13 @@ def _names(path: tuple) -> list[str]:
 
 
 def learning_rate(fields: ConfigDict, total_steps: int) -> optax.Schedule:
-    """Return the learning rate of `config.optim` at every step of a run of so many steps."""
+    """Return the schedule of `config.optim` for a run of `total_steps` steps."""
     form = "warmup_cosine" if "global_clip" in fields else "linear"
     return schedule(form, fields.learning_rate, fields.warmup, total_steps)
 
 
 def build(fields: ConfigDict, module: Any, total_steps: int) -> optax.GradientTransformation:
-    """The optimiser of `config.optim` for a model.
+    """Return the optimiser of `config.optim` for a model.
 
     With `global_clip` (HOVER) all gradients are clipped together first, and the rate falls by a
     cosine instead of linearly.
@@ -180,19 +180,24 @@ def build(fields: ConfigDict, module: Any, total_steps: int) -> optax.GradientTr
     return RowWise(*optax.chain(*chain))
 
 
-# Parameters as a few matrices
+# Parameters as a few matrices. A model has some 150 arrays. Separate kernels for the norm and the
+# update of each would number hundreds, and a GPU would spend more time on starting them than on
+# their work. `Rows` puts the arrays of a tree into few matrices with rows of `WIDTH` elements, so
+# that an elementwise operation is one kernel for each matrix. Each array (or each slice, if an
+# array has few slices along its first axis) begins a row, and zeros fill its last row, so that an
+# operation on a whole array is an operation on rows.
 
 WIDTH = 1024
 
 MAX_SLICES = 64
-"""Slices along the first axis, at most; an array with more is not divided."""
+"""Most slices along the first axis; an array with more is not divided."""
 
-ARRAYS = 48
-"""Arrays in a matrix, at most: XLA joins them in one kernel where it has fewer than 96 operands."""
+MAX_ARRAYS = 48
+"""Most arrays in a matrix: XLA joins them in one kernel if it has fewer than 96 operands."""
 
 
 class Place(NamedTuple):
-    """Where an array stands.
+    """The place of an array in the matrices.
 
     Attributes:
       path: its path in the tree.
@@ -212,43 +217,43 @@ class Place(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The row after its last."""
+        """The index after its last row."""
         return self.start + self.slices * self.rows
 
 
 @jax.tree_util.register_pytree_node_class
 class Rows:
-    """A tree as matrices; a pytree, with whose matrices optax computes as with any arrays."""
+    """A tree as matrices: a pytree, so that optax computes with the matrices."""
 
     def __init__(self, matrices: tuple[Any, ...], structure: Any, places: tuple[Place, ...]):
         self.matrices, self._structure, self.places = matrices, structure, places
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
-        """For JAX."""
+        """Return the matrices and the static data, for JAX."""
         return self.matrices, (self._structure, self.places)
 
     @classmethod
     def tree_unflatten(cls, rest: Any, matrices: Any) -> "Rows":
-        """For JAX."""
+        """Return the rows with other matrices, for JAX."""
         return cls(tuple(matrices), *rest)
 
     @classmethod
-    def of(cls, tree: Any) -> "Rows":
-        """The arrays of a tree, all of one dtype."""
+    def from_tree(cls, tree: Any) -> "Rows":
+        """Convert a tree, whose arrays have one dtype."""
         leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
         places: list[Place] = []
         start = 0
         for index, (path, leaf) in enumerate(leaves):
-            start = start if index % ARRAYS else 0
+            start = start if index % MAX_ARRAYS else 0
             slices = leaf.shape[0] if leaf.ndim and leaf.shape[0] <= MAX_SLICES else 1
             rows = -(-max(leaf.size, 1) // (slices * WIDTH))
-            places.append(Place(path, leaf.shape, slices, index // ARRAYS, start, rows))
+            places.append(Place(path, leaf.shape, slices, index // MAX_ARRAYS, start, rows))
             start = places[-1].stop
         rows = Rows((), structure, tuple(places))
         return rows.like(tree)
 
     def like(self, tree: Any) -> "Rows":
-        """Another tree of these shapes, in the same places."""
+        """Convert another tree of these shapes to the same places."""
         blocks: dict[int, list[Array]] = {}
         for place, leaf in zip(self.places, jax.tree.leaves(tree), strict=True):
             blocks.setdefault(place.matrix, []).append(_block(place, leaf))
@@ -256,7 +261,7 @@ class Rows:
         return Rows(matrices, self._structure, self.places)
 
     def tree(self) -> Any:
-        """The tree."""
+        """Return the tree."""
         return jax.tree.unflatten(self._structure, [self._leaf(place) for place in self.places])
 
     def _leaf(self, place: Place) -> Array:
@@ -265,7 +270,7 @@ class Rows:
         return block.reshape(place.slices, -1)[:, :size].reshape(place.shape)
 
     def apply(self, function: Callable[[Any], Any]) -> "Rows":
-        """A function of the tree that changes few of its arrays: the others stay where they are."""
+        """Apply a function of the tree; arrays that it does not change are not copied."""
         tree = self.tree()
         matrices = list(self.matrices)
         pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(function(tree)), strict=True)
@@ -276,27 +281,27 @@ class Rows:
         return Rows(tuple(matrices), self._structure, self.places)
 
     def map(self, function: Callable[[Any, Any], Any], columns: list[Any]) -> "Rows":
-        """A function of each matrix and a column of a number for each of its rows."""
+        """Apply a function to each matrix and its column, with a number for each row."""
         matrices = tuple(map(function, self.matrices, columns))
         return Rows(matrices, self._structure, self.places)
 
     def of_rows(self, value: Callable[[tuple], float]) -> list[Float[np.ndarray, "R 1"]]:
-        """A number for each array by its path, for each of its rows: a column for each matrix."""
+        """Return a column for each matrix, with a number for the path of each row's array."""
         columns = [np.zeros((len(matrix), 1)) for matrix in self.matrices]
         for place in self.places:
             columns[place.matrix][place.start : place.stop] = value(place.path)
         return columns
 
     def squares(self) -> list[Float[Array, " R"]]:
-        """Sums of squares of the rows of each matrix."""
+        """Return the sums of squares of the rows of each matrix."""
         return [jnp.sum(jnp.square(matrix), axis=1) for matrix in self.matrices]
 
     def norm(self) -> Array:
-        """The norm of all arrays together."""
+        """Return the norm of all arrays together."""
         return jnp.sqrt(functools.reduce(jnp.add, map(jnp.sum, self.squares())))
 
     def norms(self, stacked: Callable[[tuple], bool]) -> list[Array]:
-        """Of each row, [R, 1]: the norm of its array, or of its slice where that is stacked."""
+        """Return a column for each matrix: the norm of each row's array, or slice if stacked."""
         columns: list[Array] = []
         for number, squares in enumerate(self.squares()):
             ranges = []
@@ -305,14 +310,14 @@ class Rows:
                     parts = place.shape[0] if stacked(place.path) else 1
                     if parts > MAX_SLICES:
                         raise ValueError(
-                            f"{place.path}: a stack of {parts}, of {MAX_SLICES} at most"
+                            f"{place.path}: a stack of {parts} slices, more than {MAX_SLICES}"
                         )
                     ranges += np.split(np.arange(place.start, place.stop), parts)
-            # A gather and a sum in place of a scatter, whose order would differ from run to run.
-            longest = max(map(len, ranges))
-            fill = len(squares)  # a zero
+            # A gather and a sum: the order of a scatter's additions would differ between runs.
+            max_rows = max(map(len, ranges))
+            fill = len(squares)  # index of the zero that pads `squares`
             table = np.stack(
-                [np.pad(r, (0, longest - len(r)), constant_values=fill) for r in ranges]
+                [np.pad(r, (0, max_rows - len(r)), constant_values=fill) for r in ranges]
             )
             padded = jnp.concatenate([squares, jnp.zeros(1, squares.dtype)])
             norms = jnp.sqrt(jnp.sum(padded[table.astype(np.int32)], axis=1))

@@ -1,9 +1,9 @@
-"""The family of HLFormer and its ancestors: its objective (HLFormer eq. 21, 31), its `Family`."""
+"""The family of HLFormer and its ancestors: the objective (HLFormer eq. 21, 31), the `Family`."""
 
 import contextlib
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -14,12 +14,12 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
-from hlformer_jax.data.released import CLIP_SPACE
+from hlformer_jax.data.layouts import CLIP_SPACE
 from hlformer_jax.data.source import SPLITS
 from hlformer_jax.data.split import Split
 from hlformer_jax.losses import Terms, numbers, options, retrieval, weighted_sum
@@ -27,12 +27,14 @@ from hlformer_jax.losses.retrieval import NegativeRanks, Pairs
 from hlformer_jax.models import Cost, Model, cost, meaning
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import wide
-from hlformer_jax.retrieval import evaluation, localisation, scoring
+from hlformer_jax.retrieval import evaluation, moments, scoring
 from hlformer_jax.retrieval import ranking as ranks
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.retrieval.scoring import MaximumSimilarity
+from hlformer_jax.runtime import devices, processes
 from hlformer_jax.training import optim
+from hlformer_jax.training.step import list_program_fields
 from hlformer_jax.typing import Array, Batch
 
 TERMS = {
@@ -45,12 +47,12 @@ TERMS = {
     "optimal_matching": "glance",
     "distillation": "glance",
 }
-"""Names of the terms and of their weights in `config.loss`, in the order of the log, and the field
-of `config.model` that switches on the branch without which there is no such term."""
+"""Terms by the names of their weights in `config.loss`, in the order of the log, with the field of
+`config.model` that switches on their branch ("" for none)."""
 
 
 class Negatives(NamedTuple):
-    """Negatives of the triplet loss, drawn for each branch on its own, as released."""
+    """Negatives of the triplet loss, drawn separately for each branch, as released."""
 
     clip: NegativeRanks
     frame: NegativeRanks
@@ -60,8 +62,10 @@ class Negatives(NamedTuple):
 class Objective:
     """The loss of a batch; see `step.Loss`.
 
-    `numbers` are weights and constants by their names in `config.loss`; in trees that JAX makes of
-    it, anything. `terms` are those with a weight other than 0.
+    Attributes:
+      numbers: weights and constants by their names in `config.loss`.
+      terms: names of the terms with a weight other than 0.
+      max_captions: most captions of a video; None for as many as a batch can hold.
     """
 
     model: Model
@@ -77,10 +81,10 @@ class Objective:
     def __call__(
         self, params: Any, batch: Batch, step: Int[Array, ""]
     ) -> tuple[Float[Array, ""], Terms]:
-        """The loss at a step: its negatives and its dropout depend on the seed and the step.
+        """Return the loss at a step; negatives and dropout depend on the seed and the step.
 
-        The hard-negative phase begins inside, by the epoch of the step, so that there is one
-        compilation.
+        The epoch of the step decides about hard negatives inside of the program, so that it is
+        compiled once.
         """
         epoch = step // self.steps_per_epoch
         negatives = draw_negatives(
@@ -101,16 +105,21 @@ class Objective:
         dropout_key: Array | None = None,
         epoch: Int[Array, ""] | int = 0,
     ) -> tuple[Float[Array, ""], Terms]:
-        """The loss with given negatives, and its terms without their weights.
+        """Return the loss for given negatives, and its terms without their weights.
 
-        Without a key there is no dropout. By the epoch, from 0, the distillation's weight falls.
+        Args:
+          params: parameters of the model.
+          batch: videos with their captions.
+          negatives: negatives of the triplet losses.
+          dropout_key: None for no dropout.
+          epoch: epoch, from 0, with which the weight of the distillation falls.
         """
         model, values = self.model, self.numbers
         scorer: MaximumSimilarity = self.scorer
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         queries = models.encode_query(model, params, batch.captions, keys[0])
         videos = models.encode_video(model, params, batch.videos, keys[1], self.encode_parts)
-        pairs = Pairs.of(batch)
+        pairs = Pairs.from_batch(batch)
         similar: Any = scorer.similarities(queries, videos, pairs.video)
         caption_columns = scorer.frame_columns == "captions"
         columns = retrieval.identity_pairs(pairs) if caption_columns else pairs
@@ -176,7 +185,7 @@ def build_objective(
     steps_per_epoch: int = 1,
     max_captions: int | None = None,
 ) -> Objective:
-    """The objective; `max_captions` of a video, None for as many as a batch can hold."""
+    """Build the objective of a configuration; see `Objective` for `max_captions`."""
     return Objective(
         model=model,
         scorer=scoring.build_scorer(config, model),
@@ -191,24 +200,29 @@ def build_objective(
 
 
 def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
-    """Names of the terms with a weight whose branch is on; refuses those a model lacks."""
+    """Return the names of the terms with a weight whose branch is on.
+
+    Raises:
+      ConfigError: if a term has a weight and the model or the data lacks its needs, or if there is
+        no term.
+    """
     loss, name = config.loss, config.model.name
     glance, module = config.model.glance, model.module
-    for term, there, lacking in (
+    for term, is_available, reason in (
         ("optimal_matching", glance, "config.model.glance is off: switch the clips on"),
         ("partial_order", module.has_lift, f"{name} has no hyperbolic lift: use hlformer"),
-        ("distillation", module.query_per_branch, f"{name} learns of no teacher: use dl_dkd"),
-        ("distillation", glance, "config.model.glance, the branch that inherits, is off: set it"),
+        ("distillation", module.query_per_branch, f"{name} has no teacher: use dl_dkd"),
+        ("distillation", glance, "config.model.glance, the inheritance branch, is off: set it"),
         (
             "distillation",
             config.data.teacher_dim,
-            "config.data.teacher_dim is 0: set it to the width of the teacher's features (512 of"
-            " the released ones)",
+            "config.data.teacher_dim is 0: set it to the width of the teacher's features (512 as"
+            " released)",
         ),
     ):
-        if loss[term] != 0 and not there:
+        if loss[term] != 0 and not is_available:
             raise ConfigError(
-                f"config.loss.{term} is {loss[term]}, but {lacking}, or set the weight to 0"
+                f"config.loss.{term} is {loss[term]}, but {reason}, or set the weight to 0"
             )
     active = tuple(
         term
@@ -227,16 +241,17 @@ def draw_negatives(
     pool: int | Int[Array, ""],
     frame_columns: str = "videos",
 ) -> Negatives:
-    """Draws the negatives of both branches from the `pool` hardest; see `draw_negative_ranks`.
+    """Draw the negatives of both branches from the `pool` hardest; see `draw_negative_ranks`.
 
-    Where captions have columns of their own (MS-SL, as released), also from the hardest captions.
+    If the frame branch has a column for each caption (MS-SL, as released), its negatives are also
+    drawn from the hardest captions.
     """
     clip_key, frame_key = jax.random.split(key)
-    pairs = Pairs.of(batch)
+    pairs = Pairs.from_batch(batch)
     clip = retrieval.draw_negative_ranks(clip_key, pairs, hard, pool)
     if frame_columns == "captions":
-        own = retrieval.identity_pairs(pairs)
-        return Negatives(clip, retrieval.draw_negative_ranks(frame_key, own, hard, pool, pool))
+        columns = retrieval.identity_pairs(pairs)
+        return Negatives(clip, retrieval.draw_negative_ranks(frame_key, columns, hard, pool, pool))
     return Negatives(clip, retrieval.draw_negative_ranks(frame_key, pairs, hard, pool))
 
 
@@ -247,17 +262,17 @@ class PRVR:
         self._config, self._mesh = config, mesh
         self.model = models.build(config)
         self.evaluator = Evaluator(self.model, config, mesh)
-        self._validation = KeptFeed(lambda: self._whole(self.data.val))
+        self._validation = KeptFeed(lambda: self._resident_feed(self.data.val))
 
     @functools.cached_property
     def data(self) -> Data:
         """The splits; prepared on first use."""
-        with parallel.first_alone("data"):
+        with processes.first_alone("data"):
             return open_data(self._config)
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the data; see `Family`."""
+        """Fingerprint of the data; see `Family`."""
         return self.data.fingerprint
 
     @property
@@ -266,7 +281,7 @@ class PRVR:
         return len(self.data.train)
 
     def check_trainable(self) -> None:
-        """Refuses what cannot be trained; see `Family`."""
+        """Check that the configuration can be trained; see `Family`."""
         check_trainable(self._config, self._mesh.size)
         ranks.check_select(self._config.eval.select, self.metric_names())
 
@@ -279,11 +294,11 @@ class PRVR:
             bounds = (0.0, *ranks.RATIOS, 1.0)
             groups = [f"ratio={low:g}-{high:g}" for low, high in itertools.pairwise(bounds)]
             recalls = [f"{group}/{name}" for group in groups for name in names[:5]]
-            names += [*localisation.METRICS, *recalls]
+            names += [*moments.METRICS, *recalls]
         return tuple(names)
 
     def summary(self) -> str:
-        """Return the data in one line: what it is, its videos and its captions."""
+        """Return the data in one line: its title, videos and captions."""
         data, config = self.data, self._config.data
         splits = [
             f"{name} {len(split):,} videos, {len(split.caption_video):,} captions"
@@ -292,7 +307,7 @@ class PRVR:
         return f"{synthetic.corpus_title(config)}: {'; '.join(splits)}"
 
     def notes(self) -> list[str]:
-        """Return what an epoch has shown of the data: captions that are cut."""
+        """Return remarks on the data after an epoch: the numbers of captions that are cut."""
         notes, data = [], self.data
         for name, split in zip(SPLITS, data[:3], strict=True):
             if cut := split.num_cut_captions():
@@ -303,50 +318,54 @@ class PRVR:
         return notes
 
     def learning_rate(self, total_steps: int) -> optax.Schedule:
-        """Return the learning rate by the step, of a run of so many steps."""
+        """Return the schedule of the learning rate for a run of `total_steps` steps."""
         return optim.learning_rate(self._config.optim, total_steps)
 
     def init_params(self) -> Any:
-        """Initial parameters; see `Family`."""
+        """Return the initial parameters; see `Family`."""
         return models.init_params(self.model, self._config)
 
     def project(self, params: Any) -> Any:
-        """Learned curvatures and scales within their bounds; see `Family`."""
+        """Clamp learned curvatures and scales to their bounds; see `Family`."""
         return models.project(self.model, params)
 
     def loss(self, steps_per_epoch: int) -> Objective:
-        """The objective; see `Family`."""
+        """Return the objective; see `Family`."""
         max_captions = int(self.data.train.captions_per_video.max())
         return build_objective(self._config, self.model, steps_per_epoch, max_captions)
 
     def optimiser(self, total_steps: int) -> optax.GradientTransformation:
-        """The released optimiser; see `Family`."""
+        """Return the released optimiser; see `Family`."""
         return optim.build(self._config.optim, self.model.module, total_steps)
 
     def feed(self, groups: Sequence[Group]) -> VideoFeed:
-        """Training batches, on the devices where they fit; see `Family`."""
+        """Return the feed of training batches, on the devices if they fit; see `Family`."""
         train, batch_size = self.data.train, self._config.train.batch_size
         resident = fits(train, self._mesh, self._config)
         return VideoFeed(train, groups, self._mesh, batch_size, resident)
 
+    def program_constants(self) -> Hashable:
+        """Return what a program of training steps depends on beside its arguments."""
+        return self.fingerprint, list_program_fields(self._config)
+
     def describe(self) -> dict[str, Any]:
-        """The fields that make the model; see `Family`."""
+        """Return the fields that define the model; see `Family`."""
         return models.describe(self._config)
 
     def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields with a width for each block; see `Family`."""
+        """Return the fields with a width for each block; see `Family`."""
         return meaning(fields)
 
     def cost(self) -> Cost:
-        """Its parameters, and the operations of encoding a video and a caption."""
+        """Return the number of parameters, and the operations of encoding video and caption."""
         return cost(self._config)
 
     def validate(self, params: Any) -> Result:
-        """Metrics of the validation split, which stays on the devices; see `Family`."""
+        """Return the metrics of the validation split, which stays on the devices."""
         return self.evaluator.evaluate(params, self._validation.get())
 
     def test(self, params: Any) -> Result:
-        """Metrics of the test split; see `Family`."""
+        """Return the metrics of the test split; see `Family`."""
         with contextlib.closing(self.evaluator.feed(self.data.test)) as test:
             return self.evaluator.evaluate(params, test)
 
@@ -367,17 +386,17 @@ class PRVR:
     def test_embeddings(self, params: Any) -> dict[str, Any]:
         """Return the embeddings of the test split; see `Family`.
 
-        `queries` [Q, H] (of DL-DKD a vector for each branch, side by side) and, for each of
-        `branches`, positions [V, L, H]: unit vectors, zero where padded. A score is the sum over
-        the branches of their `weights` times the largest cosine; of MS-SL with both branches, the
-        guided vector is that of the best proposal.
+        `queries` is [Q, H] (in DL-DKD the vectors of both branches side by side). Each of
+        `branches` has positions [V, L, H]: unit vectors, zero where padded. A score is the sum over
+        the branches of their `weights` times the largest cosine; in MS-SL with both branches, the
+        best proposal determines the guided vector.
         """
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as test:
             stored, queries = self.evaluator.encode(params, test, "float32")
         branches = self.evaluator.positions(stored, split)
         return {
-            "queries": parallel.to_host(queries.vectors),
+            "queries": devices.to_host(queries.vectors),
             "query_ids": split.caption_ids(),
             "video_ids": split.video_ids,
             "relevant": split.caption_video,
@@ -393,7 +412,10 @@ class PRVR:
         }
 
     def references(self) -> dict[str, Result]:
-        """The mean-pooled linear baseline and chance, where they are asked for; of CLIP itself."""
+        """Return the mean-pooled linear baseline, zero-shot CLIP on CLIP features, and chance.
+
+        Empty unless `config.train.baseline` is set.
+        """
         if not self._config.train.baseline:
             return {}
         data = self.data
@@ -406,19 +428,23 @@ class PRVR:
         return references | {"chance": _chance(linear)}
 
     def close(self) -> None:
-        """Makes room on the devices; see `Family`."""
+        """Release memory on the devices; see `Family`."""
         self._validation.close()
 
-    def _whole(self, split: Split) -> VideoFeed:
+    def _resident_feed(self, split: Split) -> VideoFeed:
         return self.evaluator.feed(split, fits(split, self._mesh, self._config))
 
 
 def check_trainable(config: ConfigDict, num_devices: int) -> None:
-    """Refuses what cannot be trained on so many devices, before anything is prepared for it."""
+    """Check that a configuration can be trained on `num_devices` devices.
+
+    Raises:
+      ConfigError: if it cannot.
+    """
     model = models.build(config)
     active_terms(config, model)
     size, parts = config.train.batch_size, config.train.encode_parts
-    if parts > 1 and parallel.round_up(size, num_devices) % (parts * num_devices):
+    if parts > 1 and devices.round_up(size, num_devices) % (parts * num_devices):
         raise ConfigError(
             f"config.train.batch_size is {size}: it must be a multiple of"
             f" config.train.encode_parts times the number of devices, {parts} x {num_devices}"

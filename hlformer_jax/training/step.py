@@ -1,11 +1,11 @@
 """The training step, and chunks of steps that run without the host.
 
-`train_step` is a pure function of a state and a batch that knows no model: a loss, an optimiser and
-a projection make it. A chunk of steps is one compiled program: a loop on the device whose body
-gathers a batch from the features of the chunk and takes a step.
+`train_step` makes a pure function of a state and a batch from a loss, an optimiser and a
+projection; it depends on no model. A chunk of steps is one compiled program: a loop on the device
+whose body gathers a batch from the features of the chunk and takes a step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.struct
@@ -17,9 +17,9 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
-from hlformer_jax.config import ConfigError
+from hlformer_jax.config import ConfigError, flat
 from hlformer_jax.data.feed import Chunk
+from hlformer_jax.runtime import compiler, devices, processes
 from hlformer_jax.training.optim import Rows, RowWise
 from hlformer_jax.typing import Array
 
@@ -31,7 +31,7 @@ Scalars = dict[str, Array]
 class TrainState:
     """The state of training, one frozen pytree: everything that a step changes.
 
-    Random keys are derived from it, none is stored.
+    Random keys are derived from it and not stored.
     """
 
     step: Any
@@ -40,7 +40,7 @@ class TrainState:
 
 
 def init_state(params: Any, optimiser: optax.GradientTransformation) -> TrainState:
-    """The state before the first step."""
+    """Return the state before the first step."""
     return TrainState(jnp.zeros((), jnp.int32), params, optimiser.init(params))
 
 
@@ -52,9 +52,9 @@ Steps = Callable[[TrainState, Chunk], tuple[TrainState, Scalars]]
 class Loss(Protocol):
     """The loss of a family of models: a pytree that can be called.
 
-    Its arrays are arguments of the compiled step, so that losses which differ in these alone share
-    a program; what is not an array is part of the program. (`flax.struct.dataclass` makes such an
-    object, `jax.tree_util.Partial` makes one of a function.)
+    Its arrays are arguments of the compiled step, so that losses which differ in their arrays alone
+    share a program; everything else is part of the program. `flax.struct.dataclass` makes such an
+    object, and `jax.tree_util.Partial` makes one of a function.
     """
 
     terms: tuple[str, ...]
@@ -62,15 +62,15 @@ class Loss(Protocol):
     def __call__(
         self, params: Params, batch: Any, step: Int[Array, ""]
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-        """The loss of a batch at a step, and its terms by name.
+        """Return the loss of a batch at a step, and its terms by name.
 
-        Whatever is random is derived from the step (and a seed that the loss holds).
+        Random numbers depend on the step and on a seed of the loss.
         """
 
 
 @runtime_checkable
 class Feed(Protocol):
-    """Brings the batches of a run to the devices, in chunks of steps of one shape."""
+    """The batches of a run on the devices, in chunks of steps of one shape."""
 
     @property
     def mesh(self) -> Mesh:
@@ -81,19 +81,19 @@ class Feed(Protocol):
         """Bytes on each device that belong to chunks which are not in use yet."""
 
     def load(self) -> None:
-        """Begins to load what can be loaded ahead, without waiting for it."""
+        """Begin to load the first features, without waiting for them."""
 
     def chunks(self, first: int = 0) -> Iterator[Any]:
-        """Chunks of the steps from `first` on."""
+        """Yield the chunks of the steps from `first` on."""
 
     def shapes(self) -> tuple[Any, Any]:
-        """Shapes of a chunk's features and gather indices."""
+        """Return the shapes of a chunk's features and gather indices."""
 
     def gather(self, features: Any, indices: Any, step: Int[Array, ""]) -> Any:
-        """The batch of a step of a chunk, counted from 0 (inside of jit)."""
+        """Return the batch of a step of a chunk, counted from 0 (inside of jit)."""
 
     def close(self) -> None:
-        """Gives back threads and memory."""
+        """Release threads and memory."""
 
 
 class Compiled(NamedTuple):
@@ -108,10 +108,15 @@ def train_step(
     optimiser: optax.GradientTransformation,
     project: Callable[[Params], Params] = lambda params: params,
 ) -> Step:
-    """Returns the step: state and batch to the next state and the scalars of the step.
+    """Return the step: a function of state and batch to the next state and scalars.
 
-    These are `loss`, `loss/TERM` for every term, and `gradient_norm`. `project` moves updated
-    parameters to where they satisfy their constraints.
+    Args:
+      loss: the loss.
+      optimiser: the optimiser.
+      project: moves updated parameters to where they satisfy their constraints.
+
+    Returns:
+      The step, whose scalars are `loss`, `loss/TERM` for every term, and `gradient_norm`.
     """
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Scalars]:
@@ -132,17 +137,17 @@ def train_step(
 
 
 def scalar_names(loss: Loss) -> tuple[str, ...]:
-    """Names of the scalars of a step, all float32."""
+    """Return the names of the scalars of a step, all float32."""
     return ("loss", *(f"loss/{name}" for name in loss.terms), "gradient_norm")
 
 
 def chunk_of_steps(
     optimiser: optax.GradientTransformation, project: Callable[[Params], Params], feed: Feed
 ) -> Callable[[TrainState, Any, Any, Int[Array, ""], Loss], tuple[TrainState, Scalars]]:
-    """Returns a function, to be jitted, that takes `count` <= S steps of a chunk.
+    """Return a function, to be jitted, that takes `count` <= S steps of a chunk.
 
-    Of state, features, gather indices [S, ...], count and loss it makes the state after them and
-    the scalars of each, [S]; those from `count` on are 0.
+    Its arguments are state, features, gather indices [S, ...], count and loss. It returns the state
+    after the steps and the scalars of each step, [S], zero from `count` on.
     """
 
     def steps(
@@ -152,26 +157,59 @@ def chunk_of_steps(
 
         def body(index: Array, carry: tuple[TrainState, Scalars]) -> tuple[TrainState, Scalars]:
             state, scalars = take_step(carry[0], feed.gather(features, indices, index))
-            record = lambda row, value: row.at[index].set(value)
-            return state, jax.tree.map(record, carry[1], scalars)
+            records = jax.tree.map(lambda row, value: row.at[index].set(value), carry[1], scalars)
+            return state, records
 
-        longest = len(jax.tree.leaves(indices)[0])
-        empty = {name: jnp.zeros(longest) for name in scalar_names(loss)}
-        start = joined(state) if isinstance(optimiser, RowWise) else state
+        max_steps = len(jax.tree.leaves(indices)[0])
+        empty = {name: jnp.zeros(max_steps) for name in scalar_names(loss)}
+        start = join_rows(state) if isinstance(optimiser, RowWise) else state
         end, scalars = jax.lax.fori_loop(0, count, body, (start, empty))
-        separate = lambda part: part.tree() if isinstance(part, Rows) else part
-        return jax.tree.map(separate, end, is_leaf=lambda part: isinstance(part, Rows)), scalars
+        return separate_rows(end), scalars
 
     return steps
 
 
-def joined(state: TrainState) -> TrainState:
-    """The state with the parameters, and all that the optimiser keeps of each, as `Rows`."""
-    rows = Rows.of(state.params)
+def join_rows(state: TrainState) -> TrainState:
+    """Convert the parameters, and the optimiser's trees of their structure, to `Rows`."""
+    rows = Rows.from_tree(state.params)
     structure: Any = jax.tree.structure(state.params)
-    alike = lambda part: bool(structure == jax.tree.structure(part))
-    join = lambda part: rows.like(part) if alike(part) else part
-    return TrainState(state.step, rows, jax.tree.map(join, state.optimiser, is_leaf=alike))
+
+    def has_structure(part: Any) -> bool:
+        return bool(structure == jax.tree.structure(part))
+
+    def join(part: Any) -> Any:
+        return rows.like(part) if has_structure(part) else part
+
+    optimiser = jax.tree.map(join, state.optimiser, is_leaf=has_structure)
+    return TrainState(state.step, rows, optimiser)
+
+
+def separate_rows(state: TrainState) -> TrainState:
+    """Convert the `Rows` of a state to trees."""
+
+    def is_rows(part: Any) -> bool:
+        return isinstance(part, Rows)
+
+    separated: TrainState = jax.tree.map(
+        lambda part: part.tree() if is_rows(part) else part, state, is_leaf=is_rows
+    )
+    return separated
+
+
+MAX_SHARED_PROGRAMS = 8
+"""Compiled training steps that runs of one process keep for each other."""
+
+_shared_programs: dict[Hashable, Any] = {}
+
+
+def list_program_fields(config: ConfigDict) -> Hashable:
+    """Return the fields that are constants of the program of a family's steps, with their values.
+
+    The loss, an argument of the program, holds those of `config.loss` and `config.model`.
+    """
+    others = ("loss", "model", "eval")
+    fields = [(name, repr(value)) for name, value in flat(config).items()]
+    return tuple(sorted(x for x in fields if x[0].partition(".")[0] not in others))
 
 
 def compile_steps(
@@ -181,33 +219,62 @@ def compile_steps(
     feed: Feed,
     state: TrainState,
     config: ConfigDict,
+    constants: Hashable = None,
 ) -> Compiled:
-    """Compiles chunks of steps; refuses what takes more memory than the devices have."""
+    """Compile chunks of steps.
+
+    Args:
+      loss: the loss of the run.
+      optimiser: its optimiser.
+      project: moves updated parameters to where they satisfy their constraints.
+      feed: the feed of its batches.
+      state: shapes of the state, or the state.
+      config: the configuration of the run.
+      constants: identifies optimiser, projection and feed. Runs of `config.compile_fast` whose
+        constants and arguments agree share a program. None: the program is not shared.
+
+    Raises:
+      ConfigError: if a step takes more memory than the devices have.
+    """
     mesh = feed.mesh
-    whole = parallel.replicated(mesh)
-    count = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
-    loss = parallel.replicate(mesh, loss)
-    program = jax.jit(
-        chunk_of_steps(optimiser, project, feed), donate_argnums=0, out_shardings=(whole, whole)
-    )
-    lowered = program.lower(state, *feed.shapes(), count, loss)
-    compiled = lowered.compile(parallel.compiler_options(config))
+    sharding = devices.replicated(mesh)
+    count = jax.ShapeDtypeStruct((), np.int32, sharding=sharding)
+    loss = devices.replicate(mesh, loss)
+    arguments = (state, *feed.shapes(), count, loss)
+    key = (constants, mesh, jax.tree.structure(arguments), _types(arguments))
+    shares = config.compile_fast and constants is not None
+    compiled = _shared_programs.get(key) if shares else None
+    if compiled is None:
+        program = jax.jit(
+            chunk_of_steps(optimiser, project, feed),
+            donate_argnums=0,
+            out_shardings=(sharding, sharding),
+        )
+        compiled = program.lower(*arguments).compile(compiler.compiler_options(config))
+    if shares:
+        _shared_programs[key] = compiled
+        while len(_shared_programs) > MAX_SHARED_PROGRAMS:
+            del _shared_programs[next(iter(_shared_programs))]
     _check_memory(compiled, feed)
 
     def steps(state: TrainState, chunk: Chunk) -> tuple[TrainState, Scalars]:
-        count = parallel.replicate(mesh, np.int32(chunk.num_steps))
+        count = devices.replicate(mesh, np.int32(chunk.num_steps))
         return compiled(state, chunk.features, chunk.indices, count, loss)
 
     return Compiled(steps, compiled)
 
 
+def _types(tree: Any) -> tuple[Hashable, ...]:
+    return tuple((x.shape, x.dtype, x.sharding) for x in jax.tree.leaves(tree))
+
+
 def _check_memory(program: Any, feed: Feed) -> None:
-    """Refuses, in every process when in one, a program that takes more than a device's memory."""
-    limit = parallel.available_bytes(feed.mesh)
-    needed = parallel.memory_plan(program).get("peak", 0) + feed.bytes_ahead
-    if parallel.any_process(limit is not None and needed > limit):
+    """Refuse, in every process if in one, a program that takes more than a device's memory."""
+    limit = devices.available_bytes(feed.mesh)
+    needed = compiler.memory_plan(program).get("peak", 0) + feed.bytes_ahead
+    if processes.any_process(limit is not None and needed > limit):
         raise ConfigError(
-            f"a training step takes {needed / 1e9:.1f} GB on each device, of which JAX has"
+            f"a training step takes {needed / 1e9:.1f} GB on each device, and JAX has"
             f" {(limit or np.nan) / 1e9:.1f} GB: raise config.train.encode_parts (to 2, 4, 8), set"
             " config.data.resident to 'never' or lower config.train.batch_size; JAX has three"
             " quarters of a GPU unless XLA_PYTHON_CLIENT_MEM_FRACTION says more"

@@ -40,10 +40,10 @@ from hlformer_jax.video.read import (
     Video,
     VideoError,
     demuxer,
-    explained,
+    explain,
     fault,
     frames_from,
-    named,
+    name_errors,
     opened,
 )
 from hlformer_jax.video.sound import Sound, default_stream, reading
@@ -77,7 +77,7 @@ class _SoundTrack:
 
     @staticmethod
     @contextmanager
-    def of(video: Video, first: Fraction, last: Fraction) -> Iterator["_SoundTrack | None"]:
+    def open(video: Video, first: Fraction, last: Fraction) -> Iterator["_SoundTrack | None"]:
         """Open the sound of a video between two seconds; None without any."""
         with reading(video, rate=_RATE, layout="stereo", first=first) as sound:
             yield None if sound is None else _SoundTrack(sound, last - first)
@@ -107,7 +107,7 @@ def cut(
     end: float,
     out: str | Path,
     margin: float = 0.0,
-    replace: files.Replace = "none",
+    replace: files.Replace = files.Replace.NOTHING,
 ) -> None:
     """Writes the part of a video from `start - margin` to `end + margin` as a clip.
 
@@ -130,9 +130,9 @@ def cut(
     path, out = Path(path), Path(out)
     with ExitStack() as stack:
         video, first, last = stack.enter_context(_part_of(path, start, end, out, margin, replace))
-        sound = stack.enter_context(_SoundTrack.of(video, first, last))
+        sound = stack.enter_context(_SoundTrack.open(video, first, last))
         pictures = ((a - first, b - first, image) for a, b, image in _part(video, first, last))
-        with _writing(out), files.whole(out, replace) as draft:
+        with _writing(out), files.atomic_write(out, replace) as draft:
             _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures, sound, first)
 
 
@@ -142,7 +142,7 @@ def copy(
     end: float,
     out: str | Path,
     margin: float = 0.0,
-    replace: files.Replace = "none",
+    replace: files.Replace = files.Replace.NOTHING,
 ) -> tuple[float, float]:
     """Writes a part of a video as `cut` does, but as the file has it, without a loss.
 
@@ -155,7 +155,7 @@ def copy(
     path, out = Path(path), Path(out)
     with _part_of(path, start, end, out, margin, replace) as (video, first, last):
         part = _plan(video, first, last)
-        with _writing(out), files.whole(out, replace) as draft:
+        with _writing(out), files.atomic_write(out, replace) as draft:
             _copy(draft, out, video, part, last)
     return float(part.start), float(part.end)
 
@@ -171,7 +171,7 @@ class _Part(NamedTuple):
     sought: Fraction  # the second of the video before which `lead` lies
     skipped: int  # packets from there to the keyframe
     times: list[tuple[int, int] | None]  # presentation and decoding time of each; None: left out
-    start: Fraction  # seconds of the video, as is the end
+    start: Fraction  # seconds of the video, like `end`
     end: Fraction
 
 
@@ -218,7 +218,7 @@ def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int, Frac
             for count, packet in enumerate(_packets(source, first, lead)):
                 shown = packet.dts if by_decoding else packet.pts
                 if packet.is_keyframe and shown is not None:
-                    # The first frame of the file stands for what is before it.
+                    # The first frame of the file also covers the time before it.
                     is_first = keyframe is None and lead is None
                     if is_first or _second(source, shown) <= first:
                         keyframe = count, _second(source, shown)
@@ -235,8 +235,8 @@ def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int, Frac
 def _packets(
     video: Video, first: Fraction, lead: Fraction | None, skipped: int = 0
 ) -> Iterator[av.Packet]:
-    """Packets of a video just opened, from so many seconds before the clip on."""
-    with named(video.path):
+    """Yield packets of a video just opened, from `lead` seconds before the clip on."""
+    with name_errors(video.path):
         packets = video.container.demux(video.stream)
         if lead is not None:
             packets = packets_after_seek(video.container, video.stream)
@@ -452,8 +452,8 @@ def _compatible_stream(clip: OutputContainer, stream: Stream) -> Stream:
     Matroska takes any codec of AVI so, but FFmpeg does not list these among its codecs, and PyAV
     adds none that is not listed. A filter overwrites the parameters of a stream that is.
     """
-    with av.open(io.BytesIO(), "w", format="nut") as other:
-        template = other.add_stream_from_template(stream, opaque=True)
+    with av.open(io.BytesIO(), "w", format="nut") as scratch:
+        template = scratch.add_stream_from_template(stream, opaque=True)
         output = clip.add_mux_stream("h264" if stream.type == "video" else "aac")
         BitStreamFilterContext("null", template, output)
         output.time_base = stream.time_base
@@ -482,7 +482,7 @@ def _sounds(
     """The packets of a sound between two seconds, with timestamps from `start` in these steps."""
     unit = stream.time_base or Fraction(1, _RATE)
     first = start + (video.start or 0)
-    with named(video.path):
+    with name_errors(video.path):
         for lead in (*_LEADS, None):
             with contextlib.suppress(av.FFmpegError):  # then from where it is
                 seek_stream(beside, stream, None if lead is None else first - lead)
@@ -521,7 +521,7 @@ def _refusal(out: Path, path: Path, streams: list[Stream], error: Exception | No
     indices = [stream.index for stream in streams]
     refused = [stream for stream in streams if not _takes(form, path, [stream.index])]
     if not refused and _takes(form, path, indices):
-        reason = "its frames cannot be read again" if error is None else explained(error)[0]
+        reason = "its frames cannot be read again" if error is None else explain(error)[0]
         return fault(out, f"cannot be written ({reason})", _ENCODE)
     codecs = " and ".join(
         stream.codec_context.codec.canonical_name for stream in refused or streams
@@ -576,8 +576,8 @@ def _is_readable(clip: Path | io.BytesIO) -> bool:
 def _state(container: OutputContainer, video: Video, first: Fraction) -> None:
     """Says of a clip when and where it was recorded, as far as the video does."""
     if since := recording_time(video.container, video.stream):
-        begun = datetime.fromtimestamp(since + float(first), UTC)
-        container.metadata["creation_time"] = begun.isoformat().replace("+00:00", "Z")
+        beginning = datetime.fromtimestamp(since + float(first), UTC)
+        container.metadata["creation_time"] = beginning.isoformat().replace("+00:00", "Z")
     stated = {name.lower(): text for name, text in video.container.metadata.items()}
     for name in ("location", "com.apple.quicktime.location.iso6709"):
         if name in stated:
@@ -591,14 +591,14 @@ def _part_of(
 ) -> Iterator[tuple[Video, Fraction, Fraction]]:
     """The opened video and the seconds of a clip; refuses what `cut` does."""
     if out.suffix.lower() not in CONTAINERS:
-        known = ", ".join(CONTAINERS)
-        raise fault(out, "has no suffix of a container that clips are written as", f"use {known}")
+        suffixes = ", ".join(CONTAINERS)
+        raise fault(out, "has no suffix of a container of clips", f"use {suffixes}")
     with _writing(out):
         files.check_output(out, replace)
     if not all(map(math.isfinite, (start, end, margin))) or end <= start or margin < 0:
         what = f"cannot be cut from {start} to {end} s with a margin of {margin} s"
         raise fault(path, what, "give an end after the start, and a margin of 0 or more")
-    with named(path), opened(path) as video:
+    with name_errors(path), opened(path) as video:
         if out.exists() and out.samefile(path):
             raise fault(path, "would be overwritten by its own clip", "give the clip another name")
         first = max(_exact(start) - _exact(margin), Fraction(0))
@@ -612,7 +612,7 @@ def _exact(seconds: float) -> Fraction:
 def _part(video: Video, first: Fraction, last: Fraction) -> Iterator[Shown]:
     """Pictures that are shown between two seconds, with their times cut to those."""
     painter = Painter(video.aspect, _LARGEST)
-    with named(video.path):
+    with name_errors(video.path):
         for start, end, frame in frames_from(video, first):
             if end <= first:
                 what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
@@ -645,7 +645,7 @@ def _writing(out: Path) -> Iterator[None]:
     except files.OutputError:
         raise
     except (av.FFmpegError, OSError) as error:
-        text = getattr(error, "strerror", None) or explained(error)[0]
+        text = getattr(error, "strerror", None) or explain(error)[0]
         advice = _ADVICE.get(getattr(error, "errno", 0) or 0, "try another container, or folder")
         raise fault(out, f"cannot be written ({text})", advice) from error
 
@@ -730,7 +730,7 @@ def thumbnail(path: str | Path, time: float, width: int) -> bytes:
     """
     if not math.isfinite(time) or width < 1:
         raise ValueError(f"thumbnail wants a finite time and width >= 1, not {time} and {width}")
-    with named(path), opened(path) as video:
+    with name_errors(path), opened(path) as video:
         painter = Painter(video.aspect, width)
         _, _, frame = next(frames_from(video, Fraction(max(time, 0))))
         image = Image.fromarray(painter.paint(frame))

@@ -8,7 +8,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 _CLOCK_IS_SET = 2 * 86_400
-"""Seconds since 1970 up to which a recording's time is that of a clock that was never set."""
+"""Seconds since 1970 up to which a recording's time comes from a clock that was never set."""
 
 _CLOCK_RUNS_AHEAD = 2 * 86_400
 """Seconds from now up to which a recording's time is believed."""
@@ -43,13 +43,13 @@ def recording_time(container: InputContainer, stream: VideoStream) -> float:
         stated |= {name.lower(): text.strip() for name, text in metadata.items()}
     if container.format.name != "avi" and "T" not in stated.get("date", ""):
         stated.pop("date", None)  # of publication
-    now = datetime.now(UTC).timestamp()
+    current = datetime.now(UTC).timestamp()
     for name in _RECORDED:
         time = _parse_date(stated.get(name, ""))
         if time is not None:
             with contextlib.suppress(ValueError, OverflowError):
                 seconds = time.replace(tzinfo=time.tzinfo or UTC).timestamp()
-                if _CLOCK_IS_SET < seconds < now + _CLOCK_RUNS_AHEAD:
+                if _CLOCK_IS_SET < seconds < current + _CLOCK_RUNS_AHEAD:
                     return seconds
     return 0.0
 

@@ -8,23 +8,23 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hlformer_jax import files
-from hlformer_jax.video.read import explained, fault, named
+from hlformer_jax.video.read import explain, fault, name_errors
 
 VIDEO_SUFFIXES = frozenset(
     ".3g2 .3gp .amv .asf .avi .divx .dv .f4v .flv .gif .ivf .m1v .m2p .m2ts .m2v .m4v .mj2 .mjpeg"
     " .mkv .mov .mp4 .mpe .mpeg .mpg .mpv .mts .mxf .nut .obu .ogm .ogv .qt .rm .rmvb .tod .ts .vob"
     " .vro .webm .wmv .wtv .y4m .h264 .264 .h265 .265 .hevc".split()
 )
-"""Names that end so are videos, whatever is in the file: a broken one is to be reported."""
+"""Files with these suffixes are videos even if broken: a broken video is reported."""
 
 _OTHER_SUFFIXES = frozenset(
     ".aac .aif .aiff .avif .cr3 .flac .heic .heif .jp2 .jpeg .jpg .m4a .m4b .m4p .mka .mp3 .oga"
     " .ogg .opus .png .spx .wav .weba .webp .wma".split()
 )
-"""Sound and photographs, whose files may begin as those of videos do."""
+"""Suffixes of sound and photographs, whose files may begin like videos."""
 
 _PHOTOGRAPHS = (b"avif", b"avis", b"crx ", b"heic", b"heix", b"mif1", b"msf1", b"M4A ", b"M4B ")
-"""Kinds of ISO files that are no videos."""
+"""Kinds of ISO files that are not videos."""
 
 _BEGINNINGS = (
     b"\x1a\x45\xdf\xa3",  # Matroska, WebM
@@ -74,20 +74,20 @@ def find(
       VideoError: when the folder itself cannot be listed.
     """
     folder = Path(folder)
-    with named(folder):
+    with name_errors(folder):
         if not folder.is_dir():
             folder.stat()
-            raise fault(folder, "is no folder", "give the folder with the videos")
+            raise fault(folder, "is not a folder", "give the folder with the videos")
         with os.scandir(folder):
             pass
 
     def refused(error: OSError) -> None:
-        report(str(fault(error.filename, *explained(error))))
+        report(str(fault(error.filename, *explain(error))))
 
     pseudo = _pseudo_devices()
     videos: list[Path] = []
     unreadable: list[Path] = []
-    seen: set[tuple[int, int]] = set()
+    visited: set[tuple[int, int]] = set()
     tops = [folder]
     for top in tops:  # links to folders are appended: a folder is seen by its own name first
         for place, folders, names in os.walk(top, onerror=refused):
@@ -101,14 +101,14 @@ def find(
             system = pseudo.get(about.st_dev)
             if system is not None:
                 report(str(fault(place, f"is of the kernel ({system})", "it is left out")))
-            if system is not None or (about.st_dev, about.st_ino) in seen:
+            if system is not None or (about.st_dev, about.st_ino) in visited:
                 folders.clear()
                 continue
-            seen.add((about.st_dev, about.st_ino))
+            visited.add((about.st_dev, about.st_ino))
             folders[:] = [name for name in folders if not name.startswith(".")]
             folders.sort(key=os.fsencode)
-            below = [Path(place, name) for name in folders]
-            tops += [path for path in below if path.is_symlink()]
+            subfolders = [Path(place, name) for name in folders]
+            tops += [path for path in subfolders if path.is_symlink()]
             for path in (Path(place, name) for name in names if not name.startswith(".")):
                 pulse()
                 try:
@@ -139,7 +139,7 @@ def _pseudo_devices() -> dict[int, str]:
 
 
 def _is_video(path: Path, pseudo: Collection[int] = ()) -> bool:
-    """Whether a file is a video; one of a device in `pseudo` is none.
+    """Return whether a file is a video, which a file on a device in `pseudo` is not.
 
     Raises:
       OSError: when its suffix does not tell and it cannot be read.
@@ -147,13 +147,13 @@ def _is_video(path: Path, pseudo: Collection[int] = ()) -> bool:
     suffix = path.suffix.lower()
     if suffix in _OTHER_SUFFIXES:
         return False
-    told = suffix in VIDEO_SUFFIXES and suffix != ".ts"  # which TypeScript has too
+    suffix_decides = suffix in VIDEO_SUFFIXES and suffix != ".ts"  # which TypeScript has too
     try:
         about = path.stat()
         if about.st_dev in pseudo:  # a link leads there
             raise OSError(errno.EINVAL, "it is a file of the kernel", str(path))
-        if told or not stat.S_ISREG(about.st_mode):
-            return told
+        if suffix_decides or not stat.S_ISREG(about.st_mode):
+            return suffix_decides
         # It may have been replaced by a pipe since.
         with open(files.open_regular(path), "rb", buffering=0) as file:
             head = file.read(_HEAD_BYTES)

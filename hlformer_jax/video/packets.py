@@ -156,8 +156,8 @@ class Timestamps:
             coming = self._ahead[count - 1].dts
             if coming is None:
                 continue
-            back = stamp - coming if ahead else coming - stamp
-            if back > self._leap and 0 < coming - last <= self._leap + count * self._period:
+            jump = stamp - coming if ahead else coming - stamp
+            if jump > self._leap and 0 < coming - last <= self._leap + count * self._period:
                 return count
             stamp = coming
         return 0
@@ -181,7 +181,7 @@ class Timestamps:
             self._longest_run = max(self._longest_run, self._run)
 
     def _read_ahead(self, count: int) -> bool:
-        """Read until so many packets wait; return whether there are."""
+        """Read until `count` packets wait; return whether they do."""
         while len(self._ahead) < count:
             packet = next(self._packets, None)
             if packet is None:
@@ -206,7 +206,7 @@ class EncoderMessage:
     encoder. A decoder that begins later in the file has to be told.
 
     Args:
-      container: a file just opened, of which no packet was read.
+      container: a file just opened, before any packet is read.
       stream: the pictures.
     """
 
@@ -232,11 +232,11 @@ class EncoderMessage:
         units = self._units(data)
         place = 1 if units and units[0][:1] and units[0][0] & 31 == _DELIMITER else 0
         units.insert(place, self._message)
-        told = av.Packet(b"".join(self._prefix(unit) + unit for unit in units))
-        told.stream, told.time_base = packet.stream, packet.time_base
-        told.pts, told.dts, told.duration = packet.pts, packet.dts, packet.duration
-        told.is_keyframe = packet.is_keyframe
-        return told
+        marked = av.Packet(b"".join(self._prefix(unit) + unit for unit in units))
+        marked.stream, marked.time_base = packet.stream, packet.time_base
+        marked.pts, marked.dts, marked.duration = packet.pts, packet.dts, packet.duration
+        marked.is_keyframe = packet.is_keyframe
+        return marked
 
     def _prefix(self, unit: bytes) -> bytes:
         return len(unit).to_bytes(self._length_bytes, "big") if self._length_bytes else _START_CODE

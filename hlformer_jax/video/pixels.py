@@ -6,8 +6,8 @@ BT.2408), which is white paper in either range:
     PQ    the electro-optical transfer function of SMPTE ST 2084, which gives cd/m²
     HLG   the inverse transfer function of ITU-R BT.2100, and its OOTF for a display of 1,000 cd/m²
 
-then to the primaries of BT.709, and to the code of sRGB. Up to `KNEE` light stays as it is; what is
-brighter approaches white, so that highlights keep their hue, and paper is nearly white.
+then to the primaries of BT.709, and to the code of sRGB. Light up to `KNEE` is not changed;
+brighter light approaches white, so that highlights keep their hue, and paper is nearly white.
 """
 
 import functools
@@ -26,7 +26,7 @@ _WIDEST_PIXEL = 4  # width over height, or its inverse; more is a damaged header
 _INTERPOLATION = 0x4 | 0x40000 | 0x2000
 """swscale's: bicubic, exact rounding (colours are off by two without), chroma interpolated."""
 
-_UNSPECIFIED = 2  # FFmpeg's number for colours of which the file does not say how they are coded
+_UNSPECIFIED = 2  # FFmpeg's number for colours whose coding the file does not state
 _HIGH_DEFINITION = 720  # rows from which on they are as in high definition, by common use
 
 
@@ -126,7 +126,7 @@ _LUMINANCE = np.asarray([0.2627, 0.6780, 0.0593], np.float32)
 """Weights of BT.2020's primaries in HLG's OOTF."""
 
 _CODES = 2**16
-_STEPS = 4095  # of linear light at the square root's scale, of which each has its code of sRGB
+_STEPS = 4095  # of linear light at the square root's scale, each with its code of sRGB
 
 
 def to_standard(
@@ -146,9 +146,9 @@ def to_standard(
     np.maximum(light, 0, out=light)
     # Pairwise: NumPy's maximum over an axis of three takes ten times as long.
     strongest = np.maximum(np.maximum(light[..., 0], light[..., 1]), light[..., 2])
-    above = np.maximum(strongest - np.float32(KNEE), 0)
+    excess = np.maximum(strongest - np.float32(KNEE), 0)
     headroom = np.float32(1 - KNEE)
-    shown = np.minimum(strongest, np.float32(KNEE)) - headroom * np.expm1(-above / headroom)
+    shown = np.minimum(strongest, np.float32(KNEE)) - headroom * np.expm1(-excess / headroom)
     light *= (shown / np.where(strongest > 0, strongest, 1))[..., None]
     steps = np.sqrt(light, out=light)
     steps *= _STEPS

@@ -2,7 +2,7 @@
 
 Second 0 is a player's: where the first of the file's streams begins. What can be decoded of a
 damaged or cut-off file is used, and a warning says what could not. A file is opened by itself:
-playlists, and whatever else would have FFmpeg open further files or addresses, are no videos.
+playlists, and other files that would make FFmpeg open further files or addresses, are not videos.
 """
 
 import contextlib
@@ -48,21 +48,21 @@ class VideoError(UserError, ValueError):
 
 
 def fault(path: str | Path, what: str, advice: str) -> VideoError:
-    """An error about a file: what is wrong and what to do, on one line whatever its name."""
+    """Return an error on one line about a file with any name: the fault and the advice."""
     return VideoError(f"{str(path)!r} {what}: {advice}")
 
 
 @contextmanager
-def named(path: str | Path) -> Iterator[None]:
-    """A block in which errors of FFmpeg and of the disk become a `VideoError` of this file."""
+def name_errors(path: str | Path) -> Iterator[None]:
+    """Turn errors of FFmpeg and of the disk in the block into a `VideoError` of this file."""
     try:
         yield
     except (av.FFmpegError, OSError, MemoryError) as error:
-        raise fault(path, *explained(error)) from error
+        raise fault(path, *explain(error)) from error
 
 
-def explained(error: BaseException) -> tuple[str, str]:
-    """What an error of FFmpeg or of the disk means, and what to do about it."""
+def explain(error: BaseException) -> tuple[str, str]:
+    """Return the meaning of an error of FFmpeg or of the disk, and what to do about it."""
     for kinds, what, advice in _MEANINGS:
         if isinstance(error, kinds):
             return what, advice
@@ -82,7 +82,7 @@ _MEANINGS = (
     (IsADirectoryError, "is a folder", "give a file"),
     (EOFError, "holds no frame", "copy it again"),
     (
-        av.error.InvalidDataError, "is no video that FFmpeg knows, or it is damaged",
+        av.error.InvalidDataError, "is not a video that FFmpeg knows, or is damaged",
         "try it in a player, or copy it again; of a playlist, give the files",
     ),
     (_WITHOUT_DECODER, *_UNKNOWN_CODEC),
@@ -145,12 +145,12 @@ def opened(path: str | Path) -> Iterator[Video]:
       VideoError: when the file has no video that can be decoded; it says why.
     """
     path = Path(path)
-    with named(path):
+    with name_errors(path):
         about = path.stat()
         if stat.S_ISDIR(about.st_mode):
             raise fault(path, "is a folder", "give a file")
         if not stat.S_ISREG(about.st_mode):
-            raise fault(path, "is no file but a pipe, socket or device", "give a file")
+            raise fault(path, "is a pipe, socket or device", "give a file")
         if about.st_size == 0:
             raise fault(path, "is empty", "copy it again")
         try:
@@ -163,9 +163,9 @@ def opened(path: str | Path) -> Iterator[Video]:
             raise
         with container:
             stream = _choose(path, container)
-            for other in container.streams:
-                if other.index != stream.index:
-                    other.discard = Discard.all
+            for unused in container.streams:
+                if unused.index != stream.index:
+                    unused.discard = Discard.all
             # One thread: videos are decoded side by side in processes.
             stream.codec_context.thread_count = 1
             start = _start(container, stream)
@@ -187,7 +187,7 @@ def demuxer(path: Path) -> InputContainer:
 
 @functools.cache
 def _formats() -> str:
-    """The formats that are read: all of this FFmpeg but those of `_REFERRING`."""
+    """Return the formats that are read: all of this FFmpeg's except `_REFERRING`."""
     names = set()
     for alias in av.formats_available:
         with contextlib.suppress(ValueError):  # formats that are only written
@@ -208,12 +208,14 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
     if not films:
         what = "holds sound alone, no video" if container.streams.audio else "holds no video"
         raise fault(path, what, "leave it out")
-    known = [stream for stream in films if stream.codec_context is not None]
-    if not known:
+    decodable = [stream for stream in films if stream.codec_context is not None]
+    if not decodable:
         raise fault(path, *_UNKNOWN_CODEC)
-    size = lambda stream: stream.codec_context.width * stream.codec_context.height
-    rank = lambda stream: (bool(stream.disposition & Disposition.default), size(stream))
-    stream = max(known, key=rank)
+
+    def size(stream: VideoStream) -> int:
+        return stream.codec_context.width * stream.codec_context.height
+
+    stream = max(decodable, key=lambda x: (bool(x.disposition & Disposition.default), size(x)))
     check_size(path, stream.codec_context.width, stream.codec_context.height)
     if not size(stream):
         what = "holds no frame that can be decoded, or absurdly large ones"
@@ -225,11 +227,11 @@ def _start(container: InputContainer, stream: VideoStream) -> Fraction | None:
     """Second 0 of a player: where the first stream begins, but for a sound codec's priming."""
     if stream.start_time is None or stream.time_base is None:
         return None
-    own = stream.start_time * stream.time_base
+    start = stream.start_time * stream.time_base
     if container.start_time is None:
-        return own
-    whole = max(Fraction(container.start_time, av.time_base), min(own, Fraction(0)))
-    return own if abs(own - whole) < _CLOSE else min(own, whole)
+        return start
+    earliest = max(Fraction(container.start_time, av.time_base), min(start, Fraction(0)))
+    return start if abs(start - earliest) < _CLOSE else min(start, earliest)
 
 
 def _end(container: InputContainer, stream: VideoStream, start: Fraction | None) -> Fraction | None:
@@ -249,7 +251,7 @@ def _period(stream: VideoStream) -> Fraction:
 
 
 def _lacks_index(path: Path) -> bool:
-    """Whether this is MP4 or QuickTime without its index, the box `moov`, which is written last."""
+    """Return whether this is MP4 or QuickTime without its index, the box `moov`, written last."""
     boxes = [name for name, _ in _boxes(path)]
     return boxes[:1] == [b"ftyp"] and b"moov" not in boxes and boxes[-1] == b""
 
@@ -353,8 +355,8 @@ class Clock:
     def _least_decoding_time(self, coming: int) -> int | None:
         stamp = heapq.heappop(self._decoding) if self._decoding else None
         # The decoder holds no more frames back than it reorders: of others nothing came out.
-        held = self._video.stream.codec_context.reorder_depth + coming
-        while len(self._decoding) > held:
+        delayed = self._video.stream.codec_context.reorder_depth + coming
+        while len(self._decoding) > delayed:
             stamp = heapq.heappop(self._decoding)
         return stamp
 
@@ -374,15 +376,15 @@ _HARDLY = 0.02
 """Share of its length by which a video may end early without a warning; at least a second."""
 
 Wanted = Callable[[Fraction, Fraction], bool]
-"""Whether the frame that is shown from one second until another is wanted."""
+"""Returns whether the frame that is shown from one second until another is needed."""
 
 
 class Decoder:
     """Decodes a video from where its demuxer stands.
 
-    With `wanted`, frames are left undecoded where that changes no wanted frame: of a codec without
-    references between frames all that are not wanted, of those in `SKIPPING` the frames among them
-    that are no references. That is decided by timestamps of packets before they are decoded; where
+    With `is_needed`, frames are left undecoded if that changes no needed frame: of a codec without
+    references between frames all unneeded frames, of the codecs in `SKIPPING` the unneeded frames
+    that are not references. That is decided by timestamps of packets before they are decoded; where
     those cannot be trusted, everything is decoded.
 
     After a seek, `sought` is put into the first packet.
@@ -391,7 +393,7 @@ class Decoder:
     def __init__(
         self,
         video: Video,
-        wanted: Wanted | None = None,
+        is_needed: Wanted | None = None,
         sought: EncoderMessage | None = None,
     ) -> None:
         self.clock = Clock(video, sought is not None)
@@ -400,7 +402,7 @@ class Decoder:
         self.frames = 0  # that were decoded and had a place in time
         self.stopped = ""  # why reading ended before the end of the file
         self._video = video
-        self._wanted = wanted
+        self._is_needed = is_needed
         codec = video.stream.codec_context.codec
         self._alone = codec.intra_only
         self._trusted = (
@@ -417,12 +419,12 @@ class Decoder:
     def __iter__(self) -> Iterator[tuple[Fraction, av.VideoFrame]]:
         """Yields frames in the order in which they are shown, with their seconds."""
         context = self._video.stream.codec_context
-        for packet, wanted in self._plan():
+        for packet, is_needed in self._plan():
             if packet is not None:
-                if self._alone and not wanted:
+                if self._alone and not is_needed:
                     continue
-                if self._wanted is not None:
-                    context.skip_frame = "DEFAULT" if wanted else "NONREF"
+                if self._is_needed is not None:
+                    context.skip_frame = "DEFAULT" if is_needed else "NONREF"
                 self.clock.sent(packet)
                 if self._message is not None:
                     packet, self._message = self._message.put_into(packet), None
@@ -441,7 +443,7 @@ class Decoder:
                     yield time, frame
 
     def check(self) -> None:
-        """Refuses a video of which no frame was decoded: it has none, or none that can be."""
+        """Refuse a video without a decoded frame: it has none, or none that can be decoded."""
         if self.frames:
             return
         path = self._video.path
@@ -456,11 +458,11 @@ class Decoder:
         raise fault(path, f"holds no frame{self.stopped and f' ({self.stopped})'}", "copy it again")
 
     def warning(self) -> str:
-        """One line on what was wrong with a video that was decoded to its end; "" if nothing."""
+        """Return one line on the faults of a video that was decoded to its end; "" for none."""
         # Of a container without lengths of streams, the sound may be longer.
         video = self._video
-        own = video.stream.duration is not None or not video.container.streams.audio
-        stated, end = float(own and video.end or 0), float(self.clock.end)
+        has_length = video.stream.duration is not None or not video.container.streams.audio
+        stated, end = float(has_length and video.end or 0), float(self.clock.end)
         early = stated - end > max(1, _HARDLY * stated)
         faults = [
             f"its reading stopped at {end:.1f} s ({self.stopped})" if self.stopped else "",
@@ -474,36 +476,36 @@ class Decoder:
         return line and f"{str(video.path)!r} is used as far as it can be read: {line}"
 
     def _plan(self) -> Iterator[tuple[av.Packet | None, bool]]:
-        """Packets, each with whether its frame is wanted; then None, which drains the decoder."""
+        """Yield packets and whether each frame is needed; then None, which drains the decoder."""
         coming: deque[av.Packet] = deque()
-        gone: deque[int] = deque(maxlen=MAX_REORDERED)
+        passed: deque[int] = deque(maxlen=MAX_REORDERED)
         ahead = 1 if self._alone else MAX_REORDERED
         for packet in self._timestamps:
-            if self._wanted is None:
+            if self._is_needed is None:
                 yield packet, True
                 continue
             self._judge(packet)
             coming.append(packet)
             if len(coming) > ahead:
-                yield self._with_need(coming, gone)
+                yield self._with_need(coming, passed)
         while coming:
-            yield self._with_need(coming, gone)
+            yield self._with_need(coming, passed)
         yield None, True
 
-    def _with_need(self, coming: deque[av.Packet], gone: deque[int]) -> tuple[av.Packet, bool]:
+    def _with_need(self, coming: deque[av.Packet], passed: deque[int]) -> tuple[av.Packet, bool]:
         packet = coming.popleft()
         start, stamp = self._video.start, packet.pts
         first, self._first = self._first, False
-        trusted = self._trusted and not first  # the first frame stands for what is before it
-        if not trusted or self._wanted is None or start is None or stamp is None:
+        trusted = self._trusted and not first  # the first frame also covers the time before it
+        if not trusted or self._is_needed is None or start is None or stamp is None:
             return packet, True
-        others = [other.pts for other in coming if other.pts is not None]
-        later = [other for other in (*others, *gone) if other > stamp]
-        gone.append(stamp)
+        stamps = [packet.pts for packet in coming if packet.pts is not None]
+        later = [x for x in (*stamps, *passed) if x > stamp]
+        passed.append(stamp)
         if not later:
             return packet, True
-        seconds = lambda ticks: ticks * self._video.unit - start
-        return packet, self._wanted(seconds(stamp), seconds(min(later)))
+        unit = self._video.unit
+        return packet, self._is_needed(stamp * unit - start, min(later) * unit - start)
 
     def _judge(self, packet: av.Packet) -> None:
         """Distrusts timestamps for good as soon as some are missing or do not rise."""
@@ -526,7 +528,7 @@ class Decoder:
             try:
                 packet = next(packets, None)
             except (av.FFmpegError, OSError) as error:
-                self.stopped = explained(error)[0]
+                self.stopped = explain(error)[0]
                 return
             if packet is None:
                 return
@@ -562,10 +564,13 @@ def frames_from(
 def _sought(
     video: Video, second: Fraction
 ) -> tuple[Decoder, Iterator[tuple[Fraction, av.VideoFrame]]]:
-    """A decoder and its frames, the first of which is not later than the second if any is not."""
-    wanted = lambda _, end: end > second
+    """Return a decoder and its frames, which begin at or before the second if any frame does."""
+
+    def is_needed(_: Fraction, end: Fraction) -> bool:
+        return end > second
+
     if video.start is None:  # no timestamps to seek by
-        decoder = Decoder(video, wanted)
+        decoder = Decoder(video, is_needed)
         return decoder, iter(decoder)
     message = EncoderMessage(video.container, video.stream)
     steps = _STEPS_BACK if has_steady_clock(video.container, video.stream) else ()
@@ -576,14 +581,14 @@ def _sought(
             seek_stream(video.container, video.stream, video.start + second - step)
         except av.FFmpegError:
             break
-        decoder = Decoder(video, wanted, message)
+        decoder = Decoder(video, is_needed, message)
         frames = iter(decoder)
         first = next(frames, None)
         if first is not None and first[0] <= second:
             return decoder, itertools.chain([first], frames)
     with contextlib.suppress(av.FFmpegError):  # then from where it is
         seek_stream(video.container, video.stream, None)
-    decoder = Decoder(video, wanted)
+    decoder = Decoder(video, is_needed)
     return decoder, iter(decoder)
 
 
@@ -619,7 +624,7 @@ class Samples(Iterator[Frame]):
         self._frames.close()
 
     def _decode(self) -> Generator[Frame, None, None]:
-        with named(self._path), opened(self._path) as video:
+        with name_errors(self._path), opened(self._path) as video:
             decoder = Decoder(video, self._any_instant)
             painter = Painter(video.aspect, self._size)
             shown: tuple[Fraction, av.VideoFrame] | None = None
@@ -641,7 +646,7 @@ class Samples(Iterator[Frame]):
             self.warning = decoder.warning()
 
     def _any_instant(self, start: Fraction, end: Fraction) -> bool:
-        """Whether an instant lies in [start, end); true of the first frame, whenever it is."""
+        """Return whether an instant lies in [start, end), as it does for the first frame."""
         return math.ceil(start * self._rate) < end * self._rate
 
     def _until(
@@ -683,7 +688,7 @@ _MAX_BYTES_READ = 2**26
 
 
 class Info(NamedTuple):
-    """What is known of a video before it is decoded."""
+    """Properties of a video that are known before it is decoded."""
 
     duration: float  # seconds from second 0 to the end of the last frame
     width: int  # square pixels, after rotation
@@ -699,14 +704,14 @@ class Info(NamedTuple):
 
 
 def probe(path: str | Path) -> Info:
-    """What a video file is, by decoding one frame of it.
+    """Return the properties of a video file, by decoding one frame.
 
     Where the file states no length, its packets are read (not decoded) to the end.
 
     Raises:
       VideoError: when the file cannot be read or no frame of it be decoded.
     """
-    with named(path):
+    with name_errors(path):
         with opened(path) as video:
             decoder = Decoder(video)
             height, width = 0, 0
@@ -753,7 +758,7 @@ def _is_variable(stream: VideoStream) -> bool:
 
 def _timecode(video: Video) -> str:
     """The timecode that the pictures, the file, or a track of timecodes states; "" for none."""
-    tracks = (one.metadata for one in video.container.streams.data)
+    tracks = (stream.metadata for stream in video.container.streams.data)
     for stated in (video.stream.metadata, video.container.metadata, *tracks):
         code = stated.get("timecode", "").strip()
         if re.fullmatch(r"\d\d:[0-5]\d:[0-5]\d[:;.]\d\d", code):
@@ -775,8 +780,8 @@ def _counted(video: Video) -> Fraction:
     with contextlib.suppress(av.FFmpegError, OSError):  # as far as it can be read
         packets = (packet for packet in video.container.demux(video.stream) if packet.size)
         for packet in Timestamps(packets, video.stream, video.period):
-            own = packet.duration * video.unit if packet.duration else video.period
-            length += own
+            duration = packet.duration * video.unit if packet.duration else video.period
+            length += duration
             if packet.pts is not None and video.start is not None:
-                end = max(end, packet.pts * video.unit - video.start + own)
+                end = max(end, packet.pts * video.unit - video.start + duration)
     return end or length

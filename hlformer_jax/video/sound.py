@@ -20,7 +20,7 @@ from av.container import InputContainer
 from av.stream import Discard, Disposition
 from jaxtyping import Float32
 
-from hlformer_jax.video.read import LONGEST_GAP, Video, demuxer, explained, fault
+from hlformer_jax.video.read import LONGEST_GAP, Video, demuxer, explain, fault
 
 Waveform = Float32[np.ndarray, "channels samples"]
 
@@ -290,7 +290,7 @@ class Sound:
                 if errors > _MAX_DEMUXER_ERRORS:
                     return
             except (av.FFmpegError, OSError) as error:
-                self.stopped = explained(error)[0]
+                self.stopped = explain(error)[0]
                 self.stopped_by_disk = getattr(error, "errno", None) in _DISK_ERRORS
                 return
 

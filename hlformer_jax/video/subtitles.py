@@ -16,7 +16,7 @@ from av.stream import Discard
 
 from hlformer_jax import files
 from hlformer_jax.video import closed_captions, subtitle_formats, text_encoding
-from hlformer_jax.video.read import VideoError, fault, named, opened
+from hlformer_jax.video.read import VideoError, fault, name_errors, opened
 from hlformer_jax.video.subtitle_text import (
     MAX_CUE_CHARACTERS,
     Block,
@@ -79,7 +79,7 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
       VideoError: when the file cannot be read, is too large, is not text or holds no cue.
     """
     path = Path(path)
-    with named(path):
+    with name_errors(path):
         if path.stat().st_size > MAX_SUBTITLE_BYTES:
             limit = f"is too large for subtitles (at most {MAX_SUBTITLE_BYTES:,} bytes)"
             raise fault(path, limit, "leave it out")
@@ -227,7 +227,7 @@ _DECODED_CODECS = frozenset(
 def read_tracks(path: str | Path) -> Subtitles:
     """Read all text subtitle tracks in a video's container, and the captions in its pictures.
 
-    Times count from second 0. A video without any of them has no cues, which is no error.
+    Times count from second 0. A video may have none of them, and so no cues.
 
     Raises:
       VideoError: when the video cannot be opened, as `video.read.opened` does.

@@ -11,12 +11,12 @@ import pytest
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data import dataset
 from hlformer_jax.data.feed import Schedule, VideoFeed
-from hlformer_jax.data.released import ClipB32Collection, Collection, MscCollection
+from hlformer_jax.data.layouts import ClipB32Collection, Collection, MscCollection
 from hlformer_jax.data.split import Split
+from hlformer_jax.runtime import devices
 from hlformer_jax.typing import Batch
 
 D, E = 6, 5
@@ -147,7 +147,7 @@ def data(config) -> dataset.Data:
 @pytest.fixture(scope="session")
 def mesh() -> Mesh:
     """All devices."""
-    return parallel.mesh()
+    return devices.mesh()
 
 
 @pytest.fixture(scope="session")
@@ -172,7 +172,7 @@ def read_batches(read_feed) -> Callable[..., tuple[list[Batch], Schedule]]:
         split: Split, steps: range, resident: bool = False, longest: int = 2
     ) -> tuple[list[Batch], Schedule]:
         schedule = Schedule(len(split), 4, seed=0)
-        feed = VideoFeed(split, schedule.groups(3, longest), parallel.mesh(), 4, resident)
+        feed = VideoFeed(split, schedule.groups(3, longest), devices.mesh(), 4, resident)
         return read_feed(feed, steps.start)[: len(steps)], schedule
 
     return read

@@ -49,9 +49,7 @@ def given(tmp_path):
     ("data", "complaint"),
     [
         (b"", ": is empty"),
-        (b" \n\t\n", ": is empty"),
         (b"\xef\xbb\xbfa", ":1: begins with a byte order mark"),
-        ("a".encode("utf-16"), ":1: begins with a byte order mark"),
         (b"a\nb\ncaf\xe9\n", ":3: byte 0xe9 is not UTF-8"),
         (b"one\n \ntwo\n", ":2: blank line"),
     ],
@@ -71,14 +69,10 @@ def test_lines_end_at_line_feeds_alone(given):
     ("text", "complaint"),
     [
         ('{"a": 1, "a": 2}', "f:7: 'a' stands twice"),
-        ('{"b": {"a": 1, "a": 2}}', "f:7: 'a' stands twice"),
         ("[1]", "f:7: this must be a JSON object"),
-        ("{", "f:7: this is no JSON"),
-        ('{"a":\n\n1,}', "f:7:3: this is no JSON"),
-        (DEEP, "f:7: this is nested too deeply"),
+        ("{", "f:7: this is not JSON"),
         ('{"a": ' + DEEP + "}", "f:7: this is nested too deeply"),
         ('{"a": NaN}', "f:7: holds NaN"),
-        ('{"a": -Infinity}', "f:7: holds -Infinity"),
         ('{"a": ' + LONG + "}", "f:7: holds a number of thousands of digits"),
     ],
 )
@@ -98,14 +92,12 @@ def test_fields_are_what_json_says():
     refused('f:3: has no "z"', annotations.field, value, "z", "f:3")
 
 
-@pytest.mark.parametrize("value", ["", "  ", None, 3, ["a"], "a\nb", "a\rb", "a\0b", "a\ud800"])
+@pytest.mark.parametrize("value", ["  ", None, "a\nb", "a\ud800"])
 def test_what_is_no_text_of_one_line_is_refused(value):
     refused("f:1: name is ", as_text, value, "name", "f:1")
 
 
-@pytest.mark.parametrize(
-    "value", [-1, float("nan"), float("inf"), True, "3", None, 10**400, [1], {"a": DEEP}]
-)
+@pytest.mark.parametrize("value", [-1, float("nan"), True, "3", 10**400, {"a": DEEP}])
 def test_what_is_no_time_is_refused(value):
     refused("f:1: start is ", as_seconds, value, "start", "f:1")
 
@@ -117,11 +109,8 @@ CAPTION_FAULTS = [
     (b"", ["blank line"]),
     (b"train_1#enc#1 ", ["'train_1#enc#1'", "no sentence"]),
     (b"train_1#enc#1 a person\rdoes", ["carriage return"]),
-    (b"train_1#enc#1\ta person", [r"train_1#enc#1\t"]),
-    (b"train 1#enc#1 a person", ["'train'", "blank"]),
-    (b"#enc#1 a person", ["'#enc#1'", "no caption id"]),
+    (b"#enc#1 a person", ["'#enc#1'", "not a caption id"]),
     (b"train/1#enc#1 a person", ["'train/1#enc#1'"]),
-    (b"train_1#enc#1 caf\xe9", ["0xe9", "UTF-8"]),
     (b"train_1#enc#0 again", ["'train_1#enc#0'", "line 2"]),
 ]
 
@@ -132,21 +121,7 @@ def test_a_caption_that_is_wrong_is_refused_with_its_line(tiny, write, new, expe
     assert_refused(write(tiny), wrong, ["tinytrain.caption.txt:3", *expected])
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda d: b"\xef\xbb\xbf" + d, [":1", "byte order mark"]),
-        (lambda d: d.replace(b" does ", b"\ndoes ", 1), [":2", "'does'", "newline"]),
-        (lambda d: d + d, [":4", "'val_0#enc#0'", "line 1"]),
-        (lambda d: b"", ["is empty"]),
-    ],
-)
-def test_a_caption_list_that_is_wrong_is_refused(tiny, write, change, expected):
-    wrong = lambda c: edit(c.captions("val"), change)
-    assert_refused(write(tiny), wrong, ["tinyval.caption.txt", *expected])
-
-
-def test_blanks_characters_and_line_ends_of_real_captions_are_read(tiny, write):
+def test_reads_blanks_and_line_ends_of_real_captions(tiny, write):
     collection = write(tiny)
     first = 'train_0#enc#0  Zoë says: "#1, it\'s 50\u2028% off"  \n'
     edit(collection.captions("train"), line(1, first.encode().rstrip(b"\n")))
@@ -203,7 +178,7 @@ def test_tvr_is_gathered_by_video_and_sorted_by_start_stably(given):
     assert named == [("v#enc#1", "b"), ("v#enc#2", "a"), ("v#enc#0", "c\nd")]
 
 
-def test_charades_has_lengths_from_the_table_and_no_empty_moments(given):
+def test_charades_takes_lengths_from_the_table(given):
     table = given(LENGTHS, "Charades_v1_test.csv")
     lines = "AB1 8.0 12.5##person runs.\r\nAB1 9.0 9.0##person sits.\r\nAB1 0 7##opens # door.\r\n"
     read = annotations.read_published(given(lines), [table])
@@ -220,22 +195,13 @@ def test_charades_has_lengths_from_the_table_and_no_empty_moments(given):
     ("text", "complaint"),
     [
         ("once upon a time", "given:1: is neither"),
-        ("[" * 10 + "]" * 10, "is neither"),
         ("{}", "given: has no video"),
-        ('{"v": 3}', "video 'v': is 3; it must be an object"),
-        ('{\n"v": {"duration": 1,,}\n}', "given:2: this is no JSON"),
+        ('{\n"v": {"duration": 1,,}\n}', "given:2: this is not JSON"),
         ('{"v": {"duration": 9, "timestamps": [[0, 1]]}}', 'has no "sentences"'),
-        ('{"v": {"duration": 1e999, "timestamps": [], "sentences": []}}', "duration is inf"),
-        ('{"v": {"duration": 9, "timestamps": [[0]], "sentences": ["a"]}}', "v', moment 0: the sp"),
         ('{"v": {"duration": 9, "timestamps": [[0, 1]], "sentences": []}}', "a list of 1"),
         ('{"v": {"duration": 9, "timestamps": [[-1, 1]], "sentences": ["a"]}}', "the start is -1"),
-        ('{"v": {"duration": 9, "timestamps": [[0, true]], "sentences": ["a"]}}', "the end is Tru"),
-        ('{"v": {"duration": 9, "timestamps": [[0, 1]], "sentences": [" "]}}', "the sentence is"),
-        (tvr() + "\n\n" + tvr(), "given:2: blank line"),
         (tvr() + "\n" + tvr(duration=3), "given:2: video 'v' lasts 3 s here and 60.5 s before"),
         (tvr(desc_id=7) + "\n" + tvr(desc_id=7), "given:2: desc_id 7 was in line 1"),
-        (tvr() + '\n{"vid_name": "w"}', 'given:2: has no "duration"'),
-        (tvr() + "\nv", "given:2: this is no JSON"),
         ("AB1 0 1##x", "Charades_v1_train.csv"),
     ],
 )
@@ -247,16 +213,11 @@ def test_published_annotations_that_are_wrong_are_refused(given, text, complaint
     ("text", "table", "complaint"),
     [
         ("AB1 0 1##x\nZZ9 0 1##x", LENGTHS, "given:2: video 'ZZ9' is not in"),
-        ("AB1 0 1##x\nAB1 0 x##x", LENGTHS, "given:2: '0 x' are no two times"),
-        ("AB1 0 1##x\nAB1 0 inf##x", LENGTHS, "given:2: the end is inf"),
-        (f"AB1 0 {LONG}##x", LENGTHS, "given:1: the end is inf"),
+        ("AB1 0 1##x\nAB1 0 x##x", LENGTHS, "given:2: '0 x' are not two times"),
         ("AB1 0 1##x\nAB1 0 1 x", LENGTHS, "given:2: is not VIDEO START END##SENTENCE"),
-        ("AB1 0 1##", LENGTHS, "given:1: the sentence is ''"),
         ("AB1 0 1##x", "id,script\nAB1,x\n", 'table:1: has no columns "id" and "length"'),
         ("AB1 0 1##x", "id,length\nAB1,long\n", "table:2: length is 'long'"),
-        ("AB1 0 1##x", f"id,length\nAB1,{LONG}\n", "table:2: length is '999"),
-        ("AB1 0 1##x", "id,length\nAB1\n", "table:2: length is None"),
-        ("AB1 0 1##x", f"id,length\n{'A' * 200_000},1\n", "is no table"),
+        ("AB1 0 1##x", f"id,length\n{'A' * 200_000},1\n", "is not a table"),
     ],
 )
 def test_charades_that_is_wrong_is_refused(given, text, table, complaint):
@@ -286,7 +247,7 @@ def test_moments_are_read_as_they_were_written_with_their_lines(tmp_path):
     assert annotations.read_moments(path) == [(VIDEO, 1), (OTHER, 2)]
 
 
-def test_moments_that_end_late_or_before_they_start_are_kept_and_warned_of(given, caplog):
+def test_odd_moments_are_kept_with_a_warning(given, caplog):
     odd = [
         timed(video=f"w{end}", moments=[{"id": str(end), "start": 8, "end": end, "text": "x"}])
         for end in (11, 7)
@@ -306,13 +267,7 @@ def test_moments_that_end_late_or_before_they_start_are_kept_and_warned_of(given
         (timed() + "\n" + timed(video="c"), "m.jsonl:2: id 'v_b#enc#0' was in line 1"),
         (timed(duration=0), "m.jsonl:1: duration is 0"),
         (timed(moments=[]), "m.jsonl:1: video 'v_b' has no moment"),
-        (timed(moments={}), "m.jsonl:1: moments is {}"),
-        (timed(moments=[3]), "m.jsonl:1, a moment: is 3"),
-        (timed(moments=[{"id": "a"}]), 'm.jsonl:1: has no "start"'),
-        (moment(id=7), "m.jsonl:1, a moment: id is 7"),
-        (moment(start=-0.5), "m.jsonl:1: start is -0.5"),
         (moment(start=9.6, end=9.9), "begins at 9.6 s, and its video ends at 9.5 s"),
-        (moment(text=" "), "m.jsonl:1: text is ' '"),
     ],
 )
 def test_a_file_of_moments_that_is_wrong_is_refused_by_line(given, text, complaint):
@@ -382,10 +337,7 @@ def test_a_data_set_without_times_is_refused(known):
     ("content", "complaint"),
     [
         ({"a": {"start_s": 1, "end_s": 2}}, "caption 'a': has no \"duration_s\""),
-        ({"a": {"start_s": -1, "end_s": 2, "duration_s": 3}}, "start_s is -1; it must be seconds"),
         ({"a": {"start_s": 1, "end_s": 2, "duration_s": 0}}, "duration_s is 0; give the video's"),
-        ({"b": {"start_s": 1, "end_s": 2, "duration_s": 3}, "a": 3}, "caption 'a': is 3; it must"),
-        ({"v": {"duration": 3, "sentences": []}}, "video 'v': has no \"timestamps\""),
     ],
 )
 def test_a_file_of_spans_that_is_wrong_is_refused(given, content, complaint):
@@ -448,7 +400,7 @@ def test_a_tag_tells_two_annotations_of_a_video_apart(tmp_path, capsys):
     assert "--tag=a/b" in capsys.readouterr().err
 
 
-def test_only_the_videos_of_a_caption_list_are_kept_in_its_order(tmp_path, capsys):
+def test_caption_list_selects_and_orders_videos(tmp_path, capsys):
     given = annotated(tmp_path / "a.json", v_a=[[0, 5], [5, 9]], v_b=[[0, 5]], v_c=[[0, 5], [5, 6]])
     captions = tmp_path / "activitynettrain.caption.txt"
     captions.write_text("v_c#enc#0 it\nv_a#enc#0 it\n")
@@ -464,7 +416,7 @@ def test_only_the_videos_of_a_caption_list_are_kept_in_its_order(tmp_path, capsy
 
 
 @pytest.mark.parametrize("content", ["{}", '{"v": ' + "[" * 100_000, "AB1 0 1##x", None])
-def test_what_is_wrong_or_missing_is_one_line_and_nothing_is_written(tmp_path, capsys, content):
+def test_command_error_is_one_line_and_writes_nothing(tmp_path, capsys, content):
     given, out = tmp_path / "a.json", tmp_path / "m.jsonl"
     if content is not None:
         given.write_text(content)

@@ -12,7 +12,7 @@ from hlformer_jax.config import default, load
 from hlformer_jax.data import annotations, dataset, synthetic, trees
 from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.dataset import choose_source, open_data, open_trees
-from hlformer_jax.data.released import Collection
+from hlformer_jax.data.layouts import Collection
 from hlformer_jax.data.source import SPLITS, Caption, DataError, Reader, Source, digest
 from hlformer_jax.training import loop
 
@@ -175,7 +175,7 @@ def test_released_features_with_moments_are_opened(released):
         assert split.num_rows[root] == length
 
 
-def test_a_prepared_set_serves_again_when_its_source_is_gone_and_is_not_that_of_captions(released):
+def test_prepared_trees_outlive_their_source(released):
     config, collection, _, _ = released
     first = open_trees(config)
     assert open_data(config).fingerprint != first.fingerprint

@@ -79,7 +79,7 @@ def test_what_is_read_is_what_was_written(folder):
     assert sorted(path.name for path in folder.parent.iterdir()) == ["features"]
 
 
-def test_the_configuration_of_a_folder_opens_it_with_the_times_of_its_captions(folder, tmp_path):
+def test_own_config_opens_folder_with_caption_times(folder, tmp_path):
     config = load("configs/own.py", f"{folder},gmmformer_v2")
     assert config.model.name == "gmmformer_v2"
     assert (config.data.visual_dim, config.data.text_dim, config.data.max_words) == (D, E, 3)
@@ -97,7 +97,7 @@ def test_the_configuration_of_a_folder_opens_it_with_the_times_of_its_captions(f
 
 
 @pytest.mark.parametrize("model", ["hlformer", "ms_sl"])
-def test_own_features_are_another_source_of_the_configurations_on_clip(folder, model):
+def test_clip_config_reads_own_features(folder, model):
     own = load("configs/own.py", f"{folder},{model},tvr")
     clip = load("configs/clip.py", f"{model}-tvr")
     for part in ("model", "loss", "optim", "train"):
@@ -120,7 +120,7 @@ def test_another_content_is_another_data_set(folder):
 
 
 def test_what_is_missing_or_damaged_is_one_line(folder, tmp_path):
-    with pytest.raises(ConfigError, match="say which"):
+    with pytest.raises(ConfigError, match="name the folder"):
         load("configs/own.py")
     with pytest.raises(ConfigError, match="features.json"):
         load("configs/own.py", str(tmp_path))
@@ -138,7 +138,7 @@ def test_what_is_missing_or_damaged_is_one_line(folder, tmp_path):
             ExtractedReader(folder)
 
 
-def test_what_is_there_is_not_replaced_unless_it_is_features_that_may_be(folder, tmp_path):
+def test_write_replaces_only_features_if_asked(folder, tmp_path):
     theirs, draft = tmp_path / "theirs", tmp_path / ".new.draft"
     theirs.mkdir()
     (theirs / "frames.npy").write_bytes(b"theirs")
@@ -157,7 +157,7 @@ def test_what_is_there_is_not_replaced_unless_it_is_features_that_may_be(folder,
     assert ExtractedReader(folder).splits
 
 
-def test_a_write_that_is_cut_short_is_no_source_and_is_done_again(folder, monkeypatch):
+def test_interrupted_write_is_refused_and_redone(folder, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt
 
@@ -176,7 +176,7 @@ def test_a_write_that_is_cut_short_is_no_source_and_is_done_again(folder, monkey
 # Captions with times
 
 
-def test_own_captions_with_times_are_trees_and_those_without_are_left_out(tmp_path, caplog):
+def test_own_timed_captions_become_trees(tmp_path, caplog):
     folder = timed(tmp_path / "own", ((4.0, 9.0), (0.0, 4.0), (None, 3.0)), 2.0)
     config = default("hover")
     config.data.update(
@@ -192,7 +192,7 @@ def test_own_captions_with_times_are_trees_and_those_without_are_left_out(tmp_pa
     assert test.words_per_video.tolist() == [6]
 
 
-def test_captions_with_times_are_another_data_set_than_all_captions(folder):
+def test_timed_captions_have_another_fingerprint(folder):
     features = ExtractedSource(str(folder), "tiny-0123", D, E)
     source = ExtractedSource(str(folder), "tiny-0123", D, E, timed=True)
     assert source.name == f"{features.name}_moments"
@@ -284,3 +284,33 @@ def test_sweeps_of_hover_train_on_a_folder_of_features(with_parents, table):
         assert (run.config.data.collection, run.config.train.epochs) == ("own", 1)
     assert not describe_data(sweep.base)["synthetic"]
     assert load(f"configs/sweeps/{table}.py", str(folder)).base.train.epochs > 1
+
+
+def _captions(*videos, split=""):
+    return [
+        (video, split, Caption(f"{number}", f"sentence {number}"))
+        for number, video in enumerate(videos)
+    ]
+
+
+def test_random_splits_divide_videos_by_seed():
+    captions = _captions(*[f"{k}.mp4" for k in range(40)] * 2)
+    first, again, other = (extracted.split_captions(captions, seed) for seed in (0, 0, 1))
+    assert first == again != other
+    assert [len(first[split]) for split in ("train", "val", "test")] == [32, 4, 4]
+    assert len(set().union(*first.values())) == 40
+    few = extracted.split_captions(_captions("a", "b", "c", "a"), 0)
+    assert [len(few[split]) for split in ("train", "val", "test")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("captions", "name"),
+    [
+        (_captions("a", split="train") + _captions("b"), "'sentence 0' of 'b'"),
+        (_captions("a", split="train"), "'val'"),
+        (_captions("a", "b"), "2 indexed videos"),
+    ],
+)
+def test_captions_without_complete_splits_are_refused(captions, name):
+    with pytest.raises(DataError, match=name):
+        extracted.split_captions(captions, 0)

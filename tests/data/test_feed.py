@@ -23,7 +23,7 @@ from hlformer_jax.data.transforms import (
 # The order of the steps
 
 
-def test_the_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():
+def test_order_depends_on_seed_and_epoch_only():
     schedule = Schedule(50, 8, seed=3)
     orders = [schedule.order(epoch) for epoch in (0, 1, 0)]
     np.testing.assert_array_equal(orders[0], orders[2])
@@ -33,7 +33,7 @@ def test_the_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():
 
 
 @pytest.mark.parametrize("longest", [1, 2, 5, 100])
-def test_groups_hold_every_step_once_and_end_where_records_are_due(longest):
+def test_groups_hold_each_step_once_and_end_at_records(longest):
     schedule = Schedule(11, 4, seed=0)
     groups = schedule.groups(4, longest)
     assert [group.first for group in groups[1:]] == [group.end for group in groups[:-1]]
@@ -48,7 +48,7 @@ def test_groups_hold_every_step_once_and_end_where_records_are_due(longest):
 # Packing
 
 
-def test_the_capacity_holds_every_batch_and_no_more_than_it_must(data, mesh):
+def test_capacity_is_the_least_for_all_batches(data, mesh):
     counts = data.train.captions_per_video
     groups = Schedule(len(counts), 4, seed=0).groups(5, 3)
     chunks = VideoFeed(data.train, groups, mesh, 4, resident=False)
@@ -57,7 +57,7 @@ def test_the_capacity_holds_every_batch_and_no_more_than_it_must(data, mesh):
     assert chunks.videos == 4
 
 
-def test_indices_are_rows_of_what_lies_on_the_devices_padding_and_all():
+def test_indices_point_to_padded_device_rows():
     counts = np.array([2, 1, 3, 1, 2])  # captions of the videos of a chunk
     steps = [np.array([4, 0]), np.array([2, 1, 3])]
     capacity, num_devices = feed.Capacity(videos=4, captions=8, frames=1, words=1), 2
@@ -145,7 +145,7 @@ def test_chunks_have_the_shapes_that_were_promised_to_the_end(data, mesh, reside
     assert len(list(chunks.chunks(8))) == 1 and list(chunks.chunks(9)) == []
 
 
-def test_what_fits_is_decided_by_the_configuration_and_the_memory(config, data, mesh):
+def test_fits_depends_on_configuration_and_memory(config, data, mesh):
     config = config.copy_and_resolve_references()
     decided = {}
     for resident in ("auto", "always", "never"):

@@ -19,8 +19,8 @@ from corpora import assert_prepared, assert_refused, feature, read_all, warnings
 
 from hlformer_jax.data import dataset
 from hlformer_jax.data import prepared as module
+from hlformer_jax.data.layouts import Collection
 from hlformer_jax.data.prepared import prepare
-from hlformer_jax.data.released import Collection
 from hlformer_jax.data.source import (
     SPLITS,
     Caption,
@@ -35,7 +35,7 @@ from hlformer_jax.data.source import (
 def python(code: str, *args: object, **environment: str) -> subprocess.Popen:
     """Starts a process that has a `collection` and a `data_dir`."""
     head = (
-        "import sys, os; from hlformer_jax.data.released import Collection; "
+        "import sys, os; from hlformer_jax.data.layouts import Collection; "
         "from hlformer_jax.data.prepared import prepare; "
         "from hlformer_jax.data.prepared import Records; "
         "collection = Collection(sys.argv[1], 'tiny', 'feat', 6, 5); data_dir = sys.argv[2]\n"
@@ -68,7 +68,7 @@ def test_order_is_that_of_the_caption_list_over_many_shards(tiny, write, tmp_pat
     assert_prepared(prepared, tiny)
 
 
-def test_validation_list_may_be_the_test_list_and_captions_need_not_be_ascii(tiny, write, tmp_path):
+def test_validation_list_may_be_the_test_list(tiny, write, tmp_path):
     tiny.captions["val"] = tiny.captions["test"]
     caption, _ = tiny.captions["val"][0]
     tiny.captions["val"][0] = (caption, "Zoë isst 寿司, #1")
@@ -192,7 +192,7 @@ def test_storage_that_is_unknown_is_refused(tmp_path):
         prepare(Collection("", "tiny", "feat", 6, 5), tmp_path, "bfloat16")
 
 
-def test_failed_preparation_leaves_nothing_to_be_taken_for_a_set(tiny, write, tmp_path):
+def test_failed_preparation_leaves_no_set(tiny, write, tmp_path):
     tiny.frames["test_1"][0, 0] = np.nan  # the last record of all
     collection = write(tiny)
     with pytest.raises(DataError, match="'test_1_0'"):
@@ -285,7 +285,7 @@ def test_damaged_set_is_made_anew_and_never_read(tiny, write, tmp_path, damage):
     assert_prepared(prepare(collection, tmp_path / "out"), tiny)
 
 
-def test_of_a_damaged_set_nothing_is_removed_that_is_none_of_its_files(tiny, write, tmp_path):
+def test_damaged_set_with_foreign_files_is_kept(tiny, write, tmp_path):
     collection = write(tiny)
     directory = prepare(collection, tmp_path / "out").directory
     (directory / "index.json").unlink()

@@ -34,7 +34,7 @@ def test_clips_are_videos_and_lists_are_splits(tmp_path):
         np.testing.assert_array_equal(words[name], rows)
 
 
-def test_regrouped_a_video_has_the_rows_of_its_clips_in_time_order(tmp_path):
+def test_regrouped_video_joins_its_clips_in_time_order(tmp_path):
     clips, _ = corpora.write_qvhighlights(tmp_path)
     source = QVHighlights(str(tmp_path), regrouped=True)
     assert source.name != QVHighlights(str(tmp_path)).name

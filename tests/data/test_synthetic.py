@@ -35,7 +35,7 @@ def test_fingerprints_are_those_under_which_sets_were_prepared(corpus, fingerpri
     assert corpus.fingerprint() == fingerprint
 
 
-def test_a_frame_is_the_map_of_its_concepts_with_a_signal_of_unit_size():
+def test_frame_is_the_map_of_its_concepts():
     corpus = Corpus(noise=0.0, style=0.0)
     encoder, rng = Encoder(corpus), np.random.default_rng(0)
     latents = np.concatenate([encoder.latent(np.array([k, k + 1]), 1, rng) for k in range(30)])
@@ -49,7 +49,7 @@ def test_a_frame_is_the_map_of_its_concepts_with_a_signal_of_unit_size():
         np.testing.assert_allclose(frame, wanted, rtol=1e-12, atol=1e-14)
 
 
-def test_a_caption_names_its_concepts_and_its_features_are_near_its_words():
+def test_caption_names_concepts_of_its_moment():
     encoder = Encoder(Corpus())
     words, features = encoder.caption(np.array([3, 5, 8]), np.random.default_rng(1))
     assert {CONCEPTS[k] for k in (3, 5, 8)} == set(words) & set(CONCEPTS)
@@ -105,7 +105,7 @@ def test_equal_seeds_give_equal_corpora_and_others_do_not():
 @pytest.mark.parametrize(
     "absurd", [Corpus(visual_dim=10**8), Corpus(max_frames=10**11), TreeCorpus(visual_dim=10**8)]
 )
-def test_a_corpus_that_no_memory_holds_is_refused_before_it_is_drawn(absurd):
+def test_too_large_corpus_is_refused_before_drawing(absurd):
     with pytest.raises(DataError, match="smaller"):
         absurd.open()
 
@@ -158,7 +158,7 @@ def test_a_moment_tells_more_than_the_mean_of_its_video():
     assert by_moment > 0.7
 
 
-def test_released_files_have_the_values_of_the_corpus_and_replace_nothing(tmp_path):
+def test_released_files_have_the_values_of_the_corpus(tmp_path):
     collection = write_corpus(tmp_path, SMALL)
     assert_equal(contents(SMALL), contents(collection))
     before = collection.fingerprint()
@@ -174,7 +174,7 @@ def test_the_corpus_is_the_one_without_a_teacher():
     assert_equal(contents(TAUGHT), contents(SMALL))
 
 
-def test_the_teacher_is_surer_of_the_frames_of_the_moment_the_less_noise_it_has():
+def test_less_teacher_noise_separates_moments_better():
     margins = []
     for noise in (0.0, 1.0, 10.0):
         with Corpus(videos=(30, 1, 1), teacher_dim=32, teacher_noise=noise).open() as reader:
@@ -192,7 +192,7 @@ def test_the_teacher_is_surer_of_the_frames_of_the_moment_the_less_noise_it_has(
     assert margins[0] > 0.8 and 0.3 < margins[1] < 0.6 and abs(margins[2]) < 0.1, margins
 
 
-def test_what_the_teacher_says_reaches_the_batch_of_the_training_split_alone(config, read_batches):
+def test_teacher_cosines_reach_training_batches_only(config, read_batches):
     config = config.copy_and_resolve_references()
     config.data.teacher_dim = 16
     taught = dataset.open_data(config)
@@ -220,7 +220,7 @@ def test_what_the_teacher_says_reaches_the_batch_of_the_training_split_alone(con
     np.testing.assert_array_equal(plain[0].videos.frames, batch.videos.frames)
 
 
-def test_a_data_set_without_a_teacher_is_refused_where_one_is_asked_for(config):
+def test_missing_teacher_is_refused(config):
     config = config.copy_and_resolve_references()
     config.data.teacher_dim = 16
     with pytest.raises(DataError, match="teacher_dim"):
@@ -286,7 +286,7 @@ def test_trees_of_every_number_of_leaves_are_drawn():
         assert abs(leaves.count(count) / 1000 - chance) < 4 * np.sqrt(chance * (1 - chance) / 1000)
 
 
-def test_features_are_those_of_the_moments_and_a_frame_is_a_second():
+def test_tree_corpus_has_a_frame_a_second():
     with SMALL_TREES.open() as reader:
         for split in SPLITS:
             notes = reader.annotations(split)

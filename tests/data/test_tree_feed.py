@@ -8,7 +8,6 @@ import numpy as np
 import processes
 import pytest
 
-from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data import trees
 from hlformer_jax.data.dataset import open_trees
@@ -22,6 +21,7 @@ from hlformer_jax.data.feed import (
     training_intervals,
 )
 from hlformer_jax.data.synthetic import TreeCorpus
+from hlformer_jax.runtime import devices
 from hlformer_jax.training.step import Chunk, Feed
 
 # Frames of a node
@@ -33,7 +33,7 @@ L = np.array([60, 60, 60, 7, 7, 60], np.int32)
 N = 12
 
 
-def test_an_evaluation_reads_rows_at_equal_distances_within_the_span():
+def test_evaluation_rows_are_equally_spaced_in_the_span():
     rows = trees.row_range(SPANS, DURATION, L)
     places, _ = evaluation_rows(rows, L, N)
     for (first, last), own in zip(rows.tolist(), places.tolist(), strict=True):
@@ -42,7 +42,7 @@ def test_an_evaluation_reads_rows_at_equal_distances_within_the_span():
     assert len(set(places[1].tolist())) == 3, "a short span repeats its frames"
 
 
-def test_training_intervals_cover_the_span_and_meet_at_their_ends():
+def test_training_intervals_cover_the_span():
     rows = trees.row_range(SPANS, DURATION, L)
     low, count = training_intervals(rows, L, N)
     high = low + count - 1
@@ -64,7 +64,7 @@ def test_a_short_video_may_be_read_whole_whatever_the_span():
     np.testing.assert_array_equal(low[inside], training_intervals(rows, L, N)[0][inside])
 
 
-def test_draws_are_uniform_in_their_intervals_and_a_function_of_seed_step_and_node():
+def test_draws_are_uniform_by_seed_step_and_node():
     count = np.broadcast_to(np.arange(1, N + 1, dtype=np.int32), (400, N))
     number = np.arange(400, dtype=np.int32)
     drawing = jax.jit(draw, static_argnums=0)
@@ -103,7 +103,7 @@ def train(tmp_path_factory):
 
 def training(split, resident=True, seed=3, epochs=2, longest=3):
     groups = Schedule(split.num_items, SIZE, 7).groups(epochs, longest)
-    return SubtreeFeed(split, groups, parallel.mesh(), resident, SIZE, seed)
+    return SubtreeFeed(split, groups, devices.mesh(), resident, SIZE, seed)
 
 
 def batches(feed, first=0):
@@ -139,13 +139,15 @@ def test_a_batch_holds_its_items_and_each_of_their_nodes_once(train, seen):
         assert nodes.mask.sum() == len(wanted) and nodes.mask[: len(wanted)].all()
         np.testing.assert_array_equal(wanted[subtrees.nodes[subtrees.mask]], pool.subtrees[items])
         np.testing.assert_array_equal(subtrees.pair[subtrees.mask], pool.pair[items])
-        np.testing.assert_array_equal(batch.below[: len(wanted), : len(wanted)], pool.below(wanted))
+        np.testing.assert_array_equal(
+            batch.descends[: len(wanted), : len(wanted)], pool.descends(wanted)
+        )
         padding = jax.tree.map(lambda x, keep=~nodes.mask: x[keep], nodes)
         assert not (padding.frames.any() or padding.words.any() or padding.frame_mask.any())
-        assert not batch.below[~nodes.mask].any()
+        assert not batch.descends[~nodes.mask].any()
 
 
-def test_frames_and_words_are_those_of_the_nodes_spans_and_moments(train, seen):
+def test_nodes_read_frames_of_spans_and_words_of_moments(train, seen):
     with CORPUS.open() as reader:
         videos = {video.video: video for video in reader.videos["train"]}
         pool, schedule = train.pool, Schedule(train.num_items, SIZE, 7)
@@ -171,7 +173,7 @@ def test_frames_and_words_are_those_of_the_nodes_spans_and_moments(train, seen):
                 np.testing.assert_array_equal(batch.nodes.words[row, : len(words)], words)
 
 
-def test_frames_are_drawn_anew_each_epoch_and_the_same_again_on_resuming(train, seen):
+def test_draws_change_by_epoch_and_repeat_on_resume(train, seen):
     half = len(seen) // 2
     feed = training(train)
     again = dict(batches(feed, first=half + 1))
@@ -186,7 +188,7 @@ def test_frames_are_drawn_anew_each_epoch_and_the_same_again_on_resuming(train, 
     assert (differing.nodes.frames != seen[0].nodes.frames).any()
 
 
-def test_resident_features_and_streamed_ones_give_the_same_batches(train, seen):
+def test_resident_and_streamed_batches_are_equal(train, seen):
     feed = training(train, resident=False)
     streamed = dict(batches(feed))
     feed.close()
@@ -205,10 +207,10 @@ def test_shapes_are_those_of_the_chunks(train, resident):
     feed.close()
 
 
-def test_an_evaluation_reads_every_node_once_with_frames_at_equal_distances(train):
+def test_evaluation_reads_every_node_once(train):
     pool, collected = train.pool, []
     for resident in (True, False):
-        feed = NodeFeed(train, in_order(train.num_nodes, 16, 2), parallel.mesh(), resident)
+        feed = NodeFeed(train, in_order(train.num_nodes, 16, 2), devices.mesh(), resident)
         collected.append([batch for _, batch in batches(feed)])
         feed.close()
     for one, other in zip(*collected, strict=True):
@@ -227,7 +229,7 @@ def test_short_videos_read_whole_are_masked_beyond_their_frames(tmp_path):
     config = configured(tmp_path)
     config.trees.update(short_video="whole", node_frames=30)
     split = open_trees(config, CORPUS).train
-    feed = NodeFeed(split, in_order(split.num_nodes, 256, 2), parallel.mesh(), resident=True)
+    feed = NodeFeed(split, in_order(split.num_nodes, 256, 2), devices.mesh(), resident=True)
     ((_, nodes),) = batches(feed)
     feed.close()
     lengths = split.num_rows
@@ -245,12 +247,12 @@ import jax
 import numpy as np
 from test_tree_feed import CORPUS, NodeFeed, SIZE, configured, in_order
 from test_tree_feed import Schedule, SubtreeFeed, open_trees
-from hlformer_jax import parallel
+from hlformer_jax.runtime import devices
 
 data = open_trees(configured(sys.argv[1]), CORPUS)
 split, found = data.train, []
 for number in (1, 8):
-    mesh = parallel.mesh(jax.devices()[:number])
+    mesh = devices.mesh(jax.devices()[:number])
     groups = Schedule(split.num_items, SIZE, 7).groups(1, 3)
     for feed in (
         SubtreeFeed(split, groups, mesh, number == 8, SIZE, 3),
@@ -266,7 +268,7 @@ for number in (1, 8):
                 if nodes is not batch:
                     for array in jax.tree.leaves(batch.subtrees):
                         hashed.update(np.ascontiguousarray(array[:SIZE]).tobytes())
-                    below = batch.below[nodes.mask][:, nodes.mask]
+                    below = batch.descends[nodes.mask][:, nodes.mask]
                     hashed.update(np.ascontiguousarray(below).tobytes())
         feed.close()
         found.append(hashed.hexdigest())

@@ -84,7 +84,7 @@ def test_moments_are_adjacent_within_less_than_three_seconds(second, adjacent):
         assert tree is None, "they neither follow nor lie apart"
 
 
-def test_three_seconds_are_compared_as_the_published_trees_have_it():
+def test_three_second_gap_matches_published_trees():
     """8.7 - 5.7 is below three in float64, and 5.7 + 3 is not below 8.7; the latter decides."""
     assert 8.7 - 5.7 < 3
     assert build(video((0, 5.7), (8.7, 14))).leaves == (0,)
@@ -92,12 +92,12 @@ def test_three_seconds_are_compared_as_the_published_trees_have_it():
     assert build(video((0, 4.3), (1.3, 13.1))).leaves == (0, 1)
 
 
-def test_a_moment_that_does_not_start_later_is_skipped_and_the_run_goes_on():
+def test_run_skips_moments_that_do_not_start_later():
     tree = build(video((0, 10), (0, 9), (10, 20)))
     assert [tree.nodes[leaf].moments for leaf in tree.leaves] == [(0,), (2,)]
 
 
-def test_of_several_runs_the_longest_in_time_wins_and_of_equal_ones_the_first():
+def test_longest_run_wins_and_ties_take_the_first():
     longest = build(video((0, 10), (10, 20), (50, 60), (60, 80)))
     assert spans(longest)[-1] == (50, 80)
     first = build(video((0, 10), (10, 20), (50, 60), (60, 70)))
@@ -180,7 +180,7 @@ def test_the_published_trees_are_reproduced_node_by_node(annotated, published, f
         ("a cat, the dog", "a cat, dog"),
     ],
 )
-def test_articles_are_deleted_wherever_they_stand_until_none_is_left(text, left):
+def test_all_articles_are_deleted_even_inside_words(text, left):
     assert without_articles(text) == left
 
 
@@ -233,7 +233,7 @@ def test_nodes_are_numbered_through_tree_by_tree():
     assert POOL.span[5].tolist() == [0, 30] and POOL.span[7].tolist() == [0, 25]
 
 
-def test_items_name_a_parent_and_its_children_and_a_chain_repeats_its_only_one():
+def test_items_name_a_parent_and_its_children():
     assert POOL.subtrees[:4].tolist() == [[3, 0, 1], [4, 1, 2], [5, 3, 4], [7, 6, 6]]
     assert POOL.pair[:5].tolist() == [True, True, True, False, True]
     assert {tuple(pair) for pair in POOL.siblings} == {
@@ -257,7 +257,7 @@ def test_descendants_are_the_closure_of_the_edges():
     found[tuple(POOL.ancestry.T)] = True
     np.testing.assert_array_equal(found, reached)
     for nodes in ([5, 0, 4, -1, 18, 8, 7, 6, -1], [-1, -1], [2, 12], list(range(18, -1, -1))):
-        below = POOL.below(np.asarray(nodes, np.int32))
+        below = POOL.descends(np.asarray(nodes, np.int32))
         for u, upper in enumerate(nodes):
             for w, lower in enumerate(nodes):
                 real = upper >= 0 and lower >= 0
@@ -372,7 +372,7 @@ def test_a_second_is_its_frame_at_a_frame_a_second():
         np.testing.assert_array_equal(rows[:, 0], np.arange(length), str(length))
 
 
-def test_the_words_of_a_parent_are_those_of_its_leaves_in_order_cut_at_most():
+def test_parent_reads_the_words_of_its_leaves_cut_to_max():
     counts = np.array([3, 0, 4, 2], np.int32)
     rows = trees.word_rows([(0,), (2,), (0, 2), (0, 1, 2, 3), (3, 0)], counts, 6)
     assert rows.tolist() == [

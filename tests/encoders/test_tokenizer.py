@@ -1,4 +1,4 @@
-"""What an encoder is given: tokens of sentences, and pictures."""
+"""Inputs of encoders: tokens of texts, and resized pictures."""
 
 import json
 
@@ -9,6 +9,7 @@ from PIL import Image
 
 from hlformer_jax import encoders
 from hlformer_jax.encoders import EncoderError, images, tokenizer
+from hlformer_jax.encoders.families import FAMILIES
 
 
 def test_ids_agree_with_transformers(encoder, expected, sentences):
@@ -29,16 +30,19 @@ def test_the_empty_sentence_has_its_marks(loaded):
     for kind, marks in [("old_clip", 2), ("new_clip", 2), ("siglip", 1), ("siglip2", 1)]:
         _, real = loaded(kind).tokenizer([""])
         assert real.sum() == marks
-        vector = loaded(kind).sentences(["", "   "])
+        vector = loaded(kind).encode_texts(["", "   "])
         np.testing.assert_allclose(np.linalg.norm(vector, axis=1), 1, atol=1e-6)
 
 
 def test_capitals_and_punctuation_as_each_was_trained(loaded):
-    same = lambda kind, a, b: np.array_equal(*loaded(kind).tokenizer([a, b])[0])
-    assert same("siglip", "A red, circle!", "a red circle")
-    assert same("siglip2", "A red circle", "a red circle")
-    assert not same("siglip2", "a red, circle!", "a red circle")
-    assert same("old_clip", "A RED  circle", "a red circle")
+
+    def are_equal(kind, first, second):
+        return np.array_equal(*loaded(kind).tokenizer([first, second])[0])
+
+    assert are_equal("siglip", "A red, circle!", "a red circle")
+    assert are_equal("siglip2", "A red circle", "a red circle")
+    assert not are_equal("siglip2", "a red, circle!", "a red circle")
+    assert are_equal("old_clip", "A RED  circle", "a red circle")
 
 
 @pytest.mark.parametrize(
@@ -46,26 +50,33 @@ def test_capitals_and_punctuation_as_each_was_trained(loaded):
     ["Ein Hund läuft", "ΕΝΑΣ ΣΚΥΛΟΣ", "Собака бежит", "كلب يجري", "כלב רץ", "कुत्ता", "หมาวิ่ง",
      "一只狗在跑", "犬が走る", "개가 달린다"],
 )  # fmt: skip
-def test_siglip2_keeps_every_letter_of_ten_scripts(loaded, sentence):
-    """What its vocabulary lacks are bytes."""
+def test_siglip2_keeps_the_letters_of_ten_scripts(loaded, sentence):
+    """Characters that its vocabulary lacks are bytes."""
     reader = loaded("siglip2").tokenizer
     (ids,), (real,) = reader([sentence])
     *tokens, end = map(reader.backend.id_to_token, ids[real])
-    byte = lambda token: bytes([int(token[3:5], 16)])
-    parts = [byte(x) if x.startswith("<0x") else x.replace("▁", " ").encode() for x in tokens]
-    assert b"".join(parts).decode() == sentence.lower() and end == "<eos>"
+    pieces = [
+        bytes([int(token[3:5], 16)])
+        if token.startswith("<0x")
+        else token.replace("▁", " ").encode()
+        for token in tokens
+    ]
+    assert b"".join(pieces).decode() == sentence.lower() and end == "<eos>"
 
 
-def test_a_lone_surrogate_is_no_accident(encoder):
-    assert encoder.sentences(["a \ud800 file"]).shape == (1, encoder.width)
+def test_a_lone_surrogate_is_encoded(encoder):
+    assert encoder.encode_texts(["a \ud800 file"]).shape == (1, encoder.width)
 
 
-def test_padding_is_that_of_the_named_token(copy):
+def test_the_named_token_pads(copy):
     """SigLIP reads its padding, so that another one changes every embedding."""
     folder = copy("siglip")
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text())
-    ids = lambda: encoders.load(folder).tokenizer(["a"])[0][0]
+
+    def ids():
+        return encoders.load(folder).tokenizer(["a"])[0][0]
+
     assert ids()[-1] == 1
     path.write_text(json.dumps(settings | {"pad_token": "<unk>"}))
     assert ids()[-1] == 2
@@ -97,11 +108,11 @@ def test_a_tokenizer_without_its_file_says_what_to_do(copy):
     assert "\n" not in str(caught.value) and f"{folder}: lacks tokenizer.json" in str(caught.value)
 
 
-def test_a_damaged_tokenizer_is_one_line(copy):
+def test_a_damaged_tokenizer_is_named(copy):
     for kind, name, part in [
-        ("siglip", "tokenizer.json", "no tokenizer"),
-        ("siglip2", "tokenizer_config.json", "no JSON"),
-        ("old_clip", "tokenizer.json", "no tokenizer"),
+        ("siglip", "tokenizer.json", "not a tokenizer"),
+        ("siglip2", "tokenizer_config.json", "not JSON"),
+        ("old_clip", "tokenizer.json", "not a tokenizer"),
     ]:
         folder = copy(kind)
         content = (folder / name).read_bytes()
@@ -117,15 +128,19 @@ def test_a_tokenizer_of_another_model_is_refused(loaded):
         tokenizer.build(backend, b"", {}, loaded("siglip").config, "f")
 
 
+def preprocessing(content, family):
+    return images.read(content, FAMILIES[family].image_settings, "f")
+
+
 CLIP = {"size": 32, "crop_size": 32}
 SIGLIP = {"size": {"height": 32, "width": 32}}
 
 
 def test_inputs_agree_with_transformers(encoder, expected, pictures):
-    preparation = encoder.preparation
+    processor = encoder.image_processor
     pixels = np.stack([encoder.preprocess(picture) for picture in pictures])
     assert pixels.dtype == np.uint8
-    normal = (pixels - np.array(preparation.shift)) * np.array(preparation.scale)
+    normal = (pixels - np.array(processor.shift)) * np.array(processor.scale)
     np.testing.assert_allclose(
         normal.transpose(0, 3, 1, 2)[:, :, ::3], expected.pixels, atol=1e-6, rtol=0
     )
@@ -134,15 +149,15 @@ def test_inputs_agree_with_transformers(encoder, expected, pictures):
 def test_an_image_of_the_right_size_stays():
     image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     for content, family in ((CLIP, "clip"), (SIGLIP, "siglip")):
-        np.testing.assert_array_equal(images.read(content, family, "f").apply(image), image)
+        np.testing.assert_array_equal(preprocessing(content, family).apply(image), image)
 
 
 def test_an_image_smaller_than_the_crop_is_framed_in_black():
-    clip = images.read({"size": 20, "crop_size": 23}, "clip", "f")
-    found = clip.apply(np.full((20, 20, 3), 9, np.uint8))
+    clip = preprocessing({"size": 20, "crop_size": 23}, "clip")
+    pixels = clip.apply(np.full((20, 20, 3), 9, np.uint8))
     # transformers puts the odd row above and the odd column to the left
-    assert found.shape == (23, 23, 3) and found.sum() == 20 * 20 * 3 * 9
-    assert found[2:22, 2:22].min() == 9
+    assert pixels.shape == (23, 23, 3) and pixels.sum() == 20 * 20 * 3 * 9
+    assert pixels[2:22, 2:22].min() == 9
 
 
 @pytest.mark.parametrize("shape", [(31, 500, 3), (500, 31, 3), (1, 300, 3)])
@@ -150,27 +165,27 @@ def test_a_long_image_is_cropped_where_transformers_crops_it(shape):
     """Its processor that works with Pillow: resized whole, sides rounded down, the middle taken."""
     image = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     tall, wide = (int(32 * side / min(shape[:2])) for side in shape[:2])
-    whole = np.asarray(Image.fromarray(image).resize((wide, tall), Image.Resampling.BICUBIC))
-    top, left = (tall - 32) // 2, (wide - 32) // 2
-    found = images.read(CLIP, "clip", "f").apply(image)
-    np.testing.assert_array_equal(found, whole[top : top + 32, left : left + 32])
+    resized = np.asarray(Image.fromarray(image).resize((wide, tall), Image.Resampling.BICUBIC))
+    rows, columns = (slice((side - 32) // 2, (side + 32) // 2) for side in (tall, wide))
+    pixels = preprocessing(CLIP, "clip").apply(image)
+    np.testing.assert_array_equal(pixels, resized[rows, columns])
 
 
 @pytest.mark.parametrize("shape", [(1, 50_000, 3), (50_000, 1, 3), (3, 200_000, 3)])
-def test_a_thread_of_an_image_takes_no_gigabytes(shape, monkeypatch):
+def test_a_very_long_image_takes_little_memory(shape, monkeypatch):
     sizes = []
     resize = Image.Image.resize
     monkeypatch.setattr(
         Image.Image, "resize", lambda self, size, *rest: sizes.append(size) or resize(self, size)
     )
-    found = images.read(CLIP, "clip", "f").apply(np.full(shape, 77, np.uint8))
-    assert found.shape == (32, 32, 3) and (found == 77).all()
+    pixels = preprocessing(CLIP, "clip").apply(np.full(shape, 77, np.uint8))
+    assert pixels.shape == (32, 32, 3) and (pixels == 77).all()
     assert max(tall * wide for tall, wide in sizes) <= 2**24
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_what_an_image_is():
-    siglip = images.read(SIGLIP, "siglip", "f")
+def test_only_arrays_of_three_channels_of_uint8_are_images():
+    siglip = preprocessing(SIGLIP, "siglip")
     for wrong in (
         np.zeros((4, 4), np.uint8),
         np.zeros((4, 4, 4), np.uint8),
@@ -181,42 +196,36 @@ def test_what_an_image_is():
             siglip.apply(wrong)
 
 
-def test_the_text_of_a_preparation():
-    assert str(images.read({}, "clip", "f")) == (
+def test_preprocessing_in_words():
+    assert str(preprocessing({}, "clip")) == (
         "resize 224 crop 224 bicubic, mean 0.4815,0.4578,0.4082, std 0.2686,0.2613,0.2758 v1"
     )
-    assert str(images.read({"resample": 2}, "siglip", "f")) == (
+    assert str(preprocessing({"resample": 2}, "siglip")) == (
         "resize 224 bilinear, mean 0.5, std 0.5 v1"
     )
 
 
 def test_without_rescaling_or_normalising():
-    found = images.read({"do_rescale": False, "do_normalize": False}, "siglip", "f")
-    assert (found.factor, found.mean, found.std) == (1.0, (0.0,) * 3, (1.0,) * 3)
-    assert found.scale == (1.0,) * 3 and found.shift == (0.0,) * 3
+    processor = preprocessing({"do_rescale": False, "do_normalize": False}, "siglip")
+    assert (processor.factor, processor.mean, processor.std) == (1.0, (0.0,) * 3, (1.0,) * 3)
+    assert processor.scale == (1.0,) * 3 and processor.shift == (0.0,) * 3
 
 
 def test_written_and_read_again():
-    found = images.read({"size": 40, "image_mean": [0.1, 0.2, 0.3]}, "siglip", "f")
-    assert images.read(images.write(found), "siglip", "f") == found
+    processor = preprocessing({"size": 40, "image_mean": [0.1, 0.2, 0.3]}, "siglip")
+    assert preprocessing(images.write(processor, "SiglipImageProcessor"), "siglip") == processor
 
 
 @pytest.mark.parametrize(
-    ("content", "family", "part"),
+    ("content", "family", "name"),
     [
-        ({"size": {"height": 20, "width": 30}}, "siglip", "only squares"),
-        ({"size": {"longest_edge": 20}}, "siglip", "neither height and width"),
-        ({"size": {"height": "20", "width": 20}}, "siglip", "neither height and width"),
-        ({"size": 20, "do_center_crop": False}, "clip", "nothing crops a square"),
-        ({"size": {"height": 40, "width": 40}, "crop_size": 20}, "clip", "crop_size differs"),
-        ({"do_resize": False}, "clip", "do_resize is false"),
+        ({"size": {"height": 20, "width": 30}}, "siglip", "20 x 30"),
+        ({"size": {"longest_edge": 20}}, "siglip", "size"),
+        ({"size": {"height": 40, "width": 40}, "crop_size": 20}, "clip", "crop_size"),
         ({"resample": 9}, "clip", "resample 9"),
-        ({"rescale_factor": -1}, "clip", "rescale_factor -1"),
-        ({"image_mean": [0.5, 0.5]}, "clip", "no three numbers"),
-        ({"image_std": [0.5, 0.5, 0]}, "clip", "not positive"),
+        ({"image_std": [0.5, 0.5, 0]}, "clip", "image_std"),
     ],
 )
-def test_settings_that_make_no_sense_are_one_line(content, family, part):
-    with pytest.raises(EncoderError, match=part) as caught:
-        images.read(content, family, "f/preprocessor_config.json")
-    assert str(caught.value).startswith("f/preprocessor_config.json: ")
+def test_an_invalid_setting_is_named(content, family, name):
+    with pytest.raises(EncoderError, match=f"^f: .*{name}"):
+        preprocessing(content, family)

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from hlformer_jax import encoders
-from hlformer_jax.encoders import EncoderError, transformer
+from hlformer_jax.encoders import EncoderError
 from hlformer_jax.encoders import train as module
 from hlformer_jax.encoders.images import Preprocessing
 
@@ -37,20 +37,20 @@ def drawings(count, seed):
 
 @pytest.fixture(scope="module")
 def trained():
-    said = []
+    lines = []
     images, sentences = drawings(400, 0)
-    encoder = module.train(images, sentences, size=SIZE, **SCHEDULE, report=said.append)
-    return encoder, said
+    encoder = module.train(images, sentences, size=SIZE, **SCHEDULE, report=lines.append)
+    return encoder, lines
 
 
 @pytest.mark.slow  # training takes seconds
 def test_drawings_never_seen_find_their_sentences(trained):
     encoder, _ = trained
     images, sentences = drawings(120, 1)
-    known = sorted(set(sentences))
-    assert len(known) == 12
-    found = encoder.sentences(known) @ encoder.images(images).T
-    best = [known[i].split() for i in found.argmax(0)]
+    candidates = sorted(set(sentences))
+    assert len(candidates) == 12
+    cosines = encoder.encode_texts(candidates) @ encoder.encode_images(images).T
+    best = [candidates[i].split() for i in cosines.argmax(0)]
     right = np.array([[a == b for a, b in zip(x, y.split(), strict=True)] for x, y in zip(
         best, sentences, strict=True
     )])  # fmt: skip
@@ -62,9 +62,9 @@ def test_drawings_never_seen_find_their_sentences(trained):
 
 @pytest.mark.slow
 def test_the_loss_falls_and_is_told_ten_times(trained):
-    _, said = trained
-    losses = [float(line.rpartition(" ")[2]) for line in said]
-    assert len(said) == 10 and said[-1].startswith("step 400 of 400: loss")
+    _, lines = trained
+    losses = [float(line.rpartition(" ")[2]) for line in lines]
+    assert len(lines) == 10 and lines[-1].startswith("step 400 of 400: loss")
     assert losses[-1] < losses[0] / 2
 
 
@@ -72,12 +72,14 @@ def test_the_loss_falls_and_is_told_ten_times(trained):
 def test_probabilities_tell_what_belongs_together(trained):
     encoder, _ = trained
     images, sentences = drawings(60, 2)
-    cosines = (encoder.images(images) * encoder.sentences(sentences)).sum(1)
-    other = [s.replace("red", "x").replace("green", "red").replace("x", "green") for s in sentences]
-    changed = np.array([a != b for a, b in zip(sentences, other, strict=True)])
-    others = (encoder.images(images) * encoder.sentences(other)).sum(1)
-    own, foreign = encoder.probability(cosines), encoder.probability(others)[changed]
-    assert np.median(own) > 0.3 > 0.05 > np.median(foreign)
+    cosines = (encoder.encode_images(images) * encoder.encode_texts(sentences)).sum(1)
+    swapped = [
+        s.replace("red", "x").replace("green", "red").replace("x", "green") for s in sentences
+    ]
+    changed = np.array([a != b for a, b in zip(sentences, swapped, strict=True)])
+    swapped_cosines = (encoder.encode_images(images) * encoder.encode_texts(swapped)).sum(1)
+    assert np.median(encoder.probability(cosines)) > 0.3
+    assert np.median(encoder.probability(swapped_cosines)[changed]) < 0.05
 
 
 @pytest.mark.slow
@@ -86,11 +88,13 @@ def test_a_trained_encoder_is_saved_and_read_as_any_other(trained, tmp_path):
     encoders.save(encoder, tmp_path / "tiny-siglip")
     read = encoders.load(tmp_path / "tiny-siglip")
     images, sentences = drawings(5, 3)
-    np.testing.assert_array_equal(encoder.images(images), read.images(images))
+    np.testing.assert_array_equal(encoder.encode_images(images), read.encode_images(images))
     for texts in (sentences, ["A RED, square!", "", "words never heard of " * 9]):
-        np.testing.assert_array_equal(encoder.sentences(texts), read.sentences(texts))
-        for own, again in zip(encoder.tokens(texts), read.tokens(texts), strict=True):
-            np.testing.assert_array_equal(own, again)
+        np.testing.assert_array_equal(encoder.encode_texts(texts), read.encode_texts(texts))
+        for before, after in zip(
+            encoder.encode_tokens(texts), read.encode_tokens(texts), strict=True
+        ):
+            np.testing.assert_array_equal(before, after)
     for fact in ("name", "kind", "width", "scale", "bias", "preprocessing", "fingerprint"):
         assert getattr(read, fact) == getattr(encoder, fact), fact
 
@@ -98,70 +102,72 @@ def test_a_trained_encoder_is_saved_and_read_as_any_other(trained, tmp_path):
 @pytest.mark.slow
 def test_equal_seeds_give_equal_encoders():
     images, sentences = drawings(400, 0)  # of sizes that have a program already
-    make = lambda seed: module.train(
-        images, sentences, size=SIZE, steps=2, batch=32, seed=seed, report=lambda _: None
+    options = {"size": SIZE, "steps": 2, "batch": 32, "report": lambda line: None}
+    first, second, third = (
+        module.train(images, sentences, seed=seed, **options) for seed in (0, 0, 1)
     )
-    first, second, third = make(0), make(0), make(1)
     assert first.fingerprint == second.fingerprint != third.fingerprint
 
 
 def test_the_loss_is_that_of_siglip():
-    sizes = module._config(24, SIZE, 20)
-    params = module._initial(sizes, np.random.default_rng(0))
+    sizes = module._make_config(24, SIZE, 20)
+    params = module.initial_params(sizes, np.random.default_rng(0))
     rng = np.random.default_rng(1)
     pixels = rng.integers(0, 256, (4, 24, 24, 3), np.uint8)
     ids = rng.integers(0, 20, (3, 8)).astype(np.int32)
-    belongs = rng.random((4, 3)) < 0.4
-    half = Preprocessing(24, None, "bicubic", 1 / 255, (0.5,) * 3, (0.5,) * 3)
+    is_pair = rng.random((4, 3)) < 0.4
+    grey = Preprocessing(24, None, "bicubic", 1 / 255, (0.5,) * 3, (0.5,) * 3)
 
     @jax.jit
     def program(params):
-        seen = transformer.encode_images(params["vision"], sizes, pixels, half.shift, half.scale)
-        said, _ = transformer.encode_sentences(params["text"], sizes, ids)
-        return module.loss(params, sizes, half, pixels, ids, belongs), seen, said
+        images = module.SIGLIP.encode_images(params["vision"], sizes, grey, pixels)
+        texts, _ = module.SIGLIP.encode_texts(params["text"], sizes, ids)
+        return module.loss(params, sizes, grey, pixels, ids, is_pair), images, texts
 
-    value, seen, said = program(params)
-    logits = 20.0 * np.asarray(seen, np.float64) @ np.asarray(said, np.float64).T - 10.0
+    value, images, texts = program(params)
+    logits = 20.0 * np.asarray(images, np.float64) @ np.asarray(texts, np.float64).T - 10.0
     probability = 1 / (1 + np.exp(-logits))
-    expected = -np.log(np.where(belongs, probability, 1 - probability)).sum(1).mean()
+    expected = -np.log(np.where(is_pair, probability, 1 - probability)).sum(1).mean()
     assert float(value) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_step_tells_every_image_from_its_own_sentence_and_others():
+def test_a_step_compares_images_with_their_and_other_texts():
     rng = np.random.default_rng(0)
-    own = rng.integers(0, 300, 50)
+    sentence_of = rng.integers(0, 300, 50)
     ids = np.zeros((300, 4), np.int32)
     ids[:, 0], ids[:, 1] = np.arange(3, 303), 1  # sentences of one word each, and the end mark
-    for images, said, belongs in module._steps(np.arange(50), own, ids, 7, 20, rng):
-        assert len(said) == module.SENTENCES_OF_A_STEP == len(set(said[:, 0]))
-        np.testing.assert_array_equal(belongs, ids[own[images]][:, None, 0] == said[None, :, 0])
-        assert (belongs.sum(1) == 1).all()
+    for images, texts, is_pair in module._draw_steps(np.arange(50), sentence_of, ids, 7, 20, rng):
+        assert len(texts) == module.MAX_SENTENCES_OF_A_STEP == len(set(texts[:, 0]))
+        np.testing.assert_array_equal(
+            is_pair, ids[sentence_of[images]][:, None, 0] == texts[None, :, 0]
+        )
+        assert (is_pair.sum(1) == 1).all()
 
 
-def test_a_sentence_that_lost_words_belongs_where_the_rest_is_said_in_order():
+def test_a_shortened_sentence_is_a_pair_of_longer_ones():
     longer = np.array([[5, 6, 7, 1, 0], [7, 6, 5, 1, 0], [5, 5, 6, 7, 1]])
     shorter = np.array([[5, 7, 1, 0, 0], [6, 1, 0, 0, 0], [5, 5, 1, 0, 0], [7, 6, 5, 1, 0]])
     expected = [[True, True, False, False], [False, True, False, True], [True, True, True, False]]
-    np.testing.assert_array_equal(module.contained(shorter, longer), expected)
+    np.testing.assert_array_equal(module.contains_words(shorter, longer), expected)
 
 
 def test_many_sentences_lose_words_and_none_all():
     ids = np.tile(np.array([5, 6, 7, 8, 1, 0], np.int32), (4000, 1))
-    found = module.shortened(ids, np.random.default_rng(0))
-    words = (found > 2).sum(1)
+    shorter = module.drop_words(ids, np.random.default_rng(0))
+    words = (shorter > 2).sum(1)
     assert words.min() == 1 and 0.6 < (words == 4).mean() < 0.8
-    assert ((found == 1).sum(1) == 1).all()  # the end mark stays, and what follows is padding
-    assert (found[np.arange(4000), words] == 1).all()
-    assert module.contained(found, ids[:1]).all()
+    assert ((shorter == 1).sum(1) == 1).all()  # the end mark stays, and what follows is padding
+    assert (shorter[np.arange(4000), words] == 1).all()
+    assert module.contains_words(shorter, ids[:1]).all()
 
 
 @pytest.mark.slow
 def test_a_part_of_a_sentence_finds_it(trained):
     encoder, _ = trained
     images, sentences = drawings(120, 5)
-    seen = encoder.images(images)
+    vectors = encoder.encode_images(images)
     for words in (("red", "green", "blue"), SHAPES, ("left", "right")):
-        best = (encoder.sentences(list(words)) @ seen.T).argmax(0)
+        best = (encoder.encode_texts(list(words)) @ vectors.T).argmax(0)
         right = [words[i] in sentence for i, sentence in zip(best, sentences, strict=True)]
         assert np.mean(right) > 0.85, words
 
@@ -175,7 +181,7 @@ def test_a_part_of_a_sentence_finds_it(trained):
         ((2, 24, 24, 3), np.uint8, ["a"], SIZE, "2 images and 1 sentences"),
         ((2, 24, 24, 3), np.uint8, ["a", "a"], SIZE, "at least two different"),
         ((2, 4, 4, 3), np.uint8, ["a", "b"], SIZE, "a patch must fit"),
-        ((2, 24, 24, 3), np.uint8, ["a", "b"], module.Size(width=30), "heads divide"),
+        ((2, 24, 24, 3), np.uint8, ["a", "b"], module.Size(width=30), "heads must divide"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -185,7 +191,7 @@ def test_what_cannot_be_trained_on_is_one_line(shape, dtype, sentences, size, pa
     assert "\n" not in str(caught.value)
 
 
-def test_an_untrained_encoder_has_its_sizes_and_is_read_as_any_other(tmp_path):
+def test_an_untrained_encoder_is_saved_and_read(tmp_path):
     size = module.Size(width=32, layers=2, heads=2, expansion=4, patch=8, tokens=6, vocabulary=8)
     encoder = module.untrained(16, ["a red circle", "a blue one"], size=size)
     assert encoder.config.vision.hidden == encoder.config.text.hidden == 128
@@ -193,6 +199,6 @@ def test_an_untrained_encoder_has_its_sizes_and_is_read_as_any_other(tmp_path):
     read = encoders.load(tmp_path)
     assert read.fingerprint == encoder.fingerprint
     pixels = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)
-    np.testing.assert_array_equal(read.images(pixels), encoder.images(pixels))
-    other = module.untrained(16, ["a red circle", "a blue one"], size=size, seed=1)
-    assert other.fingerprint != encoder.fingerprint
+    np.testing.assert_array_equal(read.encode_images(pixels), encoder.encode_images(pixels))
+    reseeded = module.untrained(16, ["a red circle", "a blue one"], size=size, seed=1)
+    assert reseeded.fingerprint != encoder.fingerprint

@@ -7,7 +7,7 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.figures import attention, corpus, geometry
 from hlformer_jax.figures.corpus import NotApplicable
 from hlformer_jax.ops.windows import attention_windows
-from hlformer_jax.retrieval import localisation
+from hlformer_jax.retrieval import moments
 
 
 def test_the_table_has_the_middle_row_of_every_block(subject, options):
@@ -31,9 +31,7 @@ def test_trees_and_plain_blocks_have_no_windows(trees, taught, options):
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_weights_of_a_position_sum_to_one_and_are_means_over_the_videos_that_have_it(
-    subject, options
-):
+def test_fusion_weights_of_a_position_sum_to_one(subject, options):
     split = subject.split(options)
     found = attention.mean_weights(subject, options)
     for branch, length in (("clips", 4), ("frames", 8)):
@@ -55,7 +53,7 @@ def test_weights_of_a_position_sum_to_one_and_are_means_over_the_videos_that_hav
 
 def test_strips_and_moments_are_those_of_the_model(subject, options):
     split = subject.split(options)
-    [video] = corpus.chosen(subject, options, 1)
+    [video] = corpus.select_videos(subject, options, 1)
     drawn = attention.heatmap([subject], options)
     table = {name: np.asarray(column, object) for name, column in drawn.table.items()}
     ids = np.split(split.caption_ids(), np.cumsum(split.captions_per_video)[:-1])[video]
@@ -63,7 +61,7 @@ def test_strips_and_moments_are_those_of_the_model(subject, options):
     encoded = subject.encoder.videos(split, [video])
     [queries] = subject.encoder.captions(split, [video])
     assert set(table["video"]) == {split.video_ids[video]}
-    for k in corpus.apart(spans)[: attention.MAX_CAPTIONS]:
+    for k in corpus.select_disjoint(spans)[: attention.MAX_CAPTIONS]:
         rows = {
             kind: (table["caption"] == ids[k]) & (table["kind"] == kind)
             for kind in set(table["kind"])
@@ -96,8 +94,8 @@ def test_first_moments_are_those_that_localisation_measures(subject, options):
     spans = corpus.spans_by_video(split)
     queries = subject.encoder.captions(split, range(len(split)))
     scores = lambda video: attention.scores_over_time(subject, split, video, queries[video])
-    found = [localisation.overlaps(scores(video), own) for video, own in enumerate(spans)]
-    got = localisation.metrics(np.concatenate(found))
+    found = [moments.overlaps(scores(video), own) for video, own in enumerate(spans)]
+    got = moments.metrics(np.concatenate(found))
     assert got == pytest.approx({name: want[name] for name in got}, abs=1e-3)
 
 
@@ -118,9 +116,7 @@ def test_frames_that_no_caption_is_compared_with_have_no_strip(subject, options,
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_a_model_that_reads_frames_alone_has_one_strip_by_its_own_part_of_the_query(
-    taught, options
-):
+def test_frame_only_model_has_one_strip(taught, options):
     drawn = attention.heatmap([taught], options)
     table = {name: np.asarray(column, object) for name, column in drawn.table.items()}
     assert {"frames", "first moment", "annotated moment"} == set(table["kind"])

@@ -24,7 +24,7 @@ def test_the_most_moments_that_do_not_overlap_are_found():
     for _ in range(20):
         ends = np.sort(rng.integers(0, 12, (6, 2)), axis=1)
         spans = [None, *(Span(float(a), float(b), 12.0) for a, b in ends)]
-        found = corpus.apart(spans)
+        found = corpus.select_disjoint(spans)
         real = [k for k, span in enumerate(spans) if span is not None and span.end > span.start]
         free = lambda chosen, spans=spans: all(
             spans[a].end <= spans[b].start or spans[b].end <= spans[a].start
@@ -46,15 +46,13 @@ def test_videos_are_those_of_most_such_moments():
 
 def test_a_video_that_there_is_not_is_named(subject, options):
     known = subject.split(options).video_ids
-    assert corpus.chosen(subject, options._replace(videos=(known[3],)), 1) == [3]
+    assert corpus.select_videos(subject, options._replace(videos=(known[3],)), 1) == [3]
     wrong = options._replace(videos=(known[3] + "x",))
     with pytest.raises(NotApplicable, match=f"{known[3]}x: .*'{known[3]}'"):
-        corpus.chosen(subject, wrong, 1)
+        corpus.select_videos(subject, wrong, 1)
 
 
-def test_runs_on_other_data_are_refused_and_those_of_another_family_left_out(
-    subject, plain, trees, options, monkeypatch
-):
+def test_runs_on_other_data_are_refused(subject, plain, trees, options, monkeypatch):
     kept, said = corpus.on_one_split([subject, trees, plain], options)
     assert kept == [subject, plain]
     assert said == " Left out: HOVER embeds nodes of action trees, and not videos and captions."
@@ -77,7 +75,7 @@ def test_videos_and_captions_are_those_of_the_evaluation(subject, options):
     np.testing.assert_allclose(unit(np.concatenate(captions)), queries.vectors, atol=2e-6)
 
 
-def test_a_video_is_encoded_alone_as_among_others_and_by_other_parameters(subject, options):
+def test_video_encoding_ignores_its_batch(subject, options):
     split = subject.split(options)
     every = subject.encoder.videos(split, [0, 1, 2, 3])
     one = subject.encoder.videos(split, [3])
@@ -100,15 +98,15 @@ def test_a_frame_is_of_the_moment_that_its_middle_lies_in():
 
 
 @pytest.mark.slow  # UMAP compiles for ten seconds
-def test_the_figure_colours_the_frames_of_the_video_with_most_moments(subject, options, tmp_path):
+def test_frames_colours_the_video_with_most_moments(subject, options, tmp_path):
     split = subject.split(options)
-    [video] = corpus.chosen(subject, options, 1)
+    [video] = corpus.select_videos(subject, options, 1)
     one = options._replace(videos=(split.video_ids[video],))
     drawn = report.draw("frames", [subject], one)
     count = int(split.frames_per_video[video])
     assert drawn.table["frame"] == list(range(count))
     spans = corpus.spans_by_video(split)[video]
-    chosen = corpus.apart(spans)
+    chosen = corpus.select_disjoint(spans)
     moment = corpus.moment_of_frames(spans, chosen, count)
     assert drawn.table["moment"] == [None if k < 0 else chosen[k] for k in moment]
     assert np.ptp(drawn.table["x"]) > 0
@@ -123,9 +121,7 @@ def test_without_times_there_is_nothing_to_colour(subject, options, monkeypatch)
         corpus.frames([subject], options)
 
 
-def test_a_model_without_frames_is_left_out_and_short_videos_are_passed_over(
-    subject, plain, options, monkeypatch
-):
+def test_frames_leaves_out_models_without_frames(subject, plain, options, monkeypatch):
     monkeypatch.setattr(plain.encoder, "_video_level", True)
     monkeypatch.setattr(corpus, "umap", lambda points, seed: points[:, :2])
     split = subject.split(options)
@@ -227,7 +223,7 @@ def _points():
 
 @pytest.mark.slow  # they compile for ten seconds
 @pytest.mark.parametrize("project", [corpus.t_sne, corpus.umap])
-def test_a_projection_keeps_groups_apart_and_is_the_same_each_time(project):
+def test_projection_separates_groups_reproducibly(project):
     plane = project(_points(), 0)
     np.testing.assert_array_equal(plane, project(_points(), 0))
     one, other = plane[:12].mean(axis=0), plane[12:].mean(axis=0)
@@ -242,7 +238,7 @@ def test_the_silhouette_of_groups_far_apart_is_near_one():
 @pytest.mark.parametrize(
     ("module", "call"), [("umap", corpus.umap), ("sklearn.manifold", corpus.t_sne)]
 )
-def test_a_package_that_is_missing_is_one_line_with_what_to_install(monkeypatch, module, call):
+def test_missing_package_names_the_extra(monkeypatch, module, call):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=r'"hlformer-jax\[figures\]"') as raised:
         call(_points(), 0)

@@ -51,7 +51,7 @@ def _records(epochs, zero=False):
             yield {"step": step, "epoch": step // 4, "validation/SumR": 100.0 - (step - 7) ** 2}
 
 
-def test_the_command_draws_a_sweep_and_its_runs_the_same_each_time(tmp_path):
+def test_command_redraws_a_sweep_reproducibly(tmp_path):
     row = _row("a", [1.0, 2.0], 1)
     for run, directory in zip(row["runs"], ("a/seed0", "a/seed1"), strict=True):
         run["directory"] = directory
@@ -111,7 +111,7 @@ def test_curves_have_every_term_and_the_best_epoch():
     assert sums["best: 100.0"] == ([2], [100])
 
 
-def test_the_share_in_the_cone_is_drawn_over_the_epochs_where_it_is_known():
+def test_cone_share_is_drawn_where_known():
     records = list(_records(3))
     for k, record in enumerate(one for one in records if "validation/SumR" in one):
         record["validation/InCone"] = 30.0 + k
@@ -135,7 +135,7 @@ def test_a_run_cut_in_its_first_epoch_can_be_drawn():
     assert recalls.get_xlabel() == "step"
 
 
-def test_a_line_runs_over_the_quantity_with_its_spread_and_the_published_values():
+def test_line_shows_spread_and_published_values():
     table = _table(
         _row("c", [5.0, 7.0], 8, 6.5),
         _row("a", [1.0, 2.0], 0.5),
@@ -161,7 +161,7 @@ def test_a_line_runs_over_the_quantity_with_its_spread_and_the_published_values(
     assert axes.get_xlabel() == "width"
 
 
-def test_series_have_lines_of_their_own_and_lone_points_do_not_hide_one_another():
+def test_series_have_own_lines_and_visible_points():
     table = _table(
         _row("a", [1.0], 2, series="one"), _row("b", [2.0], 4, series="one"),
         _row("c", [3.0], 4, series="two"), _row("d", [4.0], 4, series="three"),
@@ -212,7 +212,7 @@ def test_bars_begin_at_zero_unless_they_are_close_together(values, low):
 
 
 @pytest.mark.parametrize("quantity", ["", "width"])
-def test_a_sweep_can_be_drawn_without_any_result_and_a_single_seed_is_called_that(quantity):
+def test_sweep_without_results_can_be_drawn(quantity):
     [axes] = curves.sweep_figure(_table(_row("a", [], 1), quantity=quantity) | {"total": 3}).axes
     rows = _row("a", [3.0], 1), _row("b", [4.0], 2)
     [axes] = curves.sweep_figure(_table(*rows, quantity=quantity)).axes

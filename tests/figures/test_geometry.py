@@ -21,7 +21,7 @@ def test_two_dimensions_stay_as_they_are_at_any_curvature():
 
 
 @pytest.mark.parametrize(("radius", "limit"), [(0.9, 1.02), (0.01, 0.0112)])
-def test_as_much_of_the_disc_as_points_need_is_shown_with_circles_at_whole_distances(radius, limit):
+def test_disc_is_cropped_to_its_points(radius, limit):
     axes = drawing.Figure().add_subplot()
     geometry.prepare_disc(axes, np.array([[radius, 0.0], [0.0, -radius / 2]]))
     assert axes.get_xlim() == pytest.approx((-limit, limit))
@@ -87,9 +87,7 @@ def test_nodes_and_edges_are_those_of_the_trees(trees, options):
     assert len(lines) == 2 * edges
 
 
-def test_videos_and_captions_are_no_trees_and_a_tree_that_is_not_there_is_named(
-    plain, trees, options
-):
+def test_ball_refuses_captions_and_names_missing_trees(plain, trees, options):
     with pytest.raises(NotApplicable, match="GMMFormer"):
         geometry.ball([plain], options)
     with pytest.raises(NotApplicable, match="--video=nowhere"):

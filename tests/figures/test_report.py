@@ -36,8 +36,8 @@ WRONG = {
     "no config": (["windows", "--workdir=nowhere"], "nowhere has no config.json"),
     "no space": (["ball", "--workdir={run}"], "HLFormer embeds videos and captions"),
     "no video": (["heatmap", "--workdir={run}", "--video=x"], "--video=x: the split test has no"),
-    "there already": (["windows", "--workdir=nowhere", "--out=."], "windows.svg is there already"),
-    "of a page": (["report", "--workdir=nowhere", "--out=."], "windows.svg is there already"),
+    "there already": (["windows", "--workdir=nowhere", "--out=."], "windows.svg exists"),
+    "of a page": (["report", "--workdir=nowhere", "--out=."], "windows.svg exists"),
 }
 
 
@@ -61,7 +61,7 @@ def test_what_is_wrong_is_one_line(case, done):
     assert said == stderr.strip().splitlines()[-1] and WRONG[case][1] in said
 
 
-def test_columns_are_written_with_nine_digits_and_nothing_where_there_is_nothing():
+def test_columns_have_nine_digits_and_empty_cells():
     table = Columns("run", "k", "value")
     table.add("a,b", np.arange(2), np.array([1 / 3, np.nan]))
     table.add("c", None, 2.0)
@@ -70,7 +70,7 @@ def test_columns_are_written_with_nine_digits_and_nothing_where_there_is_nothing
         table.add("c", np.arange(2), np.arange(3))
 
 
-def test_equal_drawings_are_equal_files_and_a_name_may_have_a_dot(tmp_path):
+def test_equal_drawings_are_equal_files(tmp_path):
     for name in ("one.a", "one.b"):
         with drawing.styled():
             figure = drawing.Figure(figsize=(2, 1))
@@ -89,7 +89,7 @@ def test_curves_load_neither_a_screen_nor_jax():
     assert processes.finish([sys.executable, "-c", code]).returncode == 0
 
 
-def test_pictures_replace_their_own_alone_and_where_a_person_says_none(tmp_path):
+def test_pictures_replace_only_own_files(tmp_path):
     figure = drawing.Figure()
     for _ in range(2):
         drawing.write(figure, tmp_path / "a", {"x": [1]})

@@ -147,7 +147,7 @@ def test_optimal_matching_equals_scipy_video_by_video(float64, clips, most):
         np.testing.assert_allclose(loss(queries, encoded), expected, rtol=1e-12)
 
 
-def test_optimal_matching_does_not_depend_on_the_order_of_the_captions(float64):
+def test_optimal_matching_ignores_the_order_of_captions(float64):
     pairs = _pairs()
     rng = np.random.default_rng(0)
     queries, clips = rng.normal(size=(sum(COUNTS), 5)), rng.normal(size=(len(COUNTS), 6, 5))
@@ -229,7 +229,7 @@ def test_padding_reaches_neither_a_loss_nor_a_gradient(float64, name):
             assert (np.isnan(filler) and name == "partial_order") or not outside.any()
 
 
-def test_nan_in_padded_rows_does_not_reach_the_gradient_of_the_curvature(float64):
+def test_padded_nan_does_not_reach_the_curvature(float64):
     pairs = _pairs(extra_videos=1, extra_captions=2)
     rng = np.random.default_rng(0)
     videos, captions = (
@@ -255,7 +255,7 @@ def test_numerical_gradients(float64, name):
 
 
 @pytest.mark.parametrize("hard", [False, True])
-def test_drawn_ranks_stay_within_the_negatives_and_reach_all_of_them(hard):
+def test_drawn_ranks_cover_exactly_the_negatives(hard):
     pairs = _pairs(extra_videos=2, extra_captions=3)
     draw = jax.jit(lambda key: retrieval.draw_negative_ranks(key, pairs, hard, 2))
     drawn = [draw(jax.random.key(seed)) for seed in range(60)]
@@ -277,7 +277,7 @@ def test_draws_do_not_depend_on_the_capacity():
 
 
 @pytest.mark.parametrize("captions", [1, 3])
-def test_a_batch_of_one_video_has_finite_losses(captions):
+def test_batch_of_one_video_has_finite_losses(captions):
     pairs = Pairs(np.zeros(captions, np.int32), np.ones(captions, bool), np.ones(1, bool))
     scores = np.linspace(0, 1, captions, dtype=np.float32)[:, None]
 
@@ -326,7 +326,7 @@ def _loss(queries=QUERIES, frames=FRAMES, batch=BATCH, pairs=PAIRS, temperature=
 
 
 @pytest.mark.parametrize("temperature", [0.2, 1.0])
-def test_the_divergence_is_summed_over_captions_and_taken_over_real_frames(temperature):
+def test_divergence_is_over_captions_and_real_frames(temperature):
     expected = 0.0
     for row, video in enumerate(BATCH.captions.video):
         real = BATCH.videos.frame_mask[video]
@@ -360,7 +360,7 @@ def test_padding_reaches_neither_the_loss_nor_a_gradient():
     assert np.any(np.asarray(gradient[1][mask])) and not np.any(np.asarray(gradient[1][~mask]))
 
 
-def test_a_student_that_says_what_the_teacher_says_loses_nothing():
+def test_student_equal_to_teacher_has_no_loss():
     cosine = np.einsum("qh,qfh->qf", _unit(QUERIES), _unit(FRAMES)[PAIRS.video])
     batch = BATCH._replace(captions=BATCH.captions._replace(teacher=cosine))
     of = jax.jit(jax.value_and_grad(lambda f: _loss(frames=f, batch=batch)))
@@ -384,7 +384,7 @@ def _unit(x):
         lambda pairs, x: retrieval.optimal_matching(x, np.ones((3, 2, 4)), pairs),
     ],
 )
-def test_arrays_of_other_captions_or_videos_are_refused(function):
+def test_arrays_of_other_shapes_are_refused(function):
     pairs = _pairs()
     with pytest.raises(ValueError, match="the other arguments"):
         function(pairs, np.ones((len(pairs.video), 4)))
@@ -412,14 +412,14 @@ def _program(name):
 
 
 @pytest.mark.parametrize("name", OF_LOGITS)
-def test_losses_of_nothing_but_padding_are_zero_and_pull_at_nothing(name):
+def test_losses_of_pure_padding_are_zero(name):
     value, gradient = _program(name)(_logits().astype(np.float32), np.zeros(SIZE, bool))
     assert value == 0
     np.testing.assert_array_equal(gradient, 0)
 
 
 @pytest.mark.parametrize("name", OF_LOGITS)
-def test_losses_of_logits_as_far_apart_as_they_can_be_stay_finite(name):
+def test_losses_of_extreme_logits_are_finite(name):
     # A scale of 100 and distances up to 50 times as far as points of float32 are from the origin.
     extreme = _logits(scale=1e5).astype(np.float32)
     value, gradient = _program(name)(extreme, np.ones(SIZE, bool))
@@ -428,7 +428,7 @@ def test_losses_of_logits_as_far_apart_as_they_can_be_stay_finite(name):
 
 
 @pytest.mark.parametrize("name", OF_LOGITS)
-def test_a_constant_that_is_added_to_all_logits_changes_nothing(name):
+def test_constant_added_to_all_logits_changes_nothing(name):
     mask, logits = np.arange(SIZE) != 1, _logits().astype(np.float32)
     one, other = (_program(name)(x, mask) for x in (logits, logits + np.float32(8)))
     # Rounding of logits near 16 in float32, in sums of up to six pairs.
@@ -437,7 +437,7 @@ def test_a_constant_that_is_added_to_all_logits_changes_nothing(name):
 
 
 @pytest.mark.parametrize("name", ["alignment", "tree", "tree, sum"])
-def test_derivatives_of_both_orders_are_those_of_differences(name, float64):
+def test_derivatives_equal_differences(name, float64):
     mask = np.arange(SIZE) != 2
     value = jax.jit(lambda x: OF_LOGITS[name](x, mask))
     check_grads(value, (_logits(),), order=2, modes=["rev"])
@@ -472,7 +472,7 @@ def _hinge(form):
 
 
 @pytest.mark.parametrize("form", trees.FORMS)
-def test_hinges_of_every_form_are_those_of_the_table(form):
+def test_hinges_follow_the_table_of_forms(form):
     for ahead, forms in HINGES.items():
         value, slope = forms["corrected" if form == "corrected" else "printed"]
         numbers = np.array([0.3, 0.3 + ahead], np.float32)
@@ -483,20 +483,20 @@ def test_hinges_of_every_form_are_those_of_the_table(form):
             np.testing.assert_array_equal(gradient, [slope / 2, -slope / 2])
 
 
-def test_a_hinge_compares_different_modalities_alone():
+def test_hinge_compares_different_modalities_only():
     # Within each modality the first is lower; the first text is higher than the second video.
     video, text = np.array([0.1, 0.3], np.float32), np.array([0.5, 0.9], np.float32)
     assert _hinge("corrected")(video, text)[0] == pytest.approx((0.5 - 0.3 + 0.1) / 2)
     assert _hinge("corrected")(video, video)[0] == 0
 
 
-def test_a_form_that_is_unknown_is_refused_with_those_there_are():
+def test_unknown_form_is_refused():
     one, row, real = jnp.ones(1), jnp.array([0]), jnp.array([True])
     with pytest.raises(ValueError, match="paper"):
         trees.hinge(one, one, row, row, real, MARGIN, "paper")
 
 
-def test_entailment_is_the_mean_over_real_edges_of_both_choices_of_the_modality():
+def test_entailment_is_the_mean_over_real_edges():
     angles = np.array([[0.4, 0.0, np.nan], [0.2, 1.0, np.nan]], np.float32)
     mask = np.array([True, True, False])
     value = lambda angles, mask: trees.entailment((angles[0], angles[1]), mask)
@@ -507,7 +507,7 @@ def test_entailment_is_the_mean_over_real_edges_of_both_choices_of_the_modality(
     assert none == 0 and not np.any(gradient)
 
 
-def test_padding_is_put_to_the_origin_and_its_gradient_with_it():
+def test_padding_is_moved_to_the_origin():
     points = np.array([[1.0, 2.0], [np.nan, np.inf]], np.float32)
     mask = np.array([True, False])
     value = lambda points: jnp.sum(retrieval.zero_padding(points, mask) ** 2)
@@ -539,7 +539,7 @@ def _rows(*shape):
     return np.random.default_rng(3).normal(size=(*shape, 6)).astype(np.float32)
 
 
-def test_first_derivatives_of_all_losses_agree_with_differences(float64):
+def test_first_derivatives_equal_differences(float64):
     pairs, rng = _pairs(1, 2), np.random.default_rng(7)
     masks = np.ones((5, 3), bool)
     teacher, curvature = rng.normal(size=(12, 3)), jnp.asarray(1.3)
@@ -566,7 +566,7 @@ def test_first_derivatives_of_all_losses_agree_with_differences(float64):
 
 @pytest.mark.parametrize("video", [4, -1])
 @pytest.mark.parametrize("name", LOSSES_OF_PAIRS)
-def test_caption_of_a_missing_video_is_no_plausible_loss(name, video):
+def test_caption_of_a_missing_video_is_an_error(name, video):
     of, pairs = LOSSES_OF_PAIRS[name], _pairs()
     wrong = pairs._replace(video=np.where(np.arange(10) == 5, video, pairs.video))
     with pytest.raises(ValueError, match=rf"Pairs.video\[5\] is {video}: .* from 0 to 3"):

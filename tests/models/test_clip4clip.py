@@ -83,7 +83,7 @@ def _video(frames, params, layers):
 
 # meanP is seqTransf without its layers.
 @pytest.mark.parametrize("name", [pytest.param(NAMES[0], marks=pytest.mark.slow), NAMES[1]])
-def test_encodings_and_loss_are_those_of_the_paper_whatever_padding_holds(name):
+def test_encodings_and_loss_follow_the_paper(name):
     config = _config(name)
     model, params, batch = models.build(config), _params(config), _batch()
     exact = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
@@ -122,7 +122,7 @@ def test_encodings_and_loss_are_those_of_the_paper_whatever_padding_holds(name):
         assert gradient["logit_scale"] != 0
 
 
-def test_before_training_meanp_is_the_zero_shot_mean_of_frames():
+def test_untrained_meanp_is_the_zero_shot_mean():
     config = _config("clip4clip_meanp")
     model, batch = models.build(config), _batch()
     params = models.init_params(model, config)
@@ -136,7 +136,7 @@ def test_before_training_meanp_is_the_zero_shot_mean_of_frames():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_in_bfloat16_vectors_are_near_and_parameters_and_results_float32(name):
+def test_bfloat16_keeps_parameters_and_results_float32(name):
     config = _config(name)
     params, batch = _params(config), _batch()
     results = []
@@ -150,7 +150,7 @@ def test_in_bfloat16_vectors_are_near_and_parameters_and_results_float32(name):
     np.testing.assert_allclose(*results, atol=0.05)  # 8 bits, over four layers
 
 
-def test_the_scale_ends_at_a_hundred_and_clips_are_refused():
+def test_scale_is_limited_and_clips_are_refused():
     config = _config("clip4clip_meanp")
     model = models.build(config)
     params = models.init_params(model, config) | {"logit_scale": jnp.asarray(9.0)}
@@ -161,7 +161,7 @@ def test_the_scale_ends_at_a_hundred_and_clips_are_refused():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_configurations_count_parameters_and_operations(name):
+def test_clip4clip_counts_parameters_and_operations(name):
     from hlformer_jax.models import cost
 
     config = load(ROOT / "configs" / "clip.py", f"{name}-tvr")

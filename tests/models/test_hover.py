@@ -48,7 +48,7 @@ def _exp0(v, c):
 
 
 @pytest.mark.parametrize("c", [0.3, 2.5])
-def test_the_lift_is_the_hyperbolic_linear_layer_in_both_models(c):
+def test_lift_is_the_hyperbolic_linear_layer(c):
     rng = np.random.default_rng(0)
     tangent, bias = rng.normal(size=(2, 6, 3)).astype(np.float32) * 0.7
     ball = np.asarray(jax.jit(Space("poincare", curvature=c).lift)(tangent, bias))
@@ -66,7 +66,7 @@ def _pairs(name, metric="distance", c=1.0):
     return space, jax.jit(space.lift)(tangent, 0.3 * bias)
 
 
-def test_the_ball_and_the_hyperboloid_give_the_same_distances_and_norms():
+def test_ball_and_hyperboloid_have_equal_distances():
     (ball, p), (sheet, q) = _pairs("poincare", c=0.7), _pairs("lorentz", c=0.7)
     for kind in ("ball", "distance"):
         one, other = jax.jit(lambda p, q, k=kind: (ball.norm(p, k), sheet.norm(q, k)))(p, q)
@@ -81,7 +81,7 @@ def test_the_ball_and_the_hyperboloid_give_the_same_distances_and_norms():
     [("poincare", "distance"), ("lorentz", "distance"), ("euclidean", "distance"),
      ("euclidean", "cosine")],
 )  # fmt: skip
-def test_products_of_search_vectors_rank_as_the_similarities_do(name, metric):
+def test_search_vectors_rank_like_similarities(name, metric):
     space, points = _pairs(name, metric)
     queries, candidates = points[:5], points[5:]
     similar = np.asarray(jax.jit(space.similarities)(queries, candidates))
@@ -89,7 +89,7 @@ def test_products_of_search_vectors_rank_as_the_similarities_do(name, metric):
     np.testing.assert_array_equal(np.argsort(np.asarray(x @ y.T)), np.argsort(similar))
 
 
-def test_the_ball_can_be_limited_as_released():
+def test_ball_can_be_limited_as_released():
     far = np.full((1, 3), 9.0, np.float32)
     space = Space("poincare", max_radius=0.999)
     lifted = jax.jit(space.lift)(far, 0 * far)
@@ -131,7 +131,7 @@ def test_angles_outside_of_cones_equal_their_definition(name):
     np.testing.assert_allclose(ours, want, atol=5e-5)
 
 
-def test_flat_cones_are_those_of_the_ball_near_its_origin():
+def test_flat_cones_are_the_limit_of_the_balls():
     # Both are conformal, and the curvature of so small a figure is not seen.
     size = 1e-3
     x, y = size * np.random.default_rng(5).normal(size=(2, 30, 3)).astype(np.float32)
@@ -157,7 +157,7 @@ EDGES = {
 
 
 @pytest.mark.parametrize("name", ["poincare", "lorentz", "euclidean"])
-def test_outside_of_cones_values_and_gradients_are_finite_at_every_edge(name):
+def test_cone_angles_and_gradients_are_finite(name):
     space = Space(name)
     x, y = (np.array([case[k] for case in EDGES.values()], np.float32) for k in (0, 1))
     total = lambda x, y: (space.outside_cone(x, y, 0.1).sum(), space.outside_cone(x, y, 0.1))
@@ -185,7 +185,7 @@ def _dense(params, x):
     return np.float64(x) @ np.asarray(params["kernel"], float) + np.asarray(params["bias"], float)
 
 
-def test_a_mean_is_of_real_rows_and_of_none_it_is_zero():
+def test_masked_mean_of_no_rows_is_zero():
     ours = hover.masked_mean(NODES.frames, NODES.frame_mask)
     # Sums of four float32 numbers near 1.
     np.testing.assert_allclose(ours, _mean(NODES.frames, NODES.frame_mask), atol=1e-6)
@@ -209,7 +209,7 @@ def _lstm(cell, rows):
 
 
 @pytest.mark.parametrize("hidden_size", [4, D])
-def test_a_video_is_the_mean_of_its_unit_frames_after_a_layer_with_a_residual(hidden_size):
+def test_video_is_the_mean_of_unit_frames(hidden_size):
     options = options_of(small(**{"model.hidden_size": hidden_size}))
     encoder = hover.VideoEncoder(options)
     given = NODES.frames, NODES.frame_mask
@@ -226,7 +226,7 @@ def test_a_video_is_the_mean_of_its_unit_frames_after_a_layer_with_a_residual(hi
 
 
 @pytest.mark.parametrize("hidden_size", [4, E])
-def test_given_sentences_are_averaged_and_go_through_a_layer_where_widths_differ(hidden_size):
+def test_given_sentences_are_averaged_and_resized(hidden_size):
     options = options_of(small(**{"model.hidden_size": hidden_size, "model.text_encoder": "given"}))
     encoder = hover.TextEncoder(options)
     given = NODES.words, NODES.word_mask
@@ -240,7 +240,7 @@ def test_given_sentences_are_averaged_and_go_through_a_layer_where_widths_differ
 
 
 @pytest.mark.parametrize("text_encoder", ["mean", "attention"])
-def test_of_one_word_its_copies_are_no_more_than_itself(text_encoder):
+def test_repeated_word_equals_the_single_word(text_encoder):
     # A text of one word: an average, and an attention without other words, is that word's feature.
     options = options_of(small(**{"model.text_encoder": text_encoder}))
     encoder = hover.TextEncoder(options)
@@ -271,7 +271,7 @@ def _program(text_encoder, lift="unit"):
     "text_encoder",
     ["given", *(pytest.param(x, marks=pytest.mark.slow) for x in ("mean", "attention"))],
 )
-def test_what_is_masked_changes_nothing_and_no_gradient_is_lost(text_encoder):
+def test_masked_inputs_change_nothing(text_encoder):
     params, run, gradient = _program(text_encoder)
     one, other = run(params, nodes_of()), run(params, nodes_of(junk=7.0))
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:4], b[:4]), one, other)
@@ -280,7 +280,7 @@ def test_what_is_masked_changes_nothing_and_no_gradient_is_lost(text_encoder):
         assert np.all(np.isfinite(x))
 
 
-def test_unit_features_start_on_one_sphere_and_learned_lengths_leave_it():
+def test_unit_features_start_on_one_sphere():
     params, run, _ = _program("given", "radius")
     nodes = nodes_of()
     for points in run(params, nodes):
@@ -293,7 +293,7 @@ def test_unit_features_start_on_one_sphere_and_learned_lengths_leave_it():
     assert np.all((norms > np.tanh(1 / longest)) & (norms < np.tanh(longest)))
 
 
-def test_the_released_factor_scales_gradients_and_no_value():
+def test_released_factor_scales_gradients_only():
     x = np.array([[0.6, -0.8, 0.0]], np.float32)
     scaled = lambda x: hover.as_parameter_of_the_ball(x, 1.0)
     np.testing.assert_array_equal(scaled(x), x)
@@ -317,7 +317,7 @@ def test_layers_start_as_the_identity_or_as_released():
     assert all(0 < np.abs(x).max() <= 0.5 for x in layer.values())
 
 
-def test_a_learned_scale_stays_within_its_limit():
+def test_learned_scale_stays_within_its_limit():
     params = _initial()
     assert np.exp(params["log_scale"]) == pytest.approx(1 / 0.07)
     limited = hover.project(params | {"log_scale": jnp.float32(9.0)})

@@ -18,9 +18,10 @@ import pytest
 import released
 from released import ANGLE_SHIFT, FLOAT64_TOLERANCE
 
-from hlformer_jax import models, torch_checkpoint
+from hlformer_jax import models
 from hlformer_jax.data import transforms
 from hlformer_jax.ops import cones
+from hlformer_jax.torch_checkpoint import names as parameter_names
 from hlformer_jax.training import optim
 
 FAMILY = pytest.mark.parametrize("recording", released.FAMILY, ids=lambda r: r.model)
@@ -66,7 +67,7 @@ def test_both_layers_of_gmmformer(dtype):
         released.assert_recorded(recording, name, frames, dtype)
 
 
-def test_what_ms_sl_scores_at_evaluation(dtype):
+def test_scores_of_ms_sl_at_evaluation(dtype):
     recording = released.MS_SL
     run = released.recorded_run(recording, dtype)
     block = run.inside["clip_branch"]["bank"]["__call__"][0][0]
@@ -132,14 +133,14 @@ def test_every_loss_term(recording, setting, dtype):
 
 
 @pytest.mark.parametrize("setting", released.DL_DKD.settings)
-def test_the_weight_of_the_distillation_has_fallen_in_the_eighth_epoch(setting, dtype):
+def test_distillation_weight_in_the_eighth_epoch(setting, dtype):
     terms = released.run(released.DL_DKD, dtype, setting, epoch=7).terms
     released.assert_recorded(
         released.DL_DKD, f"loss/{setting}/total_of_epoch_7", terms["total"], dtype
     )
 
 
-def test_the_teacher_says_of_its_features_what_is_recorded():
+def test_teacher_similarities_are_the_recorded_ones():
     golden, captions = released.DL_DKD.golden, released.recorded_batch().captions
     counts = released.recorded_batch().videos.frame_mask.sum(axis=1)
     for video, count in enumerate(counts):
@@ -255,7 +256,7 @@ def test_eight_optimiser_steps(recording, dtype):
 
 
 @BOTH
-def test_decay_falls_on_the_parameters_that_the_released_code_decays(recording):
+def test_decayed_parameters_are_the_released_ones(recording):
     mask = optim.decay_mask(recording.params(), recording.build().module.undecayed)
     decays = recording.golden["train/weight_decay"]
     for name, decay in zip(recording.names, decays, strict=True):
@@ -266,7 +267,7 @@ def test_decay_falls_on_the_parameters_that_the_released_code_decays(recording):
 
 
 @pytest.mark.parametrize("video", range(4))
-def test_the_recorded_assignments(video):
+def test_recorded_assignments(video):
     """What `losses.optimal_matching` asks of optax, on the released code's costs."""
     golden = released.GMMFORMER_V2.golden
     cost = jnp.asarray(golden[f"f64/opt_match/cost_{video}"], jnp.float32)
@@ -285,13 +286,13 @@ def _full_size(recording, visual, text):
     return jax.eval_shape(lambda: models.init_params(model, config))
 
 
-# Of the others, `test_every_released_tensor_has_a_place_of_its_shape` has each shape.
+# Of the others, `test_every_released_tensor_has_a_place` has each shape.
 @pytest.mark.parametrize(
     "recording",
     [released.HLFORMER, *(pytest.param(r, marks=pytest.mark.slow) for r in released.FAMILY[1:])],
     ids=lambda r: r.model,
 )
-def test_the_released_sizes_have_the_released_number_of_parameters(recording):
+def test_full_size_has_the_released_parameter_count(recording):
     if recording.model == "hlformer":
         # One less than the released totals, which count the fixed curvature of the attention.
         expected = {"activitynet": 28_429_244 - 1, "tvr": 29_911_484 - 1}
@@ -305,11 +306,11 @@ def test_the_released_sizes_have_the_released_number_of_parameters(recording):
 
 
 @pytest.mark.parametrize("recording", released.FAMILY[1:], ids=lambda r: r.model)
-def test_every_released_tensor_has_a_place_of_its_shape(recording):
+def test_every_released_tensor_has_a_place(recording):
     shapes = _shapes()[recording.model]["tvr"]["shapes"]
     released_params = {name: np.empty(shape, bool) for name, shape in shapes}
-    assert torch_checkpoint.recognise(released_params) == recording.model
-    converted = jax.tree.map(np.shape, torch_checkpoint.to_params(released_params))
+    assert parameter_names.recognise(released_params) == recording.model
+    converted = jax.tree.map(np.shape, parameter_names.to_params(released_params))
     ours = jax.tree.map(lambda x: x.shape, _full_size(recording, 3072, 768))
     assert converted == ours
 

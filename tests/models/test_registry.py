@@ -28,7 +28,7 @@ MODELS = [
 
 @pytest.mark.slow  # test_parity.py has every gradient of the released models
 @pytest.mark.parametrize("name", tiny.CASES)
-def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_parameters(name):
+def test_gradients_are_finite_and_reach_every_parameter(name):
     params, (value, computed), gradient = tiny.value_and_gradient(name)
     config = tiny.case(name)
     assert set(computed) == set(prvr.active_terms(config, models.build(config)))
@@ -108,7 +108,7 @@ def test_blocks_of_a_bank_start_different():
     assert 0.015 < np.std(everything) < 0.025
 
 
-def test_scalars_are_clamped_to_the_bounds_that_the_model_declares():
+def test_scalars_are_clamped_to_declared_bounds():
     config = tiny.config(**{"model.block_curvature": "shared", "model.curvature": 2.0})
     model = models.build(config)
     params = {
@@ -124,7 +124,7 @@ def test_scalars_are_clamped_to_the_bounds_that_the_model_declares():
     assert projected["b"] == 2.0
 
 
-def test_widths_are_the_released_ones_where_none_is_given():
+def test_default_widths_are_the_released_ones():
     assert block_widths((), 4) == (0.0, 2.0, 4.0, 8.0)
     assert block_widths((), 1) == (0.0,)
     assert block_widths((3,), 2) == (3.0, 3.0)
@@ -137,7 +137,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("name", ["weighted", *PARTS])
-def test_videos_encoded_in_parts_have_the_same_loss_and_gradient(name):
+def test_encoding_in_parts_keeps_loss_and_gradient(name):
     _, (value, _), gradient = tiny.value_and_gradient(name)
     _, (other, _), in_parts = tiny.value_and_gradient(name, tiny.VIDEOS)
     # Sums are taken in another order: rounding of float32 through a network.
@@ -149,7 +149,7 @@ def test_videos_encoded_in_parts_have_the_same_loss_and_gradient(name):
 # Description and cost.
 
 
-def test_parameters_may_be_numpy_constants_of_a_compiled_function():
+def test_parameters_may_be_numpy_constants():
     config = tiny.config(**tiny.EUCLIDEAN, **tiny.ONE_BRANCH)
     model, params = models.build(config), jax.tree.map(np.asarray, tiny.params(config))
     videos = models.zero_batch(config).videos
@@ -158,7 +158,7 @@ def test_parameters_may_be_numpy_constants_of_a_compiled_function():
     np.testing.assert_allclose(held.clips, given.clips, atol=1e-6)
 
 
-def test_a_description_is_json_and_leaves_out_what_may_differ():
+def test_description_is_json_without_free_fields():
     fields = describe(tiny.config())
     assert json.loads(json.dumps(fields)) == fields
     assert fields == describe(tiny.config(**{"model.dropout": 0.5, "model.clip_weight": 0.1}))
@@ -166,7 +166,7 @@ def test_a_description_is_json_and_leaves_out_what_may_differ():
         assert describe(tiny.config(**other)) != fields
 
 
-def test_widths_mean_the_same_however_they_are_written():
+def test_equal_widths_have_equal_meaning():
     means = lambda **options: meaning(describe(tiny.config(**options)))
     assert means() == means(**{"model.euclidean_widths": (0.0, 2.0)})
     assert means(**{"model.lorentz_widths": (3.0,)}) == means(
@@ -196,7 +196,7 @@ def _dense(inside, outside):
     return inside * outside + outside
 
 
-def test_parameters_and_products_are_those_counted_by_hand():
+def test_parameters_and_products_equal_a_count_by_hand():
     counted = cost(tiny.config(**PLAIN))
     h, norm = 32, 2 * 32
     block = 3 * _dense(h, h) + _dense(h, 4 * h) + _dense(4 * h, h) + 2 * norm
@@ -222,7 +222,7 @@ def test_parts_of_a_batch_do_not_change_the_count():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hlformer", "dl_dkd"])
-def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64, name):
+def test_padding_changes_neither_loss_nor_gradient(float64, name):
     # With dropout, whose masks are not to move either.
     drop = {"model.dropout": 0.2, "model.input_dropout": 0.2, "model.glance": False}
     config = tiny.case(name) if name in tiny.CASES else tiny.config(**drop)

@@ -33,7 +33,7 @@ def encode(params):
     return jax.jit(lambda videos: models.encode_video(model, params, videos))
 
 
-def test_a_permuted_batch_permutes_its_encodings(encode):
+def test_permuted_batch_permutes_its_encodings(encode):
     order = np.array([2, 0, 1])
     straight, permuted = (
         encode(BATCH.videos),
@@ -43,7 +43,7 @@ def test_a_permuted_batch_permutes_its_encodings(encode):
     np.testing.assert_allclose(permuted.clips, straight.clips[order], rtol=1e-5, atol=1e-6)
 
 
-def test_padded_frames_come_out_zero_and_padded_words_do_not_matter(encode, params):
+def test_padded_frames_are_zero_and_words_do_not_matter(encode, params):
     encoded = encode(BATCH.videos)
     assert not np.any(np.asarray(encoded.frames)[~BATCH.videos.frame_mask])
     words = np.array(BATCH.captions.words)
@@ -55,7 +55,7 @@ def test_padded_frames_come_out_zero_and_padded_words_do_not_matter(encode, para
     )
 
 
-def test_bfloat16_stays_close_to_float32_and_keeps_its_parameters(encode, params):
+def test_bfloat16_stays_close_to_float32(encode, params):
     half = tiny.config(dtype="bfloat16")
     exact = encode(BATCH.videos)
     # Flax's layer norm asks JAX for the promotion of bfloat16 and float32.
@@ -81,7 +81,7 @@ def test_proposals_are_the_means_of_all_windows():
     np.testing.assert_allclose(ours, np.stack(expected, axis=1), rtol=1e-5, atol=1e-6)
 
 
-def test_proposals_are_windows_by_their_length_then_their_start():
+def test_proposals_are_ordered_by_length_then_start():
     starts, ends = ms_sl.proposals(3)
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [
         (0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (0, 3),
@@ -156,7 +156,7 @@ def test_gradients_stay_finite_when_dropout_removes_whole_points(rate):
 
 
 @pytest.mark.slow
-def test_bfloat16_changes_losses_and_gradients_by_its_rounding_alone():
+def test_bfloat16_changes_losses_by_rounding_alone():
     config, half, batch = tiny.config(), tiny.config(dtype="bfloat16"), tiny.batch()
     with jax.numpy_dtype_promotion("standard"):
         params = tiny.params(config)
@@ -173,7 +173,7 @@ def test_bfloat16_changes_losses_and_gradients_by_its_rounding_alone():
     assert np.linalg.norm(other - one) < 0.1 * np.linalg.norm(one)
 
 
-def test_the_lift_is_limited_and_its_gradient_finite():
+def test_lift_is_limited_and_its_gradient_finite():
     c = jnp.asarray(1.0)
     far = jnp.full((1, 4), 1e3)
     total = lambda u: (jnp.sum(hlformer.lift(u, c)), hlformer.lift(u, c))
@@ -197,7 +197,7 @@ def _order_loss(videos, captions, c):
 
 @pytest.mark.parametrize("c", [0.05, 1.0, 20.0])
 @pytest.mark.parametrize("size", [0.0, 1e-4, 1.0, 50.0])
-def test_the_lift_and_its_loss_are_finite_at_any_curvature(c, size):
+def test_lift_and_loss_are_finite_at_any_curvature(c, size):
     rng = np.random.default_rng(2)
     tangents = [jnp.asarray(size * rng.normal(size=(n, 8)), jnp.float32) for n in (3, 5)]
     value, gradient = _order_loss(*tangents, jnp.float32(c))
@@ -228,7 +228,7 @@ def _encoder(off=""):
     return config, encode
 
 
-def test_padded_frames_repeat_the_first_so_that_they_change_no_score():
+def test_padded_frames_repeat_the_first_frame():
     config, encode = _encoder()
     queries, videos, similar = encode(BATCH.videos)
     assert queries.shape == (tiny.CAPTIONS, 2 * config.model.hidden_size)
@@ -248,7 +248,7 @@ def test_padded_frames_repeat_the_first_so_that_they_change_no_score():
         np.testing.assert_allclose(getattr(similar, name), expected, atol=1e-6)
 
 
-def test_what_stands_in_padded_frames_does_not_matter():
+def test_content_of_padded_frames_does_not_matter():
     _, encode = _encoder()
     frames = np.where(BATCH.videos.frame_mask[..., None], BATCH.videos.frames, np.float32(9))
     for one, other in zip(
@@ -260,7 +260,7 @@ def test_what_stands_in_padded_frames_does_not_matter():
 
 
 @pytest.mark.parametrize("off", ["gaze", "glance"])
-def test_a_branch_alone_has_one_embedding_of_a_sentence(off):
+def test_single_branch_has_one_sentence_embedding(off):
     config, encode = _encoder(off)
     queries, videos, similar = encode(BATCH.videos)
     assert queries.shape == (tiny.CAPTIONS, config.model.hidden_size)
@@ -268,7 +268,7 @@ def test_a_branch_alone_has_one_embedding_of_a_sentence(off):
     assert (similar.clip_dot is None, similar.frame_dot is None) == (off == "glance", off == "gaze")
 
 
-def test_the_gradient_of_a_repeated_position_goes_to_the_first():
+def test_gradient_of_a_repeated_frame_goes_to_the_first():
     mask = np.array([[True, True, False, False]])
     encoded = np.array([[[2.0], [1.0], [9.0], [9.0]]], np.float32)
     largest = lambda x: repeat_first(x, mask).max()

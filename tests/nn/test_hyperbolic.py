@@ -129,7 +129,7 @@ def computed(name, c=C):
 
 
 @pytest.mark.usefixtures("float64")
-def test_layers_have_the_values_of_their_formulas_and_both_models_the_same():
+def test_layers_follow_their_formulas_in_both_models():
     found = {name: computed(name) for name in SPACES}
     for name in SPACES:
         for layer, formulas in FORMULAS.items():
@@ -147,14 +147,14 @@ def test_layers_have_the_values_of_their_formulas_and_both_models_the_same():
 @pytest.mark.slow  # it compiles operation by operation
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", SPACES)
-def test_a_layer_has_the_same_values_without_jit(name):
+def test_layer_has_the_same_values_without_jit(name):
     alone = results(SPACES[name](C), *points(name), jax.tree.map(jnp.asarray, PARAMS))
     for layer, want in computed(name).items():
         np.testing.assert_allclose(alone[layer], want, rtol=1e-11, atol=1e-13, err_msg=layer)
 
 
 @pytest.mark.usefixtures("float64")
-def test_a_nearly_flat_space_has_the_layers_of_euclidean_space():
+def test_nearly_flat_layers_are_euclidean():
     x, y = U
     e = np.exp(-np.sum((x[:, None] - y[None]) ** 2, -1) / 1.3)
     want = {
@@ -168,7 +168,7 @@ def test_a_nearly_flat_space_has_the_layers_of_euclidean_space():
 
 
 @pytest.mark.usefixtures("float64")
-def test_attention_is_that_of_the_models_at_curvature_one():
+def test_attention_equals_the_models_at_curvature_one():
     x, y = (lift(u, 1.0) for u in U)
     mask = np.asarray([True, False, True, True, False])
     attend = jax.jit(lambda x, y, mask: layers.attention(Lorentz(1.0), x, y, y, 1.3, mask))
@@ -207,7 +207,7 @@ def test_values_and_gradients_are_finite_at_every_edge(name):
 
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("run", [jax.eval_shape, pytest.param(jax.jit, marks=pytest.mark.slow)])
-def test_of_narrow_numbers_float32_is_returned(run, name):
+def test_narrow_inputs_give_float32(run, name):
     x, y = points(name, dtype=jnp.bfloat16)
     params = {key: jnp.asarray(value, jnp.float32) for key, value in PARAMS.items()}
     if run is jax.eval_shape:
@@ -250,7 +250,7 @@ LIGHT = ["Linear", "MLR", "LayerNorm", "Embedding", "Residual", "Concatenate"]
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_a_module_owns_parameters_and_calls_the_function_in_linen_and_in_nnx(name, chosen):
+def test_modules_call_their_functions_in_linen_and_nnx(name, chosen):
     space = SPACES[name](C)
     every = modules(space)
     kinds = {kind: (every[kind][0], every[kind][1:]) for kind in chosen}
@@ -348,7 +348,7 @@ class Classifier(nn.Module):
 @pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("name", SPACES)
-def test_a_model_of_all_layers_learns_with_its_curvature_and_points(name):
+def test_model_of_all_layers_learns(name):
     """The class of a sentence is what most of its words, drawn from twelve, belong to."""
     rng = np.random.default_rng(0)
     index = jnp.asarray(rng.integers(12, size=(60, 5)))

@@ -51,7 +51,7 @@ def _scaled(params, x):
     return _norm(x) * params["scale"] + params["bias"]
 
 
-def test_a_projection_is_norm_linear_and_relu():
+def test_projection_is_norm_linear_and_relu():
     module = layers.InputProjection(3, 0.0)
     variables = _drawn(module, X, False)
     params = variables["params"]
@@ -60,7 +60,7 @@ def test_a_projection_is_norm_linear_and_relu():
     np.testing.assert_allclose(module.apply(variables, X, False), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_shorter_input_uses_the_first_positions():
+def test_shorter_input_uses_the_first_positions():
     module = layers.PositionEmbedding(7, 0.0)
     variables = _drawn(module, X, False)
     params = variables["params"]
@@ -69,7 +69,7 @@ def test_a_shorter_input_uses_the_first_positions():
     np.testing.assert_allclose(module.apply(variables, X, False), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_feed_forward_network_is_two_linear_maps_with_relu_between():
+def test_feed_forward_is_two_linear_maps_around_relu():
     module = layers.FeedForward(6, 0.0)
     variables = _drawn(module, X, False)
     params = variables["params"]
@@ -77,7 +77,7 @@ def test_a_feed_forward_network_is_two_linear_maps_with_relu_between():
     np.testing.assert_allclose(module.apply(variables, X, False), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_norm_far_from_the_origin_keeps_its_digits():
+def test_norm_far_from_the_origin_keeps_its_digits():
     x = (1e3 + X).astype(np.float32)
     module = layers.LayerNorm(jnp.float32, name="norm")
     variables = module.init(jax.random.key(0), x)
@@ -87,7 +87,7 @@ def test_a_norm_far_from_the_origin_keeps_its_digits():
     np.testing.assert_allclose(module.apply(variables, x), expected, rtol=0, atol=1e-3)
 
 
-def test_dropout_is_the_identity_unless_a_model_is_trained():
+def test_dropout_is_the_identity_outside_of_training():
     ones = np.ones((100, 100), np.float32)
     apply = lambda rate, train: np.asarray(
         layers.Dropout(rate, train).apply({}, ones, rngs={"dropout": jax.random.key(0)})
@@ -103,7 +103,7 @@ def test_dropout_is_the_identity_unless_a_model_is_trained():
 # Fusion and pooling
 
 
-def test_learned_weights_of_equal_logits_are_the_mean():
+def test_block_weights_of_equal_logits_are_the_mean():
     blocks = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4, 8)), jnp.float32)
     weights = BlockWeights(BlockOptions(2, 0.0))
     inputs = FusionInputs(blocks, blocks[0], None, jnp.float32(0.5), None), False
@@ -114,14 +114,14 @@ def test_learned_weights_of_equal_logits_are_the_mean():
 
 
 @pytest.mark.parametrize("name", [n for n, f in FUSIONS.items() if f.uses_token])
-def test_a_fusion_that_asks_with_a_token_refuses_to_do_without(name):
+def test_fusion_with_a_token_requires_it(name):
     fuse, blocks = FUSIONS[name](BlockOptions(2, 0.0)), jnp.ones((3, 1, 4, 8))
     with pytest.raises(ValueError):
         inputs = FusionInputs(blocks, blocks[0], None, jnp.float32(1), None)
         fuse.init(jax.random.key(0), inputs, False)
 
 
-def test_pooling_weighs_positions_by_a_softmax_and_leaves_padding_out():
+def test_pooling_is_a_softmax_over_real_positions():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 4, 3)).astype(np.float32)
     mask = np.array([[True, True, True, False], [True, False, False, False]])
@@ -135,7 +135,7 @@ def test_pooling_weighs_positions_by_a_softmax_and_leaves_padding_out():
         np.testing.assert_allclose(apply(given), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_concatenation_is_one_linear_map_of_all_blocks():
+def test_concatenation_is_one_linear_map_of_all_blocks():
     blocks = np.random.default_rng(0).normal(size=(3, 2, 4, 5)).astype(np.float32)
     fuse = Concatenation(BlockOptions(2, 0.0))
     inputs = FusionInputs(blocks, blocks[0], None, jnp.float32(1), None), False
@@ -221,7 +221,7 @@ def test_attention_is_finite_from_nearly_flat_to_strongly_curved(c, size):
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
 
 
-def test_a_bank_equals_its_blocks_one_by_one():
+def test_bank_equals_its_blocks_one_by_one():
     block, lorentz, widths = BlockOptions(2, 0.0), AS_RELEASED, (0.0, 2.0)
     bank = GaussianBank(BankOptions(block, lorentz, euclidean_blocks=2, lorentz_blocks=2))
     of_both = make_windows(widths, widths, tiny.FRAMES, "released", jnp.float32)

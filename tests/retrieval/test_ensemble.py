@@ -45,7 +45,7 @@ def test_ranks_are_those_of_the_combined_scores(tmp_path, scores):
     assert json.loads((tmp_path / "out" / "ensemble.json").read_text()) == {
         "members": list(map(str, files))
     }
-    with pytest.raises(OSError, match="there already"):
+    with pytest.raises(OSError, match="exists"):
         ensemble.evaluate(files, tmp_path / "out")
     ensemble.evaluate(files, tmp_path / "out", overwrite=True)
 

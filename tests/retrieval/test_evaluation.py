@@ -11,7 +11,6 @@ import pytest
 import released
 import tiny
 
-from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.source import DataError
@@ -19,10 +18,11 @@ from hlformer_jax.data.split import Example, SimulatedVideos, Split
 from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hlformer import Lifted
 from hlformer_jax.ops import lorentz
-from hlformer_jax.retrieval import corpus, localisation, ranking
+from hlformer_jax.retrieval import corpus, moments, ranking
 from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores, zero_shot_scores
-from hlformer_jax.retrieval.localisation import GAP, Moment, moments
+from hlformer_jax.retrieval.moments import GAP, Moment, find_moments
 from hlformer_jax.retrieval.ranking import Result, print_table
+from hlformer_jax.runtime import devices
 
 D, F, VIDEOS, CAPTIONS = 6, 8, 10, 23
 MATRIX = np.random.default_rng(0).normal(size=(D, 5)).astype(np.float32)
@@ -44,7 +44,7 @@ def split(config):
 
 @pytest.fixture(scope="module")
 def evaluator(config):
-    return Evaluator(tiny.Linear(), config, parallel.mesh())
+    return Evaluator(tiny.Linear(), config, devices.mesh())
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +61,14 @@ def expected(config, split):
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_scores_are_those_of_all_captions_and_videos_in_their_order(
-    evaluator, split, expected, resident
-):
+def test_scores_follow_the_order_of_captions_and_videos(evaluator, split, expected, resident):
     encoded = evaluator.encode(MATRIX, evaluator.feed(split, resident))
     scores = evaluator.score(*encoded, split)
     assert scores.shape == (CAPTIONS, VIDEOS)
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-6)
 
 
-def test_metrics_are_those_of_the_scores_however_they_come_to_be(evaluator, split, expected):
+def test_metrics_agree_for_ranks_and_scores(evaluator, split, expected):
     result = evaluator.evaluate(MATRIX, evaluator.feed(split))
     own = expected[np.arange(CAPTIONS), split.caption_video]
     ranks = 1 + np.sum(expected > own[:, None], axis=1)  # no two scores are equal
@@ -87,7 +85,7 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
         start, end = np.sort(rng.uniform(0, lengths[video], 2))
         spans[name] = Span(float(start), float(end), float(lengths[video]))
     timed = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
-    evaluator = Evaluator(tiny.Linear(), config, parallel.mesh())
+    evaluator = Evaluator(tiny.Linear(), config, devices.mesh())
     result = evaluator.evaluate(MATRIX, evaluator.feed(timed))
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     overlaps, caption = [], 0
@@ -100,7 +98,7 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
             query = unit(words[0] @ MATRIX)
             over_time = 0.7 * (unit(example.clips @ MATRIX) @ query)[clip_of]
             over_time += 0.3 * (unit(example.frames @ MATRIX) @ query)
-            [moment] = moments(3.0 * np.arange(count), over_time, 3.0, 1)
+            [moment] = find_moments(3.0 * np.arange(count), over_time, 3.0, 1)
             name, caption = ids[caption], caption + 1
             if name in spans:
                 start, end, _ = spans[name]
@@ -128,9 +126,9 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
         assert found == pytest.approx([*recalls, sum(recalls)])
 
 
-def test_a_ratio_at_a_bound_is_in_the_lower_group_and_an_empty_group_is_left_out():
+def test_ratio_at_a_bound_is_in_the_lower_group():
     spans = [Span(1.3, 3.3, 10.0), Span(0.0, 9.0, 10.0), None, Span(0.0, 10.5, 10.0)]
-    named = ranking.metrics_by_ratio(np.asarray([1, 2, 3, 9]), localisation.ratios(spans))
+    named = ranking.metrics_by_ratio(np.asarray([1, 2, 3, 9]), moments.ratios(spans))
     assert {name.partition("/")[0] for name in named} == {"ratio=0-0.2", "ratio=0.4-1"}
     assert (named["ratio=0-0.2/R@1"], named["ratio=0.4-1/R@5"]) == (100, 50)
 
@@ -152,8 +150,8 @@ class _Lifting(tiny.Linear):
         return Lifted(*(lorentz.from_space(x, 0.5) for x in points), jnp.float32(0.5))
 
 
-def test_the_share_in_the_cone_is_of_captions_and_their_own_video(config, split):
-    evaluator = Evaluator(_Lifting(), config, parallel.mesh())
+def test_cone_share_compares_captions_with_their_video(config, split):
+    evaluator = Evaluator(_Lifting(), config, devices.mesh())
     result = evaluator.evaluate(MATRIX, evaluator.feed(split))
     c, inside = 0.5, []
     for index in range(VIDEOS):
@@ -205,7 +203,7 @@ def _split(rng, videos, weights, linear):
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("linear", [True, False])
-def test_it_retrieves_by_a_linear_relation_of_the_means_and_by_chance_without_one(linear):
+def test_linear_baseline_finds_a_linear_relation(linear):
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(6, 8))
     train, val, test = (_split(rng, n, weights, linear) for n in (200, 20, 30))
@@ -221,7 +219,7 @@ def test_it_retrieves_by_a_linear_relation_of_the_means_and_by_chance_without_on
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_clip_itself_ranks_by_the_last_token_and_the_best_frame_or_their_mean():
+def test_zero_shot_ranks_by_last_token_and_frames():
     rng = np.random.default_rng(0)
     examples = [
         Example(
@@ -260,7 +258,7 @@ def recorded():
 
 
 @pytest.mark.parametrize("case", ["tie_small", "tie_large", "tie_allequal"])
-def test_ties_lie_between_the_optimistic_and_the_pessimistic_rank(recorded, case):
+def test_ties_get_a_rank_between_best_and_worst(recorded, case):
     score, own = recorded[f"{case}/score"], recorded[f"{case}/gt"][:, 0].astype(np.int32)
     rank = np.asarray(ranking.ranks(score, own))
     low, high = recorded[f"{case}/rank_optimistic"], recorded[f"{case}/rank_pessimistic"]
@@ -366,9 +364,9 @@ def test_nan_score_of_the_ranked_candidate_ranks_last():
 
 @pytest.mark.usefixtures("unchecked")
 def test_rank_among_refuses_other_shapes():
-    with pytest.raises(ValueError, match=r"own \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"score \(3, 2\)"):
         ranking.rank_among(SCORES, SCORES[:, :2], np.ones((3, 10), bool))
-    with pytest.raises(ValueError, match=r"other \(3, 9\)"):
+    with pytest.raises(ValueError, match=r"candidates \(3, 9\)"):
         ranking.rank_among(SCORES, SCORES[:, :1], np.ones((3, 9), bool))
 
 
@@ -385,7 +383,7 @@ def test_a_result_is_written_with_what_it_is_of():
     assert Result({"R@1": 12.5}, 40, 10).as_json() == {"R@1": 12.5, "queries": 40, "videos": 10}
 
 
-def test_a_table_has_a_row_a_name_and_leaves_empty_what_a_row_lacks(capsys):
+def test_table_has_a_row_for_each_name(capsys):
     print_table("Test", {"model": {"R@1": 12.345, "SumR": 100.0}, "baseline": {"SumR": 7.0}})
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["Test"] in lines and ["R@1", "SumR"] in lines
@@ -393,32 +391,39 @@ def test_a_table_has_a_row_a_name_and_leaves_empty_what_a_row_lacks(capsys):
     assert ["baseline", "7.00"] in lines
 
 
-def test_a_peak_in_the_middle_is_one_moment_with_the_ends_of_its_frames():
+def test_table_names_the_group_of_the_largest_trees(capsys):
+    print_table("Test", {"model": {"leaves=2/t2v/MRR": 0.5, "leaves=5/t2v/MRR": 0.25}})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["model", "leaves", "=", "2/t2v", "0.500"] in lines
+    assert ["model", "leaves", "≥", "5/t2v", "0.250"] in lines
+
+
+def test_one_peak_is_one_moment():
     scores = np.asarray([0.1, 0.1, 0.2, 0.9, 0.8, 0.1, 0.1])
-    [moment] = moments(np.arange(7.0), scores, 1.0)
+    [moment] = find_moments(np.arange(7.0), scores, 1.0)
     assert moment == (3.0, 5.0, 3.0, 0.9)
 
 
-def test_two_peaks_are_two_moments_best_first_and_no_more_than_asked_for():
+def test_two_peaks_are_two_moments_best_first():
     scores = np.asarray([0.8, 0.1, 0.1, 0.9, 0.9, 0.9, 0.1, 0.7, 0.1, 0.1])
-    found = moments(np.arange(10.0), scores, 1.0)
+    found = find_moments(np.arange(10.0), scores, 1.0)
     assert [(m.start, m.end, m.peak) for m in found] == [(3, 6, 4), (0, 1, 0), (7, 8, 7)]
-    assert moments(np.arange(10.0), scores, 1.0, 1) == found[:1]
+    assert find_moments(np.arange(10.0), scores, 1.0, 1) == found[:1]
 
 
 def test_equal_scores_on_both_sides_of_a_gap_are_two_moments():
     times = np.asarray([0.0, 1.0, 2.0, 10.0, 11.0])
-    found = moments(times, np.ones(5), 1.0)
+    found = find_moments(times, np.ones(5), 1.0)
     assert [(m.start, m.end) for m in found] == [(0, 3), (10, 12)]
 
 
 def test_a_shift_between_two_frames_below_two_periods_is_no_gap():
     times = np.asarray([0.0, 1.0, 2.0, 3.9, 4.0])
-    assert len(moments(times, np.ones(5), 1.0)) == 1
+    assert len(find_moments(times, np.ones(5), 1.0)) == 1
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_of_any_scores_moments_are_separate_within_gaps_and_not_shorter_than_a_period(seed):
+def test_moments_never_overlap_or_span_gaps(seed):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 40))
     period = float(rng.choice([0.2, 1.0, 3.0]))
@@ -428,7 +433,7 @@ def test_of_any_scores_moments_are_separate_within_gaps_and_not_shorter_than_a_p
         np.arange(count) + np.cumsum(skipped) + rng.uniform(0, 0.9) * rng.random(count)
     )
     scores = rng.normal(size=count).round(int(rng.integers(0, 4)))
-    found = moments(times, scores, period, count=100)
+    found = find_moments(times, scores, period, count=100)
     assert found and found[0].score == scores.max()
     assert [m.score for m in found] == sorted((m.score for m in found), reverse=True)
     gaps = np.flatnonzero(np.diff(times) > GAP * period)
@@ -445,19 +450,19 @@ def test_of_any_scores_moments_are_separate_within_gaps_and_not_shorter_than_a_p
 
 
 def test_the_overlap_of_moments():
-    of = lambda start, end: localisation.intersection_over_union(
+    of = lambda start, end: moments.intersection_over_union(
         Moment(start, end, start, 1.0), 10.0, 20.0
     )
     assert of(10, 20) == 1 and of(0, 10) == 0 and of(30, 40) == 0
     assert of(15, 25) == pytest.approx(5 / 15) and of(12, 16) == pytest.approx(0.4)
 
 
-def test_frames_stand_at_equal_distances_over_the_length_of_the_video():
+def test_frames_are_equally_spaced_over_the_video():
     # Ten frames in 30 seconds: frames 4 and 5 are the seconds from 12 to 18.
     scores = np.asarray([[0, 0, 0, 0, 1, 0.9, 0, 0, 0, 0]])
-    [moment] = localisation.first_moments(scores, 30.0)
+    [moment] = moments.first_moments(scores, 30.0)
     assert moment == pytest.approx((12.0, 18.0, 12.0, 1.0))
-    found = localisation.overlaps(
+    found = moments.overlaps(
         np.repeat(scores, 3, axis=0), [Span(12.0, 18.0, 30.0), None, Span(12.0, 24.0, 30.0)]
     )
     np.testing.assert_allclose(found, [1.0, np.nan, 0.5])
@@ -467,6 +472,6 @@ def test_metrics_are_of_the_captions_that_have_times():
     known = np.asarray([0.0, 0.3, 0.5, 0.69, 0.7, 1.0])
     overlaps = np.concatenate([known, [np.nan, np.nan]])
     expected = {"IoU 0.3": 500 / 6, "IoU 0.5": 400 / 6, "IoU 0.7": 200 / 6}
-    assert localisation.metrics(overlaps) == pytest.approx(expected | {"mIoU": 100 * known.mean()})
-    assert localisation.metrics(np.full(3, np.nan)) == {}
-    assert tuple(localisation.metrics(overlaps)) == localisation.METRICS
+    assert moments.metrics(overlaps) == pytest.approx(expected | {"mIoU": 100 * known.mean()})
+    assert moments.metrics(np.full(3, np.nan)) == {}
+    assert tuple(moments.metrics(overlaps)) == moments.METRICS

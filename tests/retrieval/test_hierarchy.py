@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import runs
 
-from hlformer_jax import parallel
 from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.dataset import open_trees
 from hlformer_jax.data.feed import NodeFeed, in_order
@@ -13,6 +12,7 @@ from hlformer_jax.data.trees import build, make_pool
 from hlformer_jax.models import hover
 from hlformer_jax.retrieval import hierarchy
 from hlformer_jax.retrieval.hierarchy import Coordinates, NodeEvaluator
+from hlformer_jax.runtime import devices
 
 COUNTS = (2, 3, 5, 6, 1)
 
@@ -43,7 +43,7 @@ def vectors(pool):
 @pytest.fixture(scope="session")
 def found(pool, vectors):
     """The ranks of all queries."""
-    return hierarchy.node_ranks(*vectors, hierarchy.relatives(pool), 7, parallel.mesh())
+    return hierarchy.node_ranks(*vectors, hierarchy.relatives(pool), 7, devices.mesh())
 
 
 def _rank(scores, own, candidates):
@@ -111,7 +111,7 @@ def test_average_precision_is_of_the_children_of_every_parent(found):
     assert hierarchy.is_a(found) == pytest.approx(expected)
 
 
-def test_norms_in_the_order_of_the_levels_are_perfect_and_equal_ones_are_chance(pool):
+def test_norm_order_metrics_of_perfect_and_equal_norms(pool):
     rng = np.random.default_rng(0)
     norm = 0.9 - 0.1 * pool.level + 0.01 * rng.random(len(pool.tree))
     parents, children = pool.edges.T
@@ -195,7 +195,7 @@ def params(config):
 
 @pytest.fixture(scope="module")
 def evaluator(config):
-    return NodeEvaluator(hover.build(config), config, parallel.mesh())
+    return NodeEvaluator(hover.build(config), config, devices.mesh())
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +208,7 @@ def feed(evaluator, split):
 @pytest.fixture(scope="module")
 def points(config, split, params):
     """The points of all nodes, of one batch that holds them all."""
-    feed = NodeFeed(split, in_order(split.num_nodes, split.num_nodes, 1), parallel.mesh(), True)
+    feed = NodeFeed(split, in_order(split.num_nodes, split.num_nodes, 1), devices.mesh(), True)
     [chunk] = feed.chunks()
     batch = feed.batch(chunk, 0)
     feed.close()
@@ -249,9 +249,7 @@ def test_scores_are_of_all_texts_and_videos(evaluator, params, feed, scores):
     np.testing.assert_allclose(evaluator.scores(params, feed), scores, atol=1e-5)
 
 
-def test_ranks_and_metrics_of_both_directions_are_those_of_the_scores(
-    evaluator, split, params, feed, scores
-):
+def test_node_ranks_of_both_directions_follow_the_scores(evaluator, split, params, feed, scores):
     every = lambda u: range(len(scores))
     expected = {"t2v": _ranks(scores, every), "v2t": _ranks(scores.T, every)}
     found = evaluator.ranks(evaluator.encode(params, feed), split)
@@ -263,9 +261,7 @@ def test_ranks_and_metrics_of_both_directions_are_those_of_the_scores(
         assert result.metrics[f"{direction}/MRR"] == pytest.approx(mean)
 
 
-def test_a_report_adds_the_hierarchy_of_norms_and_of_cosines_with_the_direction(
-    evaluator, split, params, feed, points
-):
+def test_report_adds_hierarchy_metrics(evaluator, split, params, feed, points):
     direction = np.linspace(-1, 2, points[0].shape[1])
     report = evaluator.report(params, feed, direction)
     result = evaluator.evaluate(params, feed)
@@ -285,9 +281,7 @@ def test_a_report_adds_the_hierarchy_of_norms_and_of_cosines_with_the_direction(
         assert report.metrics[name] == pytest.approx(value, rel=1e-5, nan_ok=True), name
 
 
-def test_a_direction_is_fitted_to_the_siblings_of_both_modalities(
-    evaluator, split, params, feed, points
-):
+def test_direction_is_fitted_to_siblings_of_both_modalities(evaluator, split, params, feed, points):
     left, right = split.pool.siblings.T
     units = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in points]
     apart = np.concatenate([x[left] - x[right] for x in units])

@@ -37,7 +37,7 @@ def _encoded():
 
 
 @pytest.mark.parametrize("missing", ["", "clips", "frames"])
-def test_losses_see_the_maxima_over_the_positions_of_each_branch(missing):
+def test_similarities_are_maxima_over_positions(missing):
     videos, queries = _encoded()
     if missing:
         videos = videos._replace(**{missing: None})
@@ -68,7 +68,7 @@ def _values(stored):
     return values if stored.scale is None else values * np.asarray(stored.scale)[..., None]
 
 
-def test_values_are_unit_vectors_up_to_the_rounding_of_their_dtype():
+def test_stored_vectors_are_unit_up_to_rounding():
     largest = np.abs(_unit(X)).max(-1, keepdims=True)
     # bfloat16 has 8 bits, of a coordinate of at most 1; int8 half a step of 127 to the largest.
     for dtype, error in (("float32", 2**-22), ("bfloat16", 2**-9), ("int8", largest / 253)):
@@ -81,7 +81,7 @@ def test_values_are_unit_vectors_up_to_the_rounding_of_their_dtype():
 
 @pytest.mark.parametrize("dtype", scoring.DTYPES)
 @pytest.mark.parametrize("count", [1, 5])
-def test_cosines_are_products_of_the_stored_values_for_one_query_and_for_many(dtype, count):
+def test_cosines_are_products_of_stored_values(dtype, count):
     query, stored = scoring.store(VECTORS[:count], dtype), scoring.store(X, dtype)
     expected = np.einsum("qh,blh->qbl", *(_values(x).astype(np.float64) for x in (query, stored)))
     # Sums of 16 products of float32.
@@ -91,7 +91,7 @@ def test_cosines_are_products_of_the_stored_values_for_one_query_and_for_many(dt
 @pytest.mark.parametrize("dtype", scoring.DTYPES)
 def test_the_cosines_with_ones_own_video_are_those_with_all(dtype):
     query, stored = scoring.store(VECTORS[:3], dtype), scoring.store(X, dtype)
-    own = np.asarray(scoring.own_cosines(query, stored))
+    own = np.asarray(scoring.paired_cosines(query, stored))
     every = np.asarray(scoring.cosines(query, stored))[np.arange(3), np.arange(3)]
     np.testing.assert_allclose(own, every, rtol=0, atol=2e-6)
 
@@ -112,7 +112,7 @@ def test_each_branch_is_compared_with_its_own_half_of_the_query():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_search_adds_the_weighted_maxima_and_says_where_they_are(count):
+def test_search_adds_weighted_maxima_and_locates_them(count):
     library = corpus.build(VIDEOS, SCORER, "float32", block=2)
     cosines = []
     for half, positions in zip(np.split(QUERIES[:count], 2, axis=1), VIDEOS, strict=True):
@@ -131,7 +131,7 @@ def test_a_search_adds_the_weighted_maxima_and_says_where_they_are(count):
 
 
 @pytest.mark.parametrize("num_frames", [3, 5, 10])
-def test_over_time_both_branches_say_what_their_sampled_frame_says(num_frames):
+def test_scores_over_time_follow_sampled_frames(num_frames):
     library = corpus.build(VIDEOS, SCORER, "int8")
     stored = corpus.rows(library, np.arange(3))
     found = {k: np.asarray(x) for k, x in SCORER.position_cosines(QUERIES, stored).items()}
@@ -154,7 +154,7 @@ def test_a_query_of_the_width_of_one_branch_is_refused():
 
 
 @pytest.mark.parametrize("off", ["", "gaze", "glance"])
-def test_every_branch_that_is_on_is_seen_over_the_frames_it_read(off):
+def test_scores_over_time_use_every_active_branch(off):
     config = tiny.case("dl_dkd")
     if off:
         config.model[off] = False
@@ -204,7 +204,7 @@ def test_guided_vectors_are_scored_at_the_best_clip(guided, count):
     assert list(found.positions) == ["clips"]
 
 
-def test_in_training_a_caption_is_compared_with_what_the_others_best_proposals_were_told(guided):
+def test_guided_vectors_are_compared_with_all_captions(guided):
     queries, owner = _normal(1, 5, 16), np.array([0, 0, 3, 7, 10], np.int32)
     scorer = GuidedSimilarity(np.ones(2, np.float32))
     found = jax.jit(scorer.similarities)(queries, guided, owner)
@@ -276,7 +276,7 @@ def test_clips_hold_the_best_of_their_proposals():
         assert found[clip] == max(holding)
 
 
-def test_every_frame_has_the_best_score_of_the_spans_it_was_pooled_into():
+def test_frame_takes_the_best_score_of_its_spans():
     rng = np.random.default_rng(0)
     for frames in (1, 3, 4, 7, 50):
         bounds, scores = transforms.boundaries(frames, 4), rng.normal(size=4)
@@ -291,7 +291,7 @@ def test_every_frame_has_the_best_score_of_the_spans_it_was_pooled_into():
         )
 
 
-def test_frames_that_were_read_as_they_are_keep_their_scores_and_padding_is_left_out():
+def test_unpooled_frames_keep_their_scores():
     scores = np.random.default_rng(0).normal(size=(2, 8))
     np.testing.assert_array_equal(scoring.samples_to_frames(scores, 5), scores[:, :5])
     np.testing.assert_array_equal(scoring.samples_to_frames(scores, 8), scores)
@@ -301,7 +301,7 @@ def test_frames_that_were_read_as_they_are_keep_their_scores_and_padding_is_left
     )
 
 
-def test_clips_of_a_shorter_video_repeat_frames_and_the_best_of_them_counts():
+def test_short_video_takes_the_best_of_repeated_clips():
     scores = np.asarray([0.1, 0.5, 0.2, 0.9, 0.3, 0.4])
     # Boundaries 0 0 1 2 2 2 2, halves rounded to even: clips of frames 0 0 1 2 2 2.
     np.testing.assert_array_equal(scoring.clips_to_frames(scores, 3), [0.5, 0.2, 0.9])

@@ -3,15 +3,15 @@
 import archive
 import pytest
 
-from hlformer_jax import parallel
-from hlformer_jax.search import packed
+from hlformer_jax.runtime import compiler
+from hlformer_jax.search.index import packed
 
 
 @pytest.fixture(autouse=True)
 def kept(monkeypatch):
     """How often a command asked for programs to be kept; none are, in a process of tests."""
     asked = []
-    monkeypatch.setattr(parallel, "keep_programs", lambda: asked.append(None))
+    monkeypatch.setattr(compiler, "keep_programs", lambda: asked.append(None))
     return asked
 
 
@@ -29,8 +29,8 @@ def index(tmp_path, films):
 
 @pytest.fixture
 def records(index):
-    """The records of the index in the order of their videos."""
-    return [one for _, one in sorted(index.manifest.videos.items())]
+    """A record of each content of the index, in the order of their rows."""
+    return list(index.records().values())
 
 
 @pytest.fixture

@@ -23,33 +23,36 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
     [
         ({"variants": {}}, "no variants"),
         ({"seeds": ()}, "no seeds"),
-        ({"variants": {"a": {"model": {"fuson": "mean"}}}}, "config.model.fuson; did you mean"),
-        ({"variants": {"a": {"modl": {}}}}, "config.modl; did you mean 'model'"),
+        (
+            {"variants": {"a": {"model": {"fuson": "mean"}}}},
+            "config.model.fuson is unknown; did",
+        ),
+        ({"variants": {"a": {"modl": {}}}}, "config.modl is unknown; did you mean 'model'"),
         ({"variants": {"a": {"model": 3}}}, "'a': config.model is a section"),
         ({"variants": {"a": {"dtype": {"x": 1}}}}, "config.dtype is a field"),
         ({"variants": {"a": {"model": {"gaze": "yes"}}}}, "must be a bool"),
         ({"variants": {"a": {"model": {"dropout": 2.0}}}}, "'a': config.model.dropout is 2.0"),
         ({"variants": {"a": {"seed": 3}}}, "config.seeds"),
-        ({"variants": {"a": {"base": "other"}}}, "no base 'other'"),
+        ({"variants": {"a": {"base": "other"}}}, "base 'other'"),
         ({"variants": {"w/ a": {}, "w a": {}}}, "share the directory w-a/seed0"),
         ({"variants": {"A": {}, "a": {}}}, "share the directory a/seed0"),
         ({"seeds": (1, 1)}, "share the directory"),
         ({"variants": {"../": {}}}, "needs a letter"),
-        ({"published": {"ful": {"SumR": 1.0}}}, "no variant 'ful'; did you mean 'full'"),
-        ({"published": {"full": {"R@2": 1.0}}}, "'R@2' is no metric"),
-        ({"cited": {"other": {"R@2": 1.0}}}, "'R@2' is no metric"),
+        ({"published": {"ful": {"SumR": 1.0}}}, "variant 'ful' is unknown; did you mean 'full'"),
+        ({"published": {"full": {"R@2": 1.0}}}, "'R@2' is not a metric"),
+        ({"cited": {"other": {"R@2": 1.0}}}, "'R@2' is not a metric"),
         ({"corrections": {"full": {"R@1": (1.0, "why")}}}, "no R@1 is published"),
-        ({"published_costs": {"ful": {"parameters": 1.0}}}, "no variant 'ful'"),
+        ({"published_costs": {"ful": {"parameters": 1.0}}}, "variant 'ful'"),
         ({"cited": {"full": {"R@1": 1.0}}}, "'full' is a variant"),
-        ({"values": {"ful": 1.0}, "quantity": "x"}, "no variant 'ful'"),
+        ({"values": {"ful": 1.0}, "quantity": "x"}, "variant 'ful'"),
         ({"quantity": "x"}, "go together"),
-        ({"relative": {"full": "ful"}}, "no variant 'ful'"),
+        ({"relative": {"full": "ful"}}, "variant 'ful'"),
         ({"metrics": ()}, "config.metrics is (): name one or more"),
         ({"metrics": ("R@1", "R@1")}, "each once"),
-        ({"metrics": ("R@1",), "published": {"full": {"SumR": 1.0}}}, "'SumR' is no metric"),
+        ({"metrics": ("R@1",), "published": {"full": {"SumR": 1.0}}}, "'SumR' is not a metric"),
         ({"variants": {"a": {"model": {"name": "gmmformer_v2"}}}}, "'a': config.model.name is"),
         ({"base": "../ms_sl.py:tvr-"}, "ms_sl.py: there is no variant 'tvr-'"),
-        ({"name": "fast"}, "no variant 'fast'"),
+        ({"name": "fast"}, "variant 'fast'"),
     ],
 )
 def test_a_wrong_sweep_is_one_clear_line(sweep_of, more, message):
@@ -76,6 +79,25 @@ def test_runs_have_the_base_with_their_overrides_and_seed(sweep_of):
     expected.model.update(fusion="mean", euclidean_widths=(0.5,))
     assert found[3].config.to_dict() == expected.to_dict()
     assert sweep.base.to_dict() == default().to_dict()
+
+
+def test_a_sweep_outside_the_package_names_a_base_or_has_its_own(tmp_path):
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from hlformer_jax.config import load\n\n\n"
+        "def get_config(name=''):\n"
+        "    config = load('tvr', name)\n"
+        "    config.seed = 7\n"
+        "    return config\n"
+    )
+    define = lambda base: definition.define(
+        str(tmp_path / "sweep.py"), "", title="t", base=base, variants={"full": {}}
+    )
+    assert define("tvr").base == load("tvr")
+    assert define("ms_sl:tvr").base.model.name == "ms_sl"
+    assert define("mine").base.seed == define("mine.py").base.seed == 7
+    with pytest.raises(ConfigError, match="did you mean 'tvr'"):
+        define("tvrr")
 
 
 def test_debug_shrinks_the_base_and_keeps_what_a_variant_is(sweep_of):

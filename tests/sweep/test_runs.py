@@ -181,7 +181,7 @@ CASES = {
     "nothing": ((), "--config is missing"),
     "no sweep": (("--config=configs/anet.py",), "no sweep"),
     "no file": (("--config=configs/sweeps/nowhere.py",), "nowhere.py"),
-    "no variant": ((f"{WINDOW}:fast",), "no variant 'fast'"),
+    "no variant": ((f"{WINDOW}:fast",), "variant 'fast'"),
     "a task alone": ((WINDOW, "--task=1"), "go together"),
     "parts of seeds": ((WINDOW, "--config.seeds=(0.5,)"), "whole numbers"),
     "no task": ((WINDOW, "--task=3", "--tasks=3"), "--task=3"),

@@ -46,7 +46,9 @@ def test_a_rehearsal_trains_every_variant_and_fills_its_table(
     assert table["absent"] == []
     markdown = (tmp_path / "table.md").read_text(encoding="utf-8")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text(encoding="utf-8"))))
-    assert [row["variant"] for row in rows] == [*sweep.variants, *sweep.cited]
+    references = [row["method"] for row in table["references"]]
+    assert [row["variant"] for row in rows] == [*sweep.variants, *references, *sweep.cited]
+    assert bool(references) == any(run.config.train.get("baseline") for run in planned)
     assert all(row["synthetic"] == "True" for row in rows)
     for text in (printed, markdown):
         assert "(debug): synthetic " in text and "The videos are synthetic" in text

@@ -75,6 +75,21 @@ def test_missing_metric_is_a_dash_with_its_reason(result_of, small, tmp_path):
     assert "no R@5" in (tmp_path / "table.md").read_text(encoding="utf-8")
 
 
+def test_references_have_a_row_in_every_view(result_of, small, tmp_path):
+    sweep, planned = small
+    for run in planned[:3]:
+        linear = {"linear baseline": {"R@1": 1.5, "SumR": 31.0}}
+        result = result_of(run, 10.0) | {"references": linear}
+        files.write_json(tmp_path / run.directory / "result.json", result)
+    table = tables.publish(sweep, planned, tmp_path)
+    row = next(row for row in tables.sections(table)[0].rows if row[0] == "linear baseline")
+    assert [cell for cell in row[1:] if cell != "–"] == ["1.50", "31.00"]
+    assert "| linear baseline | 1.50 |" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    written = (tmp_path / "table.csv").read_text(encoding="utf-8")
+    [cells] = [x for x in csv.DictReader(io.StringIO(written)) if x["variant"] == row[0]]
+    assert (cells["SumR_mean"], cells["SumR_std"], cells["cited"]) == ("31.0", "", "False")
+
+
 def test_missing_group_of_trees_is_named_in_every_view(sweep_of, result_of, tmp_path, capsys):
     names = ("leaves=2/t2v/MRR", "leaves=5/t2v/MRR", "t2v/MRR")
     sweep = sweep_of({"full": {}}, metrics=names, seeds=(0,))
@@ -451,19 +466,19 @@ def test_the_sweep_writes_its_own_tables_again_and_no_one_elses(small, tmp_path)
     sweep, planned = small
     (tmp_path / "notes.md").write_text("theirs")
     for _ in range(2):
-        tables.check_place(tmp_path, "own")
+        tables.check_place(tmp_path, files.Replace.OWN)
         tables.publish(sweep, planned, tmp_path)
     for name in tables.NAMES:
         before = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(b"theirs")
         with pytest.raises(files.OutputError, match=name):
-            tables.check_place(tmp_path, "own")
+            tables.check_place(tmp_path, files.Replace.OWN)
         with pytest.raises(files.OutputError, match=name):
             tables.publish(sweep, planned, tmp_path)
         assert (tmp_path / name).read_bytes() == b"theirs"
         (tmp_path / name).write_bytes(before)
     (tmp_path / "table.md").write_bytes(b"theirs")
-    tables.publish(sweep, planned, tmp_path, files.replacing(True, own=True))
+    tables.publish(sweep, planned, tmp_path, files.replacing(True, listed=True))
     tables.publish(sweep, planned, tmp_path)
 
 

@@ -25,9 +25,10 @@ def compiled_once():
             known[key] = make()
         return known[key]
 
-    def steps(loss, *rest):
-        key = type(loss), runs.program_fields(rest[-1])
-        return shared(lambda: compile_steps(loss, *rest), *key)
+    def steps(loss, optimiser, project, feed, state, config, constants):
+        arguments = loss, optimiser, project, feed, state, config, constants
+        key = type(loss), runs.program_fields(config)
+        return shared(lambda: compile_steps(*arguments), *key)
 
     def evaluator(make):
         return lambda model, config, mesh: shared(

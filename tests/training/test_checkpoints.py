@@ -1,6 +1,7 @@
 """The directory of a run: what is saved comes back; what is damaged or another run's says so."""
 
 import json
+import resource
 from pathlib import Path
 
 import jax
@@ -40,21 +41,18 @@ def started(tmp_path):
     return tmp_path
 
 
-def test_the_same_run_resumes_whatever_of_it_was_moved(started):
+def test_run_resumes_after_moves_of_data_and_settings(started):
     checkpoints.check_workdir(started, runs.tree())
     path = started / "config.json"
     content = json.loads(path.read_text())
-    # Fields that earlier versions recorded: of any value, and of the one that is left.
-    content["config"]["kernels"] = "xla"
-    content["config"].pop("precision")  # which they did not record
-    content["config"]["loss"]["distillation_decay"] = "exponential"
+    content["config"].pop("precision")  # a field that is newer than the run
     path.write_text(json.dumps(content))
     _claim(started).close()
-    content["config"]["loss"]["distillation_decay"] = "linear"
+    content["config"]["loss"]["unknown"] = 1.0
     path.write_text(json.dumps(content))
-    with pytest.raises(WorkdirError, match="distillation_decay"):
+    with pytest.raises(WorkdirError, match="unknown"):
         _claim(started)
-    content["config"]["loss"].pop("distillation_decay")
+    content["config"]["loss"].pop("unknown")
     path.write_text(json.dumps(content))
     moved = {
         "data.manual_dir": "a", "data.data_dir": "b", "data.resident": "never",
@@ -76,15 +74,13 @@ def test_the_same_run_resumes_whatever_of_it_was_moved(started):
     ],
     ids=str,
 )
-def test_another_configuration_or_data_is_refused_with_the_difference_named(
-    started, options, fingerprint, message
-):
+def test_refusal_of_another_run_names_the_difference(started, options, fingerprint, message):
     for writes in (True, False):  # processes beside the one that writes there find out too
         with pytest.raises(WorkdirError, match=message):
             _claim(started, fingerprint, writes, **options)
 
 
-def test_a_directory_without_a_checkpoint_is_anyones_until_it_has_results(tmp_path):
+def test_directory_without_checkpoint_or_results_is_free(tmp_path):
     _claim(tmp_path).close()
     _claim(tmp_path, **{"optim.learning_rate": 0.5}).close()
     saved = json.loads((tmp_path / "config.json").read_text())
@@ -95,9 +91,15 @@ def test_a_directory_without_a_checkpoint_is_anyones_until_it_has_results(tmp_pa
         checkpoints.check_workdir(tmp_path, runs.tree())
 
 
-@pytest.mark.parametrize("name", [*checkpoints.WRITTEN, "config.json"])
-@pytest.mark.parametrize("kind", ["file", "link", "directory"])
-def test_what_a_run_did_not_write_stays(tmp_path, name, kind):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "file") for name in (*checkpoints.WRITTEN, "config.json")),
+        ("config.json", "link"),
+        ("config.json", "directory"),
+    ],
+)
+def test_foreign_files_in_a_directory_are_refused(tmp_path, name, kind):
     directory, theirs = tmp_path / "run", tmp_path / "theirs"
     directory.mkdir()
     theirs.write_text('{"mine": 1}')
@@ -114,12 +116,12 @@ def test_what_a_run_did_not_write_stays(tmp_path, name, kind):
     assert place.lstat() == before and theirs.read_text() == '{"mine": 1}'
 
 
-def test_other_files_beside_a_run_do_not_matter(tmp_path):
+def test_files_beside_a_run_do_not_matter(tmp_path):
     (tmp_path / "slurm-1.out").write_text("theirs")
     checkpoints.claim_workdir(tmp_path, runs.tree(), "data").close()
 
 
-def test_a_run_that_is_under_way_is_refused(tmp_path):
+def test_running_run_is_refused(tmp_path):
     with _claim(tmp_path):
         with pytest.raises(OccupiedError, match="under way"):
             _claim(tmp_path)
@@ -127,7 +129,7 @@ def test_a_run_that_is_under_way_is_refused(tmp_path):
     _claim(tmp_path).close()
 
 
-def test_results_on_other_data_are_not_mixed(started, tmp_path_factory):
+def test_metrics_of_other_data_are_not_mixed(started, tmp_path_factory):
     config, new = runs.tree(), tmp_path_factory.mktemp("new")
     checkpoints.check_evaluation(started, started, config, "data")
     checkpoints.check_evaluation(new, started, config, "other data")
@@ -135,7 +137,7 @@ def test_results_on_other_data_are_not_mixed(started, tmp_path_factory):
         checkpoints.check_evaluation(started, started, config, "other data")
 
 
-def test_a_record_that_is_no_json_is_refused(started):
+def test_record_that_is_not_json_is_refused(started):
     (started / "config.json").write_text("{")
     with pytest.raises(WorkdirError, match="not JSON"):
         checkpoints.check_workdir(started, runs.tree())
@@ -157,7 +159,7 @@ def _flip_a_bit(file):
     file.write_bytes(content)
 
 
-def test_arrays_and_information_come_back(series, tmp_path):
+def test_arrays_and_information_are_restored(series, tmp_path):
     again = Series(tmp_path / "series")
     assert again.latest() == 3
     assert again.info() == {"epoch": 0, "metric": 1.5}
@@ -165,13 +167,13 @@ def test_arrays_and_information_come_back(series, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_step_that_is_there_is_not_written_again(series):
+def test_existing_step_is_not_written_again(series):
     series.save(3, {"other": np.zeros(1)}, {})
     series.save(2, {"other": np.zeros(1)}, {})
     assert series.latest() == 3 and series.info()["epoch"] == 0
 
 
-def test_the_best_series_keeps_the_one_before_and_forgets_what_came_later(tmp_path):
+def test_best_series_keeps_the_previous_and_drops_later_steps(tmp_path):
     best = checkpoints.best(tmp_path)
     for step in (3, 6, 9):
         best.save(step, TREE, {"epoch": step})
@@ -184,7 +186,7 @@ def test_the_best_series_keeps_the_one_before_and_forgets_what_came_later(tmp_pa
 
 @pytest.mark.parametrize("damage", [Path.unlink, _flip_a_bit])
 @pytest.mark.parametrize("what", ["manifest.ocdbt", "d/*", "metadata"])
-def test_a_damaged_checkpoint_is_one_line(series, tmp_path, what, damage):
+def test_damaged_checkpoint_is_one_line(series, tmp_path, what, damage):
     files = list((tmp_path / "series").rglob(what))
     assert files
     for file in files:
@@ -193,7 +195,7 @@ def test_a_damaged_checkpoint_is_one_line(series, tmp_path, what, damage):
         Series(tmp_path / "series").restore(TREE)
 
 
-def test_a_save_that_was_killed_before_its_sums_were_written_is_there(series, tmp_path):
+def test_save_killed_before_its_digests_is_readable(series, tmp_path):
     step = tmp_path / "series" / "3"
     (step / "SHA256SUMS").rename(step / ".SHA256SUMS")
     again = Series(tmp_path / "series")
@@ -202,7 +204,7 @@ def test_a_save_that_was_killed_before_its_sums_were_written_is_there(series, tm
     assert again.latest() == 4
 
 
-def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+def test_unwritable_checkpoint_is_one_line(tmp_path, monkeypatch):
     series = Series(tmp_path)
 
     def fail(*_, **__):
@@ -222,12 +224,12 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     ],
     ids=["another shape", "one less", "one more"],
 )
-def test_parameters_of_another_shape_are_refused_with_the_fields_to_set(series, template):
+def test_parameters_of_another_shape_name_the_fields(series, template):
     with pytest.raises(CheckpointError, match="shape"):
         series.restore(template)
 
 
-def test_a_directory_without_a_checkpoint_is_refused(tmp_path):
+def test_directory_without_a_checkpoint_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(CheckpointError, match="no checkpoint"):
             checkpoints.open_params(path)
@@ -235,7 +237,7 @@ def test_a_directory_without_a_checkpoint_is_refused(tmp_path):
         checkpoints.best(tmp_path).info()
 
 
-def test_parameters_alone_are_written_into_a_new_directory(tmp_path):
+def test_parameters_are_saved_into_a_new_directory(tmp_path):
     checkpoints.save_params(tmp_path / "converted", TREE, {"step": 7})
     saved = checkpoints.open_params(tmp_path / "converted")
     np.testing.assert_array_equal(saved.restore(TREE)["bias"], TREE["bias"])
@@ -244,20 +246,34 @@ def test_parameters_alone_are_written_into_a_new_directory(tmp_path):
         checkpoints.save_params(tmp_path / "converted", TREE, {})
 
 
+def test_a_disk_that_fills_during_a_save_is_one_line(tmp_path, caplog):
+    series = Series(tmp_path / "series")
+    numbers = np.random.default_rng(0).normal(size=2**18).astype(np.float32)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match="step 3 cannot be written"):
+            series.save(3, {"numbers": jnp.asarray(numbers)}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not [record for record in caplog.records if record.exc_info]
+    assert series.latest() is None
+
+
 def _state(step):
     return TrainState(jnp.asarray(step), {"x": jnp.full(3, float(step))}, ())
 
 
-def test_state_progress_and_best_parameters_come_back(tmp_path):
+def test_state_progress_and_best_parameters_are_restored(tmp_path):
     series, state = RunCheckpoints(tmp_path, 0.0), _state(3)
-    assert series.restore(_state(0)) is None and series.due()
+    assert series.restore(_state(0)) is None and series.is_due()
     series.keep_best(3, state.params, {"epoch": 0})
     assert series.best.latest() is None  # saved with the next state
     state.params["x"].delete()  # donated to the next step
     second = Progress().validated(0, 3.5).validated(1, 2.0)
     series.save(_state(6), second)
     again = RunCheckpoints(tmp_path, 1e9)
-    assert not again.due()
+    assert not again.is_due()
     restored, progress = again.restore(_state(0))
     assert int(restored.step) == 6 and progress == second
     np.testing.assert_array_equal(restored.params["x"], np.full(3, 6.0))
@@ -271,7 +287,7 @@ def _after(*metrics):
     return progress
 
 
-def test_the_first_of_equal_epochs_is_the_best_and_patience_counts_from_it():
+def test_first_of_equal_epochs_is_best_and_starts_patience():
     progress = _after(1.0, 3.0, 3.0, 2.0)
     assert (progress.best_epoch, progress.best_metric, progress.epochs) == (1, 3.0, 4)
     assert _after(-2.0, -1.0).best_epoch == 1
@@ -285,7 +301,7 @@ def test_the_first_of_equal_epochs_is_the_best_and_patience_counts_from_it():
 # A run that is loaded again
 
 
-def test_a_run_gives_back_its_parameters_and_what_was_moved_is_elsewhere(tmp_path):
+def test_loaded_run_has_its_parameters_and_moved_data(tmp_path):
     config = configuration("gmmformer_v2")
     write_run(tmp_path / "run", config)
     found = loaded_run.load(tmp_path / "run", {"data.data_dir": "elsewhere"})
@@ -294,21 +310,21 @@ def test_a_run_gives_back_its_parameters_and_what_was_moved_is_elsewhere(tmp_pat
     jax.tree.map(np.testing.assert_array_equal, found.params, tiny.params(config))
 
 
-def test_a_configuration_of_another_family_is_read_with_that_family_s_fields(tmp_path):
+def test_configuration_of_hover_is_read_with_its_fields(tmp_path):
     config = runs.hover(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
     assert loaded_run.read_config(tmp_path) == config
 
 
-def test_a_field_that_earlier_versions_recorded_does_not_matter(tmp_path):
+def test_missing_field_of_a_run_has_its_default(tmp_path):
     config = runs.retrieval(tmp_path)
-    recorded = json.loads(config.to_json()) | {"kernels": "xla"}
-    recorded.pop("precision")  # nor does one that they did not
+    recorded = json.loads(config.to_json())
+    recorded.pop("precision")
     (tmp_path / "config.json").write_text(json.dumps({"config": recorded}))
     assert loaded_run.read_config(tmp_path) == config
 
 
-def test_what_is_no_run_is_refused_in_one_line(tmp_path):
+def test_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(RunError, match="config.json"):
         loaded_run.load(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text("{")
@@ -325,7 +341,7 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path):
         loaded_run.load(tmp_path)
 
 
-def test_a_run_is_evaluated_to_the_metrics_it_reported(retrieval, data_dir, tmp_path):
+def test_evaluation_gives_the_metrics_of_the_run(retrieval, data_dir, tmp_path):
     told, scores = [], tmp_path / "scores.npz"
     config = runs.retrieval(data_dir)
     result = evaluate_checkpoint(config, retrieval.path, scores, told.append, retrieval.path)
@@ -339,13 +355,13 @@ def test_a_run_is_evaluated_to_the_metrics_it_reported(retrieval, data_dir, tmp_
     assert "validation_SumR" in told[0]
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_the_field_to_set(retrieval, data_dir):
+def test_checkpoint_of_another_model_names_the_field(retrieval, data_dir):
     config = runs.retrieval(data_dir, **{"model.fusion": "maim"})
     config.model.hidden_size = 16
     with pytest.raises(checkpoints.CheckpointError, match="hidden_size=8"):
         evaluate_checkpoint(config, retrieval.path, None, print)
 
 
-def test_scores_that_cannot_be_written_are_refused_before_anything_is_computed(tmp_path):
+def test_unwritable_scores_are_refused_before_computing(tmp_path):
     with pytest.raises(OSError, match="directory"):
         evaluate_checkpoint(runs.retrieval(tmp_path), tmp_path / "nowhere", tmp_path, print)

@@ -39,7 +39,7 @@ def _metrics(directory):
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_metrics_of_a_run_are_not_replaced_by_those_of_other_settings(run, data_dir, options):
+def test_metrics_of_other_settings_do_not_replace_a_runs(run, data_dir, options):
     before = _metrics(run)
     for overwrite in (False, True):
         with pytest.raises(WorkdirError, match=next(iter(options)).replace(".", r"\.")):
@@ -49,7 +49,7 @@ def test_metrics_of_a_run_are_not_replaced_by_those_of_other_settings(run, data_
     assert _metrics(run) == before
 
 
-def test_fields_that_change_no_metric_may_differ(run, data_dir):
+def test_fields_without_influence_on_metrics_may_differ(run, data_dir):
     before = _metrics(run)
     other = runs.retrieval(data_dir, **{"optim.learning_rate": 3.0, "train.epochs": 77})
     other.loss.margin, other.eval.query_batch = 0.7, 3
@@ -57,7 +57,7 @@ def test_fields_that_change_no_metric_may_differ(run, data_dir):
     assert _metrics(run) == before
 
 
-def test_other_settings_go_beside_and_are_recorded(run, data_dir, tmp_path):
+def test_other_settings_are_recorded_in_another_directory(run, data_dir, tmp_path):
     beside = tmp_path / "beside"
     coarse = runs.retrieval(data_dir, **{"eval.corpus": "int8"})
     result = evaluate_checkpoint(coarse, run, None, _quiet, beside)
@@ -71,12 +71,12 @@ def test_other_settings_go_beside_and_are_recorded(run, data_dir, tmp_path):
     assert record["config"]["eval"]["corpus"] == "float32"
 
 
-def test_metrics_of_a_run_are_not_replaced_by_those_of_another(run, retrieval, data_dir):
-    with pytest.raises(WorkdirError, match="a run of its own"):
+def test_metrics_of_another_run_do_not_replace_a_runs(run, retrieval, data_dir):
+    with pytest.raises(WorkdirError, match="holds another run"):
         evaluate_checkpoint(runs.retrieval(data_dir), retrieval.path, None, _quiet, run)
 
 
-def test_a_run_is_evaluated_without_its_configuration(run, tmp_path):
+def test_run_is_evaluated_without_config_flag(run, tmp_path):
     before = _metrics(run)
     scores, embeddings = tmp_path / "scores.npz", tmp_path / "embeddings.npz"
     evaluate = ("--mode=evaluate", f"--workdir={run}")
@@ -98,5 +98,5 @@ def test_a_run_is_evaluated_without_its_configuration(run, tmp_path):
         np.testing.assert_allclose(total, first["scores"], atol=1e-5)
 
 
-def test_a_run_is_a_configuration_too(retrieval):
+def test_run_is_a_configuration(retrieval):
     assert load("run", str(retrieval.path)) == loaded_run.read_config(retrieval.path)

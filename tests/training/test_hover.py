@@ -14,7 +14,7 @@ from hlformer_jax.training import checkpoints, hover, loaded_run, loop, optim
 DIRECTIONS = ("t2v", "v2t")
 
 
-def test_a_run_reports_its_metrics_by_direction_and_number_of_leaves(hover_run, trees_dir):
+def test_hover_reports_metrics_by_direction_and_leaves(hover_run, trees_dir):
     path, _ = hover_run
     metrics = json.loads((path / "test_metrics.json").read_text())
     for direction in DIRECTIONS:
@@ -35,16 +35,14 @@ def test_a_run_reports_its_metrics_by_direction_and_number_of_leaves(hover_run, 
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_and_streams_its_features_ends_bit_for_bit_the_same(
-    hover_run, trees_dir, tmp_path
-):
+def test_stopped_streaming_run_ends_bit_for_bit_the_same(hover_run, trees_dir, tmp_path):
     config = runs.hover(trees_dir, **{"data.resident": "never"})
     runs.train_stopped(config, tmp_path, last=4)  # in mid epoch
     loop.train(config, tmp_path)
     runs.assert_same(tmp_path, hover_run[0])
 
 
-def test_a_checkpoint_is_evaluated_to_the_metrics_of_its_run(hover_run, trees_dir, tmp_path):
+def test_checkpoint_gives_the_metrics_of_its_run(hover_run, trees_dir, tmp_path):
     path, results = hover_run
     scores = tmp_path / "scores.npz"
     config = runs.hover(trees_dir)
@@ -59,7 +57,7 @@ def test_a_checkpoint_is_evaluated_to_the_metrics_of_its_run(hover_run, trees_di
         loaded_run.evaluate_checkpoint(config, path, None, lambda line: None)
 
 
-def test_the_test_split_may_be_another_collection(trees_dir, tmp_path, monkeypatch):
+def test_test_split_may_be_another_collection(trees_dir, tmp_path, monkeypatch):
     opened = []
     original = hover.open_trees
 
@@ -74,7 +72,7 @@ def test_the_test_split_may_be_another_collection(trees_dir, tmp_path, monkeypat
     assert opened[1] == ("charades", "other") != opened[0]
 
 
-def test_a_family_of_the_registry_is_what_evaluation_and_sweeps_ask_for(trees_dir):
+def test_registry_builds_the_family_of_hover(trees_dir):
     family = training.build(runs.hover(trees_dir))
     assert isinstance(family, hover.HOVER)
     assert family.meaning(family.describe()) == family.describe()
@@ -83,7 +81,7 @@ def test_a_family_of_the_registry_is_what_evaluation_and_sweeps_ask_for(trees_di
     assert cost.flops_video > cost.flops_caption > 0
 
 
-def test_the_rates_of_the_groups_and_the_schedule_are_those_of_the_released_code(trees_dir):
+def test_rates_and_schedule_are_the_released_ones(trees_dir):
     rates = {"learning_rate": 0.1, "hyperbolic_rate": 0.01, "scale_rate": 0.0, "warmup": 0.1}
     config = runs.hover(trees_dir, **{f"optim.{name}": value for name, value in rates.items()})
     transform = training.build(config).optimiser(10)

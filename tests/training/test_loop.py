@@ -12,10 +12,11 @@ import pytest
 import runs
 from tensorboardX.proto.event_pb2 import Event
 
-from hlformer_jax import files, parallel, training
+from hlformer_jax import files, training
 from hlformer_jax.config import FIELDS, ConfigError
 from hlformer_jax.data.feed import Chunk
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.runtime import devices
 from hlformer_jax.training import checkpoints, loop
 from hlformer_jax.training.checkpoints import Progress
 from hlformer_jax.training.hover import HOVER
@@ -35,7 +36,7 @@ def _scored(trainer, *metrics):
     )
 
 
-def test_a_run_leaves_its_records(finished):
+def test_run_writes_its_records(finished):
     assert [line["step"] for line in runs.records(finished) if "loss" in line] == [1, 3, 5, 7]
     validations = [line for line in runs.records(finished) if "validation/nearest" in line]
     assert [line["epoch"] for line in validations] == [0, 1, 2]
@@ -46,7 +47,7 @@ def test_a_run_leaves_its_records(finished):
     assert saved["config"]["eval"]["select"] == "nearest"
 
 
-def test_the_best_epoch_is_the_one_with_the_best_validation(finished):
+def test_best_epoch_has_the_best_validation(finished):
     found = [x["validation/nearest"] for x in runs.records(finished) if "validation/nearest" in x]
     info = checkpoints.best(finished).info()
     assert info["epoch"] == int(np.argmax(found))
@@ -54,7 +55,7 @@ def test_the_best_epoch_is_the_one_with_the_best_validation(finished):
     assert info["nodes"] == 11  # what the family says of itself
 
 
-def test_a_metric_that_a_validation_does_not_give_is_refused_by_its_name(tmp_path):
+def test_unknown_selection_metric_is_named(tmp_path):
     with pytest.raises(ConfigError, match="nearest"):
         runs.train(runs.tree(**{"eval.select": "SumR"}), tmp_path)
 
@@ -64,7 +65,7 @@ def test_a_metric_that_a_validation_does_not_give_is_refused_by_its_name(tmp_pat
     ("last", "number"),
     [(4, signal.SIGTERM), (6, signal.SIGINT)],  # in mid epoch, at the end of one
 )
-def test_a_run_stopped_by_a_signal_ends_as_if_it_never_was(tmp_path, finished, last, number):
+def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, last, number):
     config = runs.tree(**{"train.checkpoint_seconds": 1e9})  # what is saved is by the signal
     handler = signal.getsignal(number)
     stops = pytest.raises(loop.Stopped, match=f"{number.name}: saved step {last}")
@@ -77,7 +78,7 @@ def test_a_run_stopped_by_a_signal_ends_as_if_it_never_was(tmp_path, finished, l
     runs.assert_same(tmp_path, finished)
 
 
-def test_a_signal_that_comes_last_is_not_lost(tmp_path, finished):
+def test_signal_after_the_last_step_is_not_lost(tmp_path, finished):
     stops = pytest.raises(loop.Stopped, match="saved step 9")
     with stops, runs.start(runs.tree(), tmp_path) as trainer:
         validate = trainer.family.validate
@@ -94,7 +95,7 @@ def test_a_signal_that_comes_last_is_not_lost(tmp_path, finished):
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_a_second_ctrl_c_stops_at_once(tmp_path):
+def test_second_ctrl_c_stops_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt), runs.start(runs.tree(), tmp_path) as trainer:
         runs.signal_before(trainer, 2, signal.SIGINT, signal.SIGINT)
         trainer.run()
@@ -102,9 +103,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_run_that_is_seldom_saved_ends_the_same_and_starts_again_if_it_dies(
-    tmp_path, finished, monkeypatch
-):
+def test_rarely_saved_run_ends_the_same_after_a_crash(tmp_path, finished, monkeypatch):
     config = runs.tree(**{"train.checkpoint_seconds": 1e9})
     with pytest.raises(MemoryError), runs.start(config, tmp_path) as trainer:
         steps = trainer.steps
@@ -121,7 +120,7 @@ def test_a_run_that_is_seldom_saved_ends_the_same_and_starts_again_if_it_dies(
     runs.assert_same(tmp_path, finished)
 
 
-def test_a_best_epoch_that_a_run_does_not_come_to_again_is_forgotten(tmp_path, monkeypatch):
+def test_best_epoch_after_the_newest_state_is_dropped(tmp_path, monkeypatch):
     full = pytest.raises(checkpoints.CheckpointError)
     with full, runs.start(runs.tree(), tmp_path) as trainer:
         save = trainer.checkpoints.newest.save
@@ -151,7 +150,7 @@ def test_patience_ends_a_run(tmp_path):
     assert checkpoints.best(tmp_path).info()["epoch"] == 0
 
 
-def test_a_finished_run_reports_again_and_changes_nothing(finished, capsys):
+def test_finished_run_reports_again_without_changes(finished, capsys):
     names = ("metrics.jsonl", "test_metrics.json")
     before = [(finished / name).read_bytes() for name in names]
     (finished / "test_metrics.json").unlink()
@@ -160,7 +159,7 @@ def test_a_finished_run_reports_again_and_changes_nothing(finished, capsys):
     assert re.search(r"best epoch.*\n.*last epoch \(3\)", capsys.readouterr().out)
 
 
-def test_a_directory_is_claimed_until_its_run_ends_or_fails_to_start(tmp_path, monkeypatch):
+def test_directory_is_claimed_while_its_run_lasts(tmp_path, monkeypatch):
     with files.lock(tmp_path), pytest.raises(checkpoints.OccupiedError):
         runs.train(runs.tree(), tmp_path)
     with runs.start(runs.tree(), tmp_path), pytest.raises(checkpoints.OccupiedError):
@@ -183,9 +182,7 @@ def test_a_directory_is_claimed_until_its_run_ends_or_fails_to_start(tmp_path, m
         (2, {"gradient_norm": np.inf}, "step 2 .* gradient_norm", None),
     ],
 )
-def test_what_is_not_finite_is_named_with_its_step_and_not_saved(
-    tmp_path, step, poison, message, saved
-):
+def test_non_finite_loss_is_named_and_not_saved(tmp_path, step, poison, message, saved):
     stops = pytest.raises(NonFiniteLossError, match=message)
     with stops, runs.start(runs.tree(), tmp_path) as trainer:
         steps = trainer.steps
@@ -205,13 +202,13 @@ def test_what_is_not_finite_is_named_with_its_step_and_not_saved(
     "options",
     [{}, pytest.param({"train.epochs": 1, "train.log_every": 9}, marks=pytest.mark.slow)],
 )
-def test_the_second_or_the_only_chunk_of_a_run_can_be_traced(tmp_path, options):
+def test_second_or_only_chunk_can_be_traced(tmp_path, options):
     with runs.start(runs.tree(**options), tmp_path) as trainer:
         trainer.run(profile=True)
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
-def test_a_best_epoch_that_is_damaged_is_reported_before_training_resumes(tmp_path, finished):
+def test_damaged_best_epoch_is_reported_before_training(tmp_path, finished):
     path = tmp_path / "best"
     shutil.copytree(finished, path)
     for file in (path / "checkpoints" / "best").rglob("manifest.ocdbt"):
@@ -223,7 +220,7 @@ def test_a_best_epoch_that_is_damaged_is_reported_before_training_resumes(tmp_pa
         runs.train(runs.tree(), path)
 
 
-def test_ctrl_c_that_a_shell_told_its_jobs_to_ignore_stays_ignored():
+def test_ignored_ctrl_c_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with loop.received_signal() as received:
@@ -233,30 +230,30 @@ def test_ctrl_c_that_a_shell_told_its_jobs_to_ignore_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_what_can_be_configured_can_be_trained():
+def test_every_option_can_be_trained():
     assert list(training.FAMILIES) == list(FIELDS)
 
 
 @pytest.mark.parametrize(
     ("make", "family"), [(runs.retrieval, PRVR), (runs.hover, HOVER)], ids=["prvr", "hover"]
 )
-def test_a_configuration_is_of_the_family_of_its_model_and_opens_no_data(tmp_path, make, family):
+def test_building_a_family_opens_no_data(tmp_path, make, family):
     found = training.build(make(tmp_path / "data"))
     assert type(found) is family
     assert found.describe()["model.name"] == make(tmp_path / "data").model.name
     assert not list(tmp_path.iterdir())
 
 
-def test_the_devices_are_those_that_are_given_or_all(tmp_path, monkeypatch):
+def test_devices_are_the_given_ones_or_all(tmp_path, monkeypatch):
     given = []
     monkeypatch.setitem(training.FAMILIES, "hover", lambda config, mesh: given.append(mesh))
-    mesh = parallel.mesh(parallel.mesh().devices.ravel().tolist()[:1])
+    mesh = devices.mesh(devices.mesh().devices.ravel().tolist()[:1])
     training.build(runs.hover(tmp_path), mesh)
     training.build(runs.hover(tmp_path))
-    assert given[0] is mesh and given[1] == parallel.mesh()
+    assert given[0] is mesh and given[1] == devices.mesh()
 
 
-def test_a_log_that_resumes_drops_what_came_after_its_checkpoint(tmp_path):
+def test_resumed_log_drops_lines_after_its_checkpoint(tmp_path):
     log = loop.ScalarLog(tmp_path, 0, 0)
     log.write(1, {"loss": 1.0}, epoch=0)
     position = log.position()
@@ -269,13 +266,13 @@ def test_a_log_that_resumes_drops_what_came_after_its_checkpoint(tmp_path):
     assert lines == [{"step": 1, "epoch": 0, "loss": 1.0}, {"step": 2, "epoch": 0, "loss": 3.0}]
 
 
-def test_a_log_that_was_cut_is_not_filled_up(tmp_path):
+def test_shortened_log_is_refused(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(OSError, match="shorter"):
         loop.ScalarLog(tmp_path, 30, 0)
 
 
-def test_of_several_processes_one_writes(tmp_path):
+def test_one_of_several_processes_writes(tmp_path):
     log = loop.ScalarLog(tmp_path, 0, 0, writes=False)
     log.write(1, {"loss": 1.0})
     assert log.position() == 0
@@ -283,7 +280,7 @@ def test_of_several_processes_one_writes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_for_tensorboard_ends_no_run(tmp_path, monkeypatch):
+def test_full_disk_for_tensorboard_does_not_end_the_run(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("no space left")
 
@@ -327,7 +324,7 @@ def _chunk(first, *losses):
     return Chunk(first, len(losses), None, None), scalars
 
 
-def test_a_chunk_is_recorded_when_the_next_one_is_under_way(logger, tmp_path):
+def test_chunk_is_recorded_during_the_next_one(logger, tmp_path):
     logger.steps(*_chunk(0, 0.5, 0.25), wait=False)
     assert runs.records(tmp_path) == []
     logger.steps(*_chunk(2, 4.0, 2.0), wait=False)
@@ -339,20 +336,20 @@ def test_a_chunk_is_recorded_when_the_next_one_is_under_way(logger, tmp_path):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_the_step_and_the_term_that_are_not_finite_are_named(logger, value):
+def test_error_names_the_non_finite_step_and_term(logger, value):
     chunk, scalars = _chunk(3, 1.0, value)
     scalars["loss/near"][1] = value
     with pytest.raises(NonFiniteLossError, match="step 4 .*loss/near"):
         logger.steps(chunk, scalars, wait=True)
 
 
-def test_what_lies_beyond_the_last_step_of_a_chunk_is_not_looked_at(logger, tmp_path):
+def test_scalars_beyond_the_last_step_are_not_read(logger, tmp_path):
     chunk, scalars = _chunk(0, 1.0, np.nan)
     logger.steps(chunk._replace(num_steps=1), scalars, wait=True)
     assert runs.records(tmp_path) == []
 
 
-def test_a_validation_is_recorded_under_its_own_name(logger, tmp_path):
+def test_validation_metrics_have_their_own_names(logger, tmp_path):
     result = Result({"nearest": 70.0}, 10, 11)
     logger.validation(2, 0, result, 0.1, Progress().validated(0, 70.0))
     assert runs.records(tmp_path) == [{"step": 2, "epoch": 0, "validation/nearest": 70.0}]

@@ -61,9 +61,7 @@ def uninterrupted(request):
     indirect=["uninterrupted"],
     ids=["retrieval", "hover"],
 )
-def test_runs_killed_without_warning_end_bit_for_bit_like_one_that_was_not(
-    tmp_path, uninterrupted, moments
-):
+def test_killed_runs_end_bit_for_bit_the_same(tmp_path, uninterrupted, moments):
     finished, config = uninterrupted
     killed, data_dir = tmp_path / "killed", tmp_path / "prepared"
     if "in preparation" in moments:
@@ -92,9 +90,7 @@ def test_runs_killed_without_warning_end_bit_for_bit_like_one_that_was_not(
     runs.assert_same(killed, finished)
 
 
-def test_a_run_is_evaluated_by_the_command_to_the_metrics_it_reported(
-    tmp_path, retrieval, data_dir
-):
+def test_command_gives_the_metrics_of_the_run(tmp_path, retrieval, data_dir):
     options = _options(tmp_path, _retrieval(data_dir), tmp_path / "other")
     checkpoint = f"--checkpoint={retrieval.path}"
     evaluated = processes.run("main", "--mode=evaluate", checkpoint, *options)
@@ -182,7 +178,7 @@ def test_processes_stop_together_and_any_number_resumes(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_under_way_is_refused_in_all_processes(tmp_path):
+def test_running_run_is_refused_in_all_processes(tmp_path):
     with files.lock(tmp_path / "run"):
         running = _start(tmp_path, tmp_path / "run", 2, devices=1)
         output = _output(running)
@@ -191,7 +187,7 @@ def test_a_run_that_is_under_way_is_refused_in_all_processes(tmp_path):
     assert "error: process 0 gave up (workdir)" in output[1]
 
 
-def test_a_process_that_cannot_join_says_so():
+def test_process_that_cannot_join_reports_it():
     config = f"--config={processes.ROOT}/configs/anet.py:debug"
     result = processes.run(
         "main", config, "--coordinator=127.0.0.1:1", "--processes=2", "--process=2"
@@ -202,7 +198,7 @@ def test_a_process_that_cannot_join_says_so():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not READY.exists(), reason="launch/local.sh would install the package")
-def test_a_process_that_dies_ends_the_run(tmp_path):
+def test_dead_process_ends_the_run(tmp_path):
     workdir = tmp_path / "run"
     launch = ["bash", str(processes.ROOT / "launch" / "local.sh"), "--processes=2"]
     run = subprocess.Popen(

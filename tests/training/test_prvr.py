@@ -18,7 +18,7 @@ from hlformer_jax.training import checkpoints, loop, prvr
 from hlformer_jax.training.prvr import draw_negatives
 
 
-def test_a_run_reports_its_metrics_and_the_weighted_sum_of_its_terms(retrieval, data_dir):
+def test_run_reports_metrics_and_weighted_terms(retrieval, data_dir):
     metrics = json.loads((retrieval.path / "test_metrics.json").read_text())
     assert list(metrics) == ["R@1", "R@5", "R@10", "R@100", "SumR", "queries", "videos"]
     assert metrics["videos"] == 5
@@ -37,7 +37,7 @@ def test_a_run_reports_its_metrics_and_the_weighted_sum_of_its_terms(retrieval, 
 
 
 @pytest.mark.slow
-def test_a_run_with_a_teacher_draws_less_from_it_in_every_epoch(data_dir, tmp_path):
+def test_weight_of_the_distillation_falls_by_epoch(data_dir, tmp_path):
     options = {"model.name": "dl_dkd", "model.glance": True, "data.teacher_dim": 8}
     config = runs.retrieval(data_dir, **options, **{"loss.distillation": 0.1})
     config.loss.distillation_rate = 0.5
@@ -61,7 +61,7 @@ def test_nothing_is_compiled_after_the_first_epoch(retrieval):
     assert 0 < retrieval.compiled[0] < second == retrieval.compiled[-1]
 
 
-def test_a_run_is_held_against_a_linear_baseline_and_chance(retrieval):
+def test_run_is_compared_with_linear_baseline_and_chance(retrieval):
     names = ["best epoch", "last epoch", "mean-pooled linear baseline", "chance"]
     assert [re.sub(r" \(\d\)", "", name) for name in retrieval.results] == names
     chance = retrieval.results["chance"].metrics
@@ -69,9 +69,7 @@ def test_a_run_is_held_against_a_linear_baseline_and_chance(retrieval):
 
 
 @pytest.mark.slow  # test_loop.py says it of a tree, and tests/data of what is streamed
-def test_a_run_that_is_stopped_and_streams_its_features_ends_bit_for_bit_the_same(
-    data_dir, tmp_path, retrieval
-):
+def test_stopped_streaming_run_ends_bit_for_bit_the_same(data_dir, tmp_path, retrieval):
     config = runs.retrieval(data_dir, **{"data.resident": "never", "train.baseline": True})
     runs.train_stopped(config, tmp_path, last=4)  # in mid epoch
     loop.train(config, tmp_path)
@@ -85,7 +83,7 @@ def test_initial_parameters_depend_on_the_seed(data_dir, retrieval):
     assert not np.array_equal(kernel(other), kernel(retrieval.initial))
 
 
-def test_what_cannot_be_trained_is_refused_before_its_data_is_looked_at(tmp_path):
+def test_wrong_configuration_is_refused_before_data(tmp_path):
     config = runs.retrieval(tmp_path, **{"data.manual_dir": "nowhere"})
     config.loss.update({name: 0.0 for name in prvr.TERMS})
     with pytest.raises(ConfigError, match="nothing to train"):
@@ -100,7 +98,7 @@ def test_what_cannot_be_trained_is_refused_before_its_data_is_looked_at(tmp_path
         ({"train.encode_parts": 4}, 4, r"batch_size is 4: .* 4 x 4"),
     ],
 )
-def test_what_the_devices_cannot_train_is_refused_with_the_reason(options, num_devices, message):
+def test_indivisible_batch_is_refused(options, num_devices, message):
     with pytest.raises(ConfigError, match=message):
         prvr.check_trainable(runs.retrieval("", **options), num_devices)
     prvr.check_trainable(runs.retrieval("", **{"train.encode_parts": 2}), 2)
@@ -140,7 +138,7 @@ def _expected_terms(batch, negatives):
     }
 
 
-def test_the_loss_is_the_weighted_sum_of_its_terms():
+def test_loss_is_the_weighted_sum_of_its_terms():
     batch = tiny.batch()
     negatives = draw_negatives(jax.random.key(0), batch, np.asarray(False), 20)
     total, terms = EVALUATE(_build(), PARAMS, batch, negatives)
@@ -154,14 +152,14 @@ def test_the_loss_is_the_weighted_sum_of_its_terms():
 
 
 @pytest.mark.parametrize("field", ["margin", "clip_nce", "diversity_gamma", "diversity_scale"])
-def test_every_number_reaches_the_loss_as_an_argument(field):
+def test_every_number_is_an_argument_of_the_loss(field):
     loss, other = _build(), _build(**{f"loss.{field}": 0.6})
     assert jax.tree.structure(loss) == jax.tree.structure(other)  # one program serves both
     inputs = PARAMS, tiny.batch(), np.int32(0)
     assert LOSS(loss, *inputs) != LOSS(other, *inputs)
 
 
-def test_the_hard_phase_begins_with_its_epoch_and_the_negatives_follow_seed_and_step():
+def test_negatives_depend_on_epoch_seed_and_step():
     batch, phases = tiny.batch(), {"loss.hard_negative_epoch": 2, "loss.hard_pool_size": 1}
     losses_of = {}
     for seed in (0, 1):
@@ -177,7 +175,7 @@ def test_the_hard_phase_begins_with_its_epoch_and_the_negatives_follow_seed_and_
     assert losses_of[0][:6] != losses_of[1][:6]
 
 
-def test_the_branches_draw_their_negatives_apart():
+def test_branches_draw_separate_negatives():
     batch = tiny.batch()
     draws = [draw_negatives(jax.random.key(k), batch, np.asarray(False), 20) for k in range(8)]
     assert any(not np.array_equal(draw.clip.video, draw.frame.video) for draw in draws)
@@ -187,7 +185,7 @@ def test_the_branches_draw_their_negatives_apart():
         assert np.all(np.asarray(draw.clip.caption) < np.array([3, 4, 3]))
 
 
-def test_where_every_caption_has_a_column_both_its_negatives_come_from_the_pool():
+def test_negatives_of_caption_columns_come_from_the_pool():
     batch, hard = tiny.batch(), np.asarray(True)
     draws = [draw_negatives(jax.random.key(k), batch, hard, 2, "captions") for k in range(16)]
     frame = np.stack([draw.frame.caption for draw in draws])
@@ -204,7 +202,7 @@ def test_where_every_caption_has_a_column_both_its_negatives_come_from_the_pool(
         ({"model.gaze": False, "loss.clip_nce": 0.0}, "clip_triplet query_diversity partial_order"),
     ],
 )
-def test_a_term_is_active_where_it_has_a_weight_and_its_branch_is_on(options, terms):
+def test_active_terms_have_a_weight_and_a_branch(options, terms):
     config = tiny.config(**options)
     assert prvr.active_terms(config, models.build(config)) == tuple(terms.split())
 
@@ -234,7 +232,7 @@ NOTHING = {f"loss.{name}": 0.0 for name in prvr.TERMS}
     ],
     ids=["matching", "order", "weights", "branch", "student", "inheritance", "teacher"],
 )
-def test_losses_that_make_no_sense_for_a_model_are_refused(options, message):
+def test_losses_that_a_model_lacks_are_refused(options, message):
     config = tiny.config(**options)
     model = models.build(config)  # to evaluate it is fine
     with pytest.raises(ConfigError, match=message):

@@ -12,7 +12,8 @@ import runs
 
 from hlformer_jax import encoders, models
 from hlformer_jax.data import dataset
-from hlformer_jax.data.released import Collection, write_words
+from hlformer_jax.data.hdf5 import write_words
+from hlformer_jax.data.layouts import Collection
 from hlformer_jax.data.source import SPLITS
 from hlformer_jax.search.__main__ import main as search
 from hlformer_jax.training import loaded_run, loop
@@ -33,9 +34,7 @@ def archive(retrieval, timed):
     return Archive(timed, retrieval.path, "test", lambda line: None)
 
 
-def test_an_answer_is_that_of_every_score_and_its_moments_those_of_the_evaluation(
-    archive, retrieval, timed
-):
+def test_answer_has_scores_and_moments_of_the_evaluation(archive, retrieval, timed):
     family = types.SimpleNamespace(model=models.build(timed), data=dataset.open_data(timed))
     split = family.data.test
     frames = [split[k].frames for k in range(len(split))]
@@ -79,9 +78,7 @@ def _caption(words):
     return Captions(words[None], mask, np.zeros(1, np.int32), np.ones(1, bool))
 
 
-def test_several_are_asked_together_and_times_without_lengths_are_percent(
-    archive, retrieval, data_dir
-):
+def test_moments_without_lengths_are_percent(archive, retrieval, data_dir):
     untimed = Archive(runs.retrieval(data_dir), retrieval.path, "test", lambda line: None)
     words = [archive.words(name) for name in archive.split.caption_ids()[:3]]
     together = archive.ask(words, 2)
@@ -95,7 +92,7 @@ def test_several_are_asked_together_and_times_without_lengths_are_percent(
             assert share(one) == pytest.approx(share(other), abs=1e-5)
 
 
-def test_what_cannot_be_asked_is_one_line(archive, retrieval, data_dir, tmp_path):
+def test_impossible_query_is_one_line(archive, retrieval, data_dir, tmp_path):
     synthetic = runs.retrieval(data_dir)
     with pytest.raises(QueryError, match="no such caption"):
         archive.words("elsewhere#0")
@@ -105,7 +102,9 @@ def test_what_cannot_be_asked_is_one_line(archive, retrieval, data_dir, tmp_path
         loaded_run.answer(synthetic, retrieval.path, ["a sentence"])
 
     told = []
-    encoder = types.SimpleNamespace(token_width=8, name="mine", fingerprint="f" * 64)
+    encoder = types.SimpleNamespace(
+        token_width=8, name="mine", fingerprint="f" * 64, encode_tokens=len
+    )
     config = runs.retrieval(data_dir)
     config.data.update(manual_dir=str(tmp_path), collection="tvr", feature="i3d")
     with pytest.raises(QueryError, match="--encoder is missing"):
@@ -156,7 +155,7 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
     assert search(arguments) == 0
     encoder = encoders.load_text(ROBERTA)
     with collection.open() as reader:
-        for k, own in enumerate(encoder.tokens(SENTENCES)):
+        for k, own in enumerate(encoder.encode_tokens(SENTENCES)):
             np.testing.assert_array_equal(reader.read_words(f"video{k}#enc#0"), own)
     assert collection.encoder() == ("roberta", encoder.fingerprint)
     assert "6 captions, features of width 24" in capsys.readouterr().out
@@ -165,7 +164,7 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
     other.write_text("new#0 a person sings\n")
     assert search([*arguments, f"--captions={other}", f"--out={tmp_path / 'new.hdf5'}"]) == 0
     with h5py.File(tmp_path / "new.hdf5") as file:
-        np.testing.assert_array_equal(file["new#0"], encoder.tokens(["a person sings"])[0])
+        np.testing.assert_array_equal(file["new#0"], encoder.encode_tokens(["a person sings"])[0])
     folder = collection.root / "Trees"  # moments beside the lists, of the same videos
     folder.mkdir()
     moment = {"id": "video0#val_2#0", "start": 0.0, "end": 1.0, "text": " a person\nsings "}
@@ -175,7 +174,7 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
     with h5py.File(collection.text_features) as file:
         assert len(file) == 7
         # In another batch sums are rounded otherwise.
-        expected = encoder.tokens(["a person sings"])[0]
+        expected = encoder.encode_tokens(["a person sings"])[0]
         np.testing.assert_allclose(file["video0#val_2#0"], expected, atol=1e-5)
     collection.captions("test").write_text("video0#enc#0 another\n")
     assert search([*arguments, "--overwrite"]) == 1
@@ -187,9 +186,7 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_sentence_is_answered_by_the_command_as_the_evaluation_ranks_its_caption(
-    collection, tmp_path
-):
+def test_command_ranks_a_sentence_like_its_caption(collection, tmp_path):
     assert search(["features", str(collection.root), "--text-only", f"--encoder={ROBERTA}"]) == 0
     config = runs.retrieval(tmp_path / "prepared")
     config.data.update(

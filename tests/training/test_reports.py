@@ -16,7 +16,7 @@ from hlformer_jax.training import checkpoints, loop, optim
 from hlformer_jax.training.checkpoints import CheckpointError, WorkdirError
 
 
-def test_a_run_reports_its_start_its_epochs_and_its_end(tmp_path, data_dir, capsys):
+def test_run_reports_start_epochs_and_end(tmp_path, data_dir, capsys):
     config = runs.retrieval(data_dir, **{"train.patience": 1})
     loop.train(config, tmp_path / "run")
     err = capsys.readouterr().err
@@ -48,7 +48,7 @@ def test_learning_rate_and_test_metrics_are_recorded(retrieval, data_dir):
     assert best["step"] == runs.STEPS
 
 
-def test_captions_that_are_cut_are_counted(data_dir):
+def test_cut_captions_are_counted(data_dir):
     family = training.build(runs.retrieval(data_dir, **{"data.max_words": 2}))
     train, long = family.data.train, 0
     for index in range(len(train)):
@@ -69,7 +69,7 @@ def test_captions_that_are_cut_are_counted(data_dir):
         (runs.hover, "t2v/MRRR", "'t2v/MRR'"),
     ],
 )
-def test_a_metric_to_select_by_is_checked_before_data_is_opened(tmp_path, make, select, near):
+def test_selection_metric_is_checked_before_data(tmp_path, make, select, near):
     config = make(tmp_path / "data", **{"eval.select": select})
     with pytest.raises(ConfigError, match=near):
         loop.train(config, tmp_path / "run")
@@ -80,12 +80,12 @@ def test_a_metric_to_select_by_is_checked_before_data_is_opened(tmp_path, make, 
     ("name", "expected"),
     [("R@1", 20.0), ("SumR", 320.0), ("t2v/R@1", 5.0), ("t2v/MRR", 0.1798870), ("mIoU", None)],
 )
-def test_chance_is_that_of_a_random_ranking(name, expected):
+def test_chance_is_a_random_ranking(name, expected):
     found = ranking.chance(name, Result({}, queries=20, videos=5))
     assert found == (None if expected is None else pytest.approx(expected, rel=1e-6))
 
 
-def test_a_run_starts_from_the_parameters_of_another(tmp_path, finished, capsys):
+def test_run_starts_from_parameters_of_another(tmp_path, finished, capsys):
     directory = tmp_path / "tuned"
     config = runs.tree(**{"optim.learning_rate": 0.01})
     with loop.start(config, directory, family=runs.Tree(config), init=finished) as trainer:
@@ -110,7 +110,7 @@ def test_a_run_starts_from_the_parameters_of_another(tmp_path, finished, capsys)
         np.testing.assert_array_equal(trainer.state.params["space"], saved["space"])
 
 
-def test_parameters_of_another_shape_are_no_start(tmp_path, retrieval):
+def test_initial_parameters_of_another_shape_are_refused(tmp_path, retrieval):
     config = runs.tree()
     with pytest.raises(CheckpointError, match="shape"):
         loop.train(config, tmp_path / "run", family=runs.Tree(config), init=retrieval.path)
@@ -118,7 +118,7 @@ def test_parameters_of_another_shape_are_no_start(tmp_path, retrieval):
         loop.train(config, tmp_path / "run", family=runs.Tree(config), init=tmp_path / "nowhere")
 
 
-def test_the_last_epoch_may_be_chosen(tmp_path, capsys):
+def test_last_epoch_may_be_selected(tmp_path, capsys):
     config = runs.tree(**{"eval.select": "last", "train.patience": 1})
     with runs.start(config, tmp_path) as trainer:
         metrics = iter([50.0, 40.0, 30.0])
@@ -130,7 +130,7 @@ def test_the_last_epoch_may_be_chosen(tmp_path, capsys):
     assert "ended after epoch 3 of 3; the last epoch counts" in capsys.readouterr().err
 
 
-def test_patience_may_change_when_a_run_resumes(tmp_path):
+def test_patience_may_change_on_resume(tmp_path):
     first = runs.tree(**{"train.patience": 1, "train.epochs": 3})
     with runs.start(first, tmp_path) as trainer:
         validate = trainer.family.validate
@@ -144,7 +144,7 @@ def test_patience_may_change_when_a_run_resumes(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["config"]["train"]["patience"] == 9
 
 
-def test_a_family_of_any_length_may_be_trained_longer(tmp_path):
+def test_family_of_any_length_may_be_trained_longer(tmp_path):
     class Longer(runs.Tree):
         any_length = True
 
@@ -158,7 +158,7 @@ def test_a_family_of_any_length_may_be_trained_longer(tmp_path):
     runs.assert_same(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_field_added_since_stands_for_its_default(tmp_path):
+def test_newer_field_has_its_default_on_resume(tmp_path):
     runs.train(runs.tree(), tmp_path)
     path = tmp_path / "config.json"
     content = json.loads(path.read_text())

@@ -9,9 +9,10 @@ import optax
 import pytest
 import runs
 
-from hlformer_jax import models, parallel
+from hlformer_jax import models
 from hlformer_jax.config import ConfigError, default
 from hlformer_jax.data.feed import Schedule
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.optim import Rows
 from hlformer_jax.training.step import init_state
@@ -25,7 +26,7 @@ class Quadratic:
         return near + 2.0 * step, {"near": near}
 
 
-def test_a_step_is_a_projected_update_with_the_scalars_of_the_loss():
+def test_step_is_a_projected_update_with_scalars():
     optimiser = optax.sgd(0.25)
     take = step.train_step(Quadratic(), optimiser, lambda params: {"x": params["x"].clip(-1, 1)})
     state = init_state({"x": jnp.asarray([0.0, 1.0])}, optimiser).replace(step=jnp.asarray(3))
@@ -43,12 +44,12 @@ def _tree_steps(config, longest):
     family = runs.Tree(config)
     groups = Schedule(family.num_examples, config.train.batch_size, 0).groups(1, longest)
     feed, optimiser = family.feed(groups), family.optimiser(10)
-    state = parallel.replicate(family.mesh, init_state(family.init_params(), optimiser))
+    state = devices.replicate(family.mesh, init_state(family.init_params(), optimiser))
     compiled = step.compile_steps(family.loss(3), optimiser, family.project, feed, state, config)
     return compiled, state, feed
 
 
-def test_chunks_of_any_length_take_the_same_steps():
+def test_chunk_length_does_not_change_the_steps():
     ends, losses = [], []
     for longest in (1, 3):
         compiled, state, feed = _tree_steps(runs.tree(), longest)
@@ -64,12 +65,12 @@ def test_chunks_of_any_length_take_the_same_steps():
     assert len(losses[0]) == 3
 
 
-def test_a_program_that_the_devices_have_no_memory_for_is_refused(monkeypatch):
+def test_program_beyond_device_memory_is_refused(monkeypatch):
     monkeypatch.setattr(runs.ExampleFeed, "bytes_ahead", 1000)  # of chunks that are not in use yet
-    needed = parallel.memory_plan(_tree_steps(runs.tree(), 2)[0].program)["peak"] + 1000
-    monkeypatch.setattr(parallel, "available_bytes", lambda mesh: needed)
+    needed = compiler.memory_plan(_tree_steps(runs.tree(), 2)[0].program)["peak"] + 1000
+    monkeypatch.setattr(devices, "available_bytes", lambda mesh: needed)
     _tree_steps(runs.tree(), 2)
-    monkeypatch.setattr(parallel, "available_bytes", lambda mesh: needed - 1)
+    monkeypatch.setattr(devices, "available_bytes", lambda mesh: needed - 1)
     with pytest.raises(ConfigError, match="encode_parts"):
         _tree_steps(runs.tree(), 2)
 
@@ -102,7 +103,7 @@ def test_variants_that_differ_in_numbers_share_one_program(program):
     assert _program(**NUMBERS) == program
 
 
-def test_a_variant_of_another_form_has_its_own(program):
+def test_variant_of_another_form_has_its_own_program(program):
     assert _program(**{"model.fusion": "weighted"}) != program
 
 
@@ -116,7 +117,7 @@ def _tree(seed):
     }
 
 
-def test_a_bank_is_clipped_block_by_block_and_other_tensors_whole():
+def test_banks_are_clipped_block_by_block():
     gradient = _tree(0)
     clipped, _ = optim.clip_by_tensor_norm(1.0, ("bank", "bank_2")).update(
         gradient, optax.EmptyState()
@@ -127,14 +128,14 @@ def test_a_bank_is_clipped_block_by_block_and_other_tensors_whole():
     np.testing.assert_allclose(clipped["scale"], 1.0, rtol=1e-5)
 
 
-def test_a_zero_gradient_stays_zero():
+def test_zero_gradient_stays_zero():
     zeros = jax.tree.map(jnp.zeros_like, _tree(0))
     clipped, _ = optim.clip_by_tensor_norm(1.0).update(zeros, optax.EmptyState())
     assert not any(np.any(x) for x in jax.tree.leaves(clipped))
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1])
-def test_the_schedule_rises_falls_and_ends_at_zero(warmup):
+def test_schedule_rises_falls_and_ends_at_zero(warmup):
     rates = np.array([optim.schedule("linear", 2.0, warmup, 100)(k) for k in range(101)])
     assert rates[0] == (0.0 if warmup else 2.0)
     assert rates[100] == 0
@@ -143,7 +144,7 @@ def test_the_schedule_rises_falls_and_ends_at_zero(warmup):
     assert np.all(np.diff(rates[round(100 * warmup) :]) < 0)
 
 
-def test_moments_have_no_bias_correction_and_epsilon_stands_outside_the_root():
+def test_adam_has_no_bias_correction():
     transform = optim.scale_by_bert_adam(0.9, 0.999, 1e-6)
     gradient = {"x": jnp.asarray([2.0, -1e-4])}
     scaled, state = transform.update(gradient, transform.init(gradient))
@@ -167,22 +168,22 @@ def _rows_tree(seed):
 
 @pytest.fixture(params=[pytest.param(48, marks=pytest.mark.slow), 3])
 def at_most(request, monkeypatch):
-    monkeypatch.setattr(optim, "ARRAYS", request.param)
+    monkeypatch.setattr(optim, "MAX_ARRAYS", request.param)
 
 
 @pytest.mark.usefixtures("at_most")
-def test_a_tree_comes_back_bit_for_bit():
+def test_rows_restore_a_tree_bit_for_bit():
     tree = _rows_tree(0)
-    jax.tree.map(np.testing.assert_array_equal, Rows.of(tree).tree(), tree)
+    jax.tree.map(np.testing.assert_array_equal, Rows.from_tree(tree).tree(), tree)
     negative = lambda tree: tree | {"scale": -tree["scale"]}
     jax.tree.map(
-        np.testing.assert_array_equal, Rows.of(tree).apply(negative).tree(), negative(tree)
+        np.testing.assert_array_equal, Rows.from_tree(tree).apply(negative).tree(), negative(tree)
     )
 
 
 @pytest.mark.usefixtures("at_most")
 @pytest.mark.parametrize("together", [None, 0.5])
-def test_the_optimiser_does_to_rows_what_it_does_to_the_tree(together):
+def test_optimiser_updates_rows_like_the_tree(together):
     fields = default().optim
     if together:
         fields = fields.copy_and_resolve_references()
@@ -199,7 +200,7 @@ def test_the_optimiser_does_to_rows_what_it_does_to_the_tree(together):
         updates, kept = optimiser.update(given, one.optimiser, one.params)
         return one.replace(params=optax.apply_updates(one.params, updates), optimiser=kept)
 
-    both = state, step.joined(state)
+    both = state, step.join_rows(state)
     for seed in range(1, 4):
         both = tuple(step_of(one, _rows_tree(seed)) for one in both)
     expected, found = both
@@ -208,6 +209,32 @@ def test_the_optimiser_does_to_rows_what_it_does_to_the_tree(together):
     apart = lambda part: part.tree() if isinstance(part, Rows) else part
     kept = jax.tree.map(apart, found.optimiser, is_leaf=lambda part: isinstance(part, Rows))
     jax.tree.map(close, kept, expected.optimiser)
-    norms = [optax.tree.norm(given) for given in (_rows_tree(1), Rows.of(_rows_tree(1)))]
-    close(Rows.of(_rows_tree(1)).norm(), norms[0])
+    norms = [optax.tree.norm(given) for given in (_rows_tree(1), Rows.from_tree(_rows_tree(1)))]
+    close(Rows.from_tree(_rows_tree(1)).norm(), norms[0])
     close(*norms)
+
+
+def test_short_runs_with_equal_constants_share_a_program():
+    families = [runs.Tree(runs.tree(**{"compile_fast": True, "seed": seed})) for seed in (0, 1)]
+    compiled, ends = [], []
+    for family, constants in [*((family, "tree") for family in families), (families[1], "other")]:
+        groups = Schedule(family.num_examples, family.config.train.batch_size, 0).groups(1, 3)
+        feed, optimiser = family.feed(groups), family.optimiser(10)
+        state = devices.replicate(family.mesh, init_state(family.init_params(), optimiser))
+        arguments = family.loss(3), optimiser, family.project, feed, state, family.config
+        compiled.append(step.compile_steps(*arguments, constants))
+        ends.append(compiled[-1].steps(state, next(iter(feed.chunks())))[0].params["space"])
+    assert compiled[0].program is compiled[1].program is not compiled[2].program
+    # The second run's loss is its own, with its own seed.
+    np.testing.assert_array_equal(ends[1], ends[2])
+    assert np.any(ends[0] != ends[1])
+
+
+def test_program_fields_leave_out_what_the_loss_holds():
+    config = default()
+    fields = step.list_program_fields(config)
+    config.loss.margin = 0.5
+    config.model.temperature = 2.0
+    assert step.list_program_fields(config) == fields
+    config.optim.learning_rate = 0.5
+    assert step.list_program_fields(config) != fields

@@ -202,7 +202,7 @@ def test_every_form_equals_loops_over_its_definition(case):
     ],
     ids=["none masked", "relatives masked and cones", "ball"],
 )
-def test_padding_reaches_neither_value_nor_gradient_whatever_it_holds(case):
+def test_padding_reaches_neither_value_nor_gradient(case):
     clean, padded = _trees((0, 3, 4)), _trees((0, 3, 4), padding=2)
     points = _points()
     poisoned = _points(padding=2, poison=np.nan)
@@ -216,12 +216,12 @@ def test_padding_reaches_neither_value_nor_gradient_whatever_it_holds(case):
         np.testing.assert_array_equal(gradient[:, ~padded.nodes.mask], 0)
 
 
-def test_a_single_item_has_no_negatives():
+def test_single_item_has_no_negatives():
     found = _terms(_points(), _trees((3,)))
     assert found["align"] == found["tree"] == 0
 
 
-def test_all_terms_are_the_same_in_any_order_of_the_items():
+def test_terms_do_not_depend_on_the_order_of_items():
     points = _points()
     one = _terms(points, _trees())
     other = _terms(points, _trees(EVERY[::-1]))
@@ -242,7 +242,7 @@ def _perfect():
 
 
 @pytest.mark.parametrize("term", ["chain", "order"])
-def test_a_perfect_embedding_costs_nothing_and_is_not_moved(term):
+def test_perfect_embedding_has_no_loss_or_gradient(term):
     points, batch = _perfect(), _trees()
     assert _terms(points, batch)[term] == 0
     np.testing.assert_array_equal(_gradient(term, points, batch), 0)
@@ -252,7 +252,7 @@ def test_a_perfect_embedding_costs_nothing_and_is_not_moved(term):
 
 
 @pytest.mark.parametrize("term", ["chain", "order"])
-def test_only_the_corrected_form_pulls_what_is_far_out_of_order(term):
+def test_only_the_corrected_form_pulls_far_violations(term):
     batch, points = _trees((3,)), _perfect()
     # Of tree 1: its root out, its leaves in, and in the wrong order of time.
     points[:, [6, 7]] = points[:, [7, 6]] * 0.5
@@ -262,7 +262,7 @@ def test_only_the_corrected_form_pulls_what_is_far_out_of_order(term):
 
 
 @pytest.mark.slow
-def test_the_released_form_never_looks_at_the_right_child():
+def test_released_form_ignores_the_right_child():
     points, batch = _points(), _trees((1, 3))
     for term in ("tree", "chain"):
         gradient = _gradient(term, points, batch, **{"loss.form": "released"})
@@ -271,7 +271,7 @@ def test_the_released_form_never_looks_at_the_right_child():
         assert np.any(_gradient(term, points, batch)[:, [1, 7]])
 
 
-def test_the_direction_of_time_may_be_turned_round_with_left_and_right():
+def test_time_direction_reverses_with_left_and_right():
     # A13: which end of the direction is early is a choice of names.
     points, batch = _points(), _trees((1, 3))
     rows = batch.subtrees.nodes[:, [0, 2, 1]]
@@ -293,7 +293,7 @@ def _move(points, by):
     return moved.astype(np.float32)
 
 
-def test_isometries_change_what_they_should_and_nothing_else():
+def test_isometries_change_only_the_expected_terms():
     points, batch = _points(), _trees()
     moved, rotation = _move(points, [0.2, -0.1, 0.15]), np.linalg.qr(np.eye(3) + 0.5)[0]
     one, other = _terms(points, batch, **BALL), _terms(moved, batch, **BALL)
@@ -318,7 +318,7 @@ def _outside(x, y):
     return max(angle - np.arcsin(min(CONE / np.linalg.norm(x), 1)), 0)
 
 
-def test_the_chain_of_cones_is_the_angle_by_which_children_are_outside():
+def test_cone_chain_is_the_angle_outside():
     points, batch = _points(), _trees()
     options = {"loss.chain_form": "cone", "loss.min_radius": CONE}
     video, text = points
@@ -333,7 +333,7 @@ def test_the_chain_of_cones_is_the_angle_by_which_children_are_outside():
     assert _terms(points, batch, **options)["chain"] == pytest.approx(np.mean(expected), rel=2e-5)
 
 
-def test_children_straight_behind_their_parents_cost_nothing_in_cones_of_every_space():
+def test_children_behind_parents_lie_in_every_cone():
     batch = _trees((3, 4))
     points = np.zeros((2, len(TREE), 3), np.float32)
     points[:] = np.array([0.3, 0.1, -0.2], np.float32)
@@ -347,7 +347,7 @@ def test_children_straight_behind_their_parents_cost_nothing_in_cones_of_every_s
         assert _terms(turned, batch, **options)["chain"] > 0.1
 
 
-def test_the_released_direction_is_not_made_a_unit_vector():
+def test_released_direction_is_not_normalised():
     points, batch = _points(), _trees((3,))
     found = _terms(points, batch, **{"loss.order_base": "released"})["order"]
     product = points @ DIRECTION / np.linalg.norm(points, axis=-1)
@@ -355,7 +355,7 @@ def test_the_released_direction_is_not_made_a_unit_vector():
     assert found == pytest.approx(np.mean(values), rel=1e-5)
 
 
-def test_a_term_without_weight_is_not_computed():
+def test_term_without_weight_is_not_computed():
     config = preset(default("hover"), "released")
     objective = build_objective(config, hover.build(config))
     assert objective.terms == ("align", "tree", "chain")
@@ -397,7 +397,7 @@ def _released():
 
 
 @pytest.mark.parametrize("case", ["near", "far", "one"])
-def test_values_and_gradients_are_those_of_the_released_modules(case):
+def test_values_and_gradients_equal_the_released_modules(case):
     recorded = {
         name.partition("/")[2]: RECORDED[name]
         for name in RECORDED.files

@@ -48,7 +48,7 @@ def test_a_clip_holds_exactly_the_frames_between_its_bounds(tmp_path, name, code
     assert video.probe(out).duration == pytest.approx(1.25, abs=2e-3)
 
 
-def test_a_margin_is_added_at_both_ends_and_kept_inside_the_video(tmp_path):
+def test_margin_is_added_inside_the_video(tmp_path):
     path = videos.write(tmp_path / "a.mp4")
     video.cut(path, 1, 2, tmp_path / "b.mp4", margin=0.5)
     assert video.probe(tmp_path / "b.mp4").duration == pytest.approx(2)
@@ -88,7 +88,7 @@ def test_odd_sizes_lose_a_row_at_most(tmp_path):
     ("start", "end", "margin"),
     [(1, 1, 0), (2, 1, 0), (0, 1, -1), (math.nan, 1, 0), (0, math.inf, 0), (3.5, 4, 0)],
 )
-def test_bounds_without_sense_and_those_behind_the_end_are_refused(tmp_path, start, end, margin):
+def test_senseless_bounds_are_refused(tmp_path, start, end, margin):
     path = videos.write(tmp_path / "a.mp4")
     reason = "ends at 3.00 s, before the clip begins" if start == 3.5 else "cannot be cut"
     with pytest.raises(video.VideoError, match=reason):
@@ -96,7 +96,7 @@ def test_bounds_without_sense_and_those_behind_the_end_are_refused(tmp_path, sta
     assert not (tmp_path / "clip.mp4").exists()
 
 
-def test_a_clip_replaces_nothing_unless_it_may_and_never_its_video(tmp_path):
+def test_clip_never_replaces_its_video(tmp_path):
     path, other = videos.write(tmp_path / "a.mp4"), tmp_path / "other.mp4"
     other.write_bytes(b"theirs")
     os.link(path, tmp_path / "hard.mp4")
@@ -108,9 +108,9 @@ def test_a_clip_replaces_nothing_unless_it_may_and_never_its_video(tmp_path):
             video.cut(path, 0, 1, tmp_path / name)
     for name in ("a.mp4", "hard.mp4", "link.mp4", "pipe.mp4"):
         with pytest.raises((files.OutputError, video.VideoError)):
-            video.cut(path, 0, 1, tmp_path / name, replace="any")
+            video.cut(path, 0, 1, tmp_path / name, replace=files.Replace.ANY)
     assert path.read_bytes() == before and other.read_bytes() == b"theirs"
-    video.cut(path, 0, 1, other, replace="any")
+    video.cut(path, 0, 1, other, replace=files.Replace.ANY)
     assert video.probe(other).duration == pytest.approx(1)
 
 
@@ -136,7 +136,7 @@ def test_an_unknown_suffix_is_refused_with_those_that_are_known(tmp_path, name):
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
 
 
-def test_a_clip_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path, monkeypatch):
+def test_unwritable_clip_leaves_nothing(tmp_path, monkeypatch):
     path = videos.write(tmp_path / "a.mp4")
     with pytest.raises(video.VideoError, match="written") as error:
         video.cut(path, 0, 1, path / "clip.mp4")
@@ -148,7 +148,7 @@ def test_a_clip_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path, monk
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(video.VideoError, match="space"):
-        video.cut(path, 0, 1, tmp_path / "clip.mp4", replace="any")
+        video.cut(path, 0, 1, tmp_path / "clip.mp4", replace=files.Replace.ANY)
     assert (tmp_path / "clip.mp4").read_text() == "an older clip"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.mp4", "clip.mp4"]
 
@@ -200,7 +200,7 @@ def test_the_frame_is_the_one_shown_then(tmp_path, name, time, number):
     assert videos.number(picture_of(video.thumbnail(path, time, 64))) == number
 
 
-def test_the_width_is_that_wanted_but_never_more_than_the_videos(tmp_path):
+def test_clip_is_never_wider_than_its_video(tmp_path):
     path = videos.write(tmp_path / "a.mp4")
     assert picture_of(video.thumbnail(path, 0, 32)).shape == (24, 32, 3)
     assert picture_of(video.thumbnail(path, 0, 640)).shape == (48, 64, 3)
@@ -216,7 +216,7 @@ def test_a_senseless_time_or_width_is_refused(tmp_path, time, width):
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.mov"])
 @pytest.mark.parametrize("into", ["clip.mp4", "clip.mkv"])
-def test_a_copy_begins_with_the_keyframe_before_and_loses_nothing(tmp_path, name, into):
+def test_copy_begins_at_the_keyframe_before(tmp_path, name, into):
     path, out = videos.write(tmp_path / name, gop_size=9, sound=(0, 3)), tmp_path / into
     zero = video.probe(path).start if name == "a.ts" else 0
     begin, end = video.copy(path, 1.01, 2.26, out)
@@ -236,14 +236,20 @@ def test_a_copy_begins_with_the_keyframe_before_and_loses_nothing(tmp_path, name
     assert np.diff(times).max() < 0.15
 
 
-def test_a_copy_of_what_has_no_timestamps_or_of_a_later_part_is_refused(tmp_path):
+def test_copy_without_timestamps_is_refused(tmp_path):
     path = videos.write(tmp_path / "a.h264")
     for source, start in ((path, 0), (videos.write(tmp_path / "a.mp4"), 50)):
         before = source.read_bytes()
         with pytest.raises(video.VideoError):
             video.copy(source, start, start + 1, tmp_path / "clip.mp4")
         with pytest.raises((video.VideoError, files.OutputError)):
-            video.copy(source, 0, 1, tmp_path / "a.mp4", replace="any" if start else "none")
+            video.copy(
+                source,
+                0,
+                1,
+                tmp_path / "a.mp4",
+                replace=files.Replace.ANY if start else files.Replace.NOTHING,
+            )
         assert source.read_bytes() == before
     assert not (tmp_path / "clip.mp4").exists()
 
@@ -332,7 +338,7 @@ def test_a_copy_has_every_frame_at_its_time_and_the_sound(tmp_path, name):
     )  # fmt: skip
     source, out = decoded(path), tmp_path / "clip.mkv"
     for start, end in ((0, 0.5), (1.5, 2.25), (3.5, 3.9)):
-        begin, stop = video.copy(path, start, end, out, replace="any")
+        begin, stop = video.copy(path, start, end, out, replace=files.Replace.ANY)
         assert begin <= max(start, source[0][0]) and stop >= end - 1e-6
         wanted = [(time - begin, image) for time, image in source if begin - 1e-6 <= time < end]
         found = decoded(out)
@@ -377,9 +383,7 @@ def test_a_copy_keeps_hidden_frames_that_others_need(tmp_path):
         ("a.y4m", "wrapped_avframe", "yuv420p", "clip.mkv", "take rawvideo: encode the clip"),
     ],
 )
-def test_a_container_that_does_not_take_a_codec_is_named_with_those_that_do(
-    tmp_path, name, codec, pixels, into, reason
-):
+def test_refused_codec_names_suitable_containers(tmp_path, name, codec, pixels, into, reason):
     tone = {"sound": (0, 1), "sound_codec": "wmav2", "sound_rate": 48_000}
     more = tone if name == "a.wmv" else {}
     path = videos.write(tmp_path / name, codec, pixels=pixels, frames=24, **more)

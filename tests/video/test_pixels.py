@@ -103,7 +103,7 @@ def test_a_picture_below_the_knee_comes_back_as_it_was(transfer):
 
 
 @pytest.mark.parametrize(("transfer", "paper"), [(pixels.PQ, 0.5807), (pixels.HLG, 0.75)])
-def test_reference_white_is_nearly_white_and_more_light_is_never_darker(transfer, paper):
+def test_reference_white_and_brighter_light(transfer, paper):
     """The codes of 203 cd/m² are those that ITU-R BT.2408 states."""
     codes = np.linspace(0, 65_535, 999).astype(np.uint16)
     image = np.broadcast_to(codes[None, :, None], (1, 999, 3))
@@ -123,7 +123,7 @@ def test_a_highlight_keeps_its_hue():
 @pytest.mark.parametrize(
     ("transfer", "name"), [(pixels.PQ, "smpte2084"), (pixels.HLG, "arib-std-b67")]
 )
-def test_a_video_in_hdr_is_shown_as_it_would_be_in_the_standard_range(tmp_path, transfer, name):
+def test_hdr_video_is_shown_in_standard_range(tmp_path, transfer, name):
     picture = np.clip(videos.quadrants(0), 60, 200)
     colours = f"colorprim=bt2020:transfer={name}:colormatrix=bt2020nc"
     path = videos.write(

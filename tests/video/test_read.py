@@ -34,7 +34,7 @@ def touch(folder, *paths, content=b"x"):
         (folder / path).write_bytes(content)
 
 
-def test_videos_are_found_by_name_in_all_folders_and_sorted_but_for_hidden_ones(tmp_path):
+def test_finds_sorted_videos_except_hidden_ones(tmp_path):
     touch(tmp_path, "b.MP4", "a/c.mkv", "a/b/d.webm", "notes.txt", "song.m4a", "photo.jpg")
     touch(tmp_path, ".a.mp4", ".trash/b.mp4", "._c.mp4")
     assert names(tmp_path) == ["a/b/d.webm", "a/c.mkv", "b.MP4"]
@@ -73,7 +73,7 @@ def test_links_out_are_followed_and_those_in_a_circle_once(tmp_path):
 
 def test_a_folder_that_is_none_is_one_line(tmp_path):
     touch(tmp_path, "a.mp4")
-    with pytest.raises(video.VideoError, match="no folder"):
+    with pytest.raises(video.VideoError, match="not a folder"):
         video.find(tmp_path / "a.mp4")
     with pytest.raises(video.VideoError, match="not there"):
         video.find(tmp_path / "b")
@@ -252,7 +252,7 @@ def test_negative_timestamps_begin_at_second_0(tmp_path):
     assert [frame.time for frame in video.sample(path)] == pytest.approx([0, 1, 2])
 
 
-def test_the_largest_of_the_films_is_the_video_where_none_is_the_default(tmp_path):
+def test_largest_stream_is_chosen_without_a_default(tmp_path):
     path = tmp_path / "a.ts"
     with av.open(str(path), "w") as container:
         streams = []
@@ -292,14 +292,14 @@ def test_an_error_can_be_sent_between_processes(tmp_path):
     ("error", "what"),
     [
         (MemoryError(), "does not fit into memory"),
-        (av.error.InvalidDataError(1, "invalid"), "is no video that FFmpeg knows"),
+        (av.error.InvalidDataError(1, "invalid"), "is not a video that FFmpeg knows"),
         (av.error.DecoderNotFoundError(1, "none"), "has a codec that FFmpeg cannot decode"),
         (OSError(errno.EIO, "Input/output\n error"), "cannot be read (Input/output error)"),
         (OSError(), "cannot be read (OSError)"),
     ],
 )
 def test_reasons_of_ffmpeg_and_of_the_disk_are_told_in_words(error, what):
-    with pytest.raises(video.VideoError) as told, read.named("a.mp4"):
+    with pytest.raises(video.VideoError) as told, read.name_errors("a.mp4"):
         raise error
     assert str(told.value).startswith(f"'a.mp4' {what}")
     assert told.value.__cause__ is error and "\n" not in str(told.value)
@@ -328,7 +328,7 @@ def times(clock, *stamps):
     return [clock.time(stamped(stamp)) for stamp in stamps]
 
 
-def test_a_frame_lasts_as_it_says_and_one_without_a_timestamp_follows(film):
+def test_frame_without_timestamp_follows_the_last(film):
     clock, frame = Clock(film), stamped(0)
     frame.duration = 250
     assert clock.time(frame) == 0 and clock.end == Fraction(1, 4)
@@ -337,7 +337,7 @@ def test_a_frame_lasts_as_it_says_and_one_without_a_timestamp_follows(film):
     assert clock.end == Fraction(1, 2) + film.period
 
 
-def test_a_frame_up_to_two_seconds_late_is_left_out_and_one_later_still_is_a_jump(film):
+def test_late_frames_are_dropped_or_count_as_a_jump(film):
     clock = Clock(film)
     assert times(clock, 5, 5, 3) == [5, None, None]
     assert (clock.disordered, clock.jumps) == (2, 0)
@@ -371,9 +371,7 @@ def test_a_file_without_timestamps_begins_at_its_first_frame(tmp_path):
     ("wrong", "by"),
     [((60, 61), 300), ((60, 61), 10), (range(60, 85), 300), ((60, 61, 90), 40)],
 )
-def test_timestamps_that_contradict_their_neighbours_are_dropped(
-    tmp_path, suffix, b_frames, wrong, by
-):
+def test_contradictory_timestamps_are_dropped(tmp_path, suffix, b_frames, wrong, by):
     plain = videos.write(
         tmp_path / f"plain.{suffix}", rate=25, frames=150, max_b_frames=b_frames, gop_size=50
     )
@@ -456,7 +454,7 @@ def test_video_of_an_old_encoder_is_decoded_right_after_a_seek(tmp_path, suffix)
             np.testing.assert_array_equal(frame.to_ndarray(format="rgb24"), whole[place])
 
 
-def test_frames_of_an_avi_take_its_decoding_times_in_their_order(tmp_path):
+def test_avi_frames_take_decoding_times_in_order(tmp_path):
     """The container has no others: what FFmpeg guesses of them is not asked."""
     path = videos.write(tmp_path / "a.avi", "mpeg4", frames=6, max_b_frames=2)
     with opened(path) as avi:
@@ -559,7 +557,7 @@ def found(path, second):
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.avi", "a.h264"])
-def test_the_first_frame_is_the_one_shown_at_the_second_and_each_ends_at_the_next(tmp_path, name):
+def test_frames_from_a_second_begin_with_the_shown_one(tmp_path, name):
     frames = found(videos.write(tmp_path / name, gop_size=9), "2.05")
     assert [number for _, _, number in frames] == list(range(24, 36))
     assert [start for start, _, _ in frames] == pytest.approx(
@@ -569,7 +567,7 @@ def test_the_first_frame_is_the_one_shown_at_the_second_and_each_ends_at_the_nex
     assert frames[-1][1] == pytest.approx(3, abs=2e-3)
 
 
-def test_a_second_outside_of_the_video_is_the_first_frame_or_the_last(tmp_path):
+def test_second_outside_the_video_is_an_end_frame(tmp_path):
     path = videos.write(tmp_path / "a.mp4", times=[1 + k / 4 for k in range(8)], frames=8)
     assert [number for _, _, number in found(path, -3)] == list(range(8))
     assert [number for _, _, number in found(path, 500)] == [7]
@@ -616,7 +614,7 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("fps", [1, 5])
-def test_the_frame_shown_at_each_instant_comes_with_its_timestamp(tmp_path, name, fps):
+def test_sampled_frames_have_their_timestamps(tmp_path, name, fps):
     codec, settings = KINDS[name]
     if codec not in av.codecs_available:
         pytest.skip(f"FFmpeg here has no {codec}")
@@ -638,7 +636,7 @@ def test_the_frame_shown_at_each_instant_comes_with_its_timestamp(tmp_path, name
     assert frames.end == pytest.approx(3, abs=2e-3)
 
 
-def test_frames_of_a_variable_rate_are_the_last_before_each_instant(tmp_path):
+def test_variable_rate_samples_the_last_frame_before(tmp_path):
     times = np.cumsum([0.0] + [0.05, 0.1, 0.4, 0.03, 0.02, 1.7] * 6)[:30].round(3).tolist()
     path = videos.write(tmp_path / "a.mkv", times=times, frames=30)
     found = [(frame.time, videos.number(frame.image)) for frame in video.sample(path, 2)]
@@ -715,7 +713,7 @@ def test_length_size_rate_and_codec_are_those_written(tmp_path, name, codec, sho
     assert name == "a.h264" or info.rate == pytest.approx(10, rel=1e-3)
 
 
-def test_start_is_the_timestamp_of_second_0_and_a_programme_stream_as_long_as_its_packets(tmp_path):
+def test_programme_stream_start_and_length(tmp_path):
     path = videos.write(tmp_path / "a.mkv", times=[7 + k / 4 for k in range(8)], frames=8)
     info = video.probe(path)
     assert info.start == pytest.approx(7)
@@ -795,7 +793,7 @@ def test_the_date_is_read_from_every_place_that_states_it(tmp_path, name, stated
     assert video.probe(path).recorded == wanted
 
 
-def test_a_rate_that_varies_is_told_with_the_rate_of_its_timestamps(tmp_path):
+def test_variable_rate_is_reported(tmp_path):
     steady = video.probe(videos.write(tmp_path / "steady.mp4", rate=30, frames=60))
     assert (steady.is_variable, round(steady.base_rate)) == (False, 30)
     times = [k / 20 for k in range(120) if k % 40 != 20]

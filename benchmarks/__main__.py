@@ -1,0 +1,263 @@
+"""Times of the package's own work beside the highest rates of the hardware.
+
+    python -m benchmarks NAME [--config=configs/anet.py] [--json=FILE]
+
+NAME is one of
+
+    step       a training step of a batch with all its captions
+    epoch      an epoch of training, features resident and streamed, and a checkpoint
+    evaluate   encoding and ranking of a validation split
+    query      search in a corpus of 2,500 videos, single queries and batches of 256
+    prepare    released files to records
+    compile    tracing and compiling of the programs of a run, without a cache
+    search     sentences in archives of up to 1,000 hours
+    geometry   functions of hyperbolic space and their errors, beside hyperbolix and geoopt
+    plan       the programs that XLA compiles for an absent GPU: --gpu, --program, --figure; or
+               --diff A.json B.json compares two plans; or --measure times all programs on the
+               present device, beside their plans
+
+Without --config the sizes of ActivityNet Captions are used; a configuration on synthetic data, as
+every `:debug`, has its own. Features are random. Every line has the median of the repeats with
+their range, the floor (`measure`) and the ratio of both. docs/benchmark.md has all options and
+results.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
+
+from benchmarks import measure
+from benchmarks.measure import Options, Row
+from hlformer_jax import cli, files
+from hlformer_jax.config import ConfigError, check, default, family_of
+from hlformer_jax.data.synthetic import is_synthetic
+from hlformer_jax.errors import UserError
+from hlformer_jax.lazy import optional
+from hlformer_jax.runtime import compiler
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "Configuration with the sizes to measure at (default: ActivityNet Captions)."
+)
+JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace the file of --json.")
+PEER = flags.DEFINE_string("peer", None, "step: checkout of the released code.")
+VIDEOS = flags.DEFINE_integer(
+    "videos",
+    0,
+    "Videos of a split or a corpus (default: the configuration's synthetic corpus, else"
+    " ActivityNet's).",
+    lower_bound=0,
+)
+ENCODER = flags.DEFINE_string(
+    "encoder",
+    None,
+    "search, plan: base, tiny, a folder or an id of the hub (default: base; tiny with synthetic"
+    " data).",
+)
+HOURS = flags.DEFINE_float(
+    "hours",
+    None,
+    "search, plan: hours of the largest archive (default: 1,000; 1 with synthetic data).",
+)
+STORE = flags.DEFINE_string(
+    "store", "", "search: also upload to this PostgreSQL database: …?schema=NAME, and ask it."
+)
+REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most.")
+GPU = flags.DEFINE_enum("gpu", "h200", ("h100", "h200", "a100-80", "a6000"), "plan: the GPU.")
+PROGRAM = flags.DEFINE_enum(
+    "program",
+    None,
+    ("step", "evaluate", "query", "queries", "search", "extract"),
+    "plan: the program (default: step; with --measure: all programs).",
+)
+MEASURE = flags.DEFINE_bool("measure", False, "plan: also run the programs on the first device.")
+FIGURE = flags.DEFINE_string(
+    "figure", None, "plan: draw the time of each line, FIGURE.png and so on."
+)
+DIFF = flags.DEFINE_string(
+    "diff", None, "plan: compare this file of --json with the one that follows."
+)
+
+PROGRAMS = {
+    "step": "step.step",
+    "epoch": "step.epoch",
+    "evaluate": "query.evaluate",
+    "query": "query.query",
+    "prepare": "step.prepare",
+    "compile": "step.compilation",
+    "search": "query.search",
+    "geometry": "geometry.geometry",
+}
+"""The programs by name; the module of one is imported when it is asked for."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one benchmark; a wrong input ends it with one line and exit status 1."""
+    if argv[1:2] == ["plan"] and len(argv) == 2 + bool(DIFF.value):
+        return _plan(argv[2:])
+    if len(argv) != 2 or argv[1] not in PROGRAMS:
+        return cli.fail(f"give one name: {', '.join(PROGRAMS)}, plan")
+    name, config = argv[1], CONFIG.value or default()
+    logging.set_verbosity(logging.WARNING)
+    try:
+        options, replace = _options(config), files.replacing(OVERWRITE.value)
+        if JSON.value:
+            files.check_output(Path(JSON.value), replace)
+        check(config)
+        if family_of(config) != "prvr":
+            return cli.fail(
+                f"--config is of the model {config.model.name!r}: give one of partially relevant"
+                " video retrieval, for example configs/anet.py"
+            )
+        compiler.configure(config)
+        peer = None
+        if PEER.value:
+            if name != "step":
+                return cli.fail("--peer goes with step")
+            from benchmarks.step import Released
+
+            # The released code needs memory, most of which JAX would take at its start.
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+            platform = "cuda" if jax.default_backend() == "gpu" else "cpu"
+            peer = Released(Path(PEER.value), config, platform)
+        arguments = (config, options) if peer is None else (config, options, peer)
+        rows = []
+        for row in _program(name)(*arguments):
+            print(f"measured: {row.what.strip()}, {_seconds(row.timing.median)}", file=sys.stderr)
+            rows.append(row)
+        _print(name, rows)
+        if JSON.value:
+            files.write_json(Path(JSON.value), _as_json(name, rows, config), replace)
+    except (UserError, OSError) as error:
+        return cli.fail(str(error))
+    return 0
+
+
+def _plan(paths: Sequence[str]) -> int:
+    """Plan a program, or compare two written plans."""
+    from benchmarks import plan
+
+    try:
+        replace = files.replacing(OVERWRITE.value)
+        if DIFF.value:
+            plan.show(*(plan.read(Path(path)) for path in (DIFF.value, *paths)))
+            return 0
+        config = CONFIG.value or default()
+        options = _options(config)
+        check(config)
+        for path in (JSON.value, FIGURE.value and f"{FIGURE.value}.png"):
+            if path:
+                files.check_output(Path(path), replace)
+        if MEASURE.value:
+            _measure(config, options, replace)
+            return 0
+        result = plan.plan(PROGRAM.value or "step", GPU.value, config, options)
+        plan.show(result)
+        if JSON.value:
+            files.write_json(Path(JSON.value), result, replace)
+        if FIGURE.value:
+            plan.tree_map(result, Path(FIGURE.value), replace)
+    except (UserError, OSError) as error:
+        return cli.fail(str(error))
+    return 0
+
+
+def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> None:
+    """Plan and measure programs; write the results after each, in case the next one hangs."""
+    from benchmarks import plan
+
+    device = jax.devices()[0]
+    kind = device.device_kind.lower()
+    gpu = next((name for name in plan.GPUS if name.split("-")[0] in kind), GPU.value)
+    about = {"device": device.device_kind, "platform": device.platform, "jax": jax.__version__}
+    results: list[dict] = []
+    programs = plan.PROGRAMS if family_of(config) == "prvr" else plan.OF_EVERY_FAMILY
+    names = [PROGRAM.value] if PROGRAM.value else list(programs)
+    for result in plan.measured(names, gpu, config, options):
+        results.append(result)
+        seconds = _seconds(result["measured"]["median"])
+        print(f"measured: {result['program']}, {result['dtype']}, {seconds}", file=sys.stderr)
+        if JSON.value:
+            written = about | {"config": config.to_dict(), "programs": results}
+            files.write_json(Path(JSON.value), written, replace)
+            replace = files.Replace.ANY
+    if not results:
+        raise ConfigError("no program could be measured: the reasons stand above")
+    plan.show_measured(results, device.device_kind)
+
+
+def _options(config: ConfigDict) -> Options:
+    """Return the options of the flags; those not set are small for a synthetic corpus."""
+    small = is_synthetic(config.data)
+    hours = (1.0 if small else 1000.0) if HOURS.value is None else HOURS.value
+    if not 0 < hours <= 10_000:
+        raise ConfigError(f"--hours={hours:g}: give a number of hours from 0 to 10,000")
+    encoder = ENCODER.value or ("tiny" if small else "base")
+    return Options(VIDEOS.value, max(REPEATS.value, 1), encoder, hours, STORE.value)
+
+
+def _program(name: str) -> Callable[..., Iterator[Row]]:
+    """The program of that name."""
+    module, function = PROGRAMS[name].split(".")
+    program = optional(f"benchmarks.{module}", "search")
+    run: Callable[..., Iterator[Row]] = getattr(program, function)
+    return run
+
+
+def _print(name: str, rows: Sequence[Row]) -> None:
+    device = jax.devices()[0].device_kind
+    title = f"{name}, {jax.device_count()} x {device}, jax {jax.__version__}"
+    lines = []
+    for row in rows:
+        low, high = _seconds(row.timing.low), _seconds(row.timing.high)
+        floor = _seconds(row.floor.seconds) if row.floor else "-"
+        ratio = f"{row.timing.median / row.floor.seconds:.2f}" if row.floor else "-"
+        facts = "\n".join(f"{name} {cli.three_digits(value)}" for name, value in row.facts.items())
+        median = _seconds(row.timing.median)
+        lines.append((row.what, median, f"{low} - {high}", floor, ratio, facts))
+    head = ("", "median", "range", "floor", "ratio", "")
+    cli.print_table(head, lines, title, text_columns=("",), width=110)
+    used = {dtype: measure.ceilings(dtype) for dtype in ("float32", "bfloat16")}
+    for dtype, ceiling in used.items():
+        print(
+            f"{dtype}: matrix product {cli.three_digits(ceiling.flops / 1e12)} TFLOP/s,"
+            f" copy {cli.three_digits(ceiling.bytes / 1e9)} GB/s"
+        )
+
+
+def _as_json(name: str, rows: Sequence[Row], config: ConfigDict) -> dict:
+    device = jax.devices()[0]
+    return {
+        "benchmark": name,
+        "device": device.device_kind,
+        "platform": device.platform,
+        "devices": jax.device_count(),
+        "jax": jax.__version__,
+        "config": config.to_dict(),
+        "ceilings": {x: measure.ceilings(x)._asdict() for x in ("float32", "bfloat16")},
+        "rows": [
+            {
+                "what": row.what.strip(),
+                "seconds": row.timing._asdict(),
+                "floor": row.floor and row.floor._asdict(),
+                "facts": row.facts,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _seconds(value: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale or unit == "us":
+            return f"{cli.three_digits(value / scale)} {unit}"
+    return ""
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=cli.parse)

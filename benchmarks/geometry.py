@@ -1,0 +1,530 @@
+"""Functions of hyperbolic space beside hyperbolix and geoopt, if they are installed.
+
+Each function is timed in both models, with and without its gradient, in turn with its peers, and so
+are layers and a step of Riemannian Adam. Times are the shortest of all repeats, since other
+processes only lengthen them; `taskset -c 0` before the command measures one core.
+
+Errors of values and gradients are against 60 digits (mpmath), in float32 and float64, for points
+1e-12 to 12 from the origin whose partners lie in another direction, near, next to them, or
+opposite. Gradients are in the coordinates of the ball, or in the space components of the
+hyperboloid. An error is the error of the whole vector, relative to its length. Values that are not
+finite are counted, at coincident points too, and are in no error.
+"""
+
+import functools
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from benchmarks.measure import Options, Row, announce, clock, floor, summary
+from hlformer_jax import nn
+from hlformer_jax.data.synthetic import is_synthetic
+from hlformer_jax.lazy import optional
+from hlformer_jax.ops import lorentz, manifolds, optim, poincare
+
+
+class Sizes(NamedTuple):
+    """Sizes of the inputs of a function, and the cases of its errors."""
+
+    pairs: int = 10_000  # of points, of `DIMENSION`
+    sets: tuple[int, int, int] = (256, 32, 64)  # of a centroid: sets, points of each, dimensions
+    points: tuple[int, int] = (4096, 64)  # of `pairwise_distance`: points, dimensions
+    radii: tuple[float, ...] = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 3.0, 6.0, 12.0)
+    dtypes: tuple[str, ...] = ("float32", "float64")  # whose errors are measured
+
+
+SMALL = Sizes(100, (4, 8, 64), (64, 64), (1e-3, 1.0), ("float32",))
+"""Sizes with a configuration on synthetic data."""
+
+DIMENSION = 128
+KINDS = ("generic", "near", "nearest", "opposite", "same")
+DIGITS = 60
+MODELS = ("lorentz", "poincare")
+CLASSES = 100
+"""Number of hyperplanes of `mlr`, and dimension of the points of `linear`."""
+HEADS = (8, 128, 32)
+"""Points of attention: how many heads, of how many positions, of how many dimensions."""
+FUNCTIONS = ("exp_map", "log_map", "distance", "transport", "centroid", "pairwise_distance")
+LAYERS = ("mlr", "linear", "attention", "adam")
+"""Rows without errors: layers, and a step of Riemannian Adam."""
+
+
+class Library(NamedTuple):
+    """A library's functions by model and name, of arrays of its own."""
+
+    functions: Mapping[tuple[str, str], Callable[..., Any]]
+    numpy: ModuleType  # jax.numpy, or torch
+    array: Callable[[np.ndarray], Any]
+    compile: Callable[[Callable[..., Any]], Callable[..., Any]]
+    gradient: Callable[[Callable[..., Any]], Callable[..., Any]]
+    """Of a function whose value is a number: its gradient in the first two arguments, compiled."""
+
+
+def geometry(config: ConfigDict, options: Options) -> Iterator[Row]:
+    """Yield a row for each function in each model; see `Sizes`."""
+    optional("mpmath", "test")
+    sizes = SMALL if is_synthetic(config.data) else Sizes()
+    if config.compile_fast:
+        jax.config.update("jax_disable_most_optimizations", True)
+    libraries = {"ours": package_functions(), **peers("float32")}
+    wrong = errors(sizes)
+    for model in MODELS:
+        for name in (*FUNCTIONS, *LAYERS):
+            if (model, name) not in libraries["ours"].functions:
+                continue
+            announce(f"time {model}.{name}")
+            what, inputs = _inputs(model, name, sizes)
+            rows = _times(model, name, inputs, libraries, options.repeats)
+            seconds, facts = rows["ours"], wrong.get((model, name, "ours"), {})
+            slopes = seconds[1]
+            if len(slopes):
+                facts |= {"with gradients, ms": float(np.min(slopes)) * 1e3}
+            for peer in [peer for peer in rows if peer != "ours"]:
+                kinds = zip(("", "gradients "), seconds, rows[peer], strict=True)
+                for kind, own_seconds, peer_seconds in kinds:
+                    if len(peer_seconds):
+                        ratio = float(np.min(peer_seconds) / np.min(own_seconds))
+                        facts[f"{peer}: {kind}times as long"] = ratio
+                errors_of_peer = wrong.get((model, name, peer), {})
+                facts |= {f"{peer}: {k}": v for k, v in errors_of_peer.items()}
+            moved = 4.0 * sum(x.size for x in inputs) + 4.0 * inputs[0].size
+            flops = 0.0
+            if name == "pairwise_distance":
+                count, dimension = sizes.points
+                flops, moved = 2.0 * count**2 * dimension, 4.0 * count**2
+            timing = summary(seconds[0].tolist())
+            yield Row(f"{model}.{name}, {what}", timing, floor(flops, moved), facts)
+
+
+def package_functions() -> Library:
+    """Return this package's functions, which take the dtype of their arguments."""
+    functions: dict[tuple[str, str], Callable[..., Any]] = {}
+    for model, module in (("lorentz", lorentz), ("poincare", poincare)):
+        for name in ("exp_map", "log_map", "distance", "pairwise_distance"):
+            functions[model, name] = getattr(module, name)
+        functions[model, "transport"] = module.parallel_transport
+        space = getattr(manifolds, model.capitalize())()
+        functions[model, "mlr"] = functools.partial(nn.mlr, space)
+        functions[model, "linear"] = functools.partial(nn.linear, space)
+        functions[model, "adam"] = functools.partial(_adam_step, space)
+    attend = functools.partial(nn.attention, manifolds.Lorentz(), scale=1.0)
+    functions["lorentz", "attention"] = attend
+    functions |= {
+        ("lorentz", "centroid"): lambda x: lorentz.centroid(x)[..., 0, :],
+        ("poincare", "centroid"): lambda x: poincare.gyromidpoint(x)[..., 0, :],
+    }
+    return _of_jax(functions)
+
+
+def _adam_step(space: manifolds.Manifold, x: Any, gradient: Any, moment: Any) -> Any:
+    """A step of Riemannian Adam with second moments of lengths, as the peers have it."""
+    adam = optim.scale_by_length_adam(per_coordinate=False)
+    optimizer = optim.riemannian(optax.chain(adam, optax.scale(-0.01)), space)
+    state = optimizer.init(x)
+    frame = moment[..., -state[0].mu.shape[-1] :]
+    state = (state[0]._replace(mu=frame), *state[1:])
+    updates, state = optimizer.update(gradient, state, x)
+    return updates, state
+
+
+def peers(dtype: str) -> dict[str, Library]:
+    """The libraries that are installed, set to a dtype."""
+    results = {}
+    for name, make in (("hyperbolix", _hyperbolix), ("geoopt", _geoopt)):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                results[name] = make(dtype)
+        except ImportError:
+            continue
+    return results
+
+
+def _of_jax(functions: Mapping[tuple[str, str], Callable[..., Any]]) -> Library:
+    return Library(functions, jnp, jnp.asarray, jax.jit, lambda f: jax.jit(jax.grad(f, (0, 1))))
+
+
+def _hyperbolix(dtype: str) -> Library:
+    """Its functions are of single points. All distances are taken row by row, to fit in memory."""
+    manifolds = importlib.import_module("hyperbolix.manifolds")
+    core = importlib.import_module("hyperbolix.nn_layers.hyperboloid_core")
+    ball = importlib.import_module("hyperbolix.nn_layers.poincare_batchnorm")
+    layers = importlib.import_module("hyperbolix.nn_layers")
+    nnx = importlib.import_module("flax.nnx")
+    functions: dict[tuple[str, str], Callable[..., Any]] = {}
+    for model, kind in (("lorentz", "Hyperboloid"), ("poincare", "Poincare")):
+        space = getattr(manifolds, kind)(dtype=jnp.dtype(dtype))
+        of_points: dict[str, Callable[..., Any]] = {
+            "exp_map": lambda x, v, space=space: space.expmap(v, x, 1.0),
+            "log_map": lambda x, y, space=space: space.logmap(y, x, 1.0),
+            "distance": lambda x, y, space=space: space.dist(x, y, 1.0),
+            "transport": lambda x, y, v, space=space: space.ptransp(v, x, y, 1.0),
+        }
+        functions |= {(model, name): jax.vmap(f) for name, f in of_points.items()}
+        functions[model, "pairwise_distance"] = functools.partial(
+            _map_rows, jax.vmap(of_points["distance"], (None, 0))
+        )
+        functions |= _hyperbolix_layers(model, space, layers, nnx)
+    attend = layers.HyperbolicFullAttention(
+        HEADS[-1] + 1, HEADS[-1], centroid_form="gemm", init_tau=1.0, rngs=nnx.Rngs(0)
+    )
+
+    def attention(*inputs: Any) -> Any:
+        return attend._attend(*(x[:, :, None] for x in inputs), 1.0, 1.0)
+
+    def lorentz_centroid(x: Any) -> Any:
+        weights = jnp.full((*x.shape[:-2], 1, x.shape[-2]), 1 / x.shape[-2], x.dtype)
+        return core.lorentz_midpoint(x, weights, 1.0)[..., 0, :]
+
+    functions["lorentz", "attention"] = attention
+    functions["lorentz", "centroid"] = lorentz_centroid
+    space = manifolds.Poincare(dtype=jnp.dtype(dtype))
+    functions["poincare", "centroid"] = jax.vmap(lambda x: ball.poincare_midpoint(x, space, 1.0))
+    return _of_jax(functions)
+
+
+def _map_rows(distances: Callable[..., Any], x: Any, y: Any) -> Any:
+    """Return all distances, a row for each point of x."""
+    return jax.lax.map(lambda point: distances(point, y), x)
+
+
+def _hyperbolix_layers(
+    model: str, space: Any, layers: ModuleType, nnx: ModuleType
+) -> dict[tuple[str, str], Callable[..., Any]]:
+    """Layers of hyperbolix whose normals and offsets are arguments, and its Riemannian Adam."""
+    optimizers = importlib.import_module("hyperbolix.optim")
+    scores = space.compute_mlr if model == "lorentz" else space.compute_mlr_pp
+    name = "HypLinearHyperboloidPLFC" if model == "lorentz" else "HypLinearPoincarePP"
+    width = DIMENSION + (model == "lorentz"), CLASSES + (model == "lorentz")
+    graph, state = nnx.split(getattr(layers, name)(space, *width, rngs=nnx.Rngs(0)))
+
+    def linear(x: Any, normals: Any, offsets: Any) -> Any:
+        layer = nnx.merge(graph, state)
+        layer.kernel, layer.bias = nnx.Param(normals), nnx.Param(offsets[:, None])
+        return layer(x, 1.0)
+
+    def adam(x: Any, gradient: Any, moment: Any) -> Any:
+        optimizer = optimizers.riemannian_adam(0.01)
+        point = optimizers.ManifoldParam(x, manifold=space, curvature=1.0)
+        state = optimizer.init(point)._replace(m1=moment)
+        return optimizer.update(gradient, state, point)
+
+    return {
+        (model, "mlr"): lambda x, normals, offsets: scores(x, normals, offsets[:, None], 1.0),
+        (model, "linear"): linear,
+        (model, "adam"): adam,
+    }
+
+
+def _geoopt(dtype: str) -> Library:
+    """It has no centroid in the Lorentz model. All distances are taken in blocks of rows."""
+    torch, geoopt = map(importlib.import_module, ("torch", "geoopt"))
+    functions: dict[tuple[str, str], Callable[..., Any]] = {}
+    for model, kind in (("lorentz", geoopt.Lorentz), ("poincare", geoopt.PoincareBall)):
+        space = kind().to(getattr(torch, dtype))
+        functions |= {
+            (model, "exp_map"): space.expmap,
+            (model, "log_map"): space.logmap,
+            (model, "distance"): space.dist,
+            (model, "transport"): space.transp,
+            (model, "pairwise_distance"): lambda x, y, space=space: torch.cat(
+                [space.dist(block[:, None], y[None]) for block in x.split(128)]
+            ),
+        }
+    functions["poincare", "centroid"] = functools.partial(space.weighted_midpoint, reducedim=[-2])
+
+    def no_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            with torch.no_grad():
+                return function(*args)
+
+        return run
+
+    def gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            first = [x.detach().requires_grad_() for x in args[:2]]
+            value = function(*first, *args[2:])
+            return torch.autograd.grad(value, first, allow_unused=True, materialize_grads=True)
+
+        return run
+
+    return Library(functions, torch, torch.from_numpy, no_gradient, gradient)
+
+
+def _times(
+    model: str,
+    name: str,
+    inputs: Sequence[np.ndarray],
+    libraries: Mapping[str, Library],
+    repeats: int,
+) -> dict[str, tuple[np.ndarray, ...]]:
+    """Seconds of the function, and of its gradient, by library, all in turn.
+
+    The gradient of all distances is left out: a peer would keep several arrays of 4 GiB for it. So
+    is that of a step of an optimiser.
+    """
+    results: dict[str, tuple[np.ndarray, ...]] = {}
+    libraries = {k: v for k, v in libraries.items() if (model, name) in v.functions}
+    for with_gradient in (False, True):
+        clocks = np.zeros((0, len(libraries)))
+        if not (with_gradient and name in ("pairwise_distance", "adam")):
+            runs = [_run(x, model, name, inputs, with_gradient) for x in libraries.values()]
+            for run in runs:
+                clock(run)  # compiles
+            count = 3 if name == "pairwise_distance" else max(repeats, 3)
+            clocks = np.zeros((count, len(runs)))
+            for turn in range(count):  # in both orders, for the first finds the cache emptied
+                for i in range(len(runs))[:: -1 if turn % 2 else 1]:
+                    clocks[turn, i] = clock(runs[i])
+        for library, seconds in zip(libraries, clocks.T, strict=True):
+            results[library] = (*results.get(library, ()), seconds)
+    return results
+
+
+def _run(
+    library: Library, model: str, name: str, inputs: Sequence[np.ndarray], with_gradient: bool
+) -> Callable[[], Any]:
+    function, args = library.functions[model, name], [library.array(x) for x in inputs]
+    if not with_gradient:
+        return functools.partial(library.compile(function), *args)
+    if name == "centroid":  # of one argument
+        args.append(library.array(np.zeros(1, np.float32)))
+
+    def total(*args: Any) -> Any:
+        return (function(*args[: len(inputs)]) ** 2).sum()
+
+    return functools.partial(library.gradient(total), *args)
+
+
+def _inputs(model: str, name: str, sizes: Sizes) -> tuple[str, list[np.ndarray]]:
+    """Return the inputs to time a function with: points about 1 from the origin."""
+    shape: tuple[int, ...] = (sizes.pairs, DIMENSION)
+    if name == "centroid":
+        shape = sizes.sets
+    if name == "pairwise_distance":
+        shape = sizes.points
+    if name == "attention":
+        shape = HEADS
+    module = lorentz if model == "lorentz" else poincare
+
+    def draw(seed: int) -> Any:
+        return jax.random.normal(jax.random.key(seed), shape) / np.float32(shape[-1] ** 0.5)
+
+    x, y = (module.exp_map0(draw(seed)) for seed in (0, 1))
+    v = module.transport0(x, draw(2))
+    normals, offsets = draw(3)[:CLASSES], draw(4)[0, :CLASSES]
+    inputs = {
+        "exp_map": (x, v),
+        "transport": (x, y, v),
+        "centroid": (x,),
+        "mlr": (x, normals, offsets),
+        "linear": (x, normals, offsets),
+        "attention": (x, y, x),
+        "adam": (x, v, v),
+    }.get(name, (x, y))
+    return f"[{', '.join(map(str, shape))}]", [np.asarray(value) for value in inputs]
+
+
+def _cases(radii: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Space components of points and partners, and tangent vectors in the frame at the first."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for radius in radii:
+        for kind in KINDS:
+            e, f = rng.normal(size=(2, 4))
+            e /= np.linalg.norm(e)
+            f -= e * (f @ e)
+            f /= np.linalg.norm(f)
+            size = np.sinh(radius)
+            x = size * e
+            y = {
+                "generic": np.sinh(0.7 * radius) * (0.6 * e + 0.8 * f),
+                "near": size * ((1 + 1e-3) * e + 1e-3 * f),
+                "nearest": size * ((1 + 1e-6) * e + 1e-6 * f),
+                "opposite": -x,
+                "same": x,
+            }[kind]
+            direction = -e if kind == "opposite" else 0.6 * e + 0.8 * f
+            share = {"near": 1e-3, "nearest": 1e-6}.get(kind, 0.5)
+            rows.append((x, y, share * min(radius, 1.0) * direction))
+    x, y, u = (np.stack(column) for column in zip(*rows, strict=True))
+    return x, y, u
+
+
+def errors(sizes: Sizes) -> dict[tuple[str, str, str], dict[str, float]]:
+    """Return the largest errors and non-finite counts by model, function and library."""
+    results: dict[tuple[str, str, str], dict[str, float]] = {}
+    x64 = jax.config.read("jax_enable_x64")
+    try:
+        for dtype in sizes.dtypes:
+            jax.config.update("jax_enable_x64", dtype == "float64")
+            libraries = {"ours": package_functions(), **peers(dtype)}
+            for model in MODELS:
+                for name in FUNCTIONS:
+                    announce(f"errors of {model}.{name}, {dtype}")
+                    cases = errors_of(model, name, dtype, libraries, sizes.radii)
+                    for library, facts in cases:
+                        facts = {f"{fact}, {dtype}": value for fact, value in facts.items()}
+                        results.setdefault((model, name, library), {}).update(facts)
+    finally:
+        jax.config.update("jax_enable_x64", x64)
+    return results
+
+
+def errors_of(
+    model: str,
+    name: str,
+    dtype: str,
+    libraries: Mapping[str, Library],
+    radii: Sequence[float] = Sizes().radii,
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the errors of one function by library."""
+    a, b, u = _cases(radii)
+    if name != "exp_map":  # linear in it
+        u = u / np.linalg.norm(u, axis=-1, keepdims=True) / 2
+    tau = np.sqrt(1 + np.sum(a * a, -1, keepdims=True))
+    if model == "lorentz":
+        v = u + np.sum(a * u, -1, keepdims=True) / (1 + tau) * a
+    else:
+        a, b = (s / (1 + np.sqrt(1 + np.sum(s * s, -1, keepdims=True))) for s in (a, b))
+        v = (1 - np.sum(a * a, -1, keepdims=True)) * u / 2
+    charts = [value.astype(dtype) for value in (a, b, v)]
+    weights = np.random.default_rng(1).normal(size=a.shape).astype(dtype)
+    exact = _exact(model, name, charts, weights)
+    for library, parts in libraries.items():
+        if (model, name) not in parts.functions:
+            continue
+        function = functools.partial(_in_charts, parts.numpy, model, name, parts.functions)
+
+        def total(*args: Any, f: Callable[..., Any] = function) -> Any:
+            value, weight = f(*args[:3]), args[3]
+            return (value * (weight if value.ndim > 1 else 1)).sum()
+
+        args = [parts.array(value) for value in (*charts, weights)]
+        value = np.asarray(parts.compile(function)(*args[:3]), np.float64).reshape(len(a), -1)
+        slopes = [np.asarray(x, np.float64) for x in parts.gradient(total)(*args)]
+        slope = np.concatenate(slopes, -1)
+        differ = np.arange(len(a)) % len(KINDS) != KINDS.index("same")
+        infinite = ~np.isfinite(value).all(-1), ~np.isfinite(slope).all(-1)
+        yield (
+            library,
+            {
+                "error": _largest(value, exact[0], differ & ~infinite[0]),
+                "gradient's error": _largest(slope, exact[1], differ & ~infinite[1]),
+                "not finite": float(np.sum(infinite[0]) + np.sum(infinite[1])),
+            },
+        )
+
+
+def _largest(got: np.ndarray, want: Sequence[list], counted: np.ndarray) -> float:
+    mp = importlib.import_module("mpmath")
+    largest = 0.0
+    for row in np.flatnonzero(counted).tolist():
+        gap = mp.norm([mp.mpf(x) - y for x, y in zip(got[row].tolist(), want[row], strict=True)])
+        largest = max(largest, float(gap / mp.norm(want[row])))
+    return largest
+
+
+def _in_charts(
+    xp: ModuleType, model: str, name: str, functions: Mapping, a: Any, b: Any, v: Any
+) -> Any:
+    """A library's function of coordinates of the ball or of space components, which it returns."""
+    x, y = a, b
+    if model == "lorentz":
+        time = xp.sqrt(1 + (a * a).sum(-1))[..., None]
+        x = xp.concatenate([time, a], -1)
+        y = xp.concatenate([xp.sqrt(1 + (b * b).sum(-1))[..., None], b], -1)
+        v = xp.concatenate([(a * v).sum(-1)[..., None] / time, v], -1)
+    function = functions[model, name]
+    if name == "pairwise_distance":
+        return xp.diagonal(function(x, y), 0)
+    if name == "distance":
+        return function(x, y)
+    if name == "centroid":
+        value = function(xp.stack([x, y, y], -2))
+    else:
+        value = {
+            "exp_map": lambda: function(x, v),
+            "log_map": lambda: function(x, y),
+            "transport": lambda: function(x, y, v),
+        }[name]()
+    return value[..., 1:] if model == "lorentz" else value
+
+
+def _exact(
+    model: str, name: str, charts: Sequence[np.ndarray], weights: np.ndarray
+) -> tuple[list[list], list[list]]:
+    """Values and gradients in mpmath: textbook formulas, and differences of steps of 1e-45 of each.
+
+    The formulas cancel a hundred digits that are there.
+    """
+    mp = importlib.import_module("mpmath")
+    values, slopes = [], []
+    with mp.workdps(DIGITS + 120):
+        for *rows, weight in zip(*charts, weights, strict=True):
+            a, b, v, k = ([mp.mpf(float(x)) for x in row] for row in (*rows, weight))
+            value = _reference(mp, model, name, a, b, v)
+            values.append(value)
+            k = k if len(value) > 1 else [mp.mpf(1)]
+            gradient = []
+            for which in (0, 1):
+                step = mp.norm((a, b)[which]) * mp.mpf(10) ** -45
+                for i in range(len(a)):
+                    ends = []
+                    for sign in (1, -1):
+                        moved = (list(a), list(b))
+                        moved[which][i] += sign * step
+                        end = _reference(mp, model, name, moved[0], moved[1], v)
+                        ends.append(_dot(mp, k, end))
+                    gradient.append((ends[0] - ends[1]) / (2 * step))
+            slopes.append(gradient)
+    return values, slopes
+
+
+def _dot(mp: ModuleType, x: Sequence, y: Sequence) -> Any:
+    return mp.fsum(p * q for p, q in zip(x, y, strict=True))
+
+
+def _reference(mp: ModuleType, model: str, name: str, a: list, b: list, v: list) -> list:
+    """A function of c = 1 by its formula on the hyperboloid; the ball goes there and back."""
+    if model == "poincare":
+        grow = [2 / (1 - _dot(mp, p, p)) for p in (a, b)]
+        v = [grow[0] * w + grow[0] ** 2 * _dot(mp, a, v) * p for p, w in zip(a, v, strict=True)]
+        a, b = ([scale * p for p in point] for scale, point in zip(grow, (a, b), strict=True))
+
+    def tau(s: list) -> Any:
+        return mp.sqrt(1 + _dot(mp, s, s))
+
+    def mix(p: Any, s: list, q: Any, t: list) -> list:
+        return [p * x + q * y for x, y in zip(s, t, strict=True)]
+
+    product = tau(a) * tau(b) - _dot(mp, a, b)
+    at, vector = a, False
+    if name in ("distance", "pairwise_distance"):
+        return [mp.acosh(product)]
+    if name == "exp_map":
+        size = mp.sqrt(_dot(mp, v, v) - (_dot(mp, a, v) / tau(a)) ** 2)
+        s = mix(mp.cosh(size), a, mp.sinh(size) / size, v)
+    elif name == "log_map":
+        factor = 1 if product == 1 else mp.acosh(product) / mp.sqrt(product**2 - 1)
+        s, vector = mix(factor, b, -factor * product, a), True
+    elif name == "transport":
+        along = (_dot(mp, b, v) - tau(b) * _dot(mp, a, v) / tau(a)) / (1 + product)
+        s, at, vector = mix(1, v, along, mix(1, a, 1, b)), b, True
+    else:
+        total, time = mix(1, a, 2, b), tau(a) + 2 * tau(b)
+        s = [x / mp.sqrt(time**2 - _dot(mp, total, total)) for x in total]
+    if model == "lorentz":
+        return s
+    denominator = 1 + tau(at if vector else s)
+    if not vector:
+        return [x / denominator for x in s]
+    return mix(1 / denominator, s, -_dot(mp, at, s) / tau(at) / denominator**2, at)

@@ -1,0 +1,203 @@
+"""Command lines: flags, exit statuses, tables, and errors as one line on standard error.
+
+A command ends with `except (UserError, OSError) as error: return cli.fail(str(error))`.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict
+
+from hlformer_jax.config import family_of, flat, leaves, load, locate
+from hlformer_jax.config.names import COMMON_NAMES, ENVIRONMENT, field_suggestion
+from hlformer_jax.errors import ConfigError
+from hlformer_jax.text import suggestion
+
+
+def fail(message: str) -> int:
+    """Print an error; return the exit status."""
+    print(f"error: {message}", file=sys.stderr)
+    return 1
+
+
+def interrupted() -> int:
+    """Print that Ctrl-C ended the program; return the exit status."""
+    print("interrupted; the same command resumes from the newest checkpoint", file=sys.stderr)
+    return 128 + signal.SIGINT
+
+
+def command_line(module: str, *arguments: object) -> str:
+    """Return a command of the package, ready to be pasted into this program's shell."""
+    return shlex.join([_python(), "-m", f"hlformer_jax.{module}", *map(str, arguments)])
+
+
+def _python() -> str:
+    """Return this environment's Python: "python" if the shell finds it, else its path."""
+    on_path = shutil.which("python")
+    if on_path and os.path.dirname(os.path.abspath(on_path)) == os.path.dirname(sys.executable):
+        return "python"
+    program = Path(sys.executable)
+    in_folder = program.is_relative_to(Path.cwd())
+    return str(program.relative_to(Path.cwd()) if in_folder else program)
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use; on macOS, of the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def path_argument(text: str) -> Path:
+    """Parse a path for argparse; an empty one would name the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty: name one (. is the current folder)")
+    return Path(text)
+
+
+def three_digits(value: float) -> str:
+    """Format a number with three significant digits and no exponent; 100 and above, whole."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{Decimal(f'{value:.3g}'):f}"
+
+
+def print_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str = "",
+    text_columns: Collection[str] = (),
+    width: int | None = None,
+) -> None:
+    """Print a table.
+
+    Args:
+      head: the names of the columns; the first column is aligned to the left.
+      rows: the cells of each row.
+      title: the title above the table.
+      text_columns: names of further columns that are aligned to the left.
+      width: the largest width in characters; by default the terminal's, or as wide as needed in a
+        file.
+    """
+    import rich.box  # here, so that a wrong command is answered at once
+    import rich.console
+    import rich.markup
+    import rich.table
+
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, title_justify="left")
+    table.title = rich.markup.escape(title) or None
+    for index, name in enumerate(head):
+        align_left = index == 0 or name in text_columns
+        table.add_column(name, justify="left" if align_left else "right", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*map(rich.markup.escape, row))
+    console = rich.console.Console(width=width)
+    if width is None and not console.is_terminal:
+        wide = rich.console.Console(width=400)
+        console = rich.console.Console(width=wide.measure(table).maximum)
+    console.print(table)
+
+
+def parse(argv: Sequence[str]) -> list[str]:
+    """Parse absl flags; exit with a one-line error if one is wrong.
+
+    `--config` may name a file of the package, such as `anet`.
+    """
+    argv = _with_located_configs(argv)
+    try:
+        return flags.FLAGS(argv)
+    except Exception as error:  # ml_collections passes on any error of a configuration file
+        sys.exit(fail(_flag_error(error, argv)))
+
+
+def _with_located_configs(argv: Sequence[str]) -> list[str]:
+    """Return the command line with the path of each file that --config names."""
+    located = list(argv)
+    for i, option in enumerate(argv):
+        flag, equals, file = option.partition("=")
+        if flag in ("--config", "-config") and equals:
+            located[i] = f"--config={_locate(file)}"
+        elif option in ("--config", "-config") and i + 1 < len(argv):
+            located[i + 1] = _locate(argv[i + 1])
+    return located
+
+
+def _locate(file: str) -> str:
+    """Return the path of a configuration file, with the name behind its colon."""
+    path, _ = _split(file)
+    return f"{locate(path)}{file[len(path) :]}"
+
+
+def default_workdir() -> str:
+    """Return runs/NAME, after the configuration file and the name behind its colon."""
+    path, name = _split(getattr(flags.FLAGS["config"], "config_filename"))  # noqa: B009 - untyped
+    return os.path.join("runs", "-".join(filter(None, (Path(path).stem, name))))
+
+
+def last_line(error: Exception) -> str:
+    """Return the last line of an error's message; a traceback or context may precede it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].strip().strip('"')
+
+
+def _flag_error(error: Exception, argv: Sequence[str]) -> str:
+    """Return the message for a wrong command line: its file, an unknown field, or a flag."""
+    options = [option.lstrip("-") for option in argv[1:]]
+    files = [option.partition("=")[2] for option in options if option.startswith("config=")]
+    files += [after for option, after in pairwise(options) if option == "config"]
+    if files:
+        try:
+            config = load(*_split(files[-1]))
+        except ConfigError as fault:
+            return str(fault)
+        names = [option.partition("=")[0] for option in options if option.startswith("config.")]
+        for name in names:
+            if message := _unknown_field(name.removeprefix("config."), config):
+                return message
+        for name in names:
+            if f"flag --{name}=" in str(error) and (meaning := _field_meaning(name, config)):
+                value = str(error).partition(f"flag --{name}=")[2].partition(": ")[0]
+                return f"{name} is {value}: it must be {meaning}"
+    return f"{last_line(error)} (--helpshort lists the options)"
+
+
+def _split(file: str) -> tuple[str, str]:
+    """Split a configuration file from the name behind its colon."""
+    path, _, name = file.partition(":")
+    return path, name
+
+
+def _unknown_field(name: str, config: ConfigDict) -> str:
+    """Return the message for the name of a field that does not exist; "" if it exists."""
+    section: Any = config
+    for key in name.split("."):
+        keys = section.keys() if isinstance(section, ConfigDict) else ()
+        if key not in keys:
+            return f"config.{name}: there is no such field{_field_hint(name, key, keys, config)}"
+        section = section[key]
+    return ""
+
+
+def _field_meaning(name: str, config: ConfigDict) -> str:
+    """Describe the allowed values of a field; "" for a sweep's own fields, which have no rule."""
+    name = name.removeprefix("config.")
+    if name.startswith("base.") and "base" in config:
+        name, config = name.removeprefix("base."), config.base
+    field = dict(leaves(family_of(config))).get(name)
+    return field.rule.meaning if field else ""
+
+
+def _field_hint(name: str, key: str, keys: Collection[str], config: ConfigDict) -> str:
+    if key in ENVIRONMENT or key in COMMON_NAMES:
+        return field_suggestion(key, flat(config))
+    return suggestion(key, keys) or field_suggestion(name, flat(config))

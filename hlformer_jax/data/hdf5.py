@@ -1,0 +1,160 @@
+"""Features in HDF5 files: a dataset for each caption or video, checked before it is read.
+
+A file can declare data that it does not hold: datasets of any size, or stored in other files, which
+may never end. So sizes and storage are checked, and bounded, before anything is read.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import h5py
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax import files
+from hlformer_jax.data.source import DataError
+
+MAX_WORDS = 10_000
+"""Words that a caption may have: far beyond any sentence, far below what memory holds."""
+
+MAX_FRAMES = 1_000_000
+"""Frames that a teacher may have seen of a video: 11 hours at 25 a second."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureKind:
+    """The kind of features in an HDF5 file, in the words of messages."""
+
+    item: str = "caption"  # what has an id
+    rows: str = "words"
+    features: str = "text"
+    field: str = "data.text_dim"  # of the configuration, with their width
+    max_rows: int = MAX_WORDS  # of an item
+    single: bool = False  # whether an item with one row may be a vector
+    short: bool = False  # whether an item that lists call video#enc#0 may be video#0 there
+
+
+WORDS = FeatureKind()
+ENCODER_ATTRIBUTES = ("encoder", "encoder_fingerprint")
+"""Attributes of a file of word features that this package wrote."""
+VIDEO_FRAMES = FeatureKind("video", "frames", "video", "data.visual_dim", MAX_FRAMES)
+TEACHER_FRAMES = FeatureKind("video", "frames", "teacher's", "data.teacher_dim", MAX_FRAMES)
+SENTENCES = FeatureKind(rows="vectors", max_rows=1, single=True, short=True)
+CLIP_WORDS = FeatureKind(short=True)
+TEACHER_CAPTIONS = dataclasses.replace(SENTENCES, features="teacher's", field="data.teacher_dim")
+
+
+class FeatureFile:
+    """An open HDF5 file of features."""
+
+    def __init__(self, path: Path, width: int, kind: FeatureKind) -> None:
+        self.path, self.width, self.kind = path, width, kind
+        try:
+            self._file = h5py.File(path, "r")
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read as HDF5 ({error}); get it again") from None
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _stored(self, item: str) -> str:
+        """The name of a caption or video in the file."""
+        short = item.replace("#enc#", "#") if self.kind.short else item
+        return item if short == item or self._file.id.links.exists(item.encode()) else short
+
+    def count(self, item: str, listed: str) -> int:
+        """The number of rows of a caption or video by its id; a DataError if they cannot be read.
+
+        `listed` is the line that lists it, for messages.
+        """
+        item = self._stored(item)
+        try:
+            return self._count(item, listed)
+        except (RuntimeError, OSError, TypeError) as error:  # HDF5's, and h5py's of odd types
+            raise self._fault(item, f"are damaged ({error})") from None
+
+    def read(self, item: str, rows: int) -> np.ndarray:
+        """Reads the features of an item whose rows were counted, float32 [rows, E]."""
+        item = self._stored(item)
+        features = np.empty((rows, self.width), np.float32)
+        try:
+            dataset = h5py.h5d.open(self._file.id, item.encode())
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, features)
+        except (RuntimeError, OSError, KeyError) as error:
+            raise self._fault(item, f"cannot be read ({error})") from None
+        return features
+
+    def _fault(self, item: str, what: str, remedy: str = "download the file again") -> DataError:
+        return DataError(f"{self.path}: the features of {self.kind.item} {item!r} {what}; {remedy}")
+
+    def _count(self, item: str, listed: str) -> int:
+        name, kind, links = item.encode(), self.kind, self._file.id.links
+        if not links.exists(name):
+            raise DataError(
+                f"{listed}: {kind.item} {item!r} has no features in {self.path}; they must be a "
+                f"dataset of that name at the top level, correct the id or download both again"
+            )
+        if links.get_info(name).type != h5py.h5l.TYPE_HARD:
+            # A link may lead to another file, which opening the dataset would open.
+            raise self._fault(item, "are a link, and must lie in the file itself")
+        try:
+            # The low-level call is several times faster than File.__getitem__.
+            dataset = h5py.h5d.open(self._file.id, name)
+        except KeyError:
+            what = "are a group or a type, and must be a dataset at the top level"
+            raise self._fault(item, what) from None
+        shape, dtype = dataset.shape, dataset.dtype
+        if dtype.kind != "f":
+            raise self._fault(item, f"are {dtype}, not floating point")
+        if kind.single and shape is not None and len(shape) == 1:
+            shape = (1, *shape)
+        if shape is None or len(shape) != 2:
+            raise self._fault(item, f"have shape {shape}, not ({kind.rows}, width)")
+        rows, width = shape
+        if width != self.width:
+            remedy = f"set {kind.field} to {width}, or use the {kind.features} features that fit"
+            what = f"are {width} wide, the configuration says {self.width}"
+            raise self._fault(item, what, remedy)
+        if rows == 0:
+            raise self._fault(item, f"have no {kind.rows}", f"remove the {kind.item}")
+        if rows > kind.max_rows:
+            raise self._fault(item, f"are said to be {rows} {kind.rows}, more than {kind.max_rows}")
+        if dataset.get_offset() is None:  # None but for plain values inside of this file
+            self._check_storage(item, dataset)
+        return int(rows)
+
+    def _check_storage(self, item: str, dataset: h5py.h5d.DatasetID) -> None:
+        properties = dataset.get_create_plist()
+        layout = properties.get_layout()
+        if layout == h5py.h5d.VIRTUAL or properties.get_external_count():
+            raise self._fault(item, "lie in another file, and must lie in the file itself")
+        if dataset.get_space_status() != h5py.h5d.SPACE_STATUS_ALLOCATED:
+            what = "were never written, or in part, and would be read as zeros"
+            raise self._fault(item, what)
+        if layout == h5py.h5d.CHUNKED:
+            chunk = properties.get_chunk()  # a whole one is read, however few of its values are
+            if math.prod(chunk) > self.kind.max_rows * self.width:
+                raise self._fault(item, f"are stored in chunks of {chunk} values")
+
+
+def write_words(
+    path: Path,
+    encoder: tuple[str, str],
+    features: Iterable[tuple[str, Float[np.ndarray, "T E"]]],
+    replace: files.Replace = files.Replace.NOTHING,
+) -> None:
+    """Writes word features as `ReleasedReader` reads them, float32, whole or not at all.
+
+    Args:
+      path: the file, such as `Collection.text_features`.
+      encoder: name and fingerprint of the encoder.
+      features: ids of captions with their word features; written as they come.
+      replace: what may be replaced.
+    """
+    with files.atomic_write(path, replace) as draft, h5py.File(draft, "w") as file:
+        file.attrs.update(zip(ENCODER_ATTRIBUTES, encoder, strict=True))
+        for name, rows in features:
+            file[name] = rows.astype(np.float32)

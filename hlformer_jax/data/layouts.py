@@ -1,0 +1,547 @@
+"""The released layout: features as MS-SL published them, and GMMFormer and HLFormer read them.
+
+docs/data.md lists its files, docs/hover.md the files of moments and trees. Opening a collection
+checks everything that can be checked without reading all features: sizes, names, captions, the
+shape of every caption's word features, and a sample of rows. Values are checked as they are
+prepared. Every error names the file, the line or the id, and what to do.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from absl import logging
+from jaxtyping import Float
+
+from hlformer_jax.data import annotations, trees
+from hlformer_jax.data.annotations import TimedVideo
+from hlformer_jax.data.frame_lists import (
+    FrameFeatures,
+    Rows,
+    read_frame_lists,
+    read_row_names,
+    row_names,
+)
+from hlformer_jax.data.hdf5 import (
+    CLIP_WORDS,
+    ENCODER_ATTRIBUTES,
+    SENTENCES,
+    TEACHER_CAPTIONS,
+    TEACHER_FRAMES,
+    VIDEO_FRAMES,
+    WORDS,
+    FeatureFile,
+    FeatureKind,
+)
+from hlformer_jax.data.source import (
+    SPLITS,
+    TAUGHT_SPLIT,
+    Caption,
+    Captions,
+    DataError,
+    MissingDataError,
+    MissingSourceError,
+    Reader,
+    Teacher,
+    digest,
+)
+
+# The collection
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """The `Source` of a published collection.
+
+    Attributes:
+      manual_dir: folder that holds the collections; may be empty when a prepared set exists.
+      collection: folder of the collection below it and prefix of its text files, such as
+        activitynet.
+      feature: folder below FeatureData, such as i3d.
+      visual_dim: D, the width of feature.bin.
+      text_dim: E, the width of the word features.
+      teacher_dim: width of the teacher's vectors; 0 without one.
+
+    Raises:
+      DataError: if collection or feature is not the name of one folder.
+    """
+
+    manual_dir: str | Path
+    collection: str
+    feature: str
+    visual_dim: int
+    text_dim: int
+    teacher_dim: int = 0
+
+    def __post_init__(self) -> None:
+        for field, value in (("data.collection", self.collection), ("data.feature", self.feature)):
+            if value in ("", ".", "..") or "/" in value or "\\" in value or not value.isprintable():
+                raise DataError(
+                    f"{field} is {value!r}; it must be the name of one folder, such as "
+                    f"'activitynet' or 'i3d' (data.manual_dir says where the folders lie)"
+                )
+
+    @property
+    def name(self) -> str:
+        """The collection."""
+        return self.collection
+
+    @property
+    def root(self) -> Path:
+        """The collection's own folder."""
+        return Path(self.manual_dir).expanduser() / self.collection
+
+    @property
+    def text_features(self) -> Path:
+        """Word features of every caption."""
+        return self.root / "TextData" / f"roberta_{self.collection}_query_feat.hdf5"
+
+    @property
+    def text_kind(self) -> FeatureKind:
+        """The kind of features in `text_features`."""
+        return WORDS
+
+    @property
+    def feature_dir(self) -> Path:
+        """Folder of the frame features."""
+        return self.root / "FeatureData" / self.feature
+
+    @property
+    def video_features(self) -> Path | None:
+        """Frame features of every video in one HDF5 file, as DreamPRVR's authors convert them.
+
+        None where they lie in feature.bin.
+        """
+        path = self.feature_dir / "feature.hdf5"
+        return path if path.is_file() else None
+
+    @property
+    def teacher_frames(self) -> Path:
+        """The teacher's vectors of the frames of every video, [frames, width] by its id."""
+        name = f"new_clip_vit_32_{self.collection}_vid_features.hdf5"
+        return self.root / "FeatureData" / name
+
+    @property
+    def teacher_captions(self) -> Path:
+        """The teacher's vectors of every caption, [width] or [1, width] by its id."""
+        return self.root / "TextData" / f"clip_ViT_B_32_{self.collection}_query_feat.hdf5"
+
+    def captions(self, split: str) -> Path:
+        """The caption list of a split."""
+        return self.root / "TextData" / f"{self.collection}{split}.caption.txt"
+
+    def encoder(self) -> tuple[str, str] | None:
+        """Name and fingerprint of the encoder of the captions, where `write_words` made the file.
+
+        The published files do not name one.
+        """
+        try:
+            with h5py.File(self.text_features, "r") as file:
+                name, fingerprint = (file.attrs.get(key) for key in ENCODER_ATTRIBUTES)
+        except OSError:  # missing, or no HDF5: the reader refuses it
+            return None
+        return None if name is None or fingerprint is None else (str(name), str(fingerprint))
+
+    def files(self) -> list[Path]:
+        """Every file of the collection, in a fixed order."""
+        names = ("feature.bin", "id.txt", "shape.txt", "video2frames.txt")
+        binary = [self.feature_dir / name for name in names]
+        teacher = [self.teacher_frames, self.teacher_captions] if self.teacher_dim else []
+        return [
+            *(self.captions(split) for split in SPLITS),
+            self.text_features,
+            *(binary if self.video_features is None else [self.video_features]),
+            *teacher,
+        ]
+
+    def key(self, video: str) -> str:
+        """The name of a video's features in an HDF5 file."""
+        return video
+
+    def fingerprint(self) -> str:
+        """Identifies the files without reading them: by their names, sizes and times.
+
+        Raises:
+          MissingSourceError: if the collection's folder is missing.
+          DataError: if one of its files is missing.
+        """
+        self.check_files()
+        return digest(self.collection, self.feature, *_stamps(self.files()))
+
+    def open(self) -> AbstractContextManager["ReleasedReader"]:
+        """Opens the collection and checks its structure; see `Source`."""
+        self.check_files()
+        return closing(ReleasedReader(self))
+
+    def check_files(self) -> None:
+        """Checks that every file is there; raises as `fingerprint`."""
+        expected = str(self.manual_dir) != ""
+        if not expected or not self.root.is_dir():
+            base = self if expected else dataclasses.replace(self, manual_dir="MANUAL_DIR")
+            raise MissingSourceError(
+                f"{self.root} does not exist" if expected else "data.manual_dir is not set",
+                f"{self._origin()}, point data.manual_dir at the folder that holds "
+                f"{self.collection}/ and check that these files are there: "
+                f"{', '.join(map(str, base.files()))}",
+                expected,
+            )
+        for path in self.files():
+            if not path.is_file():
+                raise MissingDataError(f"{path}: no such file", self._remedy(path))
+        if self.video_features and (self.feature_dir / "feature.bin").exists():
+            raise DataError(
+                f"{self.feature_dir}: has feature.hdf5 and feature.bin, and which is meant is not "
+                f"known; move one of the two away"
+            )
+
+    def _origin(self) -> str:
+        """The way to get all files."""
+        return (
+            f"download the {self.collection} features published with MS-SL (GMMFormer and "
+            f"HLFormer use the same)"
+        )
+
+    def _remedy(self, path: Path) -> str:
+        """The way to get a file."""
+        if path in (self.teacher_frames, self.teacher_captions):
+            return (
+                "it has features of DL-DKD's teacher, which its authors published: put it there "
+                "(to do without, set data.teacher_dim and loss.distillation to 0)"
+            )
+        return (
+            f"the {self.collection} features published with MS-SL have it, put it there (or "
+            f"correct data.manual_dir, data.collection, data.feature)"
+        )
+
+
+MSC_FEATURES = ("clip_L14", "slowfast_clip")
+"""The features of `MscCollection`, a part of the names of its files."""
+
+CLIP_B32_FEATURES = ("clip_B32", "clip_B32_ours", "clip_B32_ours_word")
+"""The features of `ClipB32Collection`; what stands behind the first ends the name of its texts."""
+
+CLIP_SPACE = ("clip_L14", *CLIP_B32_FEATURES[:2])
+"""Features in CLIP's own space, where a caption's last row is compared with frames."""
+
+
+class MscCollection(Collection):
+    """The `Source` of CLIP features in the layout of MSC's authors, one HDF5 file a modality.
+
+    Captions come from the lists train and val; val is tested, as by the authors. No file says
+    whether the rows of a caption are tokens before or after CLIP's projection.
+    """
+
+    @property
+    def text_features(self) -> Path:
+        """Token features of every caption, whose last row is the end of the text."""
+        end = "_text" if self.feature == "slowfast_clip" else ""
+        return self.root / "TextData" / f"{self.collection}_{self.feature}{end}.h5"
+
+    @property
+    def video_features(self) -> Path:
+        """Frame features of every video; ActivityNet's ids have no leading "v_" there."""
+        return self.root / "FeatureData" / f"{self.collection}_{self.feature}.h5"
+
+    def captions(self, split: str) -> Path:
+        """The caption list of a split."""
+        return super().captions("val" if split == "test" else split)
+
+    def files(self) -> list[Path]:
+        """Every file of the collection, in a fixed order."""
+        lists = [self.captions(split) for split in SPLITS[:2]]
+        return [*lists, self.text_features, self.video_features]
+
+    def key(self, video: str) -> str:
+        """The name of a video's features."""
+        return video.removeprefix("v_") if self.collection == "activitynet" else video
+
+    def fingerprint(self) -> str:
+        """Identifies the files without reading them."""
+        return digest("clip", super().fingerprint())
+
+    def _origin(self) -> str:
+        return f"make the {self.collection} features by CLIP (docs/data.md)"
+
+    def _remedy(self, path: Path) -> str:
+        del path
+        return (
+            f"the {self.collection} features of MSC's layout have it, put it there (or correct "
+            f"data.manual_dir, data.collection, data.feature)"
+        )
+
+
+class ClipB32Collection(Collection):
+    """The `Source` of the features of DL-DKD's teacher, CLIP ViT-B/32, as features of a model.
+
+    "clip_B32" reads the sentence vectors that DL-DKD's authors published and AMDNet's read,
+    "clip_B32_ours" and "clip_B32_ours_word" the sentence vectors and tokens of the files that UEM's
+    code names.
+    """
+
+    @property
+    def text_features(self) -> Path:
+        """Sentence vectors, [width] or [1, width], or token features of every caption."""
+        path = self.teacher_captions
+        return path.with_stem(path.stem + self.feature.removeprefix(CLIP_B32_FEATURES[0]))
+
+    @property
+    def text_kind(self) -> FeatureKind:
+        """Sentence vectors, or tokens."""
+        return CLIP_WORDS if self.feature.endswith("_word") else SENTENCES
+
+    @property
+    def video_features(self) -> Path:
+        """Frame features of every video."""
+        return self.teacher_frames
+
+    def _origin(self) -> str:
+        return f"get the {self.collection} features by CLIP ViT-B/32 (docs/data.md)"
+
+    def _remedy(self, path: Path) -> str:
+        if path in map(self.captions, SPLITS):
+            return super()._remedy(path)
+        names = "DL-DKD's authors published" if path != self.text_features else "of DL-DKD or UEM"
+        return f"it is of the features {names}: put it there, or correct data.feature"
+
+
+class MomentCollection(Collection):
+    """The `Source` of a published collection whose captions are moments, with their times."""
+
+    @property
+    def name(self) -> str:
+        """The collection, told apart from its caption lists."""
+        return f"{self.collection}_moments"
+
+    def captions(self, split: str) -> Path:
+        """The moments of a split."""
+        return self.root / "Trees" / f"{split}.moments.jsonl"
+
+    def trees(self, split: str) -> Path:
+        """The optional trees of a split."""
+        return self.root / "Trees" / f"{split}.trees.jsonl"
+
+    def fingerprint(self) -> str:
+        """Identify the files, and any files of trees, without reading them."""
+        parts = _stamps(filter(Path.is_file, map(self.trees, SPLITS)))
+        return digest("moments", super().fingerprint(), *parts)
+
+    def open(self) -> AbstractContextManager["MomentReader"]:
+        """Opens the collection and checks its structure; see `Source`."""
+        self.check_files()
+        return closing(MomentReader(self))
+
+    def _remedy(self, path: Path) -> str:
+        if path in map(self.captions, SPLITS):
+            return (
+                "make it of the collection's annotations by python -m hlformer_jax.data.moments"
+                f" ANNOTATIONS --out={path}"
+            )
+        return super()._remedy(path)
+
+
+def _stamps(paths: Iterable[Path]) -> list[object]:
+    """Name, size and time of every file."""
+    stats = [(path.name, path.stat()) for path in paths]
+    return [part for name, stat in stats for part in (name, stat.st_size, stat.st_mtime_ns)]
+
+
+class ReleasedReader(Reader):
+    """The `source.Reader` of a collection whose structure is sound.
+
+    `rows` has the rows of feature.bin of every captioned video, in time order, int32 [F_i]; empty
+    where the frames lie in an HDF5 file.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        self.collection = collection
+        self._ids = collection.feature_dir / "id.txt"
+        self._splits: dict[str, Captions] = {split: self._read_captions(split) for split in SPLITS}
+        annotations.check_shared_ids(self._splits, collection.captions)
+        with contextlib.ExitStack() as stack:
+
+            def features(path: Path, width: int, kind: FeatureKind) -> FeatureFile:
+                return stack.enter_context(closing(FeatureFile(path, width, kind)))
+
+            self._videos: FeatureFile | None = None
+            self.rows: dict[str, Rows] = {}
+            if path := collection.video_features:
+                self._videos = features(path, collection.visual_dim, VIDEO_FRAMES)
+                self._num_frames = self._count_frames(self._videos)
+            else:
+                frames = FrameFeatures(collection.feature_dir, collection.visual_dim)
+                self._frames = stack.enter_context(closing(frames))
+                self.rows = self._read_rows()
+                self._num_frames = {video: len(rows) for video, rows in self.rows.items()}
+            words = collection.text_features, collection.text_dim, collection.text_kind
+            self._words = features(*words)
+            self._num_words: dict[str, int] = self._count_words()
+            if width := collection.teacher_dim:
+                self._teacher_frames = features(collection.teacher_frames, width, TEACHER_FRAMES)
+                paths = collection.teacher_captions, width, TEACHER_CAPTIONS
+                self._teacher_captions = features(*paths)
+                self._teacher_counts: dict[str, int] = {}
+                self._check_teacher()
+            self._files = stack.pop_all()
+        self._warn_of_shared_videos()
+
+    @property
+    def splits(self) -> Mapping[str, Captions]:
+        """For every split, the captions of every video, in order of first appearance."""
+        return self._splits
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._files.close()
+
+    def num_frames(self, video: str) -> int:
+        """The number of frames of a video."""
+        return self._num_frames[video]
+
+    def num_words(self, caption_id: str) -> int:
+        """The number of words of a caption."""
+        return self._num_words[caption_id]
+
+    def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
+        """The features of a video in time order; a DataError if they cannot be read."""
+        if self._videos is not None:
+            return self._videos.read(self.collection.key(video), self._num_frames[video])
+        return self._frames.read(self.rows[video])
+
+    def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
+        """The word features of a caption; a DataError if HDF5 cannot read them."""
+        return self._words.read(caption_id, self._num_words[caption_id])
+
+    def read_teacher(self, video: str, caption_ids: list[str]) -> Teacher:
+        """Reads the teacher's vectors of a training video; see `source.Reader`."""
+        frames = self._teacher_frames.read(video, self._teacher_counts[video])
+        captions = [self._teacher_captions.read(name, 1) for name in caption_ids]
+        return Teacher(frames, np.concatenate(captions))
+
+    def describe_frame(self, video: str, index: int) -> str:
+        """The file, and a frame's name and row in it, or its number; reads id.txt anew."""
+        if self._videos is not None:
+            name = self.collection.key(video)
+            return f"{self._videos.path}: frame {index} of video {name!r}"
+        row = int(self.rows[video][index])
+        name = row_names(self._ids)[row]
+        return f"{self._frames.path}: frame {name!r} (row {row}) of video {video!r}"
+
+    def describe_caption(self, caption_id: str) -> str:
+        """The file and the caption's id."""
+        return f"{self._words.path}: caption {caption_id!r}"
+
+    def describe_teacher(self, video: str, part: str) -> str:
+        """The file, and the video whose features are meant."""
+        file = self._teacher_frames if part == "frames" else self._teacher_captions
+        return f"{file.path}: the teacher's {part} of video {video!r}"
+
+    def _read_captions(self, split: str) -> Captions:
+        return annotations.read_captions(self.collection.captions(split))
+
+    def _listed(self, split: str) -> Iterator[tuple[str, Caption, str]]:
+        """The captions of a split with their videos and lines, FILE:LINE."""
+        path = self.collection.captions(split)
+        for video, captions in self._splits[split].items():
+            for caption in captions:
+                yield video, caption, f"{path}:{caption.line}"
+
+    def _read_rows(self) -> dict[str, Rows]:
+        path = self.collection.feature_dir / "video2frames.txt"
+        captioned = {video for captions in self._splits.values() for video in captions}
+        rows = read_frame_lists(path, read_row_names(self._ids, self._frames.num_rows), captioned)
+        for split in SPLITS:
+            for video, _, listed in self._listed(split):
+                if video not in rows:
+                    raise DataError(
+                        f"{listed}: video {video!r} is not in {path}; the two files belong to "
+                        f"different downloads, or the caption's id is misspelt"
+                    )
+                if not len(rows[video]):
+                    raise DataError(
+                        f"{path}: video {video!r}, captioned at {listed}, has no frames; remove "
+                        f"its captions or download the features again"
+                    )
+        if unused := [video for video in rows if video not in captioned]:
+            logging.warning(
+                "%s: %d videos have no caption in any split and are left out (%s, ...)",
+                *(path, len(unused), unused[0]),
+            )
+        return {video: rows[video] for video in captioned}
+
+    def _count_frames(self, videos: FeatureFile) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for split in SPLITS:
+            for video, _, listed in self._listed(split):
+                if video not in counts:
+                    counts[video] = videos.count(self.collection.key(video), listed)
+        return counts
+
+    def _count_words(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for split in SPLITS:
+            for _, caption, listed in self._listed(split):
+                name = caption.caption_id
+                if name not in counts:
+                    counts[name] = self._words.count(name, listed)
+        return counts
+
+    def _check_teacher(self) -> None:
+        for video, caption, listed in self._listed(TAUGHT_SPLIT):
+            if video not in self._teacher_counts:
+                self._teacher_counts[video] = self._teacher_frames.count(video, listed)
+            self._teacher_captions.count(caption.caption_id, listed)
+
+    def _warn_of_shared_videos(self) -> None:
+        for split in ("val", "test"):
+            shared = [video for video in self._splits["train"] if video in self._splits[split]]
+            if shared:
+                logging.warning(
+                    "%s: %d of its videos are training videos too (%s, ...); results on it will "
+                    "look better than they are",
+                    *(self.collection.captions(split), len(shared), shared[0]),
+                )
+
+
+class MomentReader(ReleasedReader):
+    """The `source.Reader` of released features whose captions are moments."""
+
+    def __init__(self, collection: MomentCollection) -> None:
+        self._timed: dict[str, list[TimedVideo]] = {}
+        self._trees: dict[str, list[dict[str, Any]] | None] = {}
+        self._moments = collection
+        super().__init__(collection)
+
+    def annotations(self, split: str) -> dict[str, Any]:
+        """Durations, spans and trees of a split; see `annotations.annotate`."""
+        name = self.collection.collection
+        return annotations.annotate(name, self._timed[split], self, self._trees[split])
+
+    def _read_captions(self, split: str) -> Captions:
+        path = self._moments.captions(split)
+        read = annotations.read_moments(path)
+        for video, line in read:
+            for moment in video.moments:
+                if "/" in moment.moment_id:
+                    raise DataError(
+                        f"{path}:{line}: id {moment.moment_id!r} holds a '/', which the name of "
+                        f"its word features cannot; rename it"
+                    )
+        timed = self._timed[split] = [video for video, _ in read]
+        self._trees[split] = None
+        if self._moments.trees(split).is_file():
+            by_name = {video.video: video for video in timed}
+            self._trees[split] = [
+                trees.tree_to_json(tree, by_name[tree.video])
+                for tree in trees.read_trees(self._moments.trees(split), timed)
+            ]
+        return {
+            video.video: tuple(
+                Caption(moment.moment_id, moment.text, line=line) for moment in video.moments
+            )
+            for video, line in read
+        }

@@ -1,0 +1,264 @@
+"""Loading of encoders from a folder or the Hugging Face hub, and saving.
+
+Files in the hub's cache are used without a look at the network. Before anything is fetched, a line
+says what, from where and how large.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hlformer_jax import files
+from hlformer_jax.encoders import config as configs
+from hlformer_jax.encoders import families, images, tokenizer, weights
+from hlformer_jax.encoders.config import Config, EncoderError
+from hlformer_jax.encoders.encoder import ImageTextEncoder, TextEncoder
+
+CONFIG = "config.json"
+PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
+"""Files with the settings of image processing; transformers from 5 on writes the second."""
+
+_SMALL_FILES = (CONFIG, *PREPROCESSORS, tokenizer.SETTINGS, "special_tokens_map.json")
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    dtype: str = "float32",
+    revision: str | None = None,
+    offline: bool | None = None,
+    report: Callable[[str], None] = print,
+) -> ImageTextEncoder:
+    """Load an image-text encoder.
+
+    Args:
+      name_or_path: a folder, or an id such as google/siglip-base-patch16-224.
+      dtype: dtype of the operands of matrix products: "float32", or "bfloat16", which is faster on
+        GPUs, not on CPUs.
+      revision: branch, tag or commit of an id.
+      offline: never use the network; None: as the environment's HF_HUB_OFFLINE says.
+      report: receives a line before something is fetched: what, from where, how large.
+
+    Raises:
+      EncoderError: if the name is unknown, the network is missing, a file is damaged, or the
+        architecture is not supported.
+    """
+    encoder = _load(name_or_path, False, dtype, revision, offline, report)
+    assert isinstance(encoder, ImageTextEncoder)
+    return encoder
+
+
+def load_text(
+    name_or_path: str | Path,
+    *,
+    dtype: str = "float32",
+    revision: str | None = None,
+    offline: bool | None = None,
+    report: Callable[[str], None] = print,
+) -> TextEncoder:
+    """Load an encoder of any architecture, such as FacebookAI/roberta-large; see `load`."""
+    return _load(name_or_path, True, dtype, revision, offline, report)
+
+
+def _load(
+    name_or_path: str | Path,
+    text_only: bool,
+    dtype: str,
+    revision: str | None,
+    offline: bool | None,
+    report: Callable[[str], None],
+) -> TextEncoder:
+    if dtype not in weights.DTYPES:
+        raise EncoderError(f"dtype {dtype!r} is not one of {', '.join(weights.DTYPES)}")
+    folder, name = _find(str(name_or_path), revision, offline, report)
+    path = folder / CONFIG
+    if not path.exists():
+        raise EncoderError(f"{folder}: has no {CONFIG}, so it is not an encoder's folder")
+    config = families.read_config(configs.read_json(path), str(path), text_only=text_only)
+    if names := missing_files(folder):
+        if names == [tokenizer.FILE]:
+            raise tokenizer.missing_error(str(folder))
+        raise EncoderError(f"{folder}: lacks {', '.join(names)}; fetch or copy the whole folder")
+    paths, family = weights.files(folder), families.text_family(config)
+    options: dict[str, Any] = {"name": name, "digest": lambda: _digest(paths), "dtype": dtype}
+    image_processor = None
+    if isinstance(config, Config):
+        image_processor = _read_image_processor(folder, config)
+    params = weights.read(
+        paths, lambda prefix: family.leaves(config, prefix), dtype, family.prefix, family.unread
+    )
+    text_tokenizer = tokenizer.read(folder, config)
+    if image_processor is None:
+        return TextEncoder(config, params, text_tokenizer, **options)
+    assert isinstance(config, Config)
+    return ImageTextEncoder(config, params, text_tokenizer, image_processor, **options)
+
+
+def save(encoder: ImageTextEncoder, folder: str | Path) -> None:
+    """Write a float32 SigLIP as a Hugging Face folder, for `load` and transformers.
+
+    Each file is written whole or not at all, `config.json` last: without it a folder does not load.
+    Files of an earlier `save` are replaced if nobody has changed them.
+
+    Raises:
+      EncoderError: if the encoder has another architecture or dtype.
+      OutputError: if the folder has files of these names from elsewhere.
+    """
+    if encoder.dtype != "float32":
+        raise EncoderError(f"{encoder.name} is in {encoder.dtype}; only float32 can be saved")
+    family = families.image_text_family(encoder.config)
+    config = family.write_config(encoder.config)
+    preprocessing = family.write_preprocessing(encoder.image_processor)
+    folder = Path(folder)
+    for name in (weights.SINGLE, tokenizer.FILE, tokenizer.SETTINGS, PREPROCESSORS[0], CONFIG):
+        files.check_output(folder / name, files.Replace.OWN)
+    (folder / CONFIG).unlink(missing_ok=True)
+    content = weights.to_bytes(encoder.params, family.leaves(encoder.config))
+    files.write_bytes(folder / weights.SINGLE, content, files.Replace.OWN)
+    files.write_bytes(folder / tokenizer.FILE, encoder.tokenizer.content, files.Replace.OWN)
+    files.write_json(folder / tokenizer.SETTINGS, encoder.tokenizer.settings, files.Replace.OWN)
+    files.write_json(folder / PREPROCESSORS[0], preprocessing, files.Replace.OWN)
+    files.write_json(folder / CONFIG, config, files.Replace.OWN)
+
+
+def _read_image_processor(folder: Path, config: Config) -> images.Preprocessing:
+    path = next(folder / name for name in PREPROCESSORS if (folder / name).exists())
+    content = configs.read_json(path)
+    settings = content.get("image_processor", content)
+    if not isinstance(settings, Mapping):
+        raise EncoderError(f"{path}: image_processor is not an object")
+    defaults = families.image_text_family(config).image_settings
+    image_processor = images.read(settings, defaults, str(path))
+    if image_processor.size != config.vision.image_size:
+        raise EncoderError(
+            f"{folder}: {PREPROCESSORS[0]} resizes images to {image_processor.size} pixels, but"
+            f" {CONFIG} has an image_size of {config.vision.image_size}"
+        )
+    return image_processor
+
+
+def _digest(paths: list[Path]) -> str:
+    """Return the hexadecimal SHA-256 of a weight file, or of the digests of several."""
+    digests = [_digest_file(path.resolve()) for path in paths]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _digest_file(path: Path) -> str:
+    # The hub's cache names large files by their SHA-256: reading a gigabyte again takes seconds.
+    is_digest = path.parent.name == "blobs" and len(path.name) == 64
+    return path.name if is_digest else files.digest(path)
+
+
+def _find(
+    name: str, revision: str | None, offline: bool | None, report: Callable[[str], None]
+) -> tuple[Path, str]:
+    """Return the folder of an encoder, fetched if needed, and its name: the id or the folder's."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path, path.resolve().name
+    if path.exists():
+        raise EncoderError(f"{path} is a file; give the folder that holds {CONFIG}")
+    if not _ID.fullmatch(name) or name.startswith("."):
+        raise EncoderError(
+            f"{name!r}: no such folder, and not an id of the hub, such as"
+            " google/siglip-base-patch16-224"
+        )
+    import huggingface_hub  # takes half a second, which a local folder does not need
+
+    cached = huggingface_hub.try_to_load_from_cache(name, CONFIG, revision=revision)
+    if isinstance(cached, str) and not missing_files(Path(cached).parent):
+        return Path(cached).parent, name
+    return _fetch(name, revision, offline, report), name
+
+
+def missing_files(folder: Path) -> list[str]:
+    """Return the names of files that an encoder needs and the folder lacks."""
+    has_config = (folder / CONFIG).exists()
+    names = [] if has_config else [CONFIG]
+    names += [path.name for path in weights.files(folder) if not path.exists()]
+    if not (folder / tokenizer.FILE).exists():
+        names.append(tokenizer.FILE)
+    model_type = configs.read_json(folder / CONFIG).get("model_type") if has_config else None
+    has_preprocessor = any((folder / name).exists() for name in PREPROCESSORS)
+    if families.has_images(model_type) and not has_preprocessor:
+        names.append(PREPROCESSORS[0])
+    return names
+
+
+def _fetch(
+    name: str, revision: str | None, offline: bool | None, report: Callable[[str], None]
+) -> Path:
+    """Fetch the files that the cache lacks; return their folder."""
+    import huggingface_hub
+    from huggingface_hub import constants, errors
+
+    cache = constants.HF_HUB_CACHE
+    if offline or (offline is None and constants.HF_HUB_OFFLINE):
+        reason = "HF_HUB_OFFLINE is set" if offline is None else "offline=True was given"
+        raise EncoderError(
+            f"{name} is not complete in the cache {cache}, and {reason}: fetch it once with the"
+            " network, or give a folder"
+        )
+    try:
+        info = huggingface_hub.HfApi(endpoint=constants.ENDPOINT).model_info(
+            name, revision=revision, files_metadata=True, timeout=20
+        )
+        sizes = {file.rfilename: file.size for file in info.siblings or ()}
+        needed = _files_to_fetch(set(sizes), name)
+        uncached = [
+            file
+            for file in needed
+            if not isinstance(
+                huggingface_hub.try_to_load_from_cache(name, file, revision=info.sha), str
+            )
+        ]
+        if uncached:
+            count = sum(sizes[file] or 0 for file in uncached)
+            size = f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
+            report(
+                f"fetching {name} from {constants.ENDPOINT}: {len(uncached)} files, {size}, to"
+                f" {cache}"
+            )
+        for file in needed:
+            path = huggingface_hub.hf_hub_download(
+                name, file, revision=revision, endpoint=constants.ENDPOINT
+            )
+        return Path(path).parent
+    except EncoderError:
+        raise
+    except errors.GatedRepoError as error:
+        raise EncoderError(
+            f"{name}: its owner grants access by request; ask there and log in (`hf auth login`)"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        message = f"{name}: neither a folder here nor a model at {constants.ENDPOINT}"
+        raise EncoderError(message) from error
+    except errors.RevisionNotFoundError as error:
+        raise EncoderError(f"{name}: {constants.ENDPOINT} has no revision {revision!r}") from error
+    except Exception as error:  # the library's transport, and with it its errors, changes
+        raise EncoderError(
+            f"{name}: not fetched from {constants.ENDPOINT}"
+            f" ({type(error).__name__}: {' '.join(str(error).split())});"
+            " check the network, or give a folder"
+        ) from error
+
+
+def _files_to_fetch(names: set[str], model: str) -> list[str]:
+    """Return the needed ones of a model's files; weights last."""
+    if tokenizer.FILE not in names:
+        raise tokenizer.missing_error(model)
+    needed = [*(name for name in _SMALL_FILES if name in names), tokenizer.FILE]
+    if weights.SINGLE in names:
+        return [*needed, weights.SINGLE]
+    if weights.INDEX in names:
+        return [*needed, weights.INDEX, *sorted(filter(_SHARD.fullmatch, names))]
+    raise EncoderError(
+        f"{model}: has no {weights.SINGLE}; pickles such as pytorch_model.bin are not read; a"
+        " revision such as refs/pr/1 may have it, or convert it to safetensors yourself"
+    )

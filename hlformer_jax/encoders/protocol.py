@@ -1,0 +1,89 @@
+"""Interfaces of encoders, by which search and training use one.
+
+    Encoder         images and texts → unit vectors of one space
+    TokenEncoder    texts → a feature of each token
+
+`hlformer_jax.encoders.load` returns an object that is both. Any object with these attributes may
+take its place: a client of a service, another library's model, or a fake of a test.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+Preprocess = Callable[
+    [UInt8[np.ndarray, "height width 3"]], UInt8[np.ndarray, "image_size image_size 3"]
+]
+"""Maps an image of any size to an encoder's input; both are red, green and blue of 0 to 255."""
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """Maps images and texts into one space of unit vectors, where cosines compare them."""
+
+    @property
+    def name(self) -> str:
+        """Return the name that users see: an id of the hub, or the name of a folder."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return 64 hexadecimal digits; encoders with equal ones give equal vectors."""
+
+    @property
+    def width(self) -> int:
+        """Return the number of coordinates of a vector."""
+
+    @property
+    def image_size(self) -> int:
+        """Return the height and width of an input image, in pixels."""
+
+    @property
+    def preprocessing(self) -> str:
+        """Return a description of `preprocess` that changes whenever its results do."""
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """Return the function that resizes and crops an image.
+
+        It is pickled for the processes that decode videos, so it should not refer to weights.
+        """
+
+    def encode_images(
+        self, pixels: UInt8[np.ndarray, "V image_size image_size 3"]
+    ) -> Float[np.ndarray, "V d"]:
+        """Return float32 unit vectors of any number of images that `preprocess` returned."""
+
+    def encode_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
+        """Return float32 unit vectors of any number of texts, each of any length."""
+
+    def probability(self, cosines: Any) -> Any:
+        """Return the probabilities that images and texts of these cosines belong together.
+
+        Args:
+          cosines: a number or an array of cosines.
+
+        Returns:
+          Probabilities in [0, 1] of the same shape; None if the encoder's cosines only rank.
+        """
+
+
+@runtime_checkable
+class TokenEncoder(Protocol):
+    """Maps texts to features of their tokens, which trained models read."""
+
+    @property
+    def name(self) -> str:
+        """Return the name that users see: an id of the hub, or the name of a folder."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return 64 hexadecimal digits; encoders with equal ones give equal features."""
+
+    @property
+    def token_width(self) -> int:
+        """Return the number of coordinates of a feature."""
+
+    def encode_tokens(self, texts: Sequence[str]) -> list[Float[np.ndarray, "W I"]]:
+        """Return the float32 features of each text's tokens, in order and without padding."""

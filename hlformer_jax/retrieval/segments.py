@@ -1,0 +1,195 @@
+"""Intervals of a video by wavelets and a graph, without a query (TF-PRVR, NeurIPS 2026).
+
+Frames x_1 … x_T are unit vectors;
+Δ_t = unit(x_{t+1} − x_t). The signal
+
+    s_t = 1 − ⟨Δ_t, Δ_{t+1}⟩      (0 where both differences vanish)
+
+says how much successive differences differ in direction. Its wavelet db4 with symmetric borders
+gives a level for each scale, as many as the length allows and one at least: below 16 frames the
+length allows none, and TF-PRVR says nothing of such videos. The details of a level alone,
+reconstructed, absolute, have peaks, and a peak at p (from 0) above their mean and one deviation is
+a cut before frame p + 2. Segments of a level lie between its cuts; a segment's vector is the unit
+mean of its frames. In the graph A of all segments
+
+    of one level         max(cos, 0) + exp(−|distance of centres| / mean length of the level)
+    of adjacent levels   intersection over union · max(cos, 0)
+    the diagonal         1
+
+and with W = D^{−1/2} A D^{−1/2} their vectors are propagated by (1 − β)(I − β W)^{−1}, β = 0.7. The
+cuts of all levels together make intervals. An interval's vector is the mean over the levels of the
+propagated vector of the segment that holds it, with a norm below 1: its products are not cosines.
+No query takes part, so an index keeps the intervals. Lengths and centres are counted in frames. The
+graph grows with the square of the length: a video of more than `LONGEST` frames is cut into equal
+parts first, each with a graph of its own.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from hlformer_jax.data.transforms import unit
+
+BETA = 0.7  # share of the propagation that goes through the graph
+ROUNDING = 1e-6  # of float32 unit vectors: lengths of differences and heights of peaks that are 0
+LONGEST = 4096  # frames whose segments stand in one graph: 68 minutes at a frame a second
+
+WAVELET, BORDER = "db4", "symmetric"
+
+
+class Segments(NamedTuple):
+    """Segments of all levels, one level after the other, finest first; each covers the video."""
+
+    starts: Int[np.ndarray, " S"]  # first frames
+    ends: Int[np.ndarray, " S"]  # one beyond the last frames
+    levels: Int[np.ndarray, " S"]  # from 0
+
+
+def segments(
+    vectors: Float[np.ndarray, "F d"], times: Float[np.ndarray, " F"], period: float = 1.0
+) -> tuple[Float[np.ndarray, "I 2"], Float[np.ndarray, "I d"]]:
+    """Cut a video into intervals.
+
+    Args:
+      vectors: finite unit vectors of F >= 1 frames, of any floating dtype. Each part is brought to
+        float64 and normalised again, since float16 vectors have unit length only up to rounding.
+      times: seconds of the frames, rising.
+      period: seconds between two frames; the last interval ends so long after the last frame.
+
+    Returns:
+      Start and end of the intervals in seconds, in order and without gaps, float64; their vectors,
+      float32, not normalised.
+
+    Raises:
+      ValueError: for numbers that are not finite, which the graph would carry into every interval.
+    """
+    if not np.isfinite(vectors).all():
+        raise ValueError("segments wants frames of finite numbers")
+    count = len(vectors)
+    parts = -(-count // LONGEST)
+    bounds = np.arange(parts + 1) * count // parts
+    starts, propagated = [], []
+    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+        cuts, rows = _part(unit(vectors[first:last].astype(np.float64)))
+        starts.append(first + cuts)
+        propagated.append(rows)
+    edges = np.append(times, times[-1] + period).astype(np.float64)
+    start = np.concatenate(starts)
+    spans = np.stack([edges[start], edges[np.append(start[1:], count)]], axis=-1)
+    return spans, np.concatenate(propagated).astype(np.float32)
+
+
+def _part(
+    frames: Float[np.ndarray, "T d"],
+) -> tuple[Int[np.ndarray, " I"], Float[np.ndarray, "I d"]]:
+    """First frames of the intervals, and their vectors."""
+    cuts = [peak_cuts(details) for details in level_details(signal(frames))]
+    parts = make_segments(cuts or [np.zeros(0, np.int64)], len(frames))
+    spread = propagate(segment_means(frames, parts), parts)
+    starts = np.unique(parts.starts)
+    per_level = []
+    for level in range(parts.levels[-1] + 1):
+        rows = np.flatnonzero(parts.levels == level)
+        per_level.append(
+            spread[rows[np.searchsorted(parts.starts[rows], starts, side="right") - 1]]
+        )
+    return starts, np.mean(per_level, axis=0)
+
+
+def segment_means(frames: Float[np.ndarray, "T d"], parts: Segments) -> Float[np.ndarray, "S d"]:
+    """The unit mean of the frames of each segment."""
+    levels = range(parts.levels[-1] + 1)
+    starts = [parts.starts[parts.levels == level] for level in levels]
+    return unit(np.concatenate([np.add.reduceat(frames, level, axis=0) for level in starts]))
+
+
+def signal(frames: Float[np.ndarray, "T d"]) -> Float[np.ndarray, " _"]:
+    """1 minus the cosine of successive differences, from 0 to 2, [T - 2]; empty for T < 3."""
+    differences = np.diff(frames, axis=0)
+    still = np.linalg.norm(differences, axis=-1) <= ROUNDING
+    directions = np.where(still[:, None], 0.0, unit(differences))
+    turned = 1 - np.einsum("td,td->t", directions[:-1], directions[1:])
+    return np.where(still[:-1] & still[1:], 0.0, turned)
+
+
+def level_details(values: Float[np.ndarray, " n"]) -> list[Float[np.ndarray, " n"]]:
+    """The details of a signal at each scale, reconstructed alone, absolute, finest first."""
+    if not len(values):
+        return []
+    # Imported here: the rest of a search does without it.
+    import pywt
+
+    coarse, details = values, []
+    for _ in range(max(pywt.dwt_max_level(len(values), WAVELET), 1)):
+        coarse, fine = pywt.dwt(coarse, WAVELET, BORDER)
+        details.append(fine)
+    levels = []
+    for level in range(len(details)):
+        alone: list[np.ndarray] = [np.zeros_like(coarse)]
+        alone += [np.where(i == level, fine, 0.0) for i, fine in reversed([*enumerate(details)])]
+        levels.append(np.abs(pywt.waverec(alone, WAVELET, BORDER)[: len(values)]))
+    return levels
+
+
+def peak_cuts(details: Float[np.ndarray, " n"]) -> Int[np.ndarray, " cuts"]:
+    """Cuts of a level: the frame that begins a segment, for each peak of its details.
+
+    A peak is higher than both its neighbours; of a row of equal values, its middle, rounded down.
+    """
+    changes = np.flatnonzero(np.diff(details)) + 1
+    starts = np.concatenate([[0], changes])
+    ends = np.concatenate([changes, [len(details)]])
+    heights = details[starts]
+    inner = np.arange(1, len(starts) - 1)
+    peak = (heights[inner] > heights[inner - 1]) & (heights[inner] > heights[inner + 1])
+    peak &= heights[inner] > max(details.mean() + details.std(), ROUNDING)
+    inner = inner[peak]
+    return (starts[inner] + ends[inner] - 1) // 2 + 2
+
+
+def make_segments(cuts: list[Int[np.ndarray, " _"]], count: int) -> Segments:
+    """Segments between the cuts of each level, rising, each from 1 to `count` - 1, of T frames."""
+    starts = [np.concatenate([[0], level]).astype(np.int64) for level in cuts]
+    ends = [np.append(level[1:], count) for level in starts]
+    levels = np.repeat(np.arange(len(starts)), [len(level) for level in starts])
+    return Segments(np.concatenate(starts), np.concatenate(ends), levels)
+
+
+def propagate(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.ndarray, "S d"]:
+    """The vectors of segments after the propagation through their graph."""
+    graph = adjacency(vectors, parts)
+    scale = 1 / np.sqrt(graph.sum(axis=-1))
+    # In place, to I − β W: the graph is by far the largest array.
+    graph *= -BETA * scale[:, None]
+    graph *= scale[None]
+    graph[np.diag_indices_from(graph)] += 1
+    spread: np.ndarray = (1 - BETA) * np.linalg.solve(graph, vectors)
+    return spread
+
+
+def adjacency(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.ndarray, "S S"]:
+    """The graph A of segments; made level by level, as most levels are not adjacent."""
+    graph = np.zeros((len(vectors), len(vectors)))
+    levels = [np.flatnonzero(parts.levels == level) for level in range(parts.levels[-1] + 1)]
+    blocks = [slice(rows[0], rows[-1] + 1) for rows in levels]
+    for level, rows in enumerate(blocks):
+        starts, ends = parts.starts[rows], parts.ends[rows]
+        centres = (starts + ends) / 2
+        block = np.abs(centres[:, None] - centres[None])
+        block /= -np.mean(ends - starts)
+        np.exp(block, out=block)
+        block += np.maximum(vectors[rows] @ vectors[rows].T, 0)
+        graph[rows, rows] = block
+        if level + 1 < len(blocks):
+            coarser = blocks[level + 1]
+            shared = np.minimum(ends[:, None], parts.ends[coarser][None]) - np.maximum(
+                starts[:, None], parts.starts[coarser][None]
+            )
+            shared = np.maximum(shared, 0)
+            lengths = (parts.ends - parts.starts)[coarser]
+            overlap = shared / ((ends - starts)[:, None] + lengths[None] - shared)
+            overlap *= np.maximum(vectors[rows] @ vectors[coarser].T, 0)
+            graph[rows, coarser], graph[coarser, rows] = overlap, overlap.T
+    np.fill_diagonal(graph, 1.0)
+    return graph

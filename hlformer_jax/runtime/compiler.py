@@ -1,0 +1,133 @@
+"""The compiler: precision, options, the cache of programs, and the costs of a program."""
+
+import contextlib
+import gc
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.extend.core import jaxpr_as_fun
+from ml_collections import ConfigDict
+
+
+def configure(config: ConfigDict) -> None:
+    """Set JAX's options for a configuration, and the cache of compiled programs."""
+    if config.dtype == "float32":
+        jax.config.update("jax_default_matmul_precision", precision(config))
+    if config.compile_fast:
+        jax.config.update("jax_disable_most_optimizations", True)
+    keep_programs()
+
+
+def precision(config: ConfigDict) -> str | None:
+    """Return JAX's default precision of matrix products for a configuration.
+
+    By default a GPU may round float32 factors to fewer bits. With "tf32" it still may, except in
+    geometry, logits and losses, which request all bits (`numerics.exact_precision`).
+    """
+    if config.dtype != "float32":
+        return None
+    return "tensorfloat32" if config.precision == "tf32" else "highest"
+
+
+@contextlib.contextmanager
+def configured(config: ConfigDict) -> Iterator[None]:
+    """Configure JAX for one of several runs of a process, and restore the precision afterwards.
+
+    `compile_fast`, once on, stays on, since JAX does not report whether it was.
+    """
+    name = "jax_default_matmul_precision"
+    before = getattr(jax.config, name)
+    configure(config)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+
+
+def keep_programs() -> None:
+    """Cache compiled programs between processes below ~/.cache/hlformer_jax.
+
+    JAX_COMPILATION_CACHE_DIR, or JAX's option of that name, chooses another folder.
+    """
+    if not getattr(jax.config, "jax_compilation_cache_dir", None):
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hlformer_jax"
+        if jax.default_backend() == "cpu":
+            # Programs for a CPU may use instructions that another machine of a cluster lacks.
+            cache = cache / os.uname().nodename
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+
+
+def compiler_options(config: ConfigDict) -> dict[str, str | bool] | None:
+    """Return the options for the training step, the one program that takes long to compile."""
+    # XLA's older code generator for CPUs takes a fifth less time. Tried up to JAX 0.10.
+    is_tried = (0, 6) <= jax.__version_info__[:2] <= (0, 10)
+    if config.compile_fast and is_tried and jax.default_backend() == "cpu":
+        return {"xla_cpu_use_fusion_emitters": False}
+    return None
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Switch off garbage collection, which traces a large program in a fifth less time.
+
+    Tracing makes millions of objects that stay alive, and each collection visits all of them.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def count_flops(function: Callable[..., Any], *arguments: Any) -> float:
+    """Count the floating-point operations of a function, before a compiler simplifies them.
+
+    The CPU's compiler counts, on any device: a GPU's compiler calls a library for its products,
+    which its count does not include.
+
+    Returns:
+      The number of operations; NaN if JAX has no CPU device in this process.
+    """
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS excludes it
+        return math.nan
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+    with jax.default_device(cpu):
+        with jax.disable_jit():  # unrolls a scan; a compiler would count one turn of it
+            unrolled = jax.make_jaxpr(function)(*shapes)
+        flat = jax.jit(jaxpr_as_fun(unrolled))
+        return flops(flat.lower(*jax.tree.leaves(shapes)))
+
+
+def flops(compiled: Any) -> float:
+    """Return the compiler's count of the floating-point operations on one device.
+
+    A loop whose length is unknown at compile time counts as one turn of its body.
+    """
+    analysis = compiled.cost_analysis() or {}
+    if isinstance(analysis, list):  # one for each program, in some releases of JAX
+        analysis = analysis[0]
+    return float(analysis.get("flops", math.nan))
+
+
+def memory_plan(compiled: Any) -> dict[str, float]:
+    """Return the compiler's plan of the bytes of a program on one device, and their sum `peak`.
+
+    "results" excludes donated arguments.
+    """
+    plan = compiled.memory_analysis()
+    if plan is None:
+        return {}
+    parts = {
+        "arguments": plan.argument_size_in_bytes,
+        "results": plan.output_size_in_bytes - plan.alias_size_in_bytes,
+        "temporary": plan.temp_size_in_bytes,
+    }
+    return parts | {"peak": sum(parts.values())}

@@ -1,0 +1,108 @@
+"""Processes of a run: how they join, and what they agree on."""
+
+import contextlib
+import functools
+import inspect
+import os
+import re
+import signal
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from hlformer_jax.errors import UserError
+
+SHUTDOWN_SECONDS = 60
+"""Longest wait for the other processes at the end of a run, which are seconds apart."""
+
+
+class ProcessError(UserError, RuntimeError):
+    """The processes of a run did not find one another, or disagree."""
+
+
+def is_first() -> bool:
+    """Return whether this process writes the files of a run other than checkpoints."""
+    return jax.process_index() == 0
+
+
+def any_process(flag: bool) -> bool:
+    """Return whether the flag is set in any process; all processes must call it together."""
+    if jax.process_count() == 1:
+        return flag
+    from jax.experimental import multihost_utils
+
+    return bool(multihost_utils.process_allgather(np.asarray(flag)).any())
+
+
+@contextlib.contextmanager
+def first_alone(name: str) -> Iterator[None]:
+    """Run a block in process 0 and then in the others, which fail if process 0 failed.
+
+    Args:
+      name: name of the block, for the error of the other processes.
+    """
+    if not is_first() and any_process(False):
+        raise ProcessError(f"process 0 gave up ({name}): it says why")
+    try:
+        yield
+    except BaseException:
+        if is_first():
+            any_process(True)
+        raise
+    if is_first():
+        any_process(False)
+
+
+def join_processes(coordinator: str, processes: int, process: int) -> None:
+    """Make this process one of several; does nothing for one process outside of Slurm.
+
+    Args:
+      coordinator: HOST:PORT of process 0; "" to read it from Slurm, if it started several tasks.
+      processes: the number of processes.
+      process: the number of this process, from 0.
+
+    Raises:
+      ProcessError: if the arguments are wrong or the processes do not find one another.
+    """
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    if not coordinator and processes == 1 and tasks == 1:
+        return
+    from jax.experimental import multihost_utils
+
+    # Processes on CPUs communicate through gloo; GPUs have a library of their own.
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    terminated = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+    initialize = jax.distributed.initialize
+    if "shutdown_timeout_seconds" in inspect.signature(initialize).parameters:
+        # A process that fails alone waits for the others, who wait for it; JAX's default is five
+        # minutes.
+        initialize = functools.partial(initialize, shutdown_timeout_seconds=SHUTDOWN_SECONDS)
+    try:
+        if not coordinator and processes == 1:
+            # By default JAX takes the GPU with the number of the task on its node, but Slurm may
+            # show each task only its own GPUs, numbered from 0.
+            initialize(local_device_ids=_visible_gpus())
+        elif not (re.fullmatch(r".+:\d+", coordinator) and 0 <= process < processes):
+            raise ProcessError(
+                f"--coordinator={coordinator!r} --processes={processes} --process={process}: give"
+                " HOST:PORT of process 0, and a process number below the number of processes"
+            )
+        else:
+            initialize(coordinator, processes, process)
+        # Connect now, while the processes are together. Later one may be far behind the others,
+        # which would wait half a minute for its connection and give up.
+        multihost_utils.sync_global_devices("joined")
+        # JAX has installed a handler for SIGTERM, which nothing here reads.
+        signal.signal(signal.SIGTERM, terminated)
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, ProcessError):
+            raise
+        reason = str(error).strip().splitlines()[0]
+        raise ProcessError(f"process {process} of {processes}: no start: {reason}") from error
+
+
+def _visible_gpus() -> list[int] | None:
+    """Return the numbers of the GPUs that the environment shows; None if it shows no list."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return list(range(len(shown.split(",")))) if shown else None

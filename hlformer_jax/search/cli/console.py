@@ -1,0 +1,67 @@
+"""Shared parts of commands: opening the index, progress bars, output paths and printed lines."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hlformer_jax.errors import SearchError
+from hlformer_jax.search.cli.options import Options
+from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.query.library import Library
+
+
+def check_place(out: Path, flag: str, index: Index | None = None) -> None:
+    """Refuse an output path inside of an index, or that of a video of `index`.
+
+    Args:
+      out: the output path.
+      flag: the flag that it comes from, for the error.
+      index: the index of the command, if it has one.
+
+    Raises:
+      SearchError: if nothing may be written there.
+    """
+    real = Path(os.path.realpath(out))
+    directory = database.index_around(out)
+    if directory is None and index is not None and real.is_relative_to(index.directory.resolve()):
+        directory = index.directory
+    if directory is not None:
+        raise SearchError(f"{flag}={out} is inside the index {directory}: choose another path")
+    if index is not None and index.name_below(real) in index.videos:
+        raise SearchError(f"{flag}={out} is a video of the index: choose another name")
+
+
+def open_index(directory: Path) -> Index:
+    """Open an index, and report what of it is damaged on standard error."""
+    index = Index.open(directory)
+    for note in index.notes:
+        report(note)
+    return index
+
+
+def open_library(options: Options) -> Library:
+    """Open the library of --index with the options of `RANKER`."""
+    return Library(
+        options.index, options.checkpoint, options.ranker, options.encoder, options.store,
+        options.normalise,
+    )  # fmt: skip
+
+
+def progress_bar(unit: str, total: int | None = None) -> Any:
+    """Return a progress bar on standard error, shown only on a terminal."""
+    import tqdm
+
+    return tqdm.tqdm(
+        total=total, unit=unit, file=sys.stderr, disable=None, dynamic_ncols=True, leave=False
+    )
+
+
+def say(line: str) -> None:
+    """Print a line on standard output, and flush it."""
+    print(line, flush=True)
+
+
+def report(line: str) -> None:
+    """Print a line on standard error, and flush it."""
+    print(line, file=sys.stderr, flush=True)

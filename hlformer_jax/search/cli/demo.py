@@ -1,0 +1,28 @@
+"""The command that makes a demo archive: demo."""
+
+from hlformer_jax.cli import command_line
+from hlformer_jax.lazy import optional
+from hlformer_jax.search.cli import console
+from hlformer_jax.search.cli.options import Options, command, flag, option, path
+
+
+@command(
+    path(
+        "--out",
+        "directory for the videos, captions, encoder and index of the demo",
+        required=True,
+        metavar="DIR",
+    ),
+    option("--seed", "seed of the videos (default: 0)", type=int, default=0),
+    flag("--training", "also render captioned videos to train a model on, in DIR/training"),
+    compiles=True,
+)
+def demo(options: Options) -> None:
+    """Make a demo archive to search in, without own videos or downloads."""
+    console.check_place(options.out, "--out")
+    demo = optional("hlformer_jax.search.demo", "search")
+    demo.make(options.out, options.seed, console.say)
+    if options.training:
+        demo.render_training(options.out, options.seed, console.say)
+    index = f"--index={options.out / 'index'}"
+    print(f"search it: {command_line('search', 'query', 'a red circle', index)}")

@@ -1,0 +1,148 @@
+"""Commands on captions: evaluate, features."""
+
+from hlformer_jax import files
+from hlformer_jax.cli import command_line
+from hlformer_jax.errors import SearchError
+from hlformer_jax.lazy import optional
+from hlformer_jax.search.cli import console
+from hlformer_jax.search.cli.index import extract_videos, prepare_index
+from hlformer_jax.search.cli.options import (
+    ENCODER,
+    FOLDER,
+    FPS,
+    INDEX,
+    NEW_ENCODER,
+    NORMALISE,
+    OVERWRITE,
+    OWN_INDEX,
+    WORK,
+    Options,
+    command,
+    flag,
+    option,
+    path,
+)
+from hlformer_jax.search.evaluate import captions, metrics, threshold
+from hlformer_jax.search.evaluate.features import encode_tokens, write_features
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.signals import rankers
+
+DEFAULT_TEXT_ENCODER = "FacebookAI/roberta-large"
+"""Encoder of captions; as wide as the published text features of ActivityNet and Charades-STA."""
+
+
+@command(
+    INDEX,
+    path("--captions", 'captions in lines {"video": …, "sentence": …, "start": …, "end": …}; times'
+         " are optional", required=True, metavar="FILE"),
+    option("--split", "only captions of this split (default: all)", choices=captions.SPLITS),
+    path("--checkpoint", "also evaluate this trained model (may be repeated)", action="append",
+         default=[], metavar="RUN"),
+    ENCODER, NORMALISE,
+    option("--calibrate", "store the match threshold for this false-alarm rate, in percent, in the"
+           " index; 0 removes it", type=float, metavar="PERCENT"),
+    path("--json", "also write all figures to this file", metavar="FILE"),
+    OVERWRITE, compiles=True,
+)  # fmt: skip
+def evaluate(options: Options) -> None:
+    """Report recalls, moments and match thresholds of each ranker on captions."""
+    replace = files.replacing(options.overwrite)
+    if options.json:
+        console.check_place(options.json, "--json", Index.open(options.index))
+        files.check_output(options.json, replace)
+        if options.json.exists() and options.json.samefile(options.captions):
+            raise SearchError(f"--json={options.json} is also --captions: choose another file")
+    if options.calibrate and not 0.01 <= options.calibrate < 100:
+        raise SearchError(f"--calibrate={options.calibrate:g}: give 0.01 to 100 (percent), or 0")
+    queries = captions.read(options.captions, options.split)
+    # All rankers share one encoder.
+    encoder = Library(options.index, encoder=options.encoder).encoder
+    libraries = [
+        Library(options.index, ranker=name, encoder=encoder, normalise=options.normalise)
+        for name in rankers.RANKERS
+    ]
+    libraries += [Library(options.index, run, encoder=encoder) for run in options.checkpoint]
+    total = len(queries) + sum(caption.is_visual for caption in queries) * len(libraries)
+    can_rank = any(caption.is_visual and caption.video for caption in queries)
+    with console.progress_bar("caption", total) as bar:
+        evaluated = {
+            library.ranker_name: metrics.evaluate(library, queries, bar.update)
+            for library in libraries if can_rank
+        }  # fmt: skip
+        try:  # before the report by kind, whose matches depend on the threshold
+            if options.calibrate is not None:
+                separations = {name: separation for name, (_, separation) in evaluated.items()}
+                index = console.open_index(options.index)
+                threshold.calibrate(index, separations, options.calibrate)
+        finally:  # report the figures even if the threshold cannot be stored
+            figures = metrics.report(libraries[0], evaluated, queries, bar.update)
+            bar.close()
+            metrics.print_report(figures)
+            if options.json:
+                files.write_json(options.json, figures, replace)
+
+
+@command(
+    FOLDER,
+    path("--captions", 'captions in lines {"video": …, "sentence": …}, optionally with "start",'
+         ' "end" and "split"; with --text-only lines CAPTION_ID SENTENCE, or a file of moments'
+         " (default: all captions of the collection)", metavar="FILE"),
+    path("--out", "folder of the features; with --text-only a file (default: the text features of"
+         " the collection)", metavar="DIR"),
+    flag("--text-only", "only encode captions, in the released layout (docs/data.md): FOLDER is the"
+         f" collection, such as PATH/charades (default encoder: {DEFAULT_TEXT_ENCODER})"),
+    OWN_INDEX, NEW_ENCODER, FPS,
+    option("--seed", "seed of random splits, if the captions name none (default: 0)", type=int,
+           default=0),
+    OVERWRITE, *WORK, compiles=True,
+)  # fmt: skip
+def features(options: Options) -> None:
+    """Extract features of captioned videos, to train a model on (configs/own.py)."""
+    from hlformer_jax.data import extracted
+
+    if options.out is not None:
+        console.check_place(options.out, "--out")
+    if options.text_only:
+        return _text_features(options)
+    for name in ("captions", "out"):
+        if getattr(options, name) is None:
+            raise SearchError(f"--{name} is missing (it is optional only with --text-only)")
+    if not options.folder.is_dir():
+        raise SearchError(f"{options.folder} is not a folder: give the folder of the videos")
+    extracted.check_place(options.out, options.overwrite)
+    captioned = captions.read(options.captions)
+    directory = options.index or options.folder / ".hlformer-search"
+    index, encoder = prepare_index(directory, options.folder, options.encoder, options.fps)
+    extract_videos(index, encoder, options)
+    counts = write_features(
+        index, encoder, captioned, options.out, options.seed, console.report, options.overwrite
+    )
+    split_counts = ", ".join(f"{count} of {split}" for split, count in counts.items())
+    print(f"{options.out}: captions {split_counts}")
+    print(f"train on it: {command_line('main', f'--config=configs/own.py:{options.out}')}")
+
+
+def _text_features(options: Options) -> None:
+    """Write the features of a released collection's captions."""
+    from hlformer_jax.data import annotations, hdf5, layouts, source
+
+    folder = options.folder.resolve()
+    collection = layouts.Collection(folder.parent, folder.name, "-", 0, 0)
+    moments = layouts.MomentCollection(folder.parent, folder.name, "-", 0, 0)
+    lists = [options.captions] if options.captions else [
+        path for kind in (collection, moments) for path in map(kind.captions, source.SPLITS)
+        if path.is_file()
+    ]  # fmt: skip
+    if not lists:
+        raise SearchError(f"{collection.captions('train')} is missing: give --captions=FILE")
+    out, replace = options.out or collection.text_features, files.replacing(options.overwrite)
+    console.check_place(out, "--out")
+    files.check_output(out, replace)
+    sentences = annotations.read_sentences(lists)
+    load = optional("hlformer_jax.encoders.hub", "search").load_text
+    encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, report=console.report)
+    with console.progress_bar("caption", len(sentences)) as bar:
+        features = encode_tokens(encoder, sentences, bar.update)
+        hdf5.write_words(out, (encoder.name, encoder.fingerprint), features, replace)
+    print(f"{out}: {len(sentences)} captions, features of width {encoder.token_width}")

@@ -1,0 +1,323 @@
+"""Commands that fill an index: index, add, watch, transcribe."""
+
+import functools
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hlformer_jax.cli import command_line
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.lazy import optional
+from hlformer_jax.search.cli import console
+from hlformer_jax.search.cli.options import (
+    ENCODER,
+    FPS,
+    INDEX,
+    NEW_ENCODER,
+    OWN_INDEX,
+    TIMEOUT,
+    WORK,
+    WORKERS,
+    Options,
+    command,
+    flag,
+    option,
+    path,
+)
+from hlformer_jax.search.encoder import DEFAULT_ENCODER, load_encoder, reload_encoder
+from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.index.index import check_rate
+from hlformer_jax.search.index.records import EncoderFacts
+from hlformer_jax.search.ingest import watch as watch_folders
+from hlformer_jax.search.ingest.decoding import update_transcripts
+from hlformer_jax.search.ingest.extract import (
+    Progress,
+    counted,
+    default_workers,
+    index_folder,
+    real_video,
+    resolve_additions,
+)
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.signals import update_all
+from hlformer_jax.search.signals.transcript import recognition
+from hlformer_jax.search.times import format_clock
+
+
+@command(
+    path("folder", "folder of videos, searched recursively (optional if --index names an existing"
+         " index)", nargs="?", metavar="FOLDER"),
+    OWN_INDEX, NEW_ENCODER, FPS,
+    path("--checkpoint", "rank this index by a trained model from now on: the directory of its run",
+         metavar="RUN"),
+    flag("--move-root", "the missing folder of the index has moved to FOLDER (refused while the old"
+         " folder exists)"),
+    *WORK, compiles=True,
+)  # fmt: skip
+def index(options: Options) -> None:
+    """Index a folder of videos, or update an index with all its folders."""
+    if options.folder is None and options.index is None:
+        raise SearchError(
+            "FOLDER is missing: give a folder of videos, or --index of an existing index"
+        )
+    directory = options.index or options.folder / ".hlformer-search"
+    _check_work(options)
+    folder = options.folder or _available_root(directory)
+    index, encoder = prepare_index(
+        directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint
+    )
+    if options.checkpoint is not None:
+        _check_model(options.checkpoint, index.encoder)
+        with index.writing() as writer:
+            writer.set_checkpoint(options.checkpoint.resolve())
+    extract_videos(index, encoder, options)
+    if index.contents():
+        Library(directory, encoder=encoder).ranked()  # prepare for the first query
+
+
+@command(
+    path("paths", "files or folders to index", nargs="+", metavar="PATH"),
+    INDEX, ENCODER, *WORK, compiles=True,
+)  # fmt: skip
+def add(options: Options) -> None:
+    """Add files (also removed ones) or another folder to an index; other videos are not checked."""
+    index = console.open_index(options.index)
+    _check_work(options)
+    videos, roots = resolve_additions(index, options.paths, console.report)
+    encoder = reload_encoder(index.encoder, options.encoder)
+    extract_videos(index, encoder, options, videos, roots)
+
+
+@command(
+    INDEX, ENCODER,
+    option("--settle", "index a file once it has not changed for this many seconds"
+           f" (default: {watch_folders.SETTLE:g})",
+           type=float, default=watch_folders.SETTLE, metavar="SECONDS"),
+    WORKERS, TIMEOUT, compiles=True,
+)  # fmt: skip
+def watch(options: Options) -> None:
+    """Keep an index up to date with its folders until Ctrl-C, and print each change."""
+    _check_work(options)
+    if not 0 < options.settle < float("inf"):
+        raise SearchError(f"--settle={options.settle:g}: give seconds above 0")
+    optional("watchfiles", "search")
+    index = console.open_index(options.index)
+    encoder = reload_encoder(index.encoder, options.encoder)
+    index.check_encoder(encoder)
+    for root in index.roots.values():
+        console.say(f"watching {root} (Ctrl-C ends it)")
+    try:
+        watch_folders.follow(
+            options.index, encoder, options.settle, console.say, workers=options.workers,
+            timeout=options.timeout,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        console.say("stopped")
+
+
+def prepare_index(
+    directory: Path,
+    folder: Path,
+    encoder_place: str | None,
+    fps: float | None,
+    move_root: bool = False,
+    checkpoint: Path | None = None,
+) -> tuple[Index, Any]:  # the encoders of indexes also encode tokens
+    """Open the index of a folder, or create it if the folder has a video, and load its encoder.
+
+    Args:
+      directory: the directory of the index.
+      folder: the folder of videos.
+      encoder_place: hub id or folder of the encoder, or None for its default.
+      fps: frames a second, or None for that of the index.
+      move_root: whether the missing root of the index has moved to `folder`.
+      checkpoint: the run of a trained model that must fit the encoder of a new index.
+
+    Raises:
+      SearchError: if the index is of another folder, rate or encoder.
+    """
+    if not folder.is_dir():
+        raise SearchError(f"{folder} is not a folder: give the folder of the videos")
+    if fps is not None:
+        check_rate(fps)
+    index = _open_existing(directory)
+    if index is None:
+        return _create(directory, folder, encoder_place, fps, checkpoint)
+    for note in index.notes:
+        console.report(note)
+    if fps is not None and fps != index.fps:
+        raise SearchError(
+            f"--fps={fps:g}: {directory} has {index.fps:g} frames a second; leave out"
+            " --fps, or create another index with --index"
+        )
+    root, roots = folder.resolve(), index.roots
+    moved = _root_to_move(index, root, move_root)
+    encoder = reload_encoder(index.encoder, encoder_place)
+    index.check_encoder(encoder)
+    if root not in roots.values():
+        with index.writing() as writer:
+            writer.move_root(moved, root)
+    return index, encoder
+
+
+def _open_existing(directory: Path) -> Index | None:
+    """Open an index; None if the directory is new or empty."""
+    try:
+        return Index.open(directory)
+    except DamagedError:
+        database.check_place(directory)
+        return None  # nothing of the index can be read: create it again
+    except SearchError:
+        database.check_place(directory)
+        if database.is_begun(directory):
+            raise
+        return None
+
+
+def _create(
+    directory: Path,
+    folder: Path,
+    encoder_place: str | None,
+    fps: float | None,
+    checkpoint: Path | None,
+) -> tuple[Index, Encoder]:
+    """Create the index of a folder that has a video outside of the index."""
+    videos = real_video().find(folder, console.report, lambda: None)
+    if all(directory.resolve() in path.resolve().parents for path in videos):
+        raise SearchError(f"{folder} has no video that FFmpeg can read")
+    encoder, places = load_encoder(encoder_place or DEFAULT_ENCODER)
+    if checkpoint is not None:
+        _check_model(checkpoint, EncoderFacts.of(encoder))
+    return Index.create(directory, folder, encoder, 1.0 if fps is None else fps, places), encoder
+
+
+def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
+    """Return the name of the root that has moved to `root`, or "" for the first or none.
+
+    Raises:
+      SearchError: if `root` is not of the index and nothing may move there.
+    """
+    roots = index.roots
+    if root in roots.values():
+        return ""
+    add_command = command_line("search", "add", root, f"--index={index.directory}")
+    if not move_root:
+        raise SearchError(
+            f"{index.directory} is the index of {' and '.join(map(str, roots.values()))}, not of"
+            f" {root}: give the indexed folder, or another --index, or --move-root if the folder"
+            f" has moved; to add a folder run {add_command}"
+        )
+    missing = [name for name in roots if index.is_missing(name)]
+    if len(missing) != 1:
+        listed = " and ".join(str(roots[name]) for name in (missing or roots))
+        state = "missing: mount the others" if missing else "available: move or unmount one"
+        raise SearchError(
+            f"--move-root needs exactly one missing folder in {index.directory}, and {listed} are"
+            f" {state} first; to add a folder run {add_command}"
+        )
+    name = missing[0] if len(roots) > 1 else ""
+    index.check_root(root, instead_of=name)
+    console.report(f"{roots[name]} is now {root}")
+    return name
+
+
+def _available_root(directory: Path) -> Path:
+    """Return a root of an index that exists, or else the first."""
+    roots = list(console.open_index(directory).roots.values())
+    return next((root for root in roots if root.is_dir()), roots[0])
+
+
+def _check_model(run: Path, facts: EncoderFacts) -> None:
+    """Refuse a directory without a trained model, or a model of another encoder."""
+    from hlformer_jax.search.signals import trained
+
+    trained.check_encoder(trained.read_config(run), run, facts)
+
+
+def _check_work(options: Options) -> None:
+    """Refuse values of `WORK` that are out of range."""
+    if options.workers is not None and options.workers < 0:
+        raise SearchError(f"--workers={options.workers}: give 0 or more")
+    if options.timeout is not None and not options.timeout > 0:
+        raise SearchError(f"--timeout={options.timeout:g}: give seconds above 0")
+
+
+def extract_videos(
+    index: Index,
+    encoder: Encoder,
+    options: Options,
+    only: Iterable[Path] | None = None,
+    further: Iterable[Path] = (),
+) -> None:
+    """Index videos with a progress bar, and print the counts.
+
+    Args:
+      index: the index.
+      encoder: its encoder.
+      options: those of `WORK`, and --encoder.
+      only: files to index; all files of all roots by default.
+      further: folders to add to the index.
+    """
+    _check_work(options)
+    source = None
+    if options.ray is not None:
+        from hlformer_jax.search.ingest import cluster
+
+        place = options.encoder
+        if place is not None and os.path.isdir(place):
+            place = os.path.abspath(place)
+        load = functools.partial(reload_encoder, index.encoder, place)
+        source = cluster.source(options.ray, index, load, options.workers)
+    with console.progress_bar("video") as bar:
+
+        def show(progress: Progress) -> None:
+            bar.total, bar.n = progress.total, progress.done
+            times = f"{format_clock(progress.position)}/{format_clock(progress.duration)}"
+            bar.set_postfix_str(
+                f"{progress.speed:.1f}x real time, {progress.video[-40:]!r} {times}"
+            )
+
+        done = index_folder(
+            index, encoder, workers=options.workers, retry=options.retry, timeout=options.timeout,
+            only=only, further=further, source=source, progress=show,
+            report=lambda line: bar.write(line, file=sys.stderr),
+        )  # fmt: skip
+    print(counted(index.directory, done.counts))
+    if done.seconds:
+        lengths = f"{format_clock(done.seconds)} of video in {format_clock(done.elapsed)}"
+        print(f"{lengths}, {done.speed:.1f}x real time")
+
+
+@command(
+    INDEX,
+    option("--speech", "recognise speech in videos without subtitles with this faster-whisper"
+           " model: a size such as small or large-v3, or a folder", metavar="MODEL"),
+    option("--language", "language code of the speech, such as de; also chooses the audio track"
+           " (default: detect the language of each video)", default="", metavar="CODE"),
+    option("--audio", "audio tracks to recognise: the one that a player chooses, or all"
+           " (default: default)", choices=("default", "all"), default="default"),
+    flag("--ocr", "recognise text in the picture (OCR)"),
+    ENCODER, compiles=True,
+)  # fmt: skip
+def transcribe(options: Options) -> None:
+    """Recognise speech, or text in the picture, and search it like subtitles."""
+    if not options.speech and not options.ocr:
+        raise SearchError("pass --speech=MODEL (for example small), --ocr, or both")
+    index = console.open_index(options.index)
+    recognisers = recognition.load_all(
+        options.ocr, options.speech, options.language, options.audio, console.report
+    )
+    encoder = reload_encoder(index.encoder, options.encoder)
+    index.check_encoder(encoder)
+    with index.running():
+        update_transcripts(index, real_video(), console.report, workers=default_workers())
+        for recogniser in recognisers:
+            with console.progress_bar("video") as bar:
+                report = functools.partial(bar.write, file=sys.stderr)
+                show = recognition.progress_of(bar)
+                counts = recognition.recognise(index, recogniser, report, show)
+            print(counted(recogniser.name, counts))
+        update_all(index, encoder, console.report)

@@ -1,0 +1,91 @@
+"""Declarations of commands and of the options that several share."""
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hlformer_jax import cli
+from hlformer_jax.search.encoder import DEFAULT_ENCODER
+from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.signals import rankers
+
+Options = argparse.Namespace
+
+Option = tuple[str, dict[str, Any]]
+"""The name of an option or argument, and its settings, as argparse takes them."""
+
+
+class Command(NamedTuple):
+    """A command: its name, its function and its options. The function's docstring is its help."""
+
+    name: str
+    run: Callable[[Options], None]
+    options: tuple[Option, ...]
+    compiles: bool  # runs an encoder or a model, whose programs are kept for the next process
+
+
+def command(
+    *options: Option, compiles: bool = False
+) -> Callable[[Callable[[Options], None]], Command]:
+    """Return a decorator that makes a `Command` of a function, under the function's name."""
+    return lambda run: Command(run.__name__, run, options, compiles)
+
+
+def option(name: str, help: str, **settings: Any) -> Option:
+    """Declare an option or argument by its name, help text and settings of argparse."""
+    return name, {"help": help, **settings}
+
+
+path = functools.partial(option, type=cli.path_argument)
+flag = functools.partial(option, action="store_true")
+repeated = functools.partial(option, action="append", default=[])
+
+FOLDER = path("folder", "folder of videos, searched recursively", metavar="FOLDER")
+INDEX = path("--index", "directory of the index", metavar="DIR", required=True)
+OWN_INDEX = path("--index", "directory of the index (default: FOLDER/.hlformer-search)",
+                 metavar="DIR")  # fmt: skip
+ENCODER = option("--encoder", "hub id or folder of the index's encoder (default: the place from"
+                 " which it was loaded before)", metavar="ID|PATH")  # fmt: skip
+NEW_ENCODER = option("--encoder", "hub id or folder of the encoder (default: the index's encoder;"
+                     f" of a new index {DEFAULT_ENCODER})", metavar="ID|PATH")  # fmt: skip
+FPS = option("--fps", "frames to encode for each second of video (default: 1)", type=float)
+CHECKPOINT = path("--checkpoint", "rank by a trained model: the directory of its run"
+                  " (default: the index's model, if it has one)", metavar="RUN")  # fmt: skip
+OVERWRITE = flag("--overwrite", "replace existing output files (default: refuse)")
+JSON = flag("--json", "print JSON instead of a table")
+NORMALISE = flag("--normalise", "subtract from each video's score its usual score for other texts")
+QUERY_FLAGS = {
+    field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Query)
+} | {"text": "SENTENCE", "without": "--not", "tags": "--tag"}
+"""The flag of each field of a query."""
+
+FIELD_FLAGS = QUERY_FLAGS | {
+    name: f"--{name}"
+    for name in ("ranker", "checkpoint", "normalise", "store", "encoder", "fps", "index")
+}
+"""The flag of each field that an error of the library may name."""
+
+RANKER = (
+    option("--ranker", f"ranker without training: {', '.join(rankers.RANKERS)}"
+           f" (default: {rankers.DEFAULT})", metavar="NAME"),
+    NORMALISE,
+    CHECKPOINT,
+    ENCODER,
+    option("--store", "rank in a PostgreSQL database that upload filled:"
+           " postgresql://USER@HOST/DATABASE?schema=NAME", metavar="URL"),
+)  # fmt: skip
+WORKERS = option(
+    "--workers", "processes that decode videos (default: half the CPU cores)", type=int
+)
+TIMEOUT = option("--timeout", "time limit for decoding one video, in seconds (default: 120 and ten"
+                 " times its length)", type=float, metavar="SECONDS")  # fmt: skip
+WORK = (
+    WORKERS,
+    flag("--retry", "try again the files that failed before"),
+    TIMEOUT,
+    option("--ray", "encode on the Ray cluster at this address (local: start Ray on this machine)",
+           metavar="ADDRESS"),
+)  # fmt: skip
+TIME = functools.partial(option, metavar="TIME")

@@ -1,0 +1,197 @@
+"""Commands that find moments and cut them out: query, cut."""
+
+import json
+from pathlib import Path
+
+from hlformer_jax import files
+from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.lazy import optional
+from hlformer_jax.search import export
+from hlformer_jax.search.cli import console
+from hlformer_jax.search.cli.options import (
+    INDEX,
+    JSON,
+    OVERWRITE,
+    RANKER,
+    TIME,
+    Options,
+    command,
+    flag,
+    option,
+    path,
+    repeated,
+)
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.query.results import Results
+from hlformer_jax.search.signals import SIGNALS, Visual
+from hlformer_jax.search.times import format_clock, format_date, parse_moment, parse_seconds
+from hlformer_jax.text import printable
+
+
+@command(
+    option("sentences", "text to search for; with several, a video must match all of them",
+           nargs="*", metavar="SENTENCE"),
+    INDEX,
+    path("--image", "search by the picture in this file, changed as SENTENCE says", metavar="FILE"),
+    option("--like", "search by the frame of an indexed video at a time, such as trips/a.mp4@1:05",
+           metavar="VIDEO@TIME"),
+    repeated("--then", "an event that must follow SENTENCE (may be repeated, in order)",
+             metavar="SENTENCE"),
+    option("--within", "longest gap between consecutive events (default: 60s)", default="60s",
+           metavar="TIME"),
+    repeated("--not", "exclude frames that show this (may be repeated)", metavar="SENTENCE",
+             dest="without"),
+    option("--k", "most videos to show (default: 10)", type=int, default=10),
+    option("--offset", "skip this many of the best results (default: 0)", type=int, default=0),
+    option("--min-score", "leave out results with a lower score (default: none)", type=float,
+           metavar="SCORE"),
+    option("--signals", f"search only by these signals, separated by commas: {', '.join(SIGNALS)}"
+           " (default: all that accept the query)", metavar="NAMES"),
+    option("--moments", "most moments to show of each video (default: 3)", type=int, default=3),
+    option("--folder", "only videos in this folder of the archive, or below it"),
+    option("--longer", "only videos of at least this length, such as 1:30", metavar="TIME"),
+    option("--shorter", "only videos of at most this length, such as 1:30", metavar="TIME"),
+    repeated("--tag", "only videos with this tag (may be repeated: all of them)", metavar="TAG"),
+    option("--since", "only videos from this date or later: 2026, 2026-01, 2026-01-31 or a time",
+           metavar="DATE"),
+    option("--until", "only videos from this date or earlier, in the same forms", metavar="DATE"),
+    path("--export", "also write all moments to this .csv, .m3u(8), .edl, .otio or .fcpxml file",
+         metavar="FILE"),
+    OVERWRITE, JSON, *RANKER, compiles=True,
+)  # fmt: skip
+def query(options: Options) -> None:
+    """Find videos and moments by text, by a picture, or by both."""
+    replace = files.replacing(options.overwrite)
+    if options.export:
+        export.check(options.export)
+        console.check_place(options.export, "--export", Index.open(options.index))
+        files.check_output(options.export, replace)
+    results = console.open_library(options).query(_parse_query(options))
+    for line in results.warnings:
+        console.report(printable(line))
+    if options.export:
+        probe = optional("hlformer_jax.video", "search").probe
+        title = options.sentences[0] if options.sentences else "moments"
+        count = export.write(options.export, title, results, probe, replace)
+        console.report(printable(f"{options.export}: {count} moments"))
+    if options.json:
+        print(json.dumps([result.as_json() for result in results], indent=2))
+        return
+    if not results:
+        why = "has that score" if options.min_score is not None else "passes the filters"
+        print("nothing more was found" if options.offset else f"nothing was found: no video {why}")
+        return
+    if results.verdict and not options.offset:
+        console.report(results.verdict)
+    _print_results(results, options.offset)
+
+
+def _parse_query(options: Options) -> Query:
+    """Return the query of the options of `query`."""
+
+    def seconds(text: str | None) -> float | None:
+        return None if text is None else parse_seconds(text)
+
+    return Query(
+        options.sentences, k=options.k, folder=options.folder, since=options.since,
+        until=options.until, moments=options.moments, image=options.image,
+        like=parse_moment(options.like) if options.like else None, then=options.then,
+        within=parse_seconds(options.within), without=options.without,
+        min_score=options.min_score, offset=options.offset, signals=options.signals,
+        longer=seconds(options.longer), shorter=seconds(options.shorter), tags=options.tag,
+    )  # fmt: skip
+
+
+def _print_results(results: Results, offset: int) -> None:
+    """Print a table of results, ranked from `offset` on, with the passages that match."""
+    has_signals = any(set(result.signals) - {Visual.name} for result in results)
+    rows = [("rank", "score", "moment", *["by"] * has_signals, "date", "file")]
+    for rank, result in enumerate(results, offset + 1):
+        moment = result.moments[0]
+        # Ends are rounded up: a moment of a second is not from 0:07 to 0:07.
+        span = f"{format_clock(moment.start)}–{format_clock(-(-moment.end // 1))}"
+        date = f"{format_date(result.date)[:10]} ({result.date_of})"
+        copies = f" (and {len(result.copies)} of the same content)" if result.copies else ""
+        score = "–" if result.score is None else f"{result.score:.3f}"
+        signals = [" and ".join(result.signals) or "–"] * has_signals
+        rows.append((str(rank), score, span, *signals, date, printable(result.video) + copies))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row, result in zip(rows, [None, *results], strict=True):
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+        cells[:2] = (text.rjust(width) for text, width in zip(row[:2], widths, strict=False))
+        print("  ".join(cells).rstrip())
+        if result and result.passages:
+            first = result.passages[0]
+            print(f"      {format_clock(first.start)} “{printable(first.text)}”")
+
+
+@command(
+    option("video", "path in the index, or id", nargs="?", metavar="VIDEO"),
+    INDEX,
+    TIME("--start", "start of the clip, in seconds, M:SS or H:MM:SS"),
+    TIME("--end", "end of the clip, in seconds, M:SS or H:MM:SS"),
+    path("--from", "cut all moments of a table that query --export=FILE.csv wrote, in place of"
+         " VIDEO, --start and --end",
+         dest="table", metavar="CSV"),
+    option("--margin", "seconds to add at both ends (default: 0)", type=float, default=0.0),
+    path("--out", "file of the clip: .mp4, .m4v, .mov or .mkv (default: VIDEO_START-END.mp4 in the"
+         " current folder); with --from the folder of the clips", metavar="FILE"),
+    flag("--copy", "copy without encoding again, without loss, from the keyframe before the start"),
+    OVERWRITE,
+)  # fmt: skip
+def cut(options: Options) -> None:
+    """Cut clips out of videos, and print their paths."""
+    index = Index.open(options.index)
+    moment = options.video, options.start, options.end
+    is_complete = moment == (None, None, None) if options.table else None not in moment
+    if not is_complete:
+        raise SearchError("give either VIDEO, --start and --end, or --from=CSV")
+    if not options.margin >= 0:
+        raise SearchError(f"--margin={options.margin:g}: give 0 or more seconds")
+    if options.table:
+        moments = export.read_csv(options.table)
+    else:
+        start, end = parse_seconds(options.start), parse_seconds(options.end)
+        if end <= start:
+            raise SearchError(f"--end={options.end}: give a time after --start={options.start}")
+        moments = [(options.video, start, end)]
+    replace = files.replacing(options.overwrite)
+    clips: dict[Path, tuple[str, float, float]] = {}
+    failed: list[str] = []
+    for video_or_id, start, end in moments:
+        try:
+            name = index.name_of(video_or_id)
+        except SearchError as error:
+            if not options.table:
+                raise
+            console.report(str(error))
+            failed.append(video_or_id)
+            continue
+        out = Path(export.clip_name(name, start, end))
+        if options.out:
+            out = options.out / out if options.table else options.out
+        console.check_place(out, "--out", index)
+        clips[out] = name, start, end
+    for out in clips if options.table else ():  # refuse before the first clip is cut
+        files.check_output(out, replace)
+    total = len(clips) + len(failed)
+    video = optional("hlformer_jax.video", "search")
+    for out, (name, start, end) in clips.items():
+        write = video.copy if options.copy else video.cut
+        try:
+            real = write(index.path(name), start, end, out, options.margin, replace=replace)
+        except (UserError, OSError) as error:
+            if not options.table:
+                raise
+            console.report(str(error))
+            failed.append(out.name)
+            continue
+        console.say(printable(str(out)))
+        if options.copy:
+            earlier = max(start - options.margin, 0) - real[0]
+            console.report(
+                f"from {real[0]:.3f} s, {earlier:.3f} s before the start, to {real[1]:.3f} s"
+            )
+    if failed:
+        raise SearchError(f"{len(failed)} of {total} clips could not be made: {', '.join(failed)}")

@@ -1,0 +1,166 @@
+"""Commands that look after an index: status, remove, tag, prune, verify, upload."""
+
+import contextlib
+import json
+import os
+from typing import Any
+
+from hlformer_jax import files
+from hlformer_jax.cli import command_line
+from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.search.cli import console
+from hlformer_jax.search.cli.options import (
+    INDEX,
+    JSON,
+    RANKER,
+    Options,
+    command,
+    flag,
+    option,
+    repeated,
+)
+from hlformer_jax.search.index import Index, packed, split_name
+from hlformer_jax.search.ingest.extract import counted
+from hlformer_jax.search.signals import rankers
+from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.search.times import format_clock
+from hlformer_jax.text import printable
+
+
+@command(INDEX, JSON)
+def status(options: Options) -> None:
+    """Show the contents of an index, and files that failed."""
+    index = console.open_index(options.index)
+    summary = index.summary()
+    noted = [entry for entry in index.entries() if entry.reason]
+    problems = transcripts.problems(index)
+    if options.json:
+        lists: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
+        for entry in noted:
+            kind = "failures" if entry.state == "failed" else "warnings"
+            lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
+        lists["subtitles"] = [problem._asdict() for problem in problems]
+        print(json.dumps(files.jsonable(summary | lists), indent=2))
+        return
+    level = index.thresholds.get(rankers.DEFAULT)
+    counts = f"{summary['frames']} frames, {summary['bytes'] / 1e6:.1f} MB"
+    rows = {
+        "index": printable(summary["index"]),
+        "folder": printable(summary["folder"]),
+        **{f"folder {name!r}": printable(root) for name, root in summary["folders"].items()},
+        "encoder": f"{summary['encoder']}, {summary['fps']:g} frames a second",
+        "ranker": summary["checkpoint"],
+        "videos": f"{summary['videos']}, {format_clock(summary['seconds'])} long, {counts}",
+        "offline": summary["offline"]
+        and f"{summary['offline']} videos (prune lists and drops them)",
+        "removed": summary["removed"] and f"{summary['removed']} (add brings one back)",
+        "threshold": level
+        and f"calibrated for {level.false_alarms:g} % false alarms on {level.captions} captions",
+        "failed": summary["failed"] and f"{summary['failed']} (index --retry tries them again)",
+        "subtitles": problems and f"{len(problems)} files are not, or not fully, searched",
+    }
+    for name, text in rows.items():
+        if text:
+            print(f"{name:<9} {text}")
+    for entry in noted:
+        kind = "failed" if entry.state == "failed" else "warning"
+        print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
+    for problem in problems:
+        print(f"  subtitles: {printable(problem.file)}: {printable(problem.reason)}")
+
+
+@command(
+    option("videos",
+           "paths in the index, or ids; or an added folder, with all its videos",
+           nargs="+", metavar="VIDEO"),
+    INDEX,
+)  # fmt: skip
+def remove(options: Options) -> None:
+    """Remove videos from an index until they are added again. The files stay."""
+    index = console.open_index(options.index)
+    count = index.remove(options.videos)
+    print(f"removed {count} of {count + len(index.videos)} videos")
+
+
+@command(
+    option("videos", "paths in the index, or ids (default: list all videos with tags)", nargs="*",
+           metavar="VIDEO"),
+    INDEX,
+    repeated("--add", "add this tag (may be repeated)", metavar="TAG"),
+    repeated("--drop", "remove this tag (may be repeated)", metavar="TAG"),
+)  # fmt: skip
+def tag(options: Options) -> None:
+    """Add tags to videos, or remove them, and list videos with their tags."""
+    index = console.open_index(options.index)
+    if options.add or options.drop:
+        if not options.videos:
+            raise SearchError("VIDEO is missing: name the videos to tag by their paths or ids")
+        with index.writing() as writer:
+            writer.tag(set(map(index.name_of, options.videos)), options.add, options.drop)
+    names = set(map(index.name_of, options.videos))
+    for entry in index.entries():
+        if entry.video in names or entry.tags and not names:
+            print(printable(entry.video) + ": " + (", ".join(entry.tags) or "no tag"))
+
+
+@command(INDEX, flag("--yes", "drop the listed videos (default: only list them)"))
+def prune(options: Options) -> None:
+    """List videos whose files are missing; with --yes, drop them from the index."""
+    index = console.open_index(options.index)
+    missing_roots = {name: root for name, root in index.roots.items() if not index.is_there(name)}
+    if len(missing_roots) == len(index.roots):
+        raise SearchError(f"{index.root} is missing, so nothing is dropped: mount its disk")
+    for root in missing_roots.values():
+        console.report(f"{root} is missing, so its videos are kept: mount its disk")
+    offline = [video for video in index.offline() if split_name(video)[0] not in missing_roots]
+    names = [video for video in offline if files.is_gone(index.path(video), follow=True)]
+    if unreadable := len(offline) - len(names):
+        first = next(video for video in offline if video not in names)
+        console.report(printable(f"{unreadable} videos cannot be read and are kept, first {first}"))
+    for name in names:
+        print(printable(name))
+    if not options.yes:
+        print(f"{len(names)} videos are missing" + ("; --yes drops them" if names else ""))
+        return
+    with index.writing() as writer:
+        missing = set(index.offline()) & set(names)
+        writer.forget(missing)
+    print(f"dropped {len(missing)} videos, {len(index.videos)} are left")
+
+
+@command(INDEX)
+def verify(options: Options) -> None:
+    """Check all files of an index, and name the damaged ones."""
+    index = Index.open(options.index)
+    damaged = index.verify() | packed.damaged(index.directory) | said.damaged(index)
+    for line in damaged.values():
+        print(printable(line))
+    contents = index.contents()
+    total = len(contents)
+    total += sum(os.path.lexists(index.text_vectors(content)) for content in contents)
+    total += 3  # the database, its copy, and the quantised embeddings
+    with contextlib.suppress(OSError):  # listed by `packed.damaged`
+        total += len(packed.own_files(index.directory))
+    if damaged:
+        repair = command_line("search", "index", index.root, f"--index={options.index}")
+        raise DamagedError(f"{len(damaged)} of {total} parts are damaged: {repair} restores them")
+    print(f"{total} parts are intact")
+
+
+@command(INDEX, *RANKER)
+def upload(options: Options) -> None:
+    """Copy the embeddings of an index to PostgreSQL, which can then rank with --store."""
+    library = console.open_library(options)
+    with console.progress_bar("video") as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        count = library.upload(show)
+    print(counted("videos (equal ones count once)", {
+        "uploaded": count.sent,
+        "there already": count.kept,
+        "deleted": count.removed,
+        "damaged and not sent (index makes them anew)": count.damaged,
+    }))  # fmt: skip

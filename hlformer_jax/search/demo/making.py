@@ -1,0 +1,170 @@
+"""Directory of a demo: its videos, captions, encoder and index."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from hlformer_jax import cli, files
+from hlformer_jax.errors import UserError
+from hlformer_jax.search.demo.drawing import frames_for_training, write_video
+from hlformer_jax.search.demo.scenes import Story, stories
+from hlformer_jax.search.encoder import load_encoder
+from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.ingest.extract import index_folder
+
+NOTE, MADE_BY = "demo.json", "hlformer_jax.search demo"
+"""File that marks the directory of a demo, and the program that it names."""
+
+VIDEOS = 24  # of the demo, at most 40
+TRAINING_GROUPS, GROUP_SIZE = 5, 40  # of `render_training`
+TRAINING_FRAMES, STEPS, LEARNING_RATE = 6000, 1200, 1.5e-3  # of the encoder
+IMAGE_SIZE, PATCH_SIZE, MAX_TOKENS = 48, 12, 12  # of the encoder; a sentence has eight words
+DAY_SECONDS = 86_400
+FIRST_DAY = 1_767_600_000  # seconds since the epoch, in January 2026: the date of the first video
+
+
+class DemoError(UserError, ValueError):
+    """A directory in which no demo can be made."""
+
+
+def make(
+    out: str | Path, seed: int = 0, report: Callable[[str], None] = print, videos: int = VIDEOS
+) -> None:
+    """Make a demo: DIR/videos, DIR/captions.jsonl, DIR/encoder and DIR/index.
+
+    Steps whose results exist are skipped. Nothing is replaced except captions of an earlier call.
+
+    Args:
+      out: DIR, a new or empty directory, or that of a demo with the same seed.
+      seed: seed of the videos.
+      report: takes a line for each step.
+      videos: number of videos, at most 40.
+
+    Raises:
+      DemoError: if the directory has other files, or a demo with another seed.
+    """
+    out = Path(out)
+    demo_stories = stories(seed, videos)
+    _claim(out, {"seed": seed, "videos": videos})
+    render(demo_stories, out / "videos", report)
+    files.write_bytes(out / "captions.jsonl", captions(demo_stories).encode(), files.Replace.OWN)
+    if not (out / "encoder" / "config.json").exists():
+        _train(out / "encoder", seed, report)
+    index_videos(out, report, out / "encoder")
+
+
+def render_training(out: str | Path, seed: int = 0, report: Callable[[str], None] = print) -> None:
+    """Render captioned videos to train a model on: DIR/training/{videos,captions.jsonl}.
+
+    Five groups of 40 videos are for training and one is for validation. The demo's own videos are
+    for testing.
+    """
+    out = Path(out)
+    folder, demo_stories = out / "training", stories(seed, _read_note(out)["videos"])
+    files.check_directory(folder / "videos")
+    for story in demo_stories:
+        copy = folder / "videos" / "demo" / story.name
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(out / "videos" / story.name, copy)
+    lines = captions(demo_stories, "demo/", split="test")
+    seeds = {"val": seed + 200} | {f"train{i}": seed + 100 + i for i in range(TRAINING_GROUPS)}
+    for group, group_seed in seeds.items():
+        group_stories = stories(group_seed, GROUP_SIZE)
+        render(group_stories, folder / "videos" / group, report)
+        lines += captions(group_stories, f"{group}/", split=group.rstrip("0123456789"))
+    files.write_bytes(folder / "captions.jsonl", lines.encode(), files.Replace.OWN)
+
+
+def captions(stories: Sequence[Story], folder: str = "", **fields: str) -> str:
+    """Return captions of all scenes as JSON lines with video, sentence, times and `fields`."""
+    lines = ""
+    for story in stories:
+        for scene in story.scenes:
+            if scene.sentence is not None:
+                caption = {
+                    "video": f"{folder}{story.name}", "sentence": scene.sentence,
+                    "start": scene.start, "end": scene.end, **fields,
+                }  # fmt: skip
+                lines += json.dumps(caption) + "\n"
+    return lines
+
+
+def _claim(out: Path, settings: dict[str, int]) -> None:
+    """Mark a directory as a demo's; refuse one with other files."""
+    files.check_directory(out)
+    note = out / NOTE
+    if not out.exists() or not any(out.iterdir()):
+        files.write_json(note, {"made_by": MADE_BY, **settings})
+        return
+    recorded = _read_note(out)
+    if recorded != settings:
+        raise DemoError(
+            f"{str(out)!r} holds a demo with seed {recorded['seed']} and {recorded['videos']}"
+            " videos: choose another directory"
+        )
+    for name in ("videos", "training", "encoder", "index"):
+        files.check_directory(out / name)
+
+
+def _read_note(out: Path) -> dict[str, int]:
+    """Return the seed and the number of videos of a demo."""
+    try:
+        note = files.parse_json((out / NOTE).read_bytes())
+        if note["made_by"] == MADE_BY:
+            return {name: int(note[name]) for name in ("seed", "videos")}
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        pass  # other errors, such as a note that may not be read, end the command
+    raise DemoError(f"{str(out)!r} has other files: choose a new directory")
+
+
+def render(stories: Sequence[Story], folder: Path, report: Callable[[str], None]) -> None:
+    """Render the videos that are missing, with a process for each core."""
+    started = time.monotonic()
+    missing = [story for story in stories if not (folder / story.name).exists()]
+    if not missing:
+        return
+    workers = min(cli.cores(), len(missing))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context) as pool:
+        for _ in pool.map(write_video, missing, [folder / story.name for story in missing]):
+            pass
+    for number, story in enumerate(stories):
+        date = FIRST_DAY + number * DAY_SECONDS  # a video a day, for filters by date
+        os.utime(folder / story.name, (date, date))
+    minutes = sum(story.duration for story in missing) / 60
+    elapsed = time.monotonic() - started
+    report(f"{folder}: rendered {len(missing)} videos, {minutes:.0f} minutes, in {elapsed:.0f} s")
+
+
+def _train(folder: Path, seed: int, report: Callable[[str], None]) -> None:
+    """Train the encoder on scenes that no video shows, and save it."""
+    # Imported here, as processes that render need no JAX.
+    from hlformer_jax import encoders
+    from hlformer_jax.encoders import train
+
+    started = time.monotonic()
+    images, sentences = frames_for_training(seed, TRAINING_FRAMES, IMAGE_SIZE)
+    encoder = train.train(
+        images, sentences, size=train.Size(patch=PATCH_SIZE, tokens=MAX_TOKENS), steps=STEPS,
+        learning_rate=LEARNING_RATE, seed=seed, name="demo", report=report,
+    )  # fmt: skip
+    encoders.save(encoder, folder)
+    elapsed = time.monotonic() - started
+    report(f"trained an encoder on {TRAINING_FRAMES} frames in {elapsed:.0f} s")
+
+
+def index_videos(out: Path, report: Callable[[str], None], encoder_folder: Path) -> None:
+    """Update DIR/index, the index of DIR/videos."""
+    encoder, places = load_encoder(encoder_folder)
+    directory = out / "index"
+    if database.is_begun(directory):
+        index = Index.open(directory)
+    else:
+        index = Index.create(directory, out / "videos", encoder, places=places)
+    index_folder(index, encoder, report=report)

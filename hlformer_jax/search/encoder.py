@@ -1,0 +1,56 @@
+"""Loading the encoder of an index."""
+
+import functools
+import os
+import sys
+from pathlib import Path
+
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import QueryError
+from hlformer_jax.lazy import optional
+from hlformer_jax.search.index import EncoderFacts
+
+DEFAULT_ENCODER = "google/siglip-base-patch16-224"
+"""The encoder of a new index, an id of the Hugging Face hub."""
+
+
+def load_encoder(name_or_path: str | Path) -> tuple[Encoder, tuple[str, ...]]:
+    """Load an encoder by a hub id or from a folder.
+
+    Returns:
+      The encoder, and the places from which it can be loaded again.
+
+    Raises:
+      UserError: if it does not exist, or cannot be read.
+    """
+    # To stderr, as another program may read the results.
+    report = functools.partial(print, file=sys.stderr, flush=True)
+    hub = optional("hlformer_jax.encoders.hub", "search")
+    is_folder = os.path.isdir(name_or_path)
+    place = str(Path(name_or_path).resolve() if is_folder else name_or_path)
+    return hub.load(str(name_or_path), report=report), (place,)
+
+
+def reload_encoder(facts: EncoderFacts, name_or_path: str | Path | None = None) -> Encoder:
+    """Load the encoder of an index.
+
+    Args:
+      facts: what the index recorded of it.
+      name_or_path: where to load it from; by default the first recorded place that exists.
+
+    Raises:
+      UserError: if its folder is missing, or it cannot be read.
+    """
+    if name_or_path is not None:
+        return load_encoder(name_or_path)[0]
+    missing = [place for place in facts.places if os.path.isabs(place) and not os.path.isdir(place)]
+    places = [place for place in facts.places if place not in missing]
+    if missing and not places:
+        raise QueryError(
+            "the encoder of the index, {name!r}, is no longer at {place}: say where it is by"
+            " {encoder}=PATH",
+            field="encoder",
+            name=facts.name,
+            place=missing[0],
+        )
+    return load_encoder((*places, facts.name)[0])[0]

@@ -1,0 +1,100 @@
+"""Data sets of an index and captions, to train a model on that can rank the index."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hlformer_jax.data import extracted, source
+from hlformer_jax.encoders.protocol import TokenEncoder
+from hlformer_jax.errors import DamagedError
+from hlformer_jax.search.evaluate.captions import Caption
+from hlformer_jax.search.index import Index
+
+_TEXTS_AT_ONCE = 256
+
+
+def write_features(
+    index: Index,
+    encoder: TokenEncoder,
+    captions: Sequence[Caption],
+    out: Path,
+    seed: int = 0,
+    report: Callable[[str], None] = print,
+    overwrite: bool = False,
+) -> dict[str, int]:
+    """Write a folder of features that `configs/own.py` trains on.
+
+    Args:
+      index: the index of the videos.
+      encoder: its encoder.
+      captions: the captions; those without a video, or of several parts, are left out.
+      out: the folder.
+      seed: seed of the splits, if the captions name none.
+      report: takes a line for videos that are left out.
+      overwrite: whether to replace the features of an earlier call.
+
+    Returns:
+      The number of captions of each split.
+
+    Raises:
+      DataError: if no video of the captions is indexed, or a split is empty.
+      OSError: if the folder cannot be written.
+    """
+    contents = {video: record.content for video, record in index.videos.items() if record.indexed}
+    captions = [caption for caption in captions if caption.is_visual and caption.video]
+    captioned = {caption.video for caption in captions}
+    if missing := sorted(captioned - contents.keys()):
+        report(
+            f"{len(missing)} captioned videos are not indexed and left out, first {missing[0]!r}"
+        )
+    try:
+        index.check(contents[video] for video in sorted(captioned & contents.keys()))
+    except DamagedError as error:
+        for line in error.contents.values():
+            report(f"{line}; left out")
+        contents = {
+            video: content for video, content in contents.items() if content not in error.contents
+        }
+    captions = [caption for caption in captions if caption.video in contents]
+    splits = extracted.split_captions(
+        [
+            (caption.video, caption.split,
+             source.Caption(f"{number}", caption.sentence, caption.start, caption.end))
+            for number, caption in enumerate(captions)
+        ],
+        seed,
+    )  # fmt: skip
+    texts = {
+        caption.caption_id: caption.sentence
+        for by_video in splits.values()
+        for group in by_video.values()
+        for caption in group
+    }
+    parents = extracted.parents_of(splits)
+    for parent_texts in parents.values():
+        texts |= parent_texts
+    facts = index.encoder
+    slug = re.sub(r"[^0-9A-Za-z._-]+", "-", facts.name).strip(".-") or "encoder"
+    about = {**dataclasses.asdict(facts), "fps": index.fps}
+    videos = sorted({caption.video for caption in captions})
+    vectors = ((video, index.read(contents[video]).vectors) for video in videos)
+    words = encode_tokens(encoder, texts)
+    name = f"{slug}-{facts.fingerprint[:12]}"
+    extracted.write(out, name, about, splits, vectors, words, overwrite, parents)
+    return {split: sum(map(len, by_video.values())) for split, by_video in splits.items()}
+
+
+def encode_tokens(
+    encoder: TokenEncoder,
+    texts: dict[str, str],
+    progress: Callable[[int], object] = lambda count: None,
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the token features of texts by name; `progress` takes the size of each batch."""
+    names = list(texts)
+    for start in range(0, len(names), _TEXTS_AT_ONCE):
+        batch = names[start : start + _TEXTS_AT_ONCE]
+        yield from zip(batch, encoder.encode_tokens([texts[name] for name in batch]), strict=True)
+        progress(len(batch))

@@ -1,0 +1,125 @@
+"""Match thresholds, calibrated on captions.
+
+Let s(q, v) be the score of query q and video v, own(q) the correct videos of q, and c(q) the median
+of the archive's products with q (0 if the encoder has learned probabilities). The best scores with
+and without the correct videos are
+
+    present   t(q) = max {s(q, v) : v in own(q)} − c(q)
+    absent    u(q) = max {s(q, v) : v not in own(q)} − c(q)
+
+The AUC is the probability that t is above u for two random captions. The threshold for a rate α of
+false alarms is the least number above the ⌈(n + 1)(1 − α)⌉-th smallest u of n captions (split
+conformal prediction). For exchangeable queries about absent things, the expected rate of false
+alarms is at most α. Rates on new captions are estimated by leaving out the captions of each video
+in turn.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from hlformer_jax.errors import SearchError
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import Threshold
+from hlformer_jax.search.signals import rankers
+
+
+class Separation(NamedTuple):
+    """Best scores of n captions with and without their videos; see the module."""
+
+    present: Float[np.ndarray, " n"]  # t
+    absent: Float[np.ndarray, " n"]  # u
+    videos: tuple[str, ...]  # of the captions
+    without_video: dict[str, Float[np.ndarray, " m"]]  # u of captions that have no video, by kind
+
+
+def auc(present: Float[np.ndarray, " n"], absent: Float[np.ndarray, " m"]) -> float:
+    """Return the percentage of pairs with `present` above `absent`; ties count half."""
+    ordered = np.sort(absent)
+    lower, upper = (np.searchsorted(ordered, present, side) for side in ("left", "right"))
+    return float(50 * (lower + upper).mean() / len(absent))
+
+
+FALSE_ALARM_RATES = (0.05, 0.1, 0.2)
+"""False-alarm rates that a report has."""
+
+_RESAMPLES, _INTERVAL = 1000, (0.025, 0.975)
+"""Bootstrap samples of the videos, and the quantiles of a reported interval."""
+
+
+def conformal_threshold(absent: Float[np.ndarray, " n"], rate: float) -> float | None:
+    """Return the threshold for a false-alarm rate.
+
+    None if there are too few captions, or if a caption is correct for every video.
+    """
+    rank = math.ceil((len(absent) + 1) * (1 - rate) - 1e-9)
+    if not 0 < rank <= len(absent) or not np.isfinite(absent).all():
+        return None
+    return float(np.nextafter(np.sort(absent.astype(np.float64))[rank - 1], np.inf))
+
+
+def error_rates(separation: Separation, rate: float) -> dict[str, Any] | None:
+    """Estimate the error rates of the threshold for a false-alarm rate on new captions.
+
+    Returns:
+      "threshold"; in percent "false alarms" and "recall" (correct videos above the threshold), each
+      with the 2.5 and 97.5 % quantiles of a bootstrap over videos; and "absent", the false alarms
+      of each kind of caption that has no video. None if the captions, or those without one of the
+      videos, have no threshold.
+    """
+    names, inverse = np.unique(separation.videos, return_inverse=True)
+    folds = [inverse == i for i in range(len(names))]
+    threshold = conformal_threshold(separation.absent, rate)
+    fold_thresholds = [conformal_threshold(separation.absent[~fold], rate) for fold in folds]
+    if threshold is None or None in fold_thresholds:
+        return None
+    scores = np.stack([separation.absent, separation.present], -1)
+    is_match = scores >= np.asarray(fold_thresholds)[inverse, None]
+    counts = np.stack([[fold.sum(), *is_match[fold].sum(0)] for fold in folds])
+    resampled = np.random.default_rng(0).integers(len(names), size=(_RESAMPLES, len(names)))
+    quantiles = np.quantile(_match_percent(counts[resampled]), _INTERVAL, axis=0)
+    false_alarms, recall = np.concatenate([_match_percent(counts)[None], quantiles]).T.tolist()
+    absent = {
+        kind: 100 * float((scores >= threshold).mean())
+        for kind, scores in separation.without_video.items()
+    }
+    return {
+        "threshold": threshold, "false alarms": false_alarms, "recall": recall, "absent": absent,
+    }  # fmt: skip
+
+
+def _match_percent(counts: Int[np.ndarray, "*rows n 3"]) -> Float[np.ndarray, "*rows 2"]:
+    """Return the percentages of matches, of rows (captions, false alarms, correct matches)."""
+    return 100 * counts[..., 1:].sum(-2) / counts[..., :1].sum(-2)
+
+
+def calibrate(index: Index, separations: Mapping[str, Separation], percent: float) -> None:
+    """Store the match thresholds of rankers for a false-alarm rate in an index.
+
+    Args:
+      index: the index.
+      separations: scores of captions, by the name of the ranker; trained models are left out.
+      percent: the false-alarm rate; 0 removes the thresholds.
+
+    Raises:
+      SearchError: if there are too few captions for this rate, or another process writes.
+    """
+    frames, thresholds = sum(record.frames for record in index.records().values()), {}
+    for name in [name for name in rankers.LABELS if name in separations] if percent else ():
+        absent = separations[name].absent
+        if not np.isfinite(absent).all():
+            raise SearchError("cannot calibrate: a caption lists every video as correct")
+        threshold = conformal_threshold(absent, percent / 100)
+        if threshold is None:
+            raise SearchError(
+                f"a rate of {percent:g} % needs at least {math.ceil(100 / percent) - 1} visual"
+                f" captions (got {len(absent)}): add captions or raise the rate"
+            )
+        thresholds[name] = Threshold(threshold, percent, len(absent), frames)
+    if percent and not thresholds:
+        raise SearchError("cannot calibrate: no caption is a single sentence about a picture")
+    with index.writing() as writer:
+        writer.set_thresholds(index.thresholds | thresholds if percent else {})

@@ -1,0 +1,642 @@
+"""The SQLite file of an index: its schema, transactions, checksum, copy and migration.
+
+    .hlformer-index    marks a directory as an index
+    index.db           everything but embeddings
+    index.db.bak       a copy of index.db, made after each run that changed it
+    index.sums         version and SHA-256 of both, under a checksum of its own
+    index.db.damaged   a damaged index.db that its copy has replaced
+    .lock              held by the process that indexes
+
+SQLite has no checksum of its own. Each transaction raises the version in `settings`, and index.sums
+holds the digest of the file of one version: where the versions are equal and the digests differ,
+the file was damaged. The file is read for this by SQLite: closing another descriptor of it would
+release the locks of this process.
+
+SQLite's rollback journal is used and no write-ahead log: the index is then one file whenever nobody
+writes, which can be copied, lies on any disk, and is read where nothing can be written. Readers
+fetch what they need at once, so that they hold no writer up.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hlformer_jax import files
+from hlformer_jax.cli import command_line
+from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
+from hlformer_jax.search.index.sealed import seal, unseal
+
+MARK, DATABASE, COPY, SUMS = ".hlformer-index", "index.db", "index.db.bak", "index.sums"
+DAMAGED, LOCK = "index.db.damaged", ".lock"
+OLDER = "manifest.json", "manifest.previous.json"
+"""Files by which an index of the format before SQLite is known."""
+
+FORMAT = 4
+"""Version of the schema; one of a newer version is refused."""
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+"""Steps that bring a database from the format that is their key to the next one."""
+
+APPLICATION = 0x686C6678
+"""The application id of the database, by which it is told from another program's."""
+
+WAIT_SECONDS = 30.0
+"""How long a transaction waits for that of another process."""
+
+LOCK_POLL_SECONDS = 0.02
+"""Time between two tries of a lock that another process holds."""
+
+_MARKED = b"The index of a video search by hlformer_jax; its files are its own.\n"
+
+_SCHEMA = """
+CREATE TABLE settings (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE roots (name BLOB PRIMARY KEY, path BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE contents (
+    hash TEXT PRIMARY KEY CHECK (length(hash) = 64),
+    duration REAL NOT NULL, recorded REAL NOT NULL, warning TEXT NOT NULL,
+    first_row INTEGER NOT NULL UNIQUE, frames INTEGER NOT NULL CHECK (frames > 0),
+    checksum TEXT NOT NULL, rounded_checksum TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE paths (
+    root BLOB NOT NULL REFERENCES roots(name), path BLOB NOT NULL,
+    id TEXT NOT NULL UNIQUE,
+    content TEXT NOT NULL, size INTEGER NOT NULL,
+    modified_ns INTEGER NOT NULL, changed_ns INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('indexed', 'failed')), reason TEXT NOT NULL,
+    embedded TEXT GENERATED ALWAYS AS (CASE state WHEN 'indexed' THEN content END) VIRTUAL
+        REFERENCES contents(hash),
+    PRIMARY KEY (root, path)
+) WITHOUT ROWID;
+CREATE INDEX paths_content ON paths(content);
+CREATE TABLE exclusions (
+    root BLOB NOT NULL REFERENCES roots(name), path BLOB NOT NULL, content TEXT NOT NULL,
+    PRIMARY KEY (root, path)
+) WITHOUT ROWID;
+CREATE INDEX exclusions_content ON exclusions(content);
+CREATE TABLE tags (
+    content TEXT NOT NULL, key TEXT NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (content, key)
+) WITHOUT ROWID;
+CREATE TABLE thresholds (
+    ranker TEXT PRIMARY KEY, above REAL NOT NULL, false_alarms REAL NOT NULL,
+    captions INTEGER NOT NULL, frames INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE cues (
+    content TEXT NOT NULL REFERENCES contents(hash) ON DELETE CASCADE, position INTEGER NOT NULL,
+    source TEXT NOT NULL, facts TEXT NOT NULL, cues BLOB NOT NULL, PRIMARY KEY (content, position)
+) WITHOUT ROWID;
+CREATE TABLE partial_recognitions (
+    content TEXT PRIMARY KEY REFERENCES contents(hash) ON DELETE CASCADE,
+    model TEXT NOT NULL, state TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE subtitle_problems (file BLOB NOT NULL, reason TEXT NOT NULL, video BLOB NOT NULL);
+"""
+
+
+class LockedError(SearchError):
+    """Another process writes to an index."""
+
+
+class Database:
+    """The database of an index, or the copy of it that stands in for a damaged one."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open it, from its copy where it must be.
+
+        Raises:
+          SearchError: when there is none, or it is of another format.
+          DamagedError: when it is damaged or missing, and so is its copy.
+          UnreadableError: when both cannot be read now.
+        """
+        self.directory, self._path = directory, directory / DATABASE
+        self.note = ""  # a line about the damage, where the copy stands in
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+        self._lock = threading.RLock()
+        self._is_unreadable = False
+        self._damaged: tuple[int, ...] = ()  # identity of the file that the copy stands in for
+        _check_directory(directory)
+        self._connect_any()
+
+    @classmethod
+    def create(cls, directory: Path, settings: dict[str, Any], root: Path) -> "Database":
+        """Make the database of an index without videos; one that is damaged is moved aside.
+
+        Raises:
+          SearchError: when the directory holds something else, or an index.
+          OSError: when it cannot be written.
+        """
+        check_place(directory)
+        if is_begun(directory):
+            try:
+                cls(directory)
+            except UnreadableError:
+                raise
+            except DamagedError:  # and so is its copy: nothing is known of it any more
+                pass
+            else:
+                raise QueryError(
+                    "{directory} is an index: open it, or choose another {index}",
+                    field="index",
+                    directory=directory,
+                )
+        files.write_bytes(directory / MARK, _MARKED + b"format 4 or later\n")
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        with contextlib.closing(connection):
+            connection.executescript(_SCHEMA)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
+            counters = {"version": 1, "generation": 1, "rows_end": 0, "transcripts": ""}
+            connection.executemany("INSERT INTO settings VALUES (?, ?)", counters.items())
+            connection.execute("INSERT INTO roots VALUES (x'', ?)", [os.fsencode(root)])
+            _replace_database(directory, connection.serialize())
+        database = cls(directory)
+        database.finish()
+        return database
+
+    def _connect_any(self) -> None:
+        """Open the database, or its copy where it is damaged."""
+        try:
+            self._connect(DATABASE)
+        except DamagedError as error:
+            copy = self.directory / COPY
+            try:
+                self._connect(COPY)
+            except DamagedError:
+                raise error from None
+            self._is_unreadable = isinstance(error, UnreadableError)
+            self._damaged = _identity(self._path)
+            copied = time.strftime("%Y-%m-%d %H:%M", time.localtime(_modified(copy)))
+            self.note = f"{error}: its copy of {copied} is used"
+            if not self._is_unreadable:
+                self.note += (
+                    "; index the folder again to mend it, and transcribe what was recognised since"
+                )
+
+    def _connect(self, name: str) -> None:
+        """Open one of both files, and check it against its checksum.
+
+        Raises:
+          DamagedError: when it is damaged.
+        """
+        path = self.directory / name
+        with _translate_errors(path):
+            connection, self._inode = _open(path, is_copy=name == COPY)
+            try:
+                user_version = _value(connection, "PRAGMA user_version")
+                if _value(connection, "PRAGMA application_id") != APPLICATION:
+                    raise sqlite3.DatabaseError("it is another program's")
+                if user_version > FORMAT:
+                    raise SearchError(
+                        f"{path} is of format {user_version}, and this version reads {FORMAT}:"
+                        " update hlformer-jax, or index again into another directory"
+                    )
+                _check_sum(self.directory, name, connection)
+                if user_version < FORMAT:
+                    _migrate(connection, user_version)
+            except BaseException:
+                connection.close()
+                raise
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = connection
+
+    def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a query.
+
+        Raises:
+          DamagedError: when the database is damaged, and so is its copy.
+        """
+        with self._lock:
+            connection = self._current()
+            try:
+                with _translate_errors(self._path):
+                    return connection.execute(statement, values).fetchall()
+            except DamagedError:  # since it was opened
+                if connection.in_transaction or self.note:
+                    raise
+            self._connect_any()
+            with _translate_errors(self._path):
+                return self._current().execute(statement, values).fetchall()
+
+    def setting(self, name: str) -> Any:
+        """Return the value of a setting."""
+        [[value]] = self.select("SELECT value FROM settings WHERE name = ?", [name])
+        return value
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """A value that differs after every change of the database, by any process."""
+        version = self.setting("version")
+        return self._inode, version
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[tuple[int, int] | None]:
+        """Let all queries of the block see the same state; give that, or None within a change."""
+        with self._lock, _translate_errors(self._path):
+            if self._current().in_transaction:
+                yield None
+                return
+            self.setting("version")  # which turns to the copy where that must be
+            connection = self._current()
+            connection.execute("BEGIN")
+            try:
+                yield self.state
+            finally:
+                connection.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def transaction(self, wait: float = WAIT_SECONDS) -> Iterator[sqlite3.Connection]:
+        """Make a change that is complete, or not made where the block raises an error.
+
+        Args:
+          wait: seconds to wait for the transaction of another process.
+
+        Raises:
+          LockedError: when another process still writes then.
+          SearchError: when the disk is full, or read-only.
+          UnreadableError: when the database cannot be read now.
+        """
+        self._mend()
+        with self._lock, _translate_errors(self._path):
+            connection = self._current()
+            connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait)}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                before = connection.total_changes
+                yield connection
+                if connection.total_changes != before:
+                    connection.execute(
+                        "UPDATE settings SET value = value + 1 WHERE name = 'version'"
+                    )
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def running(self, wait: float = 0.0) -> Iterator[None]:
+        """Keep out other processes that index; transactions of others go on between ours.
+
+        Raises:
+          LockedError: when another process still indexes after so many seconds.
+        """
+        with contextlib.ExitStack() as stack:
+            _lock_directory(stack, self.directory, wait)
+            self._mend(is_locked=True)
+            for name in (MARK, DATABASE, COPY, SUMS):
+                _discard_drafts(self.directory, name)
+            try:
+                with _translate_errors(self._path):
+                    yield
+            finally:
+                self.finish()
+
+    def finish(self) -> None:
+        """Copy the database and note its checksum, unless that was done since the last change.
+
+        Raises:
+          SearchError: when the disk is full, or read-only.
+        """
+        with self._lock, _translate_errors(self._path):
+            sums = _read_sums(self.directory)
+            version = self.setting("version")
+            if {version} == {number for number, _ in sums.values()} and _has_digest(
+                self.directory / COPY, sums[COPY][1]
+            ):
+                return
+            version, content = _snapshot(self._current())
+            files.write_bytes(self.directory / COPY, content)
+            entry = [version, hashlib.sha256(content).hexdigest()]
+            files.write_bytes(self.directory / SUMS, seal({DATABASE: entry, COPY: entry}))
+
+    def damaged(self) -> dict[str, str]:
+        """Read both files through, and return a line for each that is damaged, by its name."""
+        lines = {DATABASE: self.note} if self.note else {}
+        for name in (DATABASE, COPY) if not self.note else (COPY,):
+            try:
+                with _translate_errors(self.directory / name):
+                    connection, _ = _open(self.directory / name, is_copy=name == COPY)
+                    with contextlib.closing(connection):
+                        _check_sum(self.directory, name, connection)
+            except DamagedError as error:
+                lines[name] = f"{error}: index the folder again to make it anew"
+        return lines
+
+    def _current(self) -> sqlite3.Connection:
+        """Return the connection, to the file that has the database's name now."""
+        assert self._connection is not None
+        if self._connection.in_transaction:
+            return self._connection
+        if self.note:  # another process may have mended it
+            if self._is_unreadable or _identity(self._path) != self._damaged:
+                with contextlib.suppress(SearchError):
+                    self._connect(DATABASE)
+                    self.note, self._is_unreadable = "", False
+        elif _identity(self._path)[:1] not in ((), (self._inode,)):
+            self._connect(DATABASE)
+        return self._connection
+
+    def _mend(self, is_locked: bool = False) -> None:
+        """Replace a damaged database by its copy before a change.
+
+        Raises:
+          UnreadableError: when it cannot be read now: it may be whole, and newer than its copy.
+        """
+        if self.note:
+            with self._lock:
+                self._current()
+        if not self.note and _identity(self._path):
+            return
+        if self._is_unreadable:
+            raise UnreadableError(f"{self._path} cannot be read: nothing is changed, try again")
+        check_exists(self.directory)
+        with contextlib.ExitStack() as stack, self._lock:
+            if not is_locked:
+                _lock_directory(stack, self.directory, 0.0)
+            assert self._connection is not None
+            with _translate_errors(self._path):
+                _replace_database(self.directory, self._connection.serialize())
+            self.note = ""
+            self._connect(DATABASE)
+
+
+def check_place(directory: Path) -> None:
+    """Refuse a directory that is neither new or empty nor an index.
+
+    Raises:
+      SearchError: saying what it holds.
+      OSError: when it cannot be listed.
+    """
+    try:
+        children = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise QueryError(
+            "{directory} is not a directory: choose another {index}",
+            field="index",
+            directory=directory,
+        ) from None
+    foreign = [name for name in children if not _is_begun(directory, name)]
+    if foreign and not is_marked(directory):
+        raise QueryError(
+            "{directory} holds other things ({name}) and is not an index: choose another {index}",
+            field="index",
+            directory=directory,
+            name=foreign[0],
+        )
+
+
+def is_marked(directory: Path) -> bool:
+    """Return whether a directory has the mark of an index."""
+    try:
+        return files.read_bytes(directory / MARK).startswith(_MARKED)
+    except OSError:
+        return False
+
+
+def check_exists(directory: Path) -> None:
+    """Refuse the directory of an index that was there before.
+
+    Raises:
+      SearchError: when it was deleted or moved.
+    """
+    if not directory.is_dir():
+        raise SearchError(f"{directory} is not an index any more: it was deleted or moved")
+
+
+def is_begun(directory: Path) -> bool:
+    """Return whether a directory holds any of the files by which an index is known."""
+    names = (MARK, DATABASE, COPY, *OLDER)
+    return any(os.path.lexists(directory / name) for name in names)
+
+
+def index_around(path: Path) -> Path | None:
+    """Return the index in whose directory a path lies once links are followed, or None."""
+    real = Path(os.path.realpath(path))
+    marked = (place for place in (real, *real.parents) if is_marked(place))
+    return next(marked, None)
+
+
+def _is_begun(directory: Path, name: str) -> bool:
+    """Return whether a file is what a writer leaves that was killed before it marked the place."""
+    if name == LOCK:
+        return (directory / name).is_file() and not (directory / name).stat().st_size
+    return files.draft_target(name) == MARK
+
+
+def _check_directory(directory: Path) -> None:
+    """Refuse a directory that holds no index, or one of the format before SQLite."""
+    has_database = any(os.path.lexists(directory / name) for name in (DATABASE, COPY))
+    if has_database:
+        return
+    if any(os.path.lexists(directory / name) for name in OLDER):
+        raise QueryError(
+            "{directory} holds an index of an older format: index the folder again into another"
+            " {index}; this one stays as it is",
+            field="index",
+            directory=directory,
+        )
+    if not is_marked(directory):
+        raise SearchError(
+            f"{directory} holds no index: make one with"
+            f" {command_line('search', 'index', 'FOLDER', f'--index={directory}')}"
+        )
+
+
+def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
+    """Connect to a database file that is there."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise DamagedError(f"{path} is missing") from None
+    if not os.path.isfile(path):
+        raise DamagedError(f"{path} is not a file")
+    mode = "ro&immutable=1" if is_copy else "rw"
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None,
+        check_same_thread=False,
+    )  # fmt: skip
+    connection.execute(f"PRAGMA busy_timeout = {int(1000 * WAIT_SECONDS)}")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA cache_spill = OFF")  # which would lock readers out early
+    return connection, status.st_ino
+
+
+def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> None:
+    """Compare a file with its checksum, or where that is of another version, check its structure.
+
+    Raises:
+      sqlite3.DatabaseError: when they differ.
+    """
+    known_version, known_digest = _read_sums(directory).get(name, (0, ""))
+    version, content = _snapshot(connection)
+    if version != known_version:
+        verdict = _value(connection, "PRAGMA quick_check(1)")
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+    elif hashlib.sha256(content).hexdigest() != known_digest:
+        raise sqlite3.DatabaseError("its checksum is another")
+
+
+def _snapshot(connection: sqlite3.Connection) -> tuple[int, bytes]:
+    """Return the version of a database and the content of its file, of the same moment."""
+    connection.execute("BEGIN")
+    try:
+        version = _value(connection, "SELECT value FROM settings WHERE name = 'version'")
+        return int(version), connection.serialize()
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _read_sums(directory: Path) -> dict[str, Any]:
+    """Return version and digest of both files; none where they are not known."""
+    try:
+        sums = unseal(files.read_bytes(directory / SUMS))
+        return {name: sums[name] for name in (DATABASE, COPY)}
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def _has_digest(path: Path, digest: str) -> bool:
+    """Return whether a file has a digest."""
+    try:
+        return hashlib.sha256(files.read_bytes(path)).hexdigest() == digest
+    except OSError:
+        return False
+
+
+def _migrate(connection: sqlite3.Connection, user_version: int) -> None:
+    """Bring an older database up to the format of this version."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for step in range(_value(connection, "PRAGMA user_version"), FORMAT):
+            if step not in MIGRATIONS:
+                raise sqlite3.DatabaseError(f"nothing is known of its format {step}")
+            MIGRATIONS[step](connection)
+        connection.execute("UPDATE settings SET value = value + 1 WHERE name = 'version'")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _replace_database(directory: Path, content: bytes) -> None:
+    """Write the file of a database whole, and keep the damaged one under another name."""
+    path = directory / DATABASE
+    if os.path.isfile(path):
+        os.replace(path, directory / DAMAGED)
+    # A journal of the file before would be played back into this one.
+    (directory / f"{DATABASE}-journal").unlink(missing_ok=True)
+    files.write_bytes(path, content)
+
+
+def _lock_directory(stack: contextlib.ExitStack, directory: Path, wait: float) -> None:
+    """Hold the lock of an index until the stack is closed.
+
+    Raises:
+      LockedError: when another process still has it after so many seconds.
+    """
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            stack.enter_context(files.lock(directory))
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise LockedError(_locked(directory)) from None
+        time.sleep(LOCK_POLL_SECONDS)
+
+
+def _discard_drafts(directory: Path, name: str) -> None:
+    """Delete the drafts of a file that killed writers left."""
+    with contextlib.suppress(OSError):
+        for draft in os.listdir(directory):
+            if files.draft_target(draft) == name and (directory / draft).is_file():
+                (directory / draft).unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """Return what differs between a file and one that has replaced or changed it; () for none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _value(connection: sqlite3.Connection, statement: str) -> Any:
+    """Return the only value of a query."""
+    row = connection.execute(statement).fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError("a row is missing")
+    return row[0]
+
+
+def _locked(directory: Path) -> str:
+    return f"another process is writing to {directory}: wait until it has ended"
+
+
+@contextlib.contextmanager
+def _translate_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite and of the disk into lines that name the index."""
+    try:
+        yield
+    except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+        raise
+    except sqlite3.Error as error:
+        raise _translated(path, error) from None
+    except OSError as error:
+        if (line := disk_problem(path.parent, error)) is None:
+            raise
+        raise SearchError(line) from None
+
+
+def disk_problem(directory: Path, error: OSError) -> str | None:
+    """Return a line about a full or read-only disk; None for another error."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return _full(directory)
+    return _read_only(directory) if error.errno == errno.EROFS else None
+
+
+def _full(directory: Path) -> str:
+    return f"the disk of {directory} is full: make room, and the same command goes on"
+
+
+def _read_only(directory: Path) -> str:
+    return (
+        f"the disk of {directory} is read-only: make it writable, or copy the index to another disk"
+    )
+
+
+def _translated(path: Path, error: sqlite3.Error) -> SearchError:
+    """Return the error of an index for one of SQLite."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    reason = " ".join(str(error).split())
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return LockedError(_locked(path.parent))
+    if code == sqlite3.SQLITE_FULL:
+        return SearchError(_full(path.parent))
+    if code == sqlite3.SQLITE_READONLY:
+        return SearchError(_read_only(path.parent))
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return UnreadableError(f"{path} cannot be read ({reason})")
+    return DamagedError(f"{path} is damaged ({reason})")

@@ -1,0 +1,303 @@
+"""The frame embeddings of an index: rows of one file, which are appended and never rewritten.
+
+    embeddings-N.f16      rows of float16, the one copy that counts
+    embeddings-N.times    the second of the frame of each row, float64
+    embeddings-N.i8       the rows rounded to int8 (`packed.quantise`), derived from the first file
+    embeddings-N.bounds   scale and error of each rounded row, float32, derived
+
+N is the generation, which the database names: compaction copies the rows that are in use to files
+of the next one. The database also says which rows a content has, their checksums, and where the
+next content's begin; rows beyond are overwritten. Rows in front of that without a content are dead.
+
+A checksum is SHA-256 of the sums of all blocks of 4 KiB, as words of 64 bits: damage changes a sum.
+Sums are read from memory at 12 GB a second; 1,000 hours have 5.5 GB of rows and 2.8 GB of rounded
+ones.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float16, Float64
+
+from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
+from hlformer_jax.search.index import packed
+from hlformer_jax.search.index.packed import ContentRows, Quantised
+
+_BLOCK_BYTES = 4096
+_COPIED_BYTES = 2**24
+"""Bytes that compaction copies at a time."""
+
+FRAMES, TIMES, ROUNDED, BOUNDS = "f16", "times", "i8", "bounds"
+"""Suffixes of the files."""
+
+NAME = re.compile(rf"embeddings-([0-9]+)\.({FRAMES}|{TIMES}|{ROUNDED}|{BOUNDS})")
+
+
+class Span(NamedTuple):
+    """The rows of one content."""
+
+    first: int
+    rows: int
+    checksum: str  # of the embeddings and times
+    rounded_checksum: str  # of the rounded rows and their bounds
+
+
+class Embeddings:
+    """The files of embeddings in the directory of an index."""
+
+    def __init__(self, directory: Path, width: int) -> None:
+        """Take the directory of the index and the width of an embedding."""
+        self._directory, self._width = directory, width
+        self._item_bytes = {FRAMES: 2 * width, TIMES: 8, ROUNDED: width, BOUNDS: 8}
+        self._checked: set[tuple[int, Span]] = set()  # spans that were read through and are whole
+
+    def path(self, generation: int, suffix: str) -> Path:
+        """Return the place of a file."""
+        return self._directory / f"embeddings-{generation}.{suffix}"
+
+    def append(
+        self,
+        generation: int,
+        first: int,
+        times: Float64[np.ndarray, " F"],
+        vectors: Float16[np.ndarray, "F d"],
+    ) -> Span:
+        """Write rows where the next content's begin, and bring them to the disk.
+
+        Raises:
+          SearchError: when a link, say, has the place of a file.
+          OSError: when they cannot be written.
+        """
+        rounded = packed.quantise(vectors)
+        bounds = np.stack([rounded.scale, rounded.error], -1)
+        for suffix, array in (
+            (FRAMES, vectors), (TIMES, times), (ROUNDED, rounded.values), (BOUNDS, bounds),
+        ):  # fmt: skip
+            with self._writing(generation, suffix) as file:
+                _write(file, first * self._item_bytes[suffix], array)
+                if suffix in (FRAMES, TIMES):  # the others are derived
+                    os.fsync(file)
+        checksums = checksum(vectors, times), checksum(rounded.values, bounds)
+        return Span(first, len(times), *checksums)
+
+    def read(
+        self, generation: int, span: Span
+    ) -> tuple[Float64[np.ndarray, " F"], Float16[np.ndarray, "F d"]]:
+        """Return the times and embeddings of a content; no other rows are read.
+
+        Raises:
+          FileNotFoundError: when the files of the generation are missing.
+          DamagedError: when they are damaged.
+          UnreadableError: when they cannot be read now.
+        """
+        vectors = np.empty((span.rows, self._width), np.float16)
+        times = np.empty(span.rows, np.float64)
+        for suffix, array in ((FRAMES, vectors), (TIMES, times)):
+            path = self.path(generation, suffix)
+            try:
+                file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    is_whole = _read(file, span.first * self._item_bytes[suffix], array)
+                finally:
+                    os.close(file)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                reason = error.strerror or error
+                kind = DamagedError if error.errno in _NO_FILE else UnreadableError
+                raise kind(f"cannot be read from {path} ({reason})") from None
+            if not is_whole:
+                raise DamagedError(f"are damaged: {path} is too short")
+        if checksum(vectors, times) != span.checksum:
+            raise DamagedError(f"in {self.path(generation, FRAMES)} are damaged")
+        return times, vectors
+
+    def rows(self, generation: int, spans: Sequence[Span]) -> tuple[ContentRows, list[int]]:
+        """Map the embeddings of contents, whose rows are in rising order.
+
+        Returns:
+          The rows, and the places in `spans` of those that are damaged.
+
+        Raises:
+          FileNotFoundError: when the files of the generation are missing.
+        """
+        end = spans[-1].first + spans[-1].rows if spans else 0
+        matrix = self._mapped(generation, FRAMES, np.float16, self._width, end)
+        times = self._mapped(generation, TIMES, np.float64, 1, end)
+        damaged = []
+        for place, span in enumerate(spans):
+            if (generation, span) in self._checked:
+                continue
+            part = slice(span.first, span.first + span.rows)
+            if len(matrix) >= part.stop and checksum(matrix[part], times[part]) == span.checksum:
+                self._checked.add((generation, span))
+            else:
+                damaged.append(place)
+        starts = np.asarray([span.first for span in spans], np.int64)
+        ends = starts + np.asarray([span.rows for span in spans], np.int64)
+        return ContentRows(matrix[:end], starts, ends), damaged
+
+    def rounded(
+        self, generation: int, spans: Sequence[Span], matrix: Float16[np.ndarray, "R d"]
+    ) -> Quantised:
+        """Map the rounded rows of contents; those that are missing or damaged are made anew."""
+        values = self._mapped(generation, ROUNDED, np.int8, self._width, len(matrix))
+        bounds = self._mapped(generation, BOUNDS, np.float32, 2, len(matrix))
+        if len(values) < len(matrix) or len(bounds) < len(matrix):
+            values, bounds = _longer(values, len(matrix)), _longer(bounds, len(matrix))
+        for span in spans:
+            key = generation, span._replace(checksum=ROUNDED)
+            part = slice(span.first, span.first + span.rows)
+            if key in self._checked:
+                continue
+            if checksum(values[part], bounds[part]) == span.rounded_checksum:
+                self._checked.add(key)
+                continue
+            rounded = packed.quantise(matrix[part])
+            rounded_bounds = np.stack([rounded.scale, rounded.error], -1)
+            with contextlib.suppress(OSError, SearchError):  # else it is made again the next time
+                for suffix, array in ((ROUNDED, rounded.values), (BOUNDS, rounded_bounds)):
+                    with self._writing(generation, suffix) as file:
+                        _write(file, span.first * self._item_bytes[suffix], array)
+                self._checked.add(key)
+            if not values.flags.writeable:
+                values, bounds = np.array(values), np.array(bounds)
+            values[part], bounds[part] = rounded.values, rounded_bounds
+        scale, error = np.ascontiguousarray(bounds.T)
+        return Quantised(values, scale, error)
+
+    def damaged_rounded(self, generation: int, spans: Iterable[Span]) -> bool:
+        """Read the rounded rows of contents, and return whether any is damaged."""
+        for span in spans:
+            values = np.empty((span.rows, self._width), np.int8)
+            bounds = np.empty((span.rows, 2), np.float32)
+            try:
+                for suffix, array in ((ROUNDED, values), (BOUNDS, bounds)):
+                    with open(self.path(generation, suffix), "rb") as file:
+                        if not _read(file.fileno(), span.first * self._item_bytes[suffix], array):
+                            return True
+            except OSError:
+                return True
+            if checksum(values, bounds) != span.rounded_checksum:
+                return True
+        return False
+
+    def compact(self, generation: int, spans: Sequence[Span]) -> list[int]:
+        """Copy rows, without those between them, to the files of the next generation.
+
+        Returns:
+          The first row of each span in the new files.
+
+        Raises:
+          OSError: when they cannot be written.
+        """
+        firsts = np.cumsum([0, *(span.rows for span in spans)]).tolist()
+        for suffix, size in self._item_bytes.items():
+            with (
+                open(self.path(generation, suffix), "rb") as source,
+                self._writing(generation + 1, suffix) as file,
+            ):
+                os.ftruncate(file, 0)
+                for span, first in zip(spans, firsts, strict=False):
+                    for start in range(0, span.rows * size, _COPIED_BYTES):
+                        count = min(_COPIED_BYTES, span.rows * size - start)
+                        part = np.zeros(count, np.uint8)
+                        _read(source.fileno(), span.first * size + start, part)
+                        _write(file, first * size + start, part)
+                os.fsync(file)
+        return firsts[:-1]
+
+    def discard_older(self, generation: int) -> None:
+        """Delete the files of earlier generations."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._directory):
+                match = NAME.fullmatch(name)
+                path = self._directory / name
+                if match and int(match[1]) < generation and stat.S_ISREG(path.lstat().st_mode):
+                    path.unlink(missing_ok=True)
+
+    def size(self, frames: int) -> int:
+        """Return the bytes that so many frames take on the disk."""
+        return frames * sum(self._item_bytes.values())
+
+    def _mapped(
+        self, generation: int, suffix: str, dtype: type, width: int, end: int
+    ) -> np.ndarray:
+        """Map a file, up to a row; shorter where it is shorter."""
+        path = self.path(generation, suffix)
+        try:
+            rows = min(end, path.stat().st_size // self._item_bytes[suffix])
+        except FileNotFoundError:
+            if suffix in (FRAMES, TIMES) and end:
+                raise
+            rows = 0
+        if not rows or not path.is_file():
+            return np.empty((0, width), dtype)
+        mapped: np.ndarray = np.memmap(path, dtype, "r", shape=(rows, width))
+        return mapped
+
+    @contextlib.contextmanager
+    def _writing(self, generation: int, suffix: str) -> Iterator[int]:
+        """Open a file for writing in place; a new one where there is none."""
+        path = self.path(generation, suffix)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            file = os.open(path, flags, 0o666)
+        except OSError as error:
+            if error.errno not in _NO_FILE:
+                raise
+            raise SearchError(f"{path} is not a file: move away what has its place") from None
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise SearchError(f"{path} is not a file: move away what has its place")
+            yield file
+        finally:
+            os.close(file)
+
+
+_NO_FILE = errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EINVAL, errno.ENOTDIR
+
+
+def _longer(rows: np.ndarray, count: int) -> np.ndarray:
+    """Return rows in memory, followed by zeros."""
+    longer = np.zeros((count, rows.shape[1]), rows.dtype)
+    longer[: len(rows)] = rows
+    return longer
+
+
+def checksum(*arrays: np.ndarray) -> str:
+    """Return a checksum of the bytes of arrays; see the module."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        end = len(flat) // _BLOCK_BYTES * _BLOCK_BYTES
+        words = flat[:end].view(np.uint64).reshape(-1, _BLOCK_BYTES // 8)
+        digest.update(words.sum(axis=1, dtype=np.uint64).tobytes())
+        digest.update(flat[end:].tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _write(file: int, offset: int, array: np.ndarray) -> None:
+    rest = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    while rest:
+        written = os.pwrite(file, rest, offset)
+        rest, offset = rest[written:], offset + written
+
+
+def _read(file: int, offset: int, array: np.ndarray) -> bool:
+    """Fill an array from a file; return whether the file was long enough."""
+    rest = array.reshape(-1).view(np.uint8).data
+    while rest:
+        count = os.preadv(file, [rest], offset)
+        if not count:
+            return False
+        rest, offset = rest[count:], offset + count
+    return True

@@ -1,0 +1,584 @@
+"""An index of videos: a directory, and what is read from it; `writer` has the changes.
+
+    DIR/index.db         the record of every path and content (`database`)
+    DIR/embeddings-N.*   the embeddings of all frames (`embeddings`)
+    DIR/texts/           embeddings of the passages of transcripts (`said`)
+    DIR/packed/          further matrices that searches map into memory; made anew at need
+
+Without its mark nothing in a directory is touched, and nothing but files of these full names, and
+drafts of them, is ever written or deleted.
+
+Paths of equal content have a record each and share the embeddings. The id of a record is the
+beginning of its content hash; a second path of the same content has an id made of both. An id stays
+while its path or its content does. A video whose file cannot be reached is offline: its record and
+its embeddings stay until `prune`.
+"""
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hlformer_jax import files
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import DamagedError, QueryError, SearchError
+from hlformer_jax.search.index.database import WAIT_SECONDS, Database
+from hlformer_jax.search.index.embeddings import FRAMES, ROUNDED, Embeddings, Span
+from hlformer_jax.search.index.packed import PACKED, ContentRows, Quantised
+from hlformer_jax.search.index.records import (
+    EncoderFacts,
+    Entry,
+    Record,
+    Threshold,
+    VideoArrays,
+    join_name,
+    split_name,
+)
+from hlformer_jax.search.index.writer import Writer
+from hlformer_jax.text import legible, suggestion
+
+_RECORDS = """
+SELECT root, path, id, content, size, modified_ns, changed_ns, state,
+    CASE state WHEN 'indexed' THEN warning ELSE reason END, ifnull(duration, 0.0),
+    ifnull(frames, 0), ifnull(recorded, 0.0)
+FROM paths LEFT JOIN contents ON hash = embedded
+"""
+_SPANS = """
+SELECT value, hash, first_row, frames, checksum, rounded_checksum, duration, warning, recorded
+FROM contents JOIN settings ON name = 'generation'
+"""
+
+
+TEXTS = re.compile(r"[0-9a-f]{64}\.vectors")
+"""Names of the files of embeddings of passages."""
+
+COPY_SECONDS = 300.0
+"""Time in a long run after which the database is copied, so that hours of work are in both."""
+
+OWN = {"texts": TEXTS, "packed": PACKED}
+"""Names of the files of an index in each of its folders; drafts of no others are deleted."""
+
+
+class Index:
+    """An index: what its database says now, and its embeddings."""
+
+    def __init__(self, directory: Path, database: Database) -> None:
+        """Take the directory of an index and its database; see `open` and `create`."""
+        self.directory = directory
+        self._database = database
+        self._runs = 0
+        self._copied = time.monotonic()
+        self._videos: tuple[Any, dict[str, Record]] = (None, {})
+        facts = json.loads(database.setting("encoder"))
+        self.encoder = EncoderFacts(**facts | {"places": tuple(facts["places"])})
+        self.fps = float(database.setting("fps"))
+        self.embeddings = Embeddings(directory, self.encoder.width)
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        root: Path,
+        encoder: Encoder,
+        fps: float = 1.0,
+        places: tuple[str, ...] = (),
+    ) -> "Index":
+        """Make an index without videos.
+
+        Args:
+          directory: a new or empty directory, or an index whose database is lost.
+          root: the folder of the videos.
+          encoder: the encoder (`hlformer_jax.encoders`).
+          fps: frames a second.
+          places: where the encoder can be loaded from.
+
+        Raises:
+          SearchError: when the directory holds something else, or the rate is not positive.
+          OSError: when it cannot be written.
+        """
+        check_rate(fps)
+        directory = Path(directory)
+        facts = vars(EncoderFacts.of(encoder, places))
+        settings = {"encoder": json.dumps(facts), "fps": float(fps), "checkpoint": b""}
+        return cls(directory, Database.create(directory, settings, root.resolve()))
+
+    @classmethod
+    def open(cls, directory: Path) -> "Index":
+        """Open an index.
+
+        A damaged database is replaced by its copy; `notes` says so.
+
+        Raises:
+          SearchError: when there is none, or it is of another format.
+          DamagedError: when the database is damaged or lost, and so is its copy.
+        """
+        directory = Path(directory)
+        return cls(directory, Database(directory))
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines about damage, and what stands in for what is damaged."""
+        return [self._database.note] if self._database.note else []
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """A value that differs after every change of the index, by any process."""
+        return self._database.state
+
+    # Roots
+
+    @property
+    def root(self) -> Path:
+        """The first folder of the videos."""
+        return self.roots[""]
+
+    @property
+    def roots(self) -> dict[str, Path]:
+        """All folders of videos by their names; that of the first is empty."""
+        rows = self._database.select("SELECT name, path FROM roots ORDER BY name")
+        return {os.fsdecode(name): Path(os.fsdecode(path)) for name, path in rows}
+
+    def path(self, name: str) -> Path:
+        """Return the path of a video; one that does not exist if its root was removed."""
+        root, path = split_name(name)
+        return self.roots.get(root, self.directory / "unknown folder" / root) / path
+
+    def name_below(self, path: Path) -> str | None:
+        """Return the name of a file by its absolute path; None outside of all roots."""
+        for root, folder in self.roots.items():
+            if path.is_relative_to(folder):
+                return join_name(root, path.relative_to(folder).as_posix())
+        return None
+
+    def is_there(self, root: str) -> bool:
+        """Return whether a root is available; an unmounted disk leaves none, or an empty one."""
+        place = self.roots.get(root, Path())
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            return place != Path() and next(entries, None) is not None
+        return False
+
+    def is_missing(self, root: str) -> bool:
+        """Return whether a root is gone or empty; False if it cannot be read."""
+        place = self.roots.get(root, Path())
+        try:
+            with os.scandir(place) as entries:
+                return next(entries, None) is None
+        except OSError:
+            return files.is_gone(place, follow=True)
+
+    def check_root(self, folder: Path, instead_of: str | None = None) -> None:
+        """Refuse a folder that holds a root or lies in one: no video is indexed twice."""
+        for name, root in self.roots.items():
+            if name != instead_of and (root.is_relative_to(folder) or folder.is_relative_to(root)):
+                raise SearchError(
+                    f"{folder} and {root}, a folder of this index, hold the same files: name a"
+                    " folder beside it"
+                )
+
+    # Settings
+
+    @property
+    def key(self) -> str:
+        """A digest of everything that determines embeddings: encoder, rate and dtype."""
+        return self.encoder.key(self.fps)
+
+    @property
+    def period(self) -> float:
+        """Seconds between two frames."""
+        return 1 / self.fps
+
+    @property
+    def checkpoint(self) -> str:
+        """The directory of the trained model that ranks by default; "" for none."""
+        return os.fsdecode(self._database.setting("checkpoint"))
+
+    @property
+    def thresholds(self) -> dict[str, Threshold]:
+        """The calibrated match thresholds, by ranker."""
+        rows = self._database.select("SELECT * FROM thresholds ORDER BY ranker")
+        return {ranker: Threshold(*fields) for ranker, *fields in rows}
+
+    def check_encoder(self, encoder: Encoder) -> None:
+        """Refuse an encoder that is not the one of the index."""
+        check_encoder(self.directory, self.encoder, encoder)
+
+    # Videos
+
+    @property
+    def videos(self) -> dict[str, Record]:
+        """The record of every path, by the names of the videos; kept until the index changes."""
+        with self._database.reading() as state:
+            if state is None or state != self._videos[0]:
+                rows = self._database.select(f"{_RECORDS} ORDER BY root, path")
+                self._videos = state, dict(map(_record, rows))
+            return dict(self._videos[1])
+
+    def record(self, name: str) -> Record | None:
+        """Return the record of a path, by the name of the video."""
+        root, path = split_name(name)
+        key = os.fsencode(root), os.fsencode(path)
+        rows = self._database.select(f"{_RECORDS} WHERE root = ? AND path = ?", key)
+        return _record(rows[0])[1] if rows else None
+
+    def names(self, root: str) -> list[str]:
+        """Return the names of all videos of a root."""
+        rows = self._database.select(
+            "SELECT root, path FROM paths WHERE root = ?", [os.fsencode(root)]
+        )
+        return [_name(row) for row in rows]
+
+    def paths(self, content: str) -> set[str]:
+        """Return the names of the videos of a content."""
+        if not content:
+            return set()
+        rows = self._database.select("SELECT root, path FROM paths WHERE content = ?", [content])
+        return set(map(_name, rows))
+
+    @property
+    def excluded(self) -> dict[str, str]:
+        """The content hashes of the paths that were removed, by name; "" where it is not known."""
+        rows = self._database.select("SELECT root, path, content FROM exclusions")
+        return {_name(row[:2]): row[2] for row in rows}
+
+    def excluded_paths(self, content: str) -> list[str]:
+        """Return the names under which a content was removed."""
+        rows = self._database.select(
+            "SELECT root, path FROM exclusions WHERE content = ? AND content != ''", [content]
+        )
+        return list(map(_name, rows))
+
+    @property
+    def tags(self) -> dict[str, list[str]]:
+        """The tags of each content that has some, sorted."""
+        tags: dict[str, list[str]] = {}
+        for content, tag in self._database.select("SELECT content, tag FROM tags"):
+            tags.setdefault(content, []).append(tag)
+        return {content: sorted(texts) for content, texts in tags.items()}
+
+    def tags_of(self, name: str) -> tuple[str, ...]:
+        """Return the tags of a video, sorted."""
+        record = self.record(name)
+        rows = self._database.select(
+            "SELECT tag FROM tags WHERE content = ?", [record.content if record else ""]
+        )
+        return tuple(sorted(tag for [tag] in rows))
+
+    def entries(self) -> list[Entry]:
+        """Return all videos, in the order of their paths; looks which of them can be reached."""
+        videos, roots, tags = self.videos, self.roots, self.tags
+        paths = {}
+        for name in sorted(videos):
+            root, below_root = split_name(name)
+            paths[name] = roots[root] / below_root
+        entries, offline = [], absent(paths)
+        for name, path in paths.items():
+            record = videos[name]
+            entries.append(Entry(
+                record.id, name, name.rpartition("/")[0].rstrip("/"), path, record.size,
+                record.modified_ns / 1e9, record.duration, record.frames,
+                "offline" if name in offline and record.indexed else record.state, record.reason,
+                record.recorded, tuple(tags.get(record.content, ())), record.content,
+            ))  # fmt: skip
+        return entries
+
+    def name_of(self, video: str) -> str:
+        """Return the name of a video that is given by its name, absolute path or id."""
+        for name in (video, self.name_below(Path(os.path.abspath(video))) or ""):
+            if name and self.record(name) is not None:
+                return name
+        if rows := self._database.select("SELECT root, path FROM paths WHERE id = ?", [video]):
+            return _name(rows[0])
+        videos = self.videos
+        raise SearchError(f"{self.directory} holds no video {video!r}{suggestion(video, videos)}")
+
+    def offline(self) -> list[str]:
+        """Return the names of videos that have embeddings and cannot be reached, sorted."""
+        return [entry.video for entry in self.entries() if entry.state == "offline"]
+
+    def summary(self) -> dict[str, Any]:
+        """Return counts, seconds and bytes of the index, and what made it."""
+        records = self.videos.values()
+        indexed = [record for record in records if record.indexed]
+        roots = {name: str(path) for name, path in self.roots.items()}
+        return {
+            "index": str(self.directory),
+            "folder": roots.pop(""),
+            "folders": roots,
+            "encoder": self.encoder.name,
+            "fps": self.fps,
+            "checkpoint": self.checkpoint,
+            "videos": len(indexed),
+            "offline": len(self.offline()),
+            "failed": len(records) - len(indexed),
+            "removed": len(self.excluded),
+            "frames": sum(record.frames for record in indexed),
+            "seconds": sum(record.duration for record in indexed),
+            "bytes": self.embeddings.size(sum(record.frames for record in self.records().values())),
+        }
+
+    def records(self) -> dict[str, Record]:
+        """Return a record of each content that is indexed, in the order of their rows."""
+        indexed = {record.content: record for record in self.videos.values() if record.indexed}
+        rows = self._database.select("SELECT hash FROM contents ORDER BY first_row")
+        return {content: indexed[content] for [content] in rows if content in indexed}
+
+    def contents(self) -> list[str]:
+        """Return the contents that are indexed, sorted."""
+        rows = self._database.select("SELECT DISTINCT embedded FROM paths WHERE state = 'indexed'")
+        return sorted(content for [content] in rows)
+
+    # Files
+
+    def text_vectors(self, content: str) -> Path:
+        """Return the place of the embeddings of the passages of a content."""
+        return self.directory / "texts" / f"{content}.vectors"
+
+    def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a query of the database (`database` has its tables)."""
+        return self._database.select(statement, values)
+
+    # Embeddings
+
+    def read(self, content: str) -> VideoArrays:
+        """Return the embeddings of a content.
+
+        Raises:
+          DamagedError: when they are missing or damaged.
+        """
+        for is_last in (False, True):
+            rows = self._database.select(f"{_SPANS} WHERE hash = ?", [content])
+            if not rows:
+                raise DamagedError.of({content: f"{self._description(content)} are missing"})
+            generation, _, *span, duration, warning, recorded = rows[0]
+            try:
+                times, vectors = self.embeddings.read(generation, Span(*span))
+                return VideoArrays(times, vectors, duration, warning, recorded)
+            except FileNotFoundError as error:  # unless they were compacted meanwhile
+                if is_last:
+                    raise self._damaged(content, f"are missing: {error.filename}") from None
+            except DamagedError as error:
+                raise self._damaged(content, str(error), type(error)) from None
+        raise AssertionError
+
+    def has_embeddings(self, content: str) -> bool:
+        """Return whether a content has embeddings, damaged ones too."""
+        return bool(self._database.select("SELECT 1 FROM contents WHERE hash = ?", [content]))
+
+    def frames(self, contents: Sequence[str]) -> ContentRows:
+        """Map the embeddings of contents, in the order of `records`.
+
+        Raises:
+          DamagedError: when some are missing or damaged; names them all.
+        """
+        return self._frames(contents)[0]
+
+    def rounded_frames(self, contents: Sequence[str]) -> Quantised:
+        """Map the rounded embeddings of contents; see `frames`."""
+        rows, generation, spans = self._frames(contents)
+        return self.embeddings.rounded(generation, spans, rows.matrix)
+
+    def _frames(self, contents: Sequence[str]) -> tuple[ContentRows, int, list[Span]]:
+        for is_last in (False, True):
+            rows = self._database.select(_SPANS)
+            spans = {content: Span(*span) for _, content, *span, _, _, _ in rows}
+            missing = [content for content in contents if content not in spans]
+            if missing:
+                raise DamagedError.of(
+                    {name: f"{self._description(name)} are missing" for name in missing}
+                )
+            generation, wanted_spans = rows[0][0], [spans[content] for content in contents]
+            if moved := [
+                content
+                for content, before, after in zip(
+                    contents[1:], wanted_spans, wanted_spans[1:], strict=False
+                )
+                if after.first < before.first
+            ]:  # another process has indexed meanwhile: the next query sees it
+                wrong = {name: f"{self._description(name)} are being made anew" for name in moved}
+                raise DamagedError.of(wrong)
+            try:
+                content_rows, damaged = self.embeddings.rows(generation, wanted_spans)
+            except FileNotFoundError as error:  # unless they were compacted meanwhile
+                if is_last:
+                    line = f"are missing: {error.filename}"
+                    wrong = {name: str(self._damaged(name, line)) for name in contents}
+                    raise DamagedError.of(wrong) from None
+                continue
+            if damaged:
+                where = f"in {self.embeddings.path(generation, FRAMES)} are damaged"
+                wrong = {contents[i]: str(self._damaged(contents[i], where)) for i in damaged}
+                raise DamagedError.of(wrong)
+            return content_rows, generation, wanted_spans
+        raise AssertionError
+
+    def _damaged(
+        self, content: str, line: str, kind: type[DamagedError] = DamagedError
+    ) -> DamagedError:
+        line = f"{self._description(content)} {line}: index the folder again to make them anew"
+        return kind.of({content: line})
+
+    def _description(self, content: str) -> str:
+        names = sorted(self.paths(content))
+        return f"the embeddings of {legible(names[0])!r}" if names else "the embeddings of a video"
+
+    def check(self, contents: Iterable[str]) -> None:
+        """Read the embeddings of contents; the DamagedError names all that are damaged."""
+        wrong: dict[str, str] = {}
+        for content in contents:
+            try:
+                self.read(content)
+            except DamagedError as error:
+                wrong |= error.contents
+        if wrong:
+            raise DamagedError.of(wrong)
+
+    def verify(self) -> dict[str, str]:
+        """Read the database and all embeddings; return a line on what is damaged, by its name."""
+        wrong = self._database.damaged()
+        for content in self.contents():
+            try:
+                self.read(content)
+            except DamagedError as error:
+                wrong[content] = str(error)
+        rows = self._database.select(f"{_SPANS} ORDER BY first_row")
+        spans = [Span(*span) for _, _, *span, _, _, _ in rows]
+        if spans and self.embeddings.damaged_rounded(rows[0][0], spans):
+            path = self.embeddings.path(rows[0][0], ROUNDED)
+            wrong[path.name] = f"{path} is damaged: the next search makes it anew"
+        return wrong
+
+    # Changes
+
+    @contextlib.contextmanager
+    def writing(self, wait: float = WAIT_SECONDS) -> Iterator[Writer]:
+        """Make a change that is complete, or not made where the block raises an error.
+
+        Args:
+          wait: seconds to wait for the change of another process.
+
+        Raises:
+          LockedError: when another process still writes then.
+          SearchError: when the disk is full, or read-only.
+          UnreadableError: when the index cannot be read now.
+        """
+        with self._database.transaction(wait) as connection:
+            writer = Writer(self, connection)
+            yield writer
+            if not self._runs and writer.unused:
+                writer.compact()
+        for content in writer.unused:
+            self._discard_files(content)
+        if not self._runs or time.monotonic() - self._copied > COPY_SECONDS:
+            self._finish()
+
+    @contextlib.contextmanager
+    def running(self, wait: float = 0.0) -> Iterator[None]:
+        """Keep out other processes that index; changes of others go on between ours.
+
+        Args:
+          wait: seconds to wait for another process that indexes.
+
+        Raises:
+          LockedError: when another process still indexes then.
+        """
+        with self._database.running(wait):
+            self._clear_drafts()
+            self._runs += 1
+            try:
+                yield
+                with self.writing() as writer:
+                    writer.compact()
+            finally:
+                self._runs -= 1
+                self._finish()
+
+    def remove(self, videos: Collection[str]) -> int:
+        """Take videos out until they are added again, and further roots; see `Writer.remove`."""
+        with self.writing() as writer:
+            return writer.remove(videos)
+
+    def _finish(self) -> None:
+        """Copy the database after a change, and delete the files that it no longer names."""
+        self._copied = time.monotonic()
+        self._database.finish()
+        self.embeddings.discard_older(self._database.setting("generation"))
+
+    def _discard_files(self, content: str) -> None:
+        """Delete the files of a content."""
+        files.discard(self.text_vectors(content))
+
+    def _clear_drafts(self) -> None:
+        """Delete the drafts that killed writers left."""
+        for folder, pattern in OWN.items():
+            with contextlib.suppress(OSError):
+                for name in os.listdir(self.directory / folder):
+                    target = files.draft_target(name)
+                    path = self.directory / folder / name
+                    if target is not None and pattern.fullmatch(target) and path.is_file():
+                        path.unlink(missing_ok=True)
+
+
+def check_rate(fps: float) -> None:
+    """Refuse a rate that is not a positive number of frames a second, or very large."""
+    if not 0 < fps <= 1000:
+        raise QueryError(
+            "{fps}={value}: give a number of frames a second above 0, such as 1",
+            field="fps",
+            value=fps,
+        )
+
+
+def check_encoder(directory: Path, facts: EncoderFacts, encoder: Encoder) -> None:
+    """Refuse an encoder that is not the one of an index.
+
+    Args:
+      directory: the directory of the index, for the error.
+      facts: the facts of the index's encoder.
+      encoder: the encoder that is checked.
+    """
+    other = EncoderFacts.of(encoder)
+    for field in ("fingerprint", "preprocessing", "width"):
+        if getattr(facts, field) != getattr(other, field):
+            raise QueryError(
+                "{directory} was made by the encoder {ours!r}, and {theirs!r} has another"
+                " {difference}: give {encoder}={ours}, or a new {index}",
+                field="encoder",
+                directory=directory,
+                ours=facts.name,
+                theirs=other.name,
+                difference=field,
+            )
+
+
+def _name(row: Any) -> str:
+    root, path = map(os.fsdecode, row)
+    return join_name(root, path)
+
+
+def _record(row: Any) -> tuple[str, Record]:
+    return _name(row[:2]), Record(*row[2:])
+
+
+def absent(paths: Mapping[str, Path]) -> set[str]:
+    """Return the videos that are not at their paths: deleted, moved, or on a disk that is offline.
+
+    Each folder is listed once, which takes less than a look at every file.
+    """
+    names: dict[str, set[str]] = {}  # of the files in each folder
+    missing = set()
+    for name, path in paths.items():
+        folder, _, file = name.rpartition("/")
+        if folder not in names:
+            names[folder] = set()
+            with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):  # a link in a circle
+                        if entry.is_file():
+                            names[folder].add(entry.name)
+        if file not in names[folder]:
+            missing.add(name)
+    return missing

@@ -1,0 +1,221 @@
+"""Values that an index holds: stamps of files, records of videos, facts of the encoder, thresholds.
+
+Every value is checked before it is written, by the rules that its reader applies.
+"""
+
+import dataclasses
+import hashlib
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import SearchError
+
+MAX_TIME_NS = 2**63 - 1
+"""Largest time of a file, in nanoseconds since the epoch: 11 April 2262."""
+
+MAX_BYTES = 2**48 - 1
+"""Largest size of a file: 256 TiB."""
+
+MAX_SECONDS = 2**40
+"""Lengths and dates of recordings are below, in seconds."""
+
+DTYPE = "float16"
+"""Dtype of the frame embeddings on the disk."""
+
+INDEXED, FAILED = "indexed", "failed"
+"""States of a record."""
+
+CONTENT_HASH = re.compile(r"[0-9a-f]{64}")
+_ID = re.compile(r"[0-9a-f]{16}")
+
+
+class Stamp(NamedTuple):
+    """Size and times of a file; an equal stamp means that the content has not changed.
+
+    Times are in nanoseconds; those beyond `MAX_TIME_NS` are kept as that.
+    """
+
+    size: int
+    modified_ns: int
+    changed_ns: int  # of its content, its name or its rights
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Stamp":
+        """Return the stamp of a file from its status."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns).clipped()
+
+    def clipped(self) -> "Stamp":
+        """Return the stamp with both times within `MAX_TIME_NS` of the epoch."""
+        times = (max(-MAX_TIME_NS, min(time, MAX_TIME_NS)) for time in self[1:])
+        return Stamp(self.size, *times)
+
+
+UNKNOWN_STAMP = Stamp(0, 0, 0)
+"""Stamp of a file whose content must be looked at again."""
+
+
+class ArraysError(SearchError):
+    """Embeddings that no index holds: not finite, or of a wrong shape."""
+
+
+class VideoArrays(NamedTuple):
+    """The frame embeddings of one video; times in seconds from its start."""
+
+    times: Float[np.ndarray, " F"]  # of the frames, float64, rising
+    vectors: Float[np.ndarray, "F d"]  # unit vectors of the frames, float16
+    duration: float  # of the video, in seconds
+    warning: str = ""  # what of the video could not be used, in one line
+    recorded: float = 0.0  # when, seconds since the epoch; 0 where the file does not say
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderFacts:
+    """The identity of an encoder."""
+
+    name: str  # a hub id, or the base name of a folder
+    fingerprint: str  # of its weights, tokenizer and preprocessing
+    preprocessing: str  # how an image is brought to its size
+    width: int  # d, of its embeddings
+    places: tuple[str, ...] = ()  # hub id or folders; the first that exists is loaded
+
+    @classmethod
+    def of(cls, encoder: Encoder, places: tuple[str, ...] = ()) -> "EncoderFacts":
+        """Return the facts of an encoder of `hlformer_jax.encoders`."""
+        facts = encoder.name, encoder.fingerprint, encoder.preprocessing, int(encoder.width)
+        return cls(*facts, places)
+
+    def key(self, fps: float) -> str:
+        """Return a digest of everything that determines embeddings: encoder, rate and dtype."""
+        parts = (self.fingerprint, self.preprocessing, self.width, fps, DTYPE)
+        return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """The record of one path.
+
+    The last fields describe its content, and have their defaults where indexing failed.
+    """
+
+    id: str  # 16 hexadecimal digits, unique in the index
+    content: str  # content hash; "" if the file could not be read
+    size: int
+    modified_ns: int
+    changed_ns: int
+    state: str  # `INDEXED` or `FAILED`
+    reason: str = ""  # why it failed, or a warning about what of it could not be used
+    duration: float = 0.0  # seconds
+    frames: int = 0
+    recorded: float = 0.0  # when, seconds since the epoch; 0 where the video does not say
+
+    @property
+    def indexed(self) -> bool:
+        """True if there are embeddings."""
+        return self.state == INDEXED
+
+    @property
+    def stamp(self) -> Stamp:
+        """The stamp of the file."""
+        return Stamp(self.size, self.modified_ns, self.changed_ns)
+
+
+@dataclasses.dataclass(frozen=True)
+class Threshold:
+    """A match threshold that captions have calibrated; see `evaluation`."""
+
+    above: float  # the score, above the centre of a query
+    false_alarms: float  # percent
+    captions: int
+    frames: int  # of the archive then
+
+
+class Entry(NamedTuple):
+    """A video of an index, as queries and listings show it."""
+
+    id: str  # 16 hexadecimal digits
+    video: str  # its name (`split_name`): the path below its root, with slashes
+    folder: str  # of `video`; "" for the first root itself
+    path: Path  # absolute
+    size: int  # bytes
+    modified: float  # time of its last modification, seconds since the epoch
+    duration: float  # seconds; 0 where it failed
+    frames: int  # that were encoded
+    state: str  # "indexed", "failed", or "offline" where its file cannot be reached
+    reason: str  # why it failed, or what of it could not be used; "" where all is well
+    recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
+    tags: tuple[str, ...] = ()  # sorted; FAVOURITE is one
+    content: str = ""  # content hash; "" where it could not be read
+
+    @property
+    def date(self) -> float:
+        """When it was recorded or else last modified, seconds since the epoch."""
+        return self.recorded or self.modified
+
+    @property
+    def date_of(self) -> str:
+        """The kind of `date`: "recording", or "file" for the last modification."""
+        return "recording" if self.recorded else "file"
+
+
+def split_name(video: str) -> tuple[str, str]:
+    """Split the name of a video into its root and the path below that.
+
+    A video of the first root is named by its path below it. A video of a further root is named by
+    the root's name, two slashes, which no path has, and its path below that root.
+    """
+    root, _, path = video.rpartition("//")
+    return root, path
+
+
+def join_name(root: str, path: str) -> str:
+    """Return the name of a video; see `split_name`."""
+    return f"{root}//{path}" if root else path
+
+
+def check_arrays(arrays: VideoArrays, width: int) -> None:
+    """Refuse what cannot be the embeddings of a video.
+
+    Raises:
+      ArraysError: naming the first field that is wrong.
+    """
+    frames = len(arrays.times)
+    shapes = {"times": (np.float64, (frames,)), "vectors": (np.float16, (frames, width))}
+    for name, (dtype, shape) in shapes.items():
+        array = getattr(arrays, name)
+        if array.dtype != dtype or array.shape != shape or not np.isfinite(array).all():
+            raise ArraysError(f"its {name} cannot be kept: not finite, or of a wrong shape")
+    if not frames:
+        raise ArraysError("it has no frames")
+    if not 0 <= arrays.duration < MAX_SECONDS:
+        raise ArraysError(f"its duration cannot be kept: {arrays.duration} seconds")
+    if not abs(arrays.recorded) < MAX_SECONDS:
+        raise ArraysError(f"its date of recording cannot be kept: {arrays.recorded}")
+
+
+def check_record(name: str, record: Record) -> None:
+    """Refuse a record that no index writes.
+
+    Raises:
+      ValueError: naming the video.
+    """
+    path = PurePosixPath(name)
+    counts = record.size, record.frames
+    good = (
+        name not in ("", ".") and "\0" not in name and not path.is_absolute()
+        and ".." not in path.parts
+        and _ID.fullmatch(record.id)
+        and (not record.content or CONTENT_HASH.fullmatch(record.content))
+        and record.state in (INDEXED, FAILED)
+        and min(counts) >= 0 and max(counts) <= MAX_BYTES
+        and 0 <= record.duration < MAX_SECONDS and abs(record.recorded) < MAX_SECONDS
+        and record.stamp == record.stamp.clipped()
+        and (not record.indexed or record.content)
+    )  # fmt: skip
+    if not good:
+        raise ValueError(f"the record of {name[:80]!r}")

@@ -1,0 +1,327 @@
+"""Changes of an index. `Index.writing` gives a writer for a transaction."""
+
+import dataclasses
+import hashlib
+import itertools
+import os
+import sqlite3
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hlformer_jax import files
+from hlformer_jax.errors import SearchError
+from hlformer_jax.search.index.embeddings import Span
+from hlformer_jax.search.index.records import (
+    CONTENT_HASH,
+    FAILED,
+    INDEXED,
+    Record,
+    Stamp,
+    Threshold,
+    VideoArrays,
+    check_arrays,
+    check_record,
+    split_name,
+)
+from hlformer_jax.text import legible
+
+if TYPE_CHECKING:
+    from hlformer_jax.search.index.index import Index
+
+DEAD_SHARE = 0.25
+"""Share of the rows without a content above which the others are copied to another file."""
+
+FAVOURITE = "favourite"
+"""The tag that the page's star gives."""
+
+
+class Writer:
+    """One transaction on an index. What it changes is seen by others once the block has ended."""
+
+    def __init__(self, index: "Index", connection: sqlite3.Connection) -> None:
+        """Take the index and its connection, in a transaction."""
+        self._index, self._connection = index, connection
+        self.unused: set[str] = set()  # contents whose files may go once this is committed
+
+    def execute(self, statement: str, *values: Any) -> list[Any]:
+        """Execute a statement of SQL, and return the rows that it gives."""
+        return self._connection.execute(statement, values).fetchall()
+
+    # Videos
+
+    def keep(self, content: str, arrays: VideoArrays, paths: Mapping[str, Stamp]) -> None:
+        """Write the embeddings of a content, and record its paths."""
+        if not CONTENT_HASH.fullmatch(content):
+            raise ValueError(f"the content hash {content[:80]!r}")
+        check_arrays(arrays, self._index.encoder.width)
+        for name in paths:
+            check_record(name, Record("0" * 16, content, 0, 0, 0, INDEXED))
+        [[generation], [end]] = self.execute(
+            "SELECT value FROM settings WHERE name IN ('generation', 'rows_end') ORDER BY name"
+        )
+        span = self._index.embeddings.append(generation, end, arrays.times, arrays.vectors)
+        self.execute(
+            "INSERT INTO contents (hash, duration, recorded, warning, first_row, frames, checksum,"
+            " rounded_checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET"
+            " duration = excluded.duration, recorded = excluded.recorded,"
+            " warning = excluded.warning, first_row = excluded.first_row,"
+            " frames = excluded.frames, checksum = excluded.checksum,"
+            " rounded_checksum = excluded.rounded_checksum",
+            content, float(arrays.duration), float(arrays.recorded), legible(arrays.warning), *span,
+        )  # fmt: skip
+        self.execute(
+            "UPDATE settings SET value = ? WHERE name = 'rows_end'", span.first + span.rows
+        )
+        for name, stamp in paths.items():
+            self.record(name, content, stamp)
+
+    def record(self, name: str, content: str, stamp: Stamp) -> None:
+        """Record a path of a content whose embeddings are kept."""
+        self._put(name, Record(self._id(name, content), content, *stamp, INDEXED))
+
+    def record_failure(self, name: str, content: str, stamp: Stamp, reason: str) -> None:
+        """Record why a path could not be indexed."""
+        self._put(name, Record(self._id(name, content), content, *stamp, FAILED, legible(reason)))
+
+    def move(self, name: str, to: str) -> None:
+        """Record that a video has another path now; its id stays."""
+        record = self._index.record(name)
+        assert record is not None
+        check_record(to, record)
+        self.drop(name)
+        self._put(to, record)
+
+    def drop(self, name: str) -> None:
+        """Forget a path; its embeddings stay until `discard_unused`."""
+        self.execute("DELETE FROM paths WHERE root = ? AND path = ?", *_key(name))
+
+    def forget(self, names: Collection[str]) -> None:
+        """Forget paths, and the embeddings that no other path has."""
+        contents = {record.content for name in names if (record := self._index.record(name))}
+        for name in names:
+            self.drop(name)
+        self.discard_unused(contents)
+
+    def discard_unused(self, contents: Collection[str] | None = None) -> None:
+        """Remove the embeddings, of these contents or of all, that no path has."""
+        unused = {
+            content
+            for [content] in self.execute(
+                "SELECT hash FROM contents WHERE hash NOT IN"
+                " (SELECT embedded FROM paths WHERE embedded IS NOT NULL)"
+            )
+        }
+        if contents is not None:
+            unused &= set(contents)
+        self._connection.executemany(
+            "DELETE FROM contents WHERE hash = ?", [[content] for content in unused]
+        )
+        self.unused |= unused
+
+    def remove(self, videos: Collection[str]) -> int:
+        """Take videos out until they are added again, and further roots; the files stay.
+
+        A video stays out under its path, and under any other that its content is moved to.
+
+        Args:
+          videos: paths or ids of videos, or the paths of further roots.
+
+        Returns:
+          The number of videos that were taken out.
+
+        Raises:
+          SearchError: when one is not in the index.
+        """
+        places = {video: os.path.abspath(video) for video in videos}
+        further = {str(path): name for name, path in self._index.roots.items() if name}
+        removed_roots = {further[place] for place in places.values() if place in further}
+        names = {
+            self._index.name_of(video) for video, place in places.items() if place not in further
+        }
+        for name in names:
+            record = self._index.record(name)
+            self.exclude(name, record.content if record is not None else "")
+        for root in removed_roots:
+            names |= set(self._index.names(root))
+        self.forget(names)
+        for root in removed_roots:
+            self.execute("DELETE FROM exclusions WHERE root = ?", os.fsencode(root))
+            self.execute("DELETE FROM roots WHERE name = ?", os.fsencode(root))
+        return len(names)
+
+    def exclude(self, name: str, content: str) -> None:
+        """Record that a path, and its content unless "", was removed."""
+        self.execute("INSERT OR REPLACE INTO exclusions VALUES (?, ?, ?)", *_key(name), content)
+
+    def include(self, name: str, content: str = "") -> None:
+        """Forget that a path was removed, and its content where that is gone from other paths."""
+        excluded = self._index.excluded
+        content = content or excluded.get(name, "")
+        names = [path for path, removed in excluded.items() if content and removed == content]
+        missing = [path for path in names if files.is_gone(self._index.path(path))]
+        self._delete_exclusions({name, *missing})
+
+    def keeps_out(self, name: str, content: str) -> bool:
+        """Exclude a path too if its content was removed before; return whether it was.
+
+        A copy of a removed video is not excluded if another path of that content is in the index.
+        """
+        removed = self._index.excluded_paths(content)
+        record = self._index.record(name)
+        if not removed or record is not None and record.content == content:
+            return False
+        moved = [
+            path for path in removed
+            if self._index.is_there(split_name(path)[0])
+            and files.is_gone(self._index.path(path))
+        ]  # fmt: skip
+        if not moved and self._index.paths(content):
+            return False
+        if record is not None:
+            self.forget([name])
+        self.exclude(name, content)
+        self._delete_exclusions(moved)
+        return True
+
+    def compact(self) -> None:
+        """Copy the rows in use to a file of their own, if more than a quarter is dead."""
+        rows = self.execute(
+            "SELECT hash, first_row, frames, checksum, rounded_checksum FROM contents"
+            " ORDER BY first_row"
+        )
+        spans = [Span(*row[1:]) for row in rows]
+        [[generation], [end]] = self.execute(
+            "SELECT value FROM settings WHERE name IN ('generation', 'rows_end') ORDER BY name"
+        )
+        used = sum(span.rows for span in spans)
+        if end - used <= DEAD_SHARE * end:
+            return
+        firsts = self._index.embeddings.compact(generation, spans)
+        for (content, *_), first in zip(rows, firsts, strict=True):  # downwards, so unique
+            self.execute("UPDATE contents SET first_row = ? WHERE hash = ?", first, content)
+        self._connection.executemany(
+            "UPDATE settings SET value = ? WHERE name = ?",
+            [(generation + 1, "generation"), (used, "rows_end")],
+        )
+
+    def _delete_exclusions(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.execute("DELETE FROM exclusions WHERE root = ? AND path = ?", *_key(name))
+
+    def _put(self, name: str, record: Record) -> None:
+        """Record a path. Tags follow it to another content, which may have its own."""
+        check_record(name, record)
+        before = self._index.record(name)
+        if before is not None and record.content and before.content != record.content:
+            self.execute(
+                "INSERT INTO tags SELECT ?, key, tag FROM tags WHERE content = ?"
+                " AND NOT EXISTS (SELECT 1 FROM tags WHERE content = ?)",
+                record.content, before.content, record.content,
+            )  # fmt: skip
+        reason = "" if record.indexed else record.reason
+        self.execute(
+            "INSERT INTO paths (root, path, id, content, size, modified_ns, changed_ns, state,"
+            " reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (root, path) DO UPDATE SET"
+            " id = excluded.id, content = excluded.content, size = excluded.size,"
+            " modified_ns = excluded.modified_ns, changed_ns = excluded.changed_ns,"
+            " state = excluded.state, reason = excluded.reason",
+            *_key(name), record.id, record.content, *record.stamp, record.state, reason,
+        )  # fmt: skip
+
+    def _id(self, name: str, content: str) -> str:
+        """Return the id of a path: its content's, or where that is taken, one of both."""
+        before = self._index.record(name)
+        if before is not None and content and before.content == content:
+            return before.id
+        identity = content[:16]
+        text = f"{content}\0".encode() + os.fsencode(name)
+        while not identity or self._is_taken(identity, name):
+            text = hashlib.sha256(text).hexdigest().encode()
+            identity = text[:16].decode()
+        return identity
+
+    def _is_taken(self, identity: str, name: str) -> bool:
+        rows = self.execute("SELECT root, path FROM paths WHERE id = ?", identity)
+        return any(row != _key(name) for row in rows)
+
+    # Tags, roots and settings
+
+    def tag(self, names: Iterable[str], add: Iterable[str] = (), drop: Iterable[str] = ()) -> None:
+        """Give tags to videos and take others from them.
+
+        Videos of equal content share their tags, in which no letter's case counts. They stay when a
+        video moves, is replaced at its path, or is removed and added again.
+
+        Raises:
+          SearchError: when a text is not a tag, or a video could not be read.
+        """
+        new = {tag_key(text): _tag(text) for text in add}
+        dropped = {tag_key(_tag(text)) for text in drop}
+        for name in names:
+            record = self._index.record(name)
+            if record is None or not record.content:
+                raise SearchError(f"{name} could not be read, and is not tagged")
+            for key, tag in new.items():
+                self.execute(
+                    "INSERT OR REPLACE INTO tags VALUES (?, ?, ?)", record.content, key, tag
+                )
+            for key in dropped:
+                self.execute("DELETE FROM tags WHERE content = ? AND key = ?", record.content, key)
+
+    def add_root(self, folder: Path) -> str:
+        """Record a further root, of an absolute path; return its name."""
+        self._index.check_root(folder)
+        roots = self._index.roots
+        name = base = folder.name or "root"
+        for number in itertools.count(2):
+            if name not in roots and not os.path.lexists(self._index.root / name):
+                break
+            name = f"{base}-{number}"
+        self.execute("INSERT INTO roots VALUES (?, ?)", os.fsencode(name), os.fsencode(folder))
+        return name
+
+    def move_root(self, name: str, folder: Path) -> None:
+        """Record that a root has another path now; "" is the first root."""
+        self.execute(
+            "UPDATE roots SET path = ? WHERE name = ?", os.fsencode(folder), os.fsencode(name)
+        )
+
+    def set_checkpoint(self, run: Path) -> None:
+        """Record the directory of the trained model that ranks by default."""
+        self.execute("UPDATE settings SET value = ? WHERE name = 'checkpoint'", os.fsencode(run))
+
+    def set_thresholds(self, thresholds: Mapping[str, Threshold]) -> None:
+        """Record the calibrated match thresholds of rankers, in place of those before."""
+        self.execute("DELETE FROM thresholds")
+        for ranker, threshold in thresholds.items():
+            if not (
+                abs(threshold.above) < 2**40
+                and 0 < threshold.false_alarms < 100
+                and min(threshold.captions, threshold.frames) > 0
+            ):
+                raise ValueError(f"the match threshold {threshold}")
+            self.execute(
+                "INSERT INTO thresholds VALUES (?, ?, ?, ?, ?)",
+                ranker, *dataclasses.astuple(threshold),
+            )  # fmt: skip
+
+
+def _key(name: str) -> tuple[bytes, bytes]:
+    root, path = split_name(name)
+    return os.fsencode(root), os.fsencode(path)
+
+
+def _tag(text: str) -> str:
+    """Return a tag as it is kept: one line, single spaces, letters and accents as one."""
+    tag = unicodedata.normalize("NFC", " ".join(text.split()))
+    if not (tag.isprintable() and 0 < len(tag) <= 100):
+        raise SearchError(f"{text[:100]!r} is not a tag: give 1 to 100 letters")
+    return tag
+
+
+def tag_key(tag: str) -> str:
+    """Return the form by which tags are compared: without case, letters and accents as one."""
+    folded = unicodedata.normalize("NFC", " ".join(tag.split())).casefold()
+    return unicodedata.normalize("NFC", folded)

@@ -1,0 +1,1 @@
+"""Videos into an index: finding, decoding and encoding them, in one run or as they change."""

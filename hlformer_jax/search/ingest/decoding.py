@@ -1,0 +1,448 @@
+"""Decoding videos and reading subtitles in processes, which send events.
+
+The processes import neither JAX nor the encoder, only the function that preprocesses a frame. A
+process blocks until the main process takes its batch, which bounds memory. One that crashes (a
+damaged file may be enough) is replaced, and its video is tried once more from the beginning; if
+that crashes too, only this video fails. When the main process is killed, the others end. Subtitles
+are read in the same way: a file that crashes its reader, or takes too long, fails alone.
+"""
+
+import contextlib
+import errno
+import math
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from hlformer_jax.data.transforms import unit
+from hlformer_jax.encoders.protocol import Encoder, Preprocess
+from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.signals.transcript import transcripts
+
+CHUNK = 32
+"""Frames of a batch. All are of one video, so no embedding depends on other videos."""
+
+PULSE = 1.0
+"""Most seconds between two calls of `pulse`, which may stop a run, while processes decode."""
+
+BASE_SECONDS, SECONDS_PER_SECOND = 120.0, 10.0
+"""Time limit of decoding a video: a base, and more for each second of its stated length."""
+
+TASKS_OF_A_PROCESS = 16
+"""Number of subtitle files for which one more process is started."""
+
+_BYTES_PER_SECOND = 2**20
+"""Bytes of a video that count as a second of it if its length is unknown."""
+
+_MAX_LENGTH = 86_400.0
+"""Most seconds of a stated length that extend the time limit."""
+
+
+class Video(NamedTuple):
+    """The functions that read videos: `hlformer_jax.video`, or a fake of a test."""
+
+    find: Callable[[Path, Callable[[str], None], Callable[[], None]], Sequence[Path]]
+    probe: Callable[[Path], Any]
+    sample: Callable[[Path, float, int | None], Iterator[Any]]
+    texts: transcripts.Reader | None = None  # None: no subtitles are read
+
+
+class Job(NamedTuple):
+    """The settings with which videos are decoded."""
+
+    video: Video
+    fps: float
+    size: int | None  # minimum of a frame's shorter side in pixels; None: not scaled
+    preprocess: Preprocess
+    timeout: float | None = None  # seconds that decoding a video may take; None: by its length
+
+    def limit(self, length: float = 0.0) -> float:
+        """Return the seconds that decoding a video may take, by its length in seconds."""
+        return _limit(self.timeout, length)
+
+    def first_limit(self, path: Path) -> float:
+        """Return the seconds within which a process must report the length of a video."""
+        return self.limit()
+
+    def events(self, path: Path) -> Iterator["Event"]:
+        """Decode a video."""
+        return _events(path, self)
+
+
+class Reading(NamedTuple):
+    """The settings with which subtitles are read."""
+
+    reader: transcripts.Reader
+    timeout: float | None = None  # seconds that reading one file may take; None: by its size
+
+    def limit(self, length: float = 0.0) -> float:
+        """Return the seconds that reading the subtitles of a video may take, by its length."""
+        return _limit(self.timeout, length)
+
+    def first_limit(self, task: transcripts.SubtitleTask) -> float:
+        """Return the seconds that a task may take, by the size of its file.
+
+        The tracks in a video lie all over its file.
+        """
+        size = 0
+        with contextlib.suppress(OSError):
+            size = task.path.stat().st_size
+        return self.limit(size / _BYTES_PER_SECOND)
+
+    def events(self, task: transcripts.SubtitleTask) -> Iterator[transcripts.Subtitles]:
+        """Read subtitles."""
+        yield _read_subtitles(task, self.reader)
+
+
+def _limit(timeout: float | None, length: float) -> float:
+    if timeout is not None:
+        return timeout
+    return BASE_SECONDS + SECONDS_PER_SECOND * min(max(length, 0.0), _MAX_LENGTH)
+
+
+class Opened(NamedTuple):
+    """A video was opened: its length in seconds, and its time of recording (`video.Info`)."""
+
+    path: Path
+    duration: float
+    recorded: float = 0.0
+
+
+class Frames(NamedTuple):
+    """The next frames of a video: times in seconds [n], images [n, S, S, 3] of uint8."""
+
+    path: Path
+    times: np.ndarray
+    images: np.ndarray
+
+
+class Vectors(NamedTuple):
+    """The next frames as embeddings: times in seconds [n], unit vectors [n, d] of float16."""
+
+    path: Path
+    times: np.ndarray
+    vectors: np.ndarray
+
+
+class Done(NamedTuple):
+    """A video has ended."""
+
+    path: Path
+    end: float = 0.0  # of its last frame, in seconds; 0 if unknown
+    warning: str = ""  # one line on parts that could not be used
+
+
+class Failed(NamedTuple):
+    """A video could not be read, with the reason."""
+
+    path: Path
+    reason: str
+
+
+Event = Opened | Frames | Vectors | Done | Failed
+
+Source = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
+"""Yields the events of videos, as `decode` does; one that also encodes yields `Vectors`."""
+
+
+def decode(
+    paths: Sequence[Any],
+    job: Job | Reading,
+    workers: int,
+    pulse: Callable[[], None] = lambda: None,
+) -> Generator[Any, None, None]:
+    """Decode videos, or read subtitles, in processes.
+
+    Args:
+      paths: videos for a `Job`, tasks for a `Reading`.
+      job: the settings.
+      workers: number of processes; 0 decodes in this one.
+      pulse: called at least every second.
+
+    Yields:
+      For each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any point.
+      Events of one video come in order, mixed with those of others. A second `Opened` starts a
+      video again: its earlier events are void. For each task, `Subtitles` or `Failed`.
+
+    Raises:
+      SearchError: if no process can be started.
+    """
+    if workers == 0:
+        for path in paths:
+            for event in job.events(path):
+                pulse()
+                yield event
+        return
+    waiting = list(reversed(paths))
+    retried: set[Any] = set()
+    pool = [_Worker(job) for _ in range(min(workers, len(paths)))]
+    try:
+        while pool:
+            pulse()
+            timeout = min(PULSE, *(worker.remaining() for worker in pool))
+            ready = connection.wait([worker.pipe for worker in pool], timeout)
+            for worker in list(pool):
+                silent = worker.pipe not in ready
+                if not silent:
+                    event = worker.receive()
+                elif worker.remaining() == 0.0:
+                    event = worker.give_up()
+                else:
+                    continue
+                killed = worker.ended and not silent
+                if killed and isinstance(event, Failed) and event.path not in retried:
+                    retried.add(event.path)
+                    waiting.append(event.path)
+                elif event is not None:
+                    yield event
+                if worker.path is not None:
+                    continue
+                if not waiting:
+                    worker.close()
+                    pool.remove(worker)
+                    continue
+                if worker.ended:
+                    worker.close()
+                    pool[pool.index(worker)] = worker = _Worker(job)
+                worker.give(waiting.pop())
+    finally:
+        for worker in pool:
+            worker.close()
+
+
+class _Worker:
+    """A process that decodes one video after another."""
+
+    def __init__(self, job: Job | Reading) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, worker_pipe = context.Pipe()
+        self.path: Any = None  # of the video that is being decoded, or the task
+        self.ended = False
+        self._ready = False
+        self._job, self._limit, self._since = job, job.limit(), time.monotonic()
+        self._process = context.Process(target=_work, args=(worker_pipe, job), daemon=True)
+        # Ctrl-C reaches every process of a terminal, but the main one ends the others. They inherit
+        # a mask that blocks the signal from their first instruction on.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            worker_pipe.close()
+
+    def give(self, path: Any) -> None:
+        """Send a video to decode."""
+        self.path = path
+        self._limit, self._since = self._job.first_limit(path), time.monotonic()
+        with contextlib.suppress(OSError):  # it crashed, which `receive` notices
+            self.pipe.send(path)
+
+    def receive(self) -> Any:
+        """Return the next event; None if the process only reported that it is ready."""
+        try:
+            event = self.pipe.recv()
+        except (EOFError, OSError):
+            return self._handle_crash()
+        self._since = time.monotonic()
+        if not self._ready:
+            self._ready = True
+            return None
+        if isinstance(event, Opened):
+            self._limit = self._job.limit(event.duration)
+        if isinstance(event, Done | Failed | transcripts.Subtitles):
+            self.path = None
+        return event
+
+    def remaining(self) -> float:
+        """Return the seconds until it must send an event; infinite without a video."""
+        if self.path is None or not self._ready:
+            return math.inf
+        return max(self._since + self._limit - time.monotonic(), 0.0)
+
+    def give_up(self) -> Event:
+        """End the process, which hangs in its video."""
+        assert self.path is not None
+        path, self.path, self.ended = self.path, None, True
+        self._process.kill()
+        return Failed(path, _too_slow(self._limit))
+
+    def _handle_crash(self) -> Event | None:
+        self._process.join()
+        code, path = self._process.exitcode, self.path
+        self.ended, self.path = True, None
+        if not self._ready:
+            raise SearchError(
+                f"a process that decodes could not start (exit status {code}): a program that calls"
+                " this needs `if __name__ == '__main__':`, or workers=0"
+            )
+        return None if path is None else Failed(path, f"its decoding process died (status {code})")
+
+    def close(self) -> None:
+        """End the process."""
+        self.pipe.close()
+        self._process.terminate()
+        self._process.join()
+        self._process.close()
+
+
+def _work(pipe: connection.Connection, job: Job | Reading) -> None:
+    """Decode the videos whose paths arrive through a pipe."""
+    with contextlib.suppress(EOFError, OSError):  # the main process has ended
+        pipe.send(None)
+        while True:
+            for event in job.events(pipe.recv()):
+                pipe.send(event)
+
+
+def _events(path: Path, job: Job) -> Iterator[Event]:
+    """Yield the events of a video, within its time limit."""
+    spent, limit, reading = 0.0, job.limit(), _read(path, job)
+    while True:
+        start = time.monotonic()
+        event = next(reading, None)
+        spent += time.monotonic() - start
+        if event is None:
+            return
+        if isinstance(event, Opened):
+            limit = job.limit(event.duration)
+        if spent > limit and not isinstance(event, Done | Failed):
+            reading.close()
+            event = Failed(path, _too_slow(limit))
+        yield event
+        if isinstance(event, Done | Failed):
+            return
+
+
+def _too_slow(limit: float) -> str:
+    return f"decoding takes more than {limit:g} s: convert the video, or raise --timeout"
+
+
+def _read(path: Path, job: Job) -> Generator[Event, None, None]:
+    try:
+        info = job.video.probe(path)
+        yield Opened(path, float(info.duration), getattr(info, "recorded", 0.0))
+        times: list[float] = []
+        images: list[np.ndarray] = []
+        last = -np.inf
+        frames = job.video.sample(path, job.fps, job.size)
+        for frame in frames:
+            # Times must rise: moments tell frames apart by them.
+            second = max(float(frame.time), 0.0)
+            if not second > last:
+                continue
+            last = second
+            times.append(second)
+            images.append(job.preprocess(frame.image))
+            if len(times) == CHUNK:
+                yield Frames(path, np.asarray(times), np.stack(images))
+                times, images = [], []
+        if times:
+            yield Frames(path, np.asarray(times), np.stack(images))
+        if last < 0:
+            yield Failed(path, "no frame of it can be decoded")
+            return
+        end, warning = getattr(frames, "end", 0.0), getattr(frames, "warning", "")
+        yield Done(path, float(end), _line(_unnamed(warning, path)) if warning else "")
+    except UserError as error:
+        yield Failed(path, " ".join(_unnamed(str(error), path).split()))
+    except OSError as error:
+        yield Failed(path, error.strerror or _line(error))
+    except MemoryError:
+        yield Failed(path, "its frames do not fit into memory")
+    except Exception as error:  # on a damaged file, decoders raise nearly anything
+        yield Failed(path, f"{type(error).__name__}: {_line(error)}")
+
+
+def _unnamed(text: str, path: Path) -> str:
+    """Return an error's text without the name of its file, which the report adds."""
+    return text.removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
+
+
+def _line(error: BaseException | str) -> str:
+    """Return the first line of a message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+_DISK_ERRORS = frozenset(errno.errorcode) - {errno.EINVAL}
+"""Error numbers after which reading is tried again later; FFmpeg uses EINVAL for formats."""
+
+
+def _read_subtitles(
+    task: transcripts.SubtitleTask, reader: transcripts.Reader
+) -> transcripts.Subtitles:
+    path, video = task
+
+    def failed(reason: str, is_final: bool) -> transcripts.Subtitles:
+        return transcripts.Subtitles(task, (), " ".join(reason.split()), is_final)
+
+    try:
+        if video is None:
+            read = reader.tracks(path)
+        elif os.path.realpath(path) != str(path):
+            return failed("it is now a link, which is not followed", False)
+        else:
+            read = reader.file(path, video)
+        cues = [(cue[0], cue[1], cue[2]) for cue in read]
+    except UserError as error:
+        number = getattr(error.__cause__, "errno", None)
+        return failed(_unnamed(str(error), path), number not in _DISK_ERRORS)
+    except OSError as error:
+        return failed(error.strerror or _line(error), False)
+    except MemoryError:
+        return failed("its subtitles do not fit into memory", True)
+    except Exception as error:  # on a damaged file, decoders raise nearly anything
+        return failed(f"{type(error).__name__}: {_line(error)}", True)
+    problem = "; ".join(map(str, getattr(read, "warnings", ())))
+    if video is not None and not cues:
+        problem = problem or "it has no cues"
+    return transcripts.Subtitles(task, cues, problem, True)
+
+
+def update_transcripts(
+    index: Index,
+    video: Video,
+    report: Callable[[str], None],
+    retry: bool = False,
+    workers: int = 1,
+    timeout: float | None = None,
+    pulse: Callable[[], None] = lambda: None,
+) -> None:
+    """Read new and changed subtitles in processes, while the index is locked.
+
+    Args:
+      index: the index.
+      video: the functions that read videos and subtitles.
+      report: receives a line for each subtitle file without usable cues.
+      retry: whether to read files again that failed before.
+      workers: largest number of processes; 0 reads in this one.
+      timeout: seconds that reading one file may take; None: by its size.
+      pulse: called at least every second; if it raises, complete transcripts are kept.
+    """
+    if video.texts is None:
+        return
+    reading = Reading(video.texts, timeout)
+
+    def read(tasks: Sequence[transcripts.SubtitleTask]) -> Iterator[transcripts.Subtitles]:
+        count = min(workers, math.ceil(len(tasks) / TASKS_OF_A_PROCESS))
+        with contextlib.closing(decode(tasks, reading, count, pulse)) as events:
+            for event in events:
+                if isinstance(event, Failed):
+                    task = cast(transcripts.SubtitleTask, event.path)
+                    event = transcripts.Subtitles(task, (), event.reason, True)
+                yield event
+
+    transcripts.update(index, video.texts, read, report, retry, pulse)
+
+
+def encode(encoder: Encoder, frames: Frames) -> Vectors:
+    """Return the embeddings of frames, in the form that an index stores."""
+    vectors = unit(np.asarray(encoder.encode_images(frames.images), np.float64))
+    return Vectors(frames.path, frames.times, vectors.astype(np.float16))

@@ -1,0 +1,564 @@
+"""Indexing of folders: find new, changed, moved and offline videos, and encode what is needed.
+
+A file whose stamp equals that of its record is left alone once its embeddings have been read
+through. For other files the hash of their content decides: if the index has complete embeddings of
+that content, as after a move, a copy or a killed run, these are used without decoding. All other
+files are decoded and encoded, one video after another, and the embeddings of a complete video are
+written. A run may be killed at any moment: the next one uses every complete video and computes the
+others to the same bits.
+
+Videos are decoded in separate processes (`decoding`) and encoded in this one, or both on other
+machines (`cluster`).
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hlformer_jax import cli
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.files import digest, is_gone
+from hlformer_jax.lazy import optional
+from hlformer_jax.search import signals
+from hlformer_jax.search.index import Index, Record, Stamp, VideoArrays, Writer, split_name
+from hlformer_jax.search.index.records import (
+    MAX_BYTES,
+    MAX_SECONDS,
+    MAX_TIME_NS,
+    UNKNOWN_STAMP,
+    ArraysError,
+)
+from hlformer_jax.search.ingest.decoding import (
+    Done,
+    Failed,
+    Frames,
+    Job,
+    Opened,
+    Source,
+    Vectors,
+    Video,
+    decode,
+    encode,
+    update_transcripts,
+)
+from hlformer_jax.search.signals.transcript import transcripts
+from hlformer_jax.text import printable
+
+
+class Progress(NamedTuple):
+    """The progress of a run; all times in seconds."""
+
+    done: int  # videos that were decoded or failed
+    total: int  # videos that must be decoded
+    video: str  # the path of the current video
+    position: float  # the end of its encoded part
+    duration: float  # its length
+    seconds: float  # of video encoded in this run
+    elapsed: float  # since the start of the first video
+    failed: int = 0  # in this run
+
+    @property
+    def speed(self) -> float:
+        """Return the seconds of video that were encoded per second."""
+        return _speed(self.seconds, self.elapsed)
+
+
+class Report(NamedTuple):
+    """The results of a run, as numbers of paths."""
+
+    indexed: int = 0  # decoded and encoded
+    known: int = 0  # recognised by their content: moved, renamed, copied or touched
+    unchanged: int = 0  # not read again
+    failed: int = 0  # in this run
+    skipped: int = 0  # failed before and were not tried again
+    offline: int = 0  # cannot be reached; their embeddings are kept
+    unreadable: int = 0  # indexed before and unreadable now; their embeddings are kept
+    gone: int = 0  # failed before and are missing now
+    removed: int = 0  # removed by a user, and left out
+    unlisted: int = 0  # folders and groups of files that could not be listed
+    seconds: float = 0.0  # of encoded video
+    elapsed: float = 0.0
+
+    @property
+    def speed(self) -> float:
+        """Return the seconds of video that were encoded per second."""
+        return _speed(self.seconds, self.elapsed)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of paths by their descriptions for users."""
+        return {
+            "indexed": self.indexed,
+            "found again by their content": self.known,
+            "unchanged": self.unchanged,
+            "offline (kept; prune drops what will not come back)": self.offline,
+            "not to be read (kept)": self.unreadable,
+            "gone": self.gone,
+            "removed (add brings them back)": self.removed,
+            "not looked into": self.unlisted,
+            "failed": self.failed,
+            "failed before (--retry tries them again)": self.skipped,
+        }
+
+
+def counted(what: object, counts: Mapping[str, int]) -> str:
+    """Return a line of the numbers that are not 0."""
+    listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{what}: {listed or 'no video'}"
+
+
+def _speed(seconds: float, elapsed: float) -> float:
+    return seconds / max(elapsed, 1e-9)
+
+
+PATHS_AT_ONCE, SECONDS_AT_ONCE = 256, 1.0
+"""Most files that are digested before they are recorded together, and the longest time of that."""
+
+BYTES_AT_ONCE = 2**34
+"""Bytes of new files that are digested before the first ones are decoded."""
+
+LOCK_SECONDS = 1.0
+"""Seconds for which a run waits for a short change by another process, such as a tag."""
+
+OVERSIZE = 2
+"""Larger frames are decoded at this multiple of the encoder's image size, before preprocessing."""
+
+
+def index_folder(
+    index: Index,
+    encoder: Encoder,
+    *,
+    workers: int | None = None,
+    retry: bool = False,
+    timeout: float | None = None,
+    only: Iterable[Path] | None = None,
+    further: Iterable[Path] = (),
+    restore: bool = True,
+    video: Video | None = None,
+    source: Source | None = None,
+    report: Callable[[str], None] = print,
+    progress: Callable[[Progress], None] = lambda progress: None,
+    pulse: Callable[[], None] = lambda: None,
+) -> Report:
+    """Bring an index up to date with its folders; an offline folder keeps all its videos.
+
+    Args:
+      index: the index.
+      encoder: the encoder of the index.
+      workers: number of decoding processes; 0 decodes in this one; None: half of the cores.
+      retry: whether to try files again that failed and have not changed since.
+      timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
+      only: files to index; other files are not scanned. None: the whole folders.
+      further: folders that become roots of the index first (see `resolve_additions`).
+      restore: whether files of `only` that were removed from the index come back.
+      video: the functions that read videos; by default `hlformer_jax.video`.
+      source: decodes, and may encode as well (`cluster.source`); by default `workers` processes of
+        this machine.
+      report: receives a line for every failed video and every damaged file.
+      progress: called after every batch of frames.
+      pulse: called for every listed folder and every megabyte read, and every second while
+        processes decode. If it raises, the run ends as by Ctrl-C: complete videos are kept.
+
+    Returns:
+      The numbers of paths by result.
+
+    Raises:
+      SearchError: if the encoder is not the index's, all folders are offline, the disk is full, or
+        another process is writing.
+    """
+    index.check_encoder(encoder)
+    with index.running(wait=LOCK_SECONDS):
+        for folder in further:
+            with index.writing() as writer:
+                name = writer.add_root(folder)
+            report(f"{folder} is a further folder of the index, {name!r}")
+        count = default_workers() if workers is None else workers
+        if source is None:
+            source = functools.partial(decode, workers=count, pulse=pulse)
+        run = _Run(
+            index, encoder, video or real_video(), source, timeout, count, report, progress, pulse
+        )
+        return run.perform(retry, only, restore)
+
+
+def resolve_additions(
+    index: Index,
+    paths: Iterable[Path],
+    report: Callable[[str], None] = print,
+    pulse: Callable[[], None] = lambda: None,
+) -> tuple[list[Path], list[Path]]:
+    """Find the videos of files and folders that a user adds to an index.
+
+    Args:
+      index: the index.
+      paths: files below the roots of the index, and folders.
+      report: receives a line for each folder that cannot be listed.
+      pulse: called for every folder; it may raise to stop.
+
+    Returns:
+      The videos, and the folders that are to become roots of the index.
+
+    Raises:
+      SearchError: if a path does not exist, a file is not below a root, a new folder has no videos,
+        or contains a root or is inside one.
+    """
+    video = real_video()
+    videos: list[Path] = []
+    new_roots: list[Path] = []
+    for path in paths:
+        # The last part is not resolved: a link in a folder is a path of that folder.
+        has_name = path.name not in ("", "..")
+        absolute = path.parent.resolve() / path.name if has_name else path.resolve()
+        if not absolute.exists():
+            raise SearchError(f"{path} does not exist: give files of {index.root}, or a folder")
+        is_outside = index.name_below(absolute) is None
+        if is_outside:
+            if not absolute.is_dir():
+                raise SearchError(
+                    f"{path} is not in {index.root}, the folder of this index: move it there, or"
+                    " add the folder that it is in"
+                )
+            absolute = absolute.resolve()
+            index.check_root(absolute)
+            new_roots.append(absolute)
+        files = video.find(absolute, report, pulse) if absolute.is_dir() else [absolute]
+        if is_outside and not files:
+            raise SearchError(f"{path} holds no video that FFmpeg reads")
+        videos += files
+    return videos, new_roots
+
+
+def default_workers() -> int:
+    """Return half of the cores that this process may use, at least 1 and at most 8."""
+    return min(max(cli.cores() // 2, 1), 8)
+
+
+def real_video() -> Video:
+    """Return the functions of `hlformer_jax.video`."""
+    module = optional("hlformer_jax.video", "search")
+    subtitles = optional("hlformer_jax.video.subtitles", "search")
+    suffixes = optional("hlformer_jax.video.listing", "search").VIDEO_SUFFIXES
+    reader = transcripts.Reader(
+        subtitles.SUFFIXES, subtitles.read_tracks, subtitles.read_file, suffixes
+    )
+    return Video(module.find, module.probe, module.sample, reader)
+
+
+class _File(NamedTuple):
+    """An existing file: its path below a root, and its stamp."""
+
+    name: str
+    stamp: Stamp
+
+
+@dataclasses.dataclass
+class _Run:
+    """One run, which holds the index for writing."""
+
+    index: Index
+    encoder: Encoder
+    video: Video
+    source: Source
+    timeout: float | None
+    workers: int
+    report: Callable[[str], None]
+    progress: Callable[[Progress], None]
+    pulse: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
+        self._there: set[str] = set()
+        self._whole: dict[str, bool] = {}  # whether the embeddings of a content are whole
+
+    def perform(self, retry: bool, only: Iterable[Path] | None, restore: bool) -> Report:
+        started = time.monotonic()
+        root, excluded = self.index.root, self.index.excluded
+        roots = [one for one in self.index.roots.values() if os.path.isdir(one)]
+        if not roots:
+            raise SearchError(f"{root} is not there: is its disk mounted? Its videos are kept")
+        for missing in sorted({*self.index.roots.values()} - {*roots}) if only is None else ():
+            self.report(f"{missing} is not there: its videos are kept, until it is")
+        found = (path for one in roots for path in self.video.find(one, self._skip, self.pulse))
+        inside = self.index.directory.resolve()
+        paths = (path for path in (found if only is None else only) if inside not in path.parents)
+        names = sorted({_name(path, self.index) for path in paths})
+        self._there = set(names)
+        restore = restore and only is not None
+        if restore and (restored := excluded.keys() & set(names)):
+            with self.index.writing() as writer:
+                for name in restored:
+                    writer.include(name)
+            excluded = self.index.excluded
+        waiting = [name for name in names if name not in excluded]
+        self._count["removed"] += len(names) - len(waiting)
+        while waiting:
+            tasks = self._plan(waiting, retry, restore)
+            if tasks:
+                self._decode(tasks)
+        if only is None:
+            self._keep_offline()
+            with self.index.writing() as writer:
+                writer.discard_unused()
+        if self.video.texts is not None:
+            update_transcripts(
+                self.index, self.video, self.report, retry, self.workers, self.timeout, self.pulse
+            )
+            signals.update_all(self.index, self.encoder, self.report, self.pulse)
+        self._count["elapsed"] = time.monotonic() - started
+        return Report(**self._count)
+
+    def _skip(self, line: str) -> None:
+        """Report and count a folder or files that could not be listed."""
+        self._count["unlisted"] += 1
+        self.report(line)
+
+    def _keep_offline(self) -> None:
+        """Count offline videos, whose embeddings stay; forget missing files that had failed."""
+        for name, record in sorted(self.index.videos.items()):
+            self.pulse()
+            if name in self._there:
+                continue
+            if not record.indexed:
+                there = self.index.is_there(split_name(name)[0])
+                if not there or not is_gone(self.index.path(name)):  # its folder was not listed
+                    continue
+                with self.index.writing() as writer:
+                    writer.drop(name)
+                self._count["gone"] += 1
+                continue
+            self._count["offline"] += 1
+            if not self._is_kept(record.content):
+                self.report(f"{printable(name)}: its vectors are damaged, and it is not there")
+
+    def _plan(self, names: list[str], retry: bool, restore: bool) -> dict[str, list[_File]]:
+        """The paths to decode by their content; what needs no decoding is recorded here.
+
+        Takes names from the list, until as many bytes were read as are worth a start of the
+        decoders: so that a large archive is not read twice over before its first video is done.
+        """
+        tasks: dict[str, list[_File]] = {}
+        read = 0
+        names.reverse()
+        while names and read < BYTES_AT_ONCE:
+            digested: list[tuple[_File, str]] = []
+            until = time.monotonic() + SECONDS_AT_ONCE
+            while names and read < BYTES_AT_ONCE and len(digested) < PATHS_AT_ONCE:
+                self.pulse()
+                if (found := self._look(names.pop(), retry)) is not None:
+                    digested.append(found)
+                    read += found[0].stamp.size
+                if time.monotonic() > until:
+                    break
+            if digested:
+                with self.index.writing() as writer:
+                    for file, content in digested:
+                        self._record(writer, file, content, tasks, restore)
+        names.reverse()
+        return tasks
+
+    def _look(self, name: str, retry: bool) -> "tuple[_File, str] | None":
+        """Return a file and its content hash; None if nothing is to be done, which is counted."""
+        record = self.index.record(name)
+        path = self.index.path(name)
+        try:
+            status = path.stat()
+            file = _File(name, Stamp.of(status))
+            if record and record.stamp == file.stamp:
+                if record.indexed and self._is_kept(record.content):
+                    self._count["unchanged"] += 1
+                    return None
+                if not record.indexed and not retry:
+                    self._count["skipped"] += 1
+                    return None
+            if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
+                self._fail(file, "", "is a pipe, socket or device")
+                return None
+            if status.st_size > MAX_BYTES:
+                self._fail(_File(name, UNKNOWN_STAMP), "", f"has more than {MAX_BYTES} bytes")
+                return None
+            if max(status.st_mtime_ns, status.st_ctime_ns) > MAX_TIME_NS:
+                self.report(f"{printable(name)}: its date is after 2262: kept as 2262-04-11")
+            return file, digest(path, self.pulse)
+        except FileNotFoundError:
+            if record and record.indexed or not path.is_symlink():
+                self._there.discard(name)
+            else:
+                self._fail_unseen(name, record, "is a link to what is not there", retry)
+        except OSError as error:
+            self._fail_unseen(name, record, error.strerror or str(error), retry)
+        return None
+
+    def _record(
+        self,
+        writer: Writer,
+        file: _File,
+        content: str,
+        tasks: dict[str, list[_File]],
+        restore: bool,
+    ) -> None:
+        """Record a path whose content is known, or add it to the tasks."""
+        name = file.name
+        if restore:
+            writer.include(name, content)
+        elif writer.keeps_out(name, content):
+            self._count["removed"] += 1
+            self.report(f"{printable(name)} was removed under another name, and stays out")
+            return
+        self._recognise(writer, name, content)
+        if self._is_kept(content):
+            writer.record(name, content, file.stamp)
+            self._count["known"] += 1
+        else:
+            tasks.setdefault(content, []).append(file)
+
+    def _recognise(self, writer: Writer, name: str, content: str) -> None:
+        """Record a move, where a path is new and one of its content is not there any more."""
+        known = self.index.record(name)
+        if known is not None and known.content == content:
+            return
+        for other in sorted(self.index.paths(content)):
+            record = self.index.record(other)
+            if other not in self._there and record is not None and record.indexed:
+                away = not self.index.is_there(split_name(other)[0])  # it may come back
+                if not away and is_gone(self.index.path(other)):
+                    writer.move(other, name)
+                    return
+
+    def _is_kept(self, content: str) -> bool:
+        """Return whether a content has embeddings; damaged ones are reported, and are none."""
+        if content not in self._whole:
+            self._whole[content] = self.index.has_embeddings(content)
+            if self._whole[content]:
+                try:
+                    self.index.read(content)
+                except DamagedError as error:
+                    self.report(f"{str(error).partition(': index')[0]}: they are made anew")
+                    self._whole[content] = False
+        return self._whole[content]
+
+    def _decode(self, tasks: dict[str, list[_File]]) -> None:
+        encoder = self.encoder
+        size, fps = OVERSIZE * encoder.image_size, self.index.fps
+        job = Job(self.video, fps, size, encoder.preprocess, self.timeout)
+        of_path = {self.index.path(files[0].name): content for content, files in tasks.items()}
+        under_way: dict[Path, _Encoded] = {}
+        began = time.monotonic()
+        done = 0
+        with contextlib.closing(self.source(list(of_path), job)) as events:
+            for event in events:
+                path, content = event.path, of_path[event.path]
+                files = tasks[content]
+                if isinstance(event, Opened):
+                    before = under_way.pop(path, _Encoded())  # by a process that died
+                    self._count["seconds"] -= sum(map(len, before.times)) * self.index.period
+                    under_way[path] = _Encoded(event.duration, event.recorded)
+                elif isinstance(event, Frames | Vectors):
+                    if isinstance(event, Frames):
+                        event = encode(encoder, event)
+                    under_way[path].times.append(event.times)
+                    under_way[path].vectors.append(event.vectors)
+                    self._count["seconds"] += len(event.times) * self.index.period
+                else:
+                    done += 1
+                    self._finish(event, content, files, under_way.pop(path, _Encoded()))
+                now = under_way.get(path, _Encoded())
+                self.progress(Progress(
+                    done, len(tasks), files[0].name,
+                    position=float(now.times[-1][-1]) if now.times else 0.0,
+                    duration=now.duration,
+                    seconds=self._count["seconds"],
+                    elapsed=time.monotonic() - began,
+                    failed=self._count["failed"],
+                ))  # fmt: skip
+
+    def _finish(
+        self, event: Done | Failed, content: str, files: list[_File], encoded: "_Encoded"
+    ) -> None:
+        reason, again = "", False
+        if isinstance(event, Failed):
+            reason = event.reason
+        elif not all(np.isfinite(part).all() for part in encoded.vectors):
+            reason = "the encoder gave numbers that are not finite"
+        elif _changed(event.path, files[0]):
+            reason = "it changed while it was read"
+        else:
+            try:
+                self._keep(encoded.finish(self.index.period, event), content, files)
+            except ArraysError as error:
+                reason = str(error)
+        if reason:
+            # What changed or went away meanwhile is tried again by the next run.
+            again = again or _changed(event.path, files[0])
+            for file in files:
+                self._fail(file._replace(stamp=UNKNOWN_STAMP) if again else file, content, reason)
+
+    def _keep(self, whole: VideoArrays, content: str, files: list[_File]) -> None:
+        excluded = self.index.excluded  # another process may have removed one meanwhile
+        paths = {file.name: file.stamp for file in files if file.name not in excluded}
+        with self.index.writing() as writer:
+            writer.keep(content, whole, paths)
+        self._whole[content] = True
+        if whole.warning:
+            self.report(f"{printable(files[0].name)}: {whole.warning}")
+        self._count["indexed"] += 1
+        self._count["known"] += len(files) - 1
+
+    def _fail_unseen(self, name: str, record: Record | None, reason: str, retry: bool) -> None:
+        """Record a path whose content cannot be read as failed, once for the same reason."""
+        if record and record.indexed:
+            self.report(f"{printable(name)}: {reason}; its vectors are kept")
+            self._count["unreadable"] += 1
+        elif record and record.reason == reason and not retry:
+            self._count["skipped"] += 1
+        else:
+            self._fail(_File(name, UNKNOWN_STAMP), "", reason)
+
+    def _fail(self, file: _File, content: str, reason: str) -> None:
+        with self.index.writing() as writer:
+            writer.record_failure(file.name, content, file.stamp, reason)
+        self._tell_failure(file.name, reason)
+
+    def _tell_failure(self, name: str, reason: str) -> None:
+        self._count["failed"] += 1
+        self.report(f"{printable(name)}: {reason}")
+
+
+@dataclasses.dataclass
+class _Encoded:
+    """The frames of a video that have been encoded so far."""
+
+    duration: float = 0.0
+    recorded: float = 0.0
+    times: list[np.ndarray] = dataclasses.field(default_factory=list)
+    vectors: list[np.ndarray] = dataclasses.field(default_factory=list)
+
+    def finish(self, period: float, done: Done) -> VideoArrays:
+        times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
+        lengths = (done.end, self.duration, times[-1] + period)
+        duration = next((length for length in lengths if 0 < length < MAX_SECONDS), np.nan)
+        recorded = self.recorded if abs(self.recorded) < MAX_SECONDS else 0.0
+        return VideoArrays(times, vectors, duration, done.warning, recorded)
+
+
+def _name(path: Path, index: Index) -> str:
+    """Return the path of a file below its root, as records have it."""
+    name = index.name_below(Path(os.path.abspath(path)))
+    if name is None:
+        raise SearchError(f"{path} is not in {index.root}, the folder of this index: move it there")
+    return name
+
+
+def _changed(path: Path, file: _File) -> bool:
+    try:
+        return Stamp.of(path.stat()) != file.stamp
+    except OSError:
+        return True

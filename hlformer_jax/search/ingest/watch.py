@@ -1,0 +1,288 @@
+"""Keeping an index up to date with its folders until it is stopped.
+
+A change that the system reports only says when to scan. A scan compares the stamps of all files
+with their records, so it also finds what happened before watching began, or on a disk that reports
+nothing; it runs at the start, after changes and every `RESCAN` seconds. A file is read once its
+stamp has been the same for some seconds, so a file that is still being copied waits. All files that
+are ready are indexed together.
+
+The index is locked only while it is written, so other processes can write in between.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import UserError
+from hlformer_jax.lazy import optional
+from hlformer_jax.search.index import Index, LockedError, Record, Stamp, absent, split_name
+from hlformer_jax.search.index.database import check_exists
+from hlformer_jax.search.ingest.decoding import Video
+from hlformer_jax.search.ingest.extract import index_folder, real_video
+from hlformer_jax.text import printable
+
+SETTLE = 5.0
+"""Seconds for which a file must not have changed before it is read."""
+
+RESCAN = 600.0
+"""Seconds between two scans of the folders if the system reports no change."""
+
+POLL = 10_000
+"""Milliseconds between two scans if the system cannot watch the folders."""
+
+TICK = 1000
+"""Milliseconds between two checks of the clock and of folders that appear and disappear."""
+
+
+def watch_changes(
+    directory: Path, report: Callable[[str], None] = lambda line: None
+) -> Iterator[Collection[str]]:
+    """Yield the changed paths in the folders of an index, every second, often none.
+
+    Args:
+      directory: the directory of the index.
+      report: receives a line if the system has no watches left, so that all files are polled every
+        `POLL` milliseconds.
+
+    Raises:
+      MissingExtra: if the package `watchfiles` is not installed.
+      SearchError: if the index is deleted.
+    """
+    watchfiles = optional("watchfiles", "search")
+    index_path = directory.resolve()
+    check_exists(directory)
+    index = Index.open(directory)
+    must_poll = False
+
+    def is_outside(change: object, path: str) -> bool:
+        return index_path not in Path(path).parents
+
+    while True:
+        check_exists(directory)
+        roots = _online_roots(index)
+        if not roots:  # the system does not report a root that appears
+            yield [str(directory)]
+            time.sleep(TICK / 1000)
+            continue
+        batches = watchfiles.watch(
+            *roots.values(), watch_filter=is_outside, rust_timeout=TICK, yield_on_timeout=True,
+            ignore_permission_denied=True, force_polling=must_poll or None, poll_delay_ms=POLL,
+        )  # fmt: skip
+        is_first = True
+        while True:
+            try:
+                changes = next(batches)
+            except FileNotFoundError:  # a root disappeared meanwhile
+                break
+            except (OSError, RuntimeError) as error:  # watchfiles raises a RuntimeError
+                if must_poll or not is_first:
+                    raise
+                must_poll = True
+                reason = " ".join(str(error).split())
+                report(
+                    f"the system has no watches left ({reason}): files are polled every"
+                    f" {POLL / 1000:g} s; raise fs.inotify.max_user_instances and max_user_watches"
+                )
+                break
+            # Changes before the watch began are not reported.
+            yield [path for _, path in changes] or ([str(directory)] if is_first else [])
+            is_first = False
+            check_exists(directory)
+            if _online_roots(index) != roots:
+                break
+
+
+def follow(
+    directory: Path,
+    encoder: Encoder,
+    settle: float = SETTLE,
+    report: Callable[[str], None] = print,
+    video: Video | None = None,
+    changes: Iterable[Collection[str]] | None = None,
+    **options: Any,
+) -> None:
+    """Keep an index up to date until `changes` end; `watch_changes` never ends.
+
+    Args:
+      directory: the directory of the index.
+      encoder: the encoder of the index.
+      settle: seconds for which a file must not have changed before it is read.
+      report: receives a line for each video that was indexed or moved, disappeared, came back or
+        could not be read, and when another process is writing.
+      video: the functions that read videos; by default `hlformer_jax.video`.
+      changes: batches of changed paths, some of them empty.
+      options: further options of `extract.index_folder`.
+
+    Raises:
+      SearchError: if the encoder is not the index's, or the disk is full.
+      DamagedError: if the index is damaged.
+    """
+    follower = Follower(directory, encoder, settle, report, video or real_video(), options)
+    for changed in watch_changes(directory, report) if changes is None else changes:
+        follower.step(changed)
+
+
+class Follower:
+    """The state of keeping one index up to date, between two batches of changes."""
+
+    def __init__(
+        self,
+        directory: Path,
+        encoder: Encoder,
+        settle: float,
+        report: Callable[[str], None],
+        video: Video,
+        options: Mapping[str, Any],
+    ) -> None:
+        """Take the arguments of `follow`."""
+        self._directory, self._encoder, self._settle = directory, encoder, settle
+        self._report, self._video, self._options = report, video, options
+        self._suffixes = frozenset(video.texts.suffixes if video.texts else ())
+        # Files that differ from their records, with their stamp and when it was first met.
+        self._changed_files: dict[str, tuple[Stamp, float]] = {}
+        self._attempted: dict[str, Stamp] = {}  # files that were indexed, or failed, here
+        self._changed_subtitles: set[str] = set()
+        self._offline: set[str] | None = None  # None until all files have settled once
+        self._offline_roots: set[str] = set()
+        self._next_scan = 0.0
+        self._has_indexed = self._is_waiting = False
+
+    def step(self, changed: Collection[str]) -> None:
+        """Take a batch of changed paths, and scan and index if it is time to."""
+        second = time.monotonic()
+        self._changed_subtitles |= {
+            path for path in changed if Path(path).suffix.lower() in self._suffixes
+        }
+        if changed:
+            self._next_scan = min(self._next_scan, second + self._settle)
+        if second < self._next_scan:
+            return
+        index = Index.open(self._directory)
+        self._scan(index, second)
+        ready = self._settled_files(second)
+        if ready or self._changed_subtitles or not self._has_indexed:
+            if not self._index_files(index, ready):
+                self._next_scan = second + self._settle
+                return
+        self._has_indexed, self._is_waiting = True, False
+        self._attempted |= ready
+        self._changed_subtitles.clear()
+        all_settled = len(ready) == len(self._changed_files)
+        self._next_scan = second + (RESCAN if all_settled else self._settle)
+        self._report_roots(index)
+        if all_settled:  # until then, an offline video may have moved
+            self._report_offline(index)
+
+    def _scan(self, index: Index, second: float) -> None:
+        """Find the files that differ from their records, and since when they are as they are."""
+        stamps = _changed_stamps(index, self._video, self._attempted)
+        since = {}
+        for path, stamp in stamps.items():
+            earlier = self._changed_files.get(path)
+            if earlier is not None and earlier[0] == stamp:
+                since[path] = earlier[1]
+        self._changed_files = {
+            path: (stamp, since.get(path, second)) for path, stamp in stamps.items()
+        }
+
+    def _settled_files(self, second: float) -> dict[str, Stamp]:
+        """Return the files that have not changed for long enough, by their clock or this one."""
+        latest = time.time() - self._settle
+        return {
+            path: stamp
+            for path, (stamp, since) in self._changed_files.items()
+            if stamp.changed_ns / 1e9 <= latest or second - since >= self._settle
+        }
+
+    def _index_files(self, index: Index, ready: Collection[str]) -> bool:
+        """Index files and subtitles; return False if another process is writing."""
+        before = index.videos
+        try:
+            index_folder(
+                index, self._encoder, only=[index.path(path) for path in ready], restore=False,
+                video=self._video, report=self._report, **self._options,
+            )  # fmt: skip
+        except LockedError as error:
+            if not self._is_waiting:
+                self._report(f"{error}; waiting for it")
+            self._is_waiting = True
+            return False
+        for line in _describe_changes(before, index.videos):
+            self._report(line)
+        for path in sorted(self._changed_subtitles):
+            self._report(f"subtitles {printable(path)}")
+        return True
+
+    def _report_roots(self, index: Index) -> None:
+        """Report the roots that went offline or came back."""
+        roots = index.roots
+        offline = {name for name in roots if not index.is_there(name)}
+        for name in sorted(offline ^ self._offline_roots):
+            state = "is offline: its videos are kept" if name in offline else "is online again"
+            self._report(f"{roots.get(name, name)} {state}")
+        self._offline_roots = offline
+
+    def _report_offline(self, index: Index) -> None:
+        """Report the videos that disappeared or came back."""
+        offline = _offline_videos(index, self._offline_roots)
+        if self._offline is None:
+            self._offline = offline
+            if offline:
+                self._report(f"{len(offline)} videos are offline (kept until prune)")
+        for path in sorted(offline - self._offline):
+            self._report(f"offline {printable(path)} (kept until prune)")
+        returned = {
+            path
+            for path in self._offline - offline
+            if split_name(path)[0] not in self._offline_roots
+        }
+        for path in sorted(returned & index.videos.keys()):
+            self._report(f"online again {printable(path)}")
+        self._offline = (self._offline | offline) - returned
+
+
+def _online_roots(index: Index) -> dict[str, Path]:
+    return {name: root for name, root in index.roots.items() if index.is_there(name)}
+
+
+def _changed_stamps(index: Index, video: Video, attempted: Mapping[str, Stamp]) -> dict[str, Stamp]:
+    """Return the stamps of files that differ from their records and were not attempted."""
+    index_path, excluded, records = index.directory.resolve(), index.excluded, index.videos
+    stamps = {}
+    for root in _online_roots(index).values():
+        with contextlib.suppress(UserError, OSError):  # the root went offline meanwhile
+            for file in video.find(root, lambda line: None, lambda: None):
+                path = index.name_below(file)
+                if path is None or path in excluded or index_path in file.parents:
+                    continue
+                with contextlib.suppress(OSError):
+                    stamp = Stamp.of(file.stat())
+                    record = records.get(path)
+                    if stamp != attempted.get(path) and (record is None or record.stamp != stamp):
+                        stamps[path] = stamp
+    return stamps
+
+
+def _offline_videos(index: Index, offline_roots: Collection[str]) -> set[str]:
+    """Return the indexed videos that are not at their paths, below roots that are online."""
+    paths = [
+        path
+        for path, record in index.videos.items()
+        if record.indexed and split_name(path)[0] not in offline_roots
+    ]
+    return absent({path: index.path(path) for path in paths})
+
+
+def _describe_changes(before: Mapping[str, Record], after: Mapping[str, Record]) -> Iterator[str]:
+    """Yield a line for each video that was indexed or moved."""
+    removed = {record.id: path for path, record in before.items() if path not in after}
+    for path, record in sorted(after.items()):
+        old = before.get(path)
+        if record.indexed and (old is None or not old.indexed or old.content != record.content):
+            if record.id in removed:
+                yield f"moved {printable(removed[record.id])} to {printable(path)}"
+            else:
+                yield f"indexed {printable(path)} ({record.duration:.0f} s)"

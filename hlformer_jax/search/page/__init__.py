@@ -1,8 +1,0 @@
-"""The page with which a person searches, sees the moment and plays it, and the server behind it.
-
-server      its addresses, and `serve`
-guard       who may ask, and how the others are refused: hosts, origins, tokens, errors
-jobs        changes of the index by the page: index, add, remove, retry
-answers     JSON and its forms, files by their ids, the page /api/docs
-index.html, page.css, page.js, manage.js    the page, without a build and anything from elsewhere
-"""

@@ -1,0 +1,1 @@
+"""Queries, and the library that answers them."""

@@ -1,0 +1,611 @@
+"""An archive that is searched: an index, an encoder and the signals that search it.
+
+Opening a library reads the index alone. The encoder and the embeddings are loaded by the first
+query, and the frames of a video when it is a result. A library that stays open sees what another
+process indexes at its next query.
+"""
+
+import dataclasses
+import itertools
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from hlformer_jax.data.transforms import unit
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import DamagedError, QueryError, SearchError
+from hlformer_jax.search.encoder import reload_encoder
+from hlformer_jax.search.index import Entry, Index, Record, absent, split_name
+from hlformer_jax.search.query import filters, fusion, pictures
+from hlformer_jax.search.query.fusion import Ranking
+from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.query.results import MatchThreshold, Result, Results
+from hlformer_jax.search.signals import SIGNALS, postgres, rankers
+from hlformer_jax.search.signals.composition import Single
+from hlformer_jax.search.signals.postgres import Store, Stored, Uploaded
+from hlformer_jax.search.signals.protocol import (
+    Archive,
+    Evidence,
+    Group,
+    Matches,
+    Scope,
+    Signal,
+    SignalQuery,
+)
+from hlformer_jax.search.signals.rankers import Ranker, RowRanker
+from hlformer_jax.search.signals.transcript import transcripts
+from hlformer_jax.search.signals.transcript.signal import Transcript
+from hlformer_jax.search.signals.visual import Visual, VisualMatches, baseline
+from hlformer_jax.text import legible
+
+T = TypeVar("T")
+
+WINDOW = 100
+"""Number of groups of each ranking that are fused at most."""
+
+
+@dataclasses.dataclass
+class _Snapshot:
+    """The videos of an index at one time, and the signals that search them."""
+
+    state: tuple[int, int]
+    """State of the index (`Index.state`)."""
+    index: Index
+    videos: list[Entry]
+    """The indexed videos."""
+    contents: list[Record]
+    """A record of each content."""
+    content_of: np.ndarray
+    """Position of each video's content."""
+    signals: dict[str, Signal]
+    damaged: dict[str, str]
+    """A line for each content whose embeddings are damaged."""
+    missing: set[int]
+    """Positions of the videos whose files were missing when last looked for."""
+
+    @property
+    def visual(self) -> Visual:
+        """The signal that searches frames."""
+        visual = self.signals[Visual.name]
+        assert isinstance(visual, Visual)
+        return visual
+
+    def look(self, everything: bool = False) -> None:
+        """Look again for the files of missing videos, or of all."""
+        positions = range(len(self.videos)) if everything else sorted(self.missing)
+        names = {self.videos[position].video: position for position in positions}
+        paths = {name: self.videos[position].path for name, position in names.items()}
+        self.missing = {names[name] for name in absent(paths)}
+
+    def scope(self, passing: Bool[np.ndarray, " V"]) -> Scope:
+        """Return the videos that pass filters, have a file, and are not damaged."""
+        allowed = passing.copy()
+        allowed[list(self.missing)] = False
+        damaged = [i for i, record in enumerate(self.contents) if record.content in self.damaged]
+        allowed &= ~np.isin(self.content_of, damaged)
+        digests = [record.content for record in self.contents]
+        return Scope(self.videos, digests, self.content_of, allowed)
+
+
+class _Place(NamedTuple):
+    """A place in the results."""
+
+    group: Group
+    by_signal: dict[str, Group]
+    """The same group in the ranking of each signal that has it."""
+
+
+class Library:
+    """An archive that is searched; several threads may query it."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        checkpoint: str | Path | None = None,
+        ranker: str | None = None,
+        encoder: Encoder | str | Path | None = None,
+        store: str | Store | None = None,
+        normalise: bool = False,
+    ) -> None:
+        """Read the index; see `hlformer_jax.search.open`."""
+        self._directory = Path(directory)
+        self._index = Index.open(self._directory)
+        if checkpoint is None and ranker is None:
+            checkpoint = self._index.checkpoint or None
+        elif checkpoint is not None and ranker is not None:
+            raise QueryError(
+                "{checkpoint} and {ranker} are two rankers: give one of them", field="ranker"
+            )
+        if normalise and checkpoint is not None:
+            raise QueryError(
+                "{normalise} applies to rankers without training: leave out {checkpoint}, or pass"
+                " {ranker}",
+                field="normalise",
+            )
+        name = ranker or rankers.DEFAULT
+        rankers.check(name)
+        self._checkpoint = None if checkpoint is None else Path(checkpoint)
+        self._name, self._normalise = name, normalise
+        self._label = rankers.label(name, normalise)
+        self._given_encoder = encoder
+        self._store = Store(store) if isinstance(store, str) else store
+        self._encoder: Encoder | None = None
+        self._snapshot: _Snapshot | None = None
+        self._listing: tuple[tuple[int, int] | None, dict[str, Entry]] = (None, {})
+        self._lock, self._listing_lock = threading.Lock(), threading.Lock()
+
+    @classmethod
+    def open(cls, directory: str | Path, **options: Any) -> "Library":
+        """Open an index, as `hlformer_jax.search.open` does."""
+        return cls(directory, **options)
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the index."""
+        return self._directory
+
+    @property
+    def encoder_name(self) -> str:
+        """The name of the encoder of the index."""
+        return self._index.encoder.name
+
+    @property
+    def ranker_name(self) -> str:
+        """The label of the ranker (`rankers.label`), or the trained model's directory."""
+        return self._label if self._checkpoint is None else str(self._checkpoint)
+
+    def videos(self) -> list[Entry]:
+        """Return all videos of the index, failed ones too, in the order of their paths."""
+        entries = list(self._listed().values())
+        missing = absent({entry.video: entry.path for entry in entries})
+        return [
+            entry if entry.state == "failed" else
+            entry._replace(state="offline" if entry.video in missing else "indexed")
+            for entry in entries
+        ]  # fmt: skip
+
+    def entry(self, id: str) -> Entry:
+        """Return the video of an id."""
+        entry = self._listed().get(id)
+        if entry is None:
+            raise SearchError(f"{self._directory} holds no video of the id {id!r}")
+        return entry
+
+    def transcript(self, id: str) -> list[tuple[float, float, str]]:
+        """Return the cues of the video of an id, in order: start, end, text."""
+        entry = self.entry(id)
+        transcript = transcripts.load(self._index, entry.content)
+        return [] if transcript is None else [*transcript.cues(entry.video)]
+
+    def subtitle_problems(self) -> list[transcripts.Problem]:
+        """Return the subtitle files of which nothing, or not all, is searched."""
+        try:
+            return transcripts.problems(self._index)
+        except DamagedError as error:
+            return [transcripts.Problem("the list of subtitle files", str(error))]
+
+    def tag(self, id: str, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
+        """Add tags to a video of an id or path, and drop others; return all that it has.
+
+        Raises:
+          SearchError: if there is no such video, a text is not a tag, or another process writes.
+        """
+        index = Index.open(self._directory)
+        with index.writing() as writer:
+            name = index.name_of(id)
+            writer.tag([name], add, drop)
+            return index.tags_of(name)
+
+    def status(self) -> dict[str, Any]:
+        """Return what the index holds (see `Index.summary`), and the name of the ranker."""
+        return Index.open(self._directory).summary() | {"ranker": self.ranker_name}
+
+    def upload(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Uploaded:
+        """Bring the store up to date with the index.
+
+        Args:
+          progress: takes the numbers of videos that are done, and of all.
+
+        Raises:
+          QueryError: if the library has no store.
+          SearchError: if the store does not answer, or its schema is another's.
+          DamagedError: if the database is damaged.
+        """
+        if self._store is None:
+            raise QueryError("there is no store to upload to: pass {store}", field="store")
+        to, index = self._store, Index.open(self._directory)
+
+        def upload_whole(damaged: dict[str, str]) -> Uploaded:
+            records = [
+                record for content, record in index.records().items() if content not in damaged
+            ]
+            ranker = self._ranker(index, records if self._checkpoint else None)
+            return postgres.upload(to, index, ranker, progress, damaged)
+
+        return _without_damaged(upload_whole)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder, loaded at its first use."""
+        with self._lock:
+            return self._loaded()
+
+    @property
+    def passage_count(self) -> int:
+        """Number of passages of transcripts that can be searched."""
+        transcript = self._ready()[0].signals[Transcript.name]
+        assert isinstance(transcript, Transcript)
+        return transcript.passages.count
+
+    def ranked(self) -> list[Entry]:
+        """Return the videos that a query ranks: all indexed ones, in the order of their paths."""
+        return self._ready()[0].videos
+
+    def examiner(
+        self,
+    ) -> tuple[list[Entry], Callable[[str, int], tuple[Float[np.ndarray, " V"], float, Result]]]:
+        """Return the ranked videos and a function that queries this snapshot of them.
+
+        The function takes a text and the position of a video. It returns the scores of all videos
+        before they become probabilities, their baseline (`signals.visual`), and that video as a
+        result, even if the index changes later.
+        """
+        snapshot, encoder = self._ready()
+        ranker = snapshot.visual.ranker
+        scope = snapshot.scope(np.ones(len(snapshot.videos), bool))
+
+        def examine(text: str, position: int) -> tuple[np.ndarray, float, Result]:
+            vector = ranker.encode(encoder, text)
+            scores = ranker.scores(vector)[snapshot.content_of]
+            matches = VisualMatches(
+                snapshot.visual, encoder, Single(ranker, vector), ranker.calibrated
+            )
+            group = Group(position, float(scores[position]))
+            place = _Place(group, {Visual.name: group})
+            search = _Search((Visual.name,), matches, {Visual.name: matches})
+            result = self._result(place, search, scope, 1)
+            return scores, baseline(ranker, vector, encoder), result
+
+        return snapshot.videos, examine
+
+    def query(self, query: Query | str | Sequence[str] = (), **fields: Any) -> Results:
+        """Find the videos that match a query, and their moments.
+
+        Args:
+          query: the query, or its `text`.
+          **fields: fields of `Query`; beside a query they replace its own.
+
+        Returns:
+          Results, best first; equally good ones in the order of their paths. Videos of the same
+          content are one result.
+
+        Raises:
+          QueryError: if a field makes no sense, the ranker or the store cannot answer such a query,
+            or no video of the index is in the folder, or has the tag.
+          SearchError: if the encoder is not the one of the index, a file is not an image, or a
+            video is not in the index.
+          DamagedError: if the database is damaged, or all embeddings are.
+        """
+        if not isinstance(query, Query):
+            query = Query(query, **fields)
+        elif fields:
+            query = dataclasses.replace(query, **fields)
+        self._check(query)
+        snapshot, encoder = self._ready()
+        snapshot.look()
+        passing = filters.passing(snapshot.videos, query)
+        picture, content = self._picture(snapshot, encoder, query)
+        passing &= snapshot.content_of != content
+        if not snapshot.scope(passing).allowed.any():
+            return Results((), self._warnings(snapshot, passing))
+        signal_query = SignalQuery(
+            encoder, query.text, query.then, query.without, query.within, picture
+        )
+        search = self._search_signals(snapshot, query, signal_query)
+        while True:
+            scope = snapshot.scope(passing)
+            try:
+                places = _ranked(query, search, scope)
+                positions = [place.group.position for place in places]
+                vanished = {i for i in positions if not snapshot.videos[i].path.is_file()}
+                if vanished:
+                    snapshot.look(everything=True)
+                    snapshot.missing |= vanished
+                    continue
+                results = self._results(places[query.offset :], search, scope, query.moments)
+            except DamagedError as error:
+                if not error.contents.keys() - snapshot.damaged.keys():
+                    raise
+                # Contents that were removed from the index meanwhile are not damaged.
+                if snapshot.state != self._index.state:
+                    return self.query(query)
+                snapshot.damaged |= error.contents
+                continue
+            results = [result for result in results if _reaches(result, query.min_score, search)]
+            return Results(results, self._warnings(snapshot, passing), search.match_threshold)
+
+    search = query
+
+    def _check(self, query: Query) -> None:
+        """Refuse a query that the ranker or the store cannot answer."""
+        if (query.has_picture or query.has_parts) and self._checkpoint is not None:
+            raise QueryError(
+                "the trained model {value} reads one text: use {ranker} best_frame",
+                field="checkpoint", value=self._checkpoint,
+            )  # fmt: skip
+        if query.has_picture and self._normalise:
+            raise QueryError(
+                "{normalise} compares texts with other texts: leave it out beside a picture",
+                field="normalise",
+            )
+        if query.has_parts and (self._store is not None or self._label != rankers.DEFAULT):
+            raise QueryError(
+                "several texts, {then} and {without} need the scores of frames: use {ranker}"
+                " best_frame, without {normalise} and {store}",
+                field="ranker",
+                allowed=[rankers.DEFAULT],
+            )
+
+    def _search_signals(
+        self, snapshot: _Snapshot, query: Query, signal_query: SignalQuery
+    ) -> "_Search":
+        """Search by all signals that take part in a query."""
+        accepting = [
+            name for name, signal in snapshot.signals.items() if signal.accepts(signal_query)
+        ]
+        names = tuple(name for name in accepting if not query.signals or name in query.signals)
+        if not names:
+            raise QueryError(
+                "{signals} is {value}, which takes one {text} and nothing else: leave out the rest",
+                field="signals", value=",".join(query.signals or ()), allowed=accepting,
+            )  # fmt: skip
+        missing = [snapshot.signals[name].missing() for name in names]
+        if query.signals and all(missing):
+            raise SearchError("; ".join(missing))
+        # The frames' scores are shown whatever signals rank.
+        ranking_names = [name for name in names if name != Visual.name]
+        with ThreadPoolExecutor(max(len(ranking_names), 1)) as threads:
+            waiting = {
+                name: threads.submit(snapshot.signals[name].search, signal_query)
+                for name in ranking_names
+            }
+            visual = snapshot.visual.search(signal_query)
+            matches: dict[str, Matches] = {
+                name: future.result() for name, future in waiting.items()
+            }
+        matches[Visual.name] = visual
+        return _Search(names, visual, matches)
+
+    def _results(
+        self, places: Sequence[_Place], search: "_Search", scope: Scope, moments: int
+    ) -> list[Result]:
+        """Make the results of places, whose files are read and checked in threads."""
+        with ThreadPoolExecutor() as threads:
+            count = len(places)
+            return [
+                *threads.map(self._result, places, [search] * count, [scope] * count,
+                             [moments] * count)
+            ]  # fmt: skip
+
+    def _result(self, place: _Place, search: "_Search", scope: Scope, moments: int) -> Result:
+        """Make the result of a place from the evidence of all signals."""
+        video = scope.videos[place.group.position]
+        evidence: dict[str, Evidence] = {}
+        for name, matches in search.matches.items():
+            group = place.by_signal.get(name) or place.group._replace(score=math.nan)
+            shown = matches.evidence(group, scope, moments)
+            if shown is not None:
+                evidence[name] = shown
+        ranked = [
+            name for name in search.names
+            if name in place.by_signal or name in evidence and evidence[name].is_match
+        ]  # fmt: skip
+        matching = [name for name in ranked if evidence[name].is_match]
+        is_refused = any(shown.is_match is False for shown in evidence.values())
+        best = next((name for name in ranked if evidence[name].is_match is not False), ranked[0])
+        first = search.names[0]
+        has_score = first in place.by_signal
+        frames = evidence[Visual.name]
+        return Result(
+            video.id, video.video, video.folder, video.path,
+            score=evidence[first].score if has_score else None,
+            score_kind=search.matches[first].score_kind if has_score else None,
+            moments=evidence[best].moments,
+            times=frames.times, scores=frames.scores,
+            duration=video.duration, date=video.date, date_of=video.date_of,
+            is_match=True if matching else False if is_refused else None,
+            signals=tuple(matching),
+            copies=place.group.copies,
+            passages=tuple(itertools.chain(*(shown.passages for shown in evidence.values()))),
+            tags=video.tags,
+        )  # fmt: skip
+
+    def _picture(
+        self, snapshot: _Snapshot, encoder: Encoder, query: Query
+    ) -> tuple[np.ndarray | None, int]:
+        """Return the embedding of a query's picture, and the content that holds it, or -1."""
+        if query.image is not None:
+            assert not isinstance(query.image, str)
+            return pictures.embedding(encoder, query.image), -1
+        if query.like is None:
+            return None, -1
+        name, second = snapshot.index.name_of(query.like[0]), query.like[1]
+        position = next((i for i, entry in enumerate(snapshot.videos) if entry.video == name), None)
+        if position is None:
+            raise QueryError(
+                "{like}: {value} has no embeddings: index it first",
+                field="like", value=legible(name),
+            )  # fmt: skip
+        video = snapshot.videos[position]
+        arrays = snapshot.index.read(video.content)
+        if not 0 <= second <= max(video.duration, arrays.times[-1]):
+            raise QueryError(
+                "{like}: {value} has no second {second:g}: it is {duration:g} s long",
+                field="like", value=legible(name), second=second, duration=video.duration,
+            )  # fmt: skip
+        nearest = np.argmin(np.abs(arrays.times - second))
+        embedding = unit(arrays.vectors[nearest].astype(np.float32))
+        return embedding, int(snapshot.content_of[position])
+
+    def _warnings(self, snapshot: _Snapshot, passing: np.ndarray) -> list[str]:
+        """Return lines on videos that pass the filters and are left out."""
+        lines = list(snapshot.index.notes)
+        missing = [snapshot.videos[i].video for i in sorted(snapshot.missing) if passing[i]]
+        for name, root in snapshot.index.roots.items():
+            in_root = [video for video in missing if split_name(video)[0] == name]
+            if in_root and not root.is_dir():
+                missing = [video for video in missing if video not in in_root]
+                lines.append(
+                    f"{root} is not there, and its videos are left out: is its disk mounted? If it"
+                    " has another path now, index that as the moved root"
+                )
+        if missing:
+            more = " and others" if len(missing) > 1 else ""
+            lines.append(
+                f"{len(missing)} of {len(snapshot.videos)} videos are offline and left out"
+                f" ({missing[0]!r}{more}): is a disk unplugged?"
+            )
+        calibrated = snapshot.index.thresholds.get(self._label)
+        frames = sum(record.frames for record in snapshot.contents)
+        if calibrated is not None and frames > 2 * calibrated.frames:
+            lines.append(
+                f"the match threshold was calibrated with {calibrated.frames} frames, and there are"
+                f" {frames} now, so that more absent things reach it: calibrate it again"
+            )
+        lines += snapshot.damaged.values()
+        return lines + [note for signal in snapshot.signals.values() for note in signal.notes]
+
+    def _listed(self) -> dict[str, Entry]:
+        """Return all entries by their ids, read again when the index has changed."""
+        with self._listing_lock:  # not the other: loading an encoder takes long
+            state = self._index.state
+            if state != self._listing[0]:
+                entries = self._index.entries()
+                self._listing = state, {entry.id: entry for entry in entries}
+            return self._listing[1]
+
+    def _ready(self) -> tuple[_Snapshot, Encoder]:
+        """Return the videos as the index has them now, and the encoder."""
+        with self._lock:
+            encoder = self._loaded()
+            state = self._index.state
+            if self._snapshot is None or self._snapshot.state != state:
+                if self._snapshot is not None and self._snapshot.state[0] != state[0]:
+                    self._index = Index.open(self._directory)  # the database was replaced
+                    state = self._index.state
+                index = self._index
+                self._snapshot = _without_damaged(
+                    lambda damaged: self._take_snapshot(state, index, damaged)
+                )
+            return self._snapshot, encoder
+
+    def _take_snapshot(
+        self, state: tuple[int, int], index: Index, damaged: dict[str, str]
+    ) -> _Snapshot:
+        """Take a snapshot of an index, without the contents that are known to be damaged."""
+        entries = [entry for entry in index.entries() if entry.state != "failed"]
+        entries = [entry for entry in entries if entry.content not in damaged]
+        records = [record for content, record in index.records().items() if content not in damaged]
+        numbers = {record.content: i for i, record in enumerate(records)}
+        content_of = np.asarray([numbers[entry.content] for entry in entries], np.int64)
+        if not records and damaged:
+            raise DamagedError.of(damaged)
+        if not records:
+            raise SearchError(
+                f"{self._directory} holds no video that could be indexed: its status lists why"
+            )
+        offline = {i for i, entry in enumerate(entries) if entry.state == "offline"}
+        if self._store is None:
+            ranker: Ranker = self._ranker(index, records)
+        else:
+            ranker = Stored(self._store, self._ranker(index, None), index, list(numbers))
+        assert self._encoder is not None
+        archive = Archive(index, records, self._encoder, ranker, self._label)
+        signals = {name: signal(archive) for name, signal in SIGNALS.items()}
+        return _Snapshot(state, index, entries, records, content_of, signals, damaged, offline)
+
+    def _ranker(self, index: Index, records: Sequence[Record] | None) -> RowRanker:
+        if self._checkpoint is None:
+            return rankers.Untrained(self._name, index, records, self._encoder, self._normalise)
+        from hlformer_jax.search.signals import trained
+
+        return trained.Trained(self._checkpoint, index, records)
+
+    def _loaded(self) -> Encoder:
+        if self._encoder is not None:
+            return self._encoder
+        encoder = self._given_encoder
+        if encoder is None or isinstance(encoder, str | Path):
+            encoder = reload_encoder(self._index.encoder, encoder)
+        self._index.check_encoder(encoder)
+        self._encoder = encoder
+        return encoder
+
+
+class _Search(NamedTuple):
+    """The signals that search for a query, and their matches."""
+
+    names: tuple[str, ...]
+    """Names of the signals that rank."""
+    visual: VisualMatches
+    matches: Mapping[str, Matches]
+    """Matches of these signals, and of the visual one, whose frame scores are always shown."""
+
+    @property
+    def match_threshold(self) -> MatchThreshold | None:
+        """The calibration of the visual match threshold."""
+        return MatchThreshold.from_index(self.visual.calibrated)
+
+
+def _ranked(query: Query, search: _Search, scope: Scope) -> list[_Place]:
+    """Return the best places of a query, with those that its offset skips."""
+    end = query.offset + query.k
+    selective = {
+        name: search.matches[name].rank(WINDOW, scope)
+        for name in search.names
+        if search.matches[name].is_selective
+    }
+    count = max(end, WINDOW) if any(selective.values()) else end
+    rankings = {
+        name: Ranking(selective[name], True) if name in selective
+        else Ranking(search.matches[name].rank(count, scope), False)
+        for name in search.names
+    }  # fmt: skip
+    if sum(bool(ranking.groups) for ranking in rankings.values()) > 1:
+        # A rank below 100 is meaningless in a small archive, so at most a tenth of it counts.
+        tenth = math.ceil(np.count_nonzero(scope.allowed_contents()) / 10)
+        parts = fusion.split([*rankings.values()], scope)
+        groups = fusion.fuse(parts, min(WINDOW, tenth))
+        rankings = dict(zip(rankings, parts, strict=True))
+    else:
+        groups = [group for ranking in rankings.values() for group in ranking.groups]
+    by_signal: dict[int, dict[str, Group]] = {}
+    for name, ranking in rankings.items():
+        for group in ranking.groups:
+            by_signal.setdefault(group.position, {})[name] = group
+    return [_Place(group, by_signal[group.position]) for group in groups[:end]]
+
+
+def _reaches(result: Result, min_score: float | None, search: _Search) -> bool:
+    """Return whether a result has the least score, or is matched by a further signal."""
+    if min_score is None or set(result.signals) - {search.names[0]}:
+        return True
+    return result.score is not None and result.score >= min_score
+
+
+def _without_damaged(make: Callable[[dict[str, str]], T]) -> T:
+    """Call `make` with the damaged contents, and again whenever it finds further ones."""
+    damaged: dict[str, str] = {}
+    while True:
+        try:
+            return make(damaged)
+        except DamagedError as error:
+            if not error.contents.keys() - damaged.keys():
+                raise
+            damaged |= error.contents

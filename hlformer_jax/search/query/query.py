@@ -1,0 +1,153 @@
+"""Query: texts or a picture to search for, filters, and the number of results."""
+
+import dataclasses
+import math
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hlformer_jax.errors import QueryError, SearchError
+from hlformer_jax.search import times
+from hlformer_jax.search.signals import SIGNALS
+from hlformer_jax.search.times import When
+from hlformer_jax.text import legible, suggestion
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """A query, whose fields are checked when it is made.
+
+    Texts, tags and signals may be texts as one string or as several; they are stored as tuples.
+
+    Attributes:
+      text: what is looked for. It may be empty beside a picture. Of several texts a video should
+        match all, in any order.
+      k: number of results at most.
+      folder: a path relative to the indexed folder: only videos in it and below, in any case of
+        letters.
+      since: only videos of that date or later: the year, month, day or time that a text such as
+        2026-11 or 2026-11-22 names, or a date of Python. A video's date is that of its recording,
+        or else of its file.
+      until: only videos of that date or before.
+      moments: number of moments of each result at most.
+      image: path of a picture, or the content of its file; similar frames are looked for.
+      like: path or id of a video of the index, and a second of it, whose frame is looked for in
+        other videos; that video and its copies are left out.
+      then: what should follow the text, in this order.
+      within: longest gap between consecutive events, in seconds.
+      without: what should not be visible in the same frames.
+      min_score: results of a smaller score are left out, unless another signal than the first
+        matches them.
+      offset: number of best results to skip.
+      signals: the signals to search by (`signals.SIGNALS`), also as "visual,transcript";
+        by default all that accept the query.
+      longer: only videos of that many seconds or more.
+      shorter: only videos of that many seconds or less.
+      tags: only videos that have all of these tags, in any case of letters.
+
+    Raises:
+      QueryError: if a field has a value that makes no sense, or contradicts another; names it.
+    """
+
+    text: Sequence[str] = ()
+    k: int = 10
+    folder: str | None = None
+    since: When = None
+    until: When = None
+    moments: int = 3
+    image: str | Path | bytes | None = None
+    like: tuple[str, float] | None = None
+    then: Sequence[str] = ()
+    within: float = 60.0
+    without: Sequence[str] = ()
+    min_score: float | None = None
+    offset: int = 0
+    signals: Sequence[str] | None = None
+    longer: float | None = None
+    shorter: float | None = None
+    tags: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Store the fields in their final form, and check them."""
+        for name in ("text", "then", "without"):
+            self._set(name, _texts(name, getattr(self, name)))
+        self._set("tags", (self.tags,) if isinstance(self.tags, str) else tuple(self.tags))
+        signals = self.signals or ()
+        names = signals.split(",") if isinstance(signals, str) else signals
+        self._set("signals", tuple(dict.fromkeys(name.strip() for name in names)))
+        if isinstance(self.image, str):
+            self._set("image", Path(self.image))
+        self._check_parts()
+        self._check_signals()
+        self._check_numbers()
+        for name in ("since", "until"):
+            _check_date(name, getattr(self, name))
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def has_picture(self) -> bool:
+        """True if the query has a picture."""
+        return self.image is not None or self.like is not None
+
+    @property
+    def has_parts(self) -> bool:
+        """True if frames have to be compared with several texts."""
+        return len(self.text) > 1 or bool(self.then or self.without)
+
+    def _check_parts(self) -> None:
+        if not (self.text or self.has_picture):
+            raise QueryError("{text} is empty: describe what to find", field="text")
+        if self.image is not None and self.like is not None:
+            raise QueryError("{image} and {like} are two pictures: give one of them", field="image")
+        if len(self.text) > 1 and (self.has_picture or self.then):
+            raise QueryError(
+                "beside a picture or {then} there can be one {text}: leave out the others",
+                field="text",
+            )
+
+    def _check_signals(self) -> None:
+        for name in self.signals or ():
+            if name not in SIGNALS:
+                raise QueryError(
+                    "{signals} has {value!r}" + suggestion(name, SIGNALS)
+                    + f": use any of {', '.join(SIGNALS)}",
+                    field="signals", allowed=[*SIGNALS], value=name,
+                )  # fmt: skip
+
+    def _check_numbers(self) -> None:
+        for name, least in (("k", 1), ("moments", 1), ("offset", 0)):
+            if (count := getattr(self, name)) < least:
+                raise QueryError(f"{{{name}}} is {count}: give {least} or more", field=name)
+        if not self.within > 0:
+            raise QueryError(f"{{within}} is {self.within:g} s: give seconds above 0", "within")
+        for name in ("longer", "shorter"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds >= 0:
+                raise QueryError(f"{{{name}}} is {seconds:g} s: give 0 s or more", field=name)
+        if self.min_score is not None and math.isnan(self.min_score):
+            raise QueryError("{min_score} is not a number", field="min_score")
+
+
+def _texts(name: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts of a field in legible form; of one empty text none.
+
+    Letters and accents are composed (NFC), as in the texts that encoders were trained on: text from
+    macOS has them apart.
+    """
+    if isinstance(texts, str):
+        texts = (texts,) if texts.strip() else ()
+    if not all(text.strip() for text in texts):
+        raise QueryError(f"{{{name}}} has an empty text: describe what to find", field=name)
+    return tuple(unicodedata.normalize("NFC", legible(text)) for text in texts)
+
+
+def _check_date(name: str, when: When) -> None:
+    if when is None:
+        return
+    try:
+        times.date_span(when)
+    except SearchError as error:
+        raise QueryError(f"{{{name}}}: {{problem}}", field=name, problem=error) from None

@@ -1,0 +1,155 @@
+"""Results of a query: videos, their moments, and why they match."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, SupportsIndex, overload
+
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax.retrieval.moments import Moment
+from hlformer_jax.search import times
+from hlformer_jax.search.index.records import Threshold
+from hlformer_jax.search.signals.rankers import ScoreKind
+from hlformer_jax.search.signals.transcript.said import Passage
+from hlformer_jax.text import legible
+
+
+class Result(NamedTuple):
+    """A video that matches a query best.
+
+    Attributes:
+      id: its id in the index.
+      video: its path relative to the indexed folder.
+      folder: the folder of `video`.
+      path: its absolute path.
+      score: its score by the first signal of the query; None if that signal does not rank it.
+      score_kind: what the score means; None if it only ranks, or if there is none. A probability,
+        where the encoder has learned them (SigLIP) and the ranker's score is a frame's cosine.
+      moments: its best moments, best first: those of the first signal that matches it.
+      times: seconds of its frames.
+      scores: scores of its frames.
+      duration: its length in seconds.
+      date: when it was recorded or else last modified, seconds since the epoch.
+      date_of: what `date` is, "recording" or "file".
+      is_match: whether a signal finds that it matches: True, False, or None if no signal has a
+        match threshold, as in a store or with a trained model.
+      signals: names of the signals that find so.
+      copies: paths of other videos of the same content, which are not results of their own. Copies
+        with other subtitles are.
+      passages: passages of its transcript that match, best first.
+      tags: its tags (`Library.tag`).
+    """
+
+    id: str
+    video: str
+    folder: str
+    path: Path
+    score: float | None
+    score_kind: ScoreKind | None
+    moments: list[Moment]
+    times: Float[np.ndarray, " F"]
+    scores: Float[np.ndarray, " F"]
+    duration: float
+    date: float
+    date_of: str
+    is_match: bool | None = None
+    signals: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
+    passages: tuple[Passage, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `query --json` prints: all but `path`, `times` and `scores`."""
+        return {
+            "id": self.id,
+            "video": legible(self.video),
+            "date": times.format_date(self.date),
+            "date_of": self.date_of,
+            "score": None if self.score is None else float(self.score),
+            "score_kind": self.score_kind,
+            "is_match": self.is_match,
+            "signals": list(self.signals),
+            "passages": [
+                _rounded(passage, "start", "end") | {"text": passage.text}
+                for passage in self.passages
+            ],
+            "copies": [legible(copy) for copy in self.copies],
+            "tags": list(self.tags),
+            "moments": [
+                _rounded(moment, "start", "end", "peak") | {"score": float(moment.score)}
+                for moment in self.moments
+            ],
+        }
+
+
+def _rounded(interval: Moment | Passage, *names: str) -> dict[str, Any]:
+    """Return the named times of an interval, rounded to milliseconds."""
+    return {name: round(getattr(interval, name), 3) for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class MatchThreshold:
+    """Calibration of the match threshold of a query."""
+
+    false_alarms: float
+    """Share of absent things, in percent, whose score reaches it."""
+    captions: int
+    """Number of captions by which it was calibrated."""
+
+    @classmethod
+    def from_index(cls, threshold: Threshold | None) -> "MatchThreshold | None":
+        """Return the calibration that an index stores, if there is one."""
+        if threshold is None:
+            return None
+        return cls(threshold.false_alarms, threshold.captions)
+
+
+class Results(list[Result]):
+    """Results, best first; slices keep the warnings and the match threshold.
+
+    Attributes:
+      warnings: lines on what was left out: offline or damaged videos.
+      match_threshold: the calibration of the match threshold; None if it is chosen, or if there is
+        none.
+    """
+
+    def __init__(
+        self,
+        results: Iterable[Result] = (),
+        warnings: Sequence[str] = (),
+        match_threshold: MatchThreshold | None = None,
+    ) -> None:
+        super().__init__(results)
+        self.warnings, self.match_threshold = list(warnings), match_threshold
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Result: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> "Results": ...
+
+    def __getitem__(self, key: SupportsIndex | slice) -> "Result | Results":
+        """Return a result, or some of them with what else is known of all."""
+        if isinstance(key, slice):
+            return Results(super().__getitem__(key), self.warnings, self.match_threshold)
+        return super().__getitem__(key)
+
+    @property
+    def good(self) -> bool:
+        """True if one of the results may be a match."""
+        return any(result.is_match is not False for result in self)
+
+    @property
+    def verdict(self) -> str:
+        """A line if there are results and none of them matches, with the reason; else ""."""
+        if self.good or not self:
+            return ""
+        if (calibration := self.match_threshold) is None:
+            return "no good match: these are the nearest, and none stands out"
+        return (
+            "no good match: these are the nearest, and none reaches the match threshold, which"
+            f" {calibration.false_alarms:g} % of absent things reach (calibrated with"
+            f" {calibration.captions} captions)"
+        )

@@ -1,0 +1,291 @@
+"""Access control of the server: hosts, origins, tokens and connections, and its error messages.
+
+Any web site can make the browser of its visitor send requests to a local server. Three headers that
+no script can set identify such requests: `Host` (an attacker's name that points at this machine is
+not one of the server's), `Origin` and `Sec-Fetch-Site`. If other machines can connect, a token
+identifies invited people. Every refusal and error is {"error": "one line"} in JSON.
+"""
+
+import http
+import ipaddress
+import json
+import logging
+import re
+import secrets
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+from urllib.parse import parse_qs
+
+import h11
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from hlformer_jax.errors import QueryError, UserError
+from hlformer_jax.files import jsonable
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.serve import schemas
+from hlformer_jax.search.serve.redaction import without_paths
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""Host names of a server that only this machine can reach."""
+
+HEADERS = {
+    "cache-control": "no-cache",
+    "content-security-policy": (
+        "default-src 'self'; img-src 'self' data:; media-src 'self' blob:; object-src 'none';"
+        " base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""Headers of every response. The page loads only from this server, and no other page reads it."""
+
+REQUEST_SECONDS = 10.0
+"""Seconds in which a connection must send a complete request."""
+
+LINES = {
+    "Invalid host header": "this server does not accept this host name: open the address that it"
+    " printed, or start it with --allow-host=NAME",
+    "Method Not Allowed": "use GET, or POST to search by a picture or to change the index",
+    "Not Found": "this address does not exist",
+}
+"""Messages in place of the frameworks' own."""
+
+
+class ParameterError(UserError, ValueError):
+    """A parameter of a request with a wrong value."""
+
+
+class Answer(JSONResponse):
+    """A JSON response of any value; see `jsonable`."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes of the body."""
+        return super().render(jsonable(content))
+
+
+class Guard:
+    """ASGI middleware that refuses requests of strangers and turns every error into a JSON line.
+
+    Args:
+      application: the application to protect.
+      hosts: accepted host names, without ports.
+      addresses: whether to accept every IP address as a host, for a server that listens on all
+        addresses. Attackers can point names at this machine, but not addresses.
+      token: token that a request must present as a cookie, as `Authorization: Bearer TOKEN`, or in
+        the address of the page, `/?token=TOKEN`; "" for none.
+    """
+
+    def __init__(
+        self,
+        application: ASGIApp,
+        hosts: Collection[str] = LOOPBACK,
+        addresses: bool = False,
+        token: str = "",
+    ) -> None:
+        self.token, self.addresses = token, addresses
+        self._inside = application
+        self._named = TrustedHostMiddleware(self._admit, sorted(hosts), www_redirect=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            await self._inside(scope, receive, send)
+            return
+        has_started, refusal, body = False, None, b""
+
+        async def guarded(message: Message) -> None:
+            nonlocal has_started, refusal, body
+            if message["type"] == "http.response.start":
+                has_started = True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                is_json = headers.get("content-type", "") == "application/json"
+                if message["status"] >= 400 and not is_json:  # of a framework
+                    refusal = message
+                    return
+            if refusal is None:
+                await send(message)
+                return
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                headers = MutableHeaders(scope=refusal)
+                del headers["content-length"], headers["content-type"]
+                status = refusal["status"]
+                line = body.decode(errors="replace") or http.HTTPStatus(status).phrase
+                await _refuse(status, line, dict(headers))(scope, receive, send)
+
+        try:
+            host = HTTPConnection(scope).headers.get("host", "")
+            entrance = self._admit if self.addresses and _is_address(host) else self._named
+            await entrance(scope, receive, guarded)
+        except Exception as error:  # the page shows one line, the log the traceback
+            logging.getLogger(__name__).exception("%s %s", scope["method"], scope["path"])
+            if has_started:
+                raise
+            line = f"the server failed ({type(error).__name__}): see its terminal"
+            await _refuse(500, line)(scope, receive, guarded)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request with an accepted host if its origin and token are accepted too."""
+        if line := self._refuse_origin(scope):
+            await _refuse(403, line)(scope, receive, send)
+        elif self.token and not self._presents_token(scope):
+            line = (
+                "this server needs a token: open the address that it printed, or send"
+                " Authorization: Bearer TOKEN"
+            )
+            await _refuse(401, line, {"www-authenticate": "Bearer"})(scope, receive, send)
+        else:
+            await self._inside(scope, receive, self._with_cookie(scope, send))
+
+    def _refuse_origin(self, scope: Scope) -> str:
+        """Return why a request is not from the server's own page; "" if it is."""
+        headers = HTTPConnection(scope).headers
+        origin = headers.get("origin")
+        if origin is not None and origin != f"{scope['scheme']}://{headers['host']}":
+            return f"requests from {origin[:100]!r} are refused: open the page of this server"
+        site = headers.get("sec-fetch-site", "none")
+        # Links to the page from other sites are allowed.
+        is_link = headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
+        if site not in ("same-origin", "none") and not is_link:
+            return "requests from other sites are refused: open the page of this server"
+        return ""
+
+    def _presents_token(self, scope: Scope) -> bool:
+        request = HTTPConnection(scope)
+        kind, _, bearer = request.headers.get("authorization", "").partition(" ")
+        presented = [
+            request.cookies.get(_cookie(scope), ""),
+            bearer.strip() if kind.lower() == "bearer" else "",
+            *_tokens_of_address(scope),
+        ]
+        # Compare all of them, so that the time reveals nothing.
+        equal = [secrets.compare_digest(text.encode(), self.token.encode()) for text in presented]
+        return any(equal)
+
+    def _with_cookie(self, scope: Scope, send: Send) -> Send:
+        """Set a cookie for a browser that opened the address with the token."""
+        if not self.token or not _tokens_of_address(scope):
+            return send
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                cookie = f"{_cookie(scope)}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+                MutableHeaders(scope=message).append("set-cookie", cookie)
+            await send(message)
+
+        return sending
+
+
+def install(server: FastAPI, library: Library) -> None:
+    """Map exceptions to HTTP errors; `Guard` handles unexpected ones."""
+
+    async def refused(_: Any, error: Any) -> JSONResponse:
+        return _refuse(error.status_code, str(error.detail), error.headers)
+
+    async def invalid(_: Any, error: Any) -> JSONResponse:
+        first = error.errors()[0]
+        _, *names = first["loc"]  # of a repeated parameter, its number follows its name
+        return _refuse(400, f"{names[0] if names else 'the request'}: {first['msg']}")
+
+    def failed(_: Any, error: Any) -> JSONResponse:  # in a thread, as it may read the index
+        summary = {}
+        with suppress(Exception):
+            summary = dict(library.status())
+        if isinstance(error, ParameterError):  # has no paths of this machine
+            return _refuse(400, str(error))
+        is_field = isinstance(error, QueryError)
+        line = error.phrased(schemas.PARAMETERS) if is_field else str(error)
+        return _refuse(422, without_paths(line, summary))
+
+    server.add_exception_handler(HTTPException, refused)
+    server.add_exception_handler(RequestValidationError, invalid)
+    server.add_exception_handler(UserError, failed)
+
+
+class Protocol(H11Protocol):
+    """An HTTP connection that is closed if a request takes more than `REQUEST_SECONDS`."""
+
+    _deadline: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start to wait for a request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read data, and wait for the rest of the request."""
+        super().data_received(data)
+        self._wait()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._wait()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse data that is not HTTP."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # its response is dropped
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps({"error": "the request is malformed: send HTTP"}).encode()
+            headers = {**HEADERS, "content-type": "application/json", "connection": "close"}
+            headers["content-length"] = str(len(body))
+            for event in (
+                h11.Response(status_code=400, headers=list(headers.items()), reason=b"Bad Request"),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _wait(self) -> None:
+        waiting = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if not waiting and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        elif waiting and self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
+
+
+def _refuse(status: int, line: str, headers: Any = None) -> Answer:
+    return Answer({"error": " ".join(LINES.get(line, line).split())}, status, headers)
+
+
+def _cookie(scope: Scope) -> str:
+    """Return the name of the cookie, with the port: browsers share cookies between ports."""
+    return f"hlformer-{(scope.get('server') or ('', 0))[1]}"
+
+
+def _tokens_of_address(scope: Scope) -> list[str]:
+    """Return the tokens in the address of the page."""
+    if scope["path"] != "/":
+        return []
+    return parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+
+
+def _is_address(host: str) -> bool:
+    """Return whether a host header is an IP address, with or without a port."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::[0-9]+)?", host)
+    with suppress(ValueError):
+        return bool(match and ipaddress.ip_address(match[1] or match[2]))
+    return False

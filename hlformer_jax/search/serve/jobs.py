@@ -1,0 +1,291 @@
+"""Changes of the index by the page: one job at a time, in a thread of the server.
+
+A job does the same as the commands `index`, `add` and `remove`, under the same lock, with the
+encoder that serves queries. It belongs to the server, not to a connection, and every page shows its
+progress. Queries see the videos that it has indexed so far.
+
+People who may watch the videos may not always index folders of this machine: every address checks
+`Permission`.
+"""
+
+import asyncio
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from hlformer_jax.errors import UserError
+from hlformer_jax.files import jsonable
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.ingest.extract import Progress, counted, index_folder, resolve_additions
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.serve import schemas
+from hlformer_jax.search.serve.guard import Answer, ParameterError
+from hlformer_jax.search.serve.schemas import Job, Kind, Roots
+
+PROXY_HEADERS = frozenset(
+    "cdn-loop cf-connecting-ip client-ip do-connecting-ip fastly-client-ip fly-client-ip forwarded"
+    " forwarded-for forwarded-host forwarded-proto true-client-ip via".split()
+)
+"""Headers of requests through a proxy, which may come from another machine."""
+
+PROXY_PREFIXES = (
+    "cf-", "tailscale-", "x-amz-cf-", "x-appengine-", "x-azure-", "x-client-", "x-cluster-client-",
+    "x-envoy-", "x-forwarded", "x-original-", "x-originating-", "x-proxy", "x-real-", "x-remote-",
+)  # fmt: skip
+"""Prefixes of further headers of proxies."""
+
+MAX_NOTES = 20
+"""Most lines about failed and damaged files that a job keeps; older ones are dropped."""
+
+POLL_SECONDS = 0.2  # between checks of a job's progress
+HEARTBEAT_SECONDS = 15.0  # of silence, after which a heartbeat detects closed connections
+STOP_SECONDS = 5.0  # to wait for a job when the server ends
+
+Ids = Annotated[tuple[Annotated[str, Query(max_length=100)], ...], Query(max_length=1000)]
+
+
+class _Stopped(Exception):
+    """The job was stopped."""
+
+
+class Permission:
+    """Permission to change the index: for everyone, for nobody, or (None) without a proxy."""
+
+    def __init__(self, manage: bool | None) -> None:
+        self._manage = manage
+
+    def is_granted(self, request: HTTPConnection) -> bool:
+        """Return whether a request that passed the guard may change the index."""
+        if self._manage is None:
+            names = request.headers.keys()
+            return not any(
+                name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES) for name in names
+            )
+        return self._manage
+
+    def __call__(self, request: HTTPConnection) -> None:
+        """Refuse a request without permission (403)."""
+        if not self.is_granted(request):
+            line = "the index cannot be changed by this address: start the server with --manage"
+            raise HTTPException(403, line)
+
+
+class Jobs:
+    """Jobs of a library, one at a time; `job` is the current or the last one."""
+
+    def __init__(self, library: Library) -> None:
+        self.job = Job()
+        self._library = library
+        self._changing = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def index(self, retry: bool) -> Job:
+        """Update the index with its folders; `retry` also tries failed files again."""
+        kind: Kind = "retry" if retry else "index"
+        return self._start(kind, lambda index: self._extract(index, retry=retry))
+
+    def retry(self, path: Path) -> Job:
+        """Try one file of the index again."""
+        return self._start("retry", lambda index: self._extract(index, [path], retry=True))
+
+    def add(self, path: Path) -> Job:
+        """Add a folder or file, as the command `add` does."""
+
+        def work(index: Index) -> str:
+            videos, roots = resolve_additions(index, [path], self._note, self._pulse)
+            return self._extract(index, videos, further=roots)
+
+        return self._start("add", work)
+
+    def remove(self, videos: Collection[str]) -> Job:
+        """Remove videos and added folders, as the command `remove` does. The files stay."""
+
+        def work(index: Index) -> str:
+            count = index.remove(videos)
+            return f"removed {count} of {count + len(index.videos)} videos"
+
+        return self._start("remove", work)
+
+    def stop(self) -> Job:
+        """Stop the job after the current frames. Complete videos stay indexed."""
+        self._stop.set()
+        self._change(lambda job: {"state": "stopping"} if job.runs else {})
+        return self.job
+
+    def close(self) -> None:
+        """Stop the job and wait for it, at most `STOP_SECONDS`."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+
+    async def events(self) -> AsyncIterator[str]:
+        """Yield the state as a server-sent event, now and at each change, until the job ends."""
+        sent, sent_at = None, time.monotonic()
+        while sent is None or sent.runs:
+            if (job := self.job) is not sent:
+                yield f"data: {json.dumps(jsonable(job.model_dump()))}\n\n"
+                sent, sent_at = job, time.monotonic()
+            elif time.monotonic() - sent_at > HEARTBEAT_SECONDS:
+                yield ":\n\n"
+                sent_at = time.monotonic()
+            else:
+                await asyncio.sleep(POLL_SECONDS)
+
+    def _start(self, kind: Kind, work: Callable[[Index], str]) -> Job:
+        """Run a function in a thread, which returns the job's last line; 409 if a job runs."""
+        with self._changing:
+            if self.job.runs:
+                line = "another change of the index is running: wait for its end, or stop it"
+                raise HTTPException(409, line)
+            self._stop.clear()
+            self.job = Job(kind=kind, state="running")
+            self._thread = threading.Thread(target=self._run, args=(work,), name="job", daemon=True)
+            self._thread.start()
+            return self.job
+
+    def _run(self, work: Callable[[Index], str]) -> None:
+        try:
+            index = Index.open(self._library.directory)
+            for note in index.notes:
+                self._note(note)
+            state, line = "done", work(index)
+        except _Stopped:
+            state, line = (
+                "stopped",
+                "stopped: the indexed videos are kept, the others are indexed next time",
+            )
+        except (UserError, OSError) as error:
+            state, line = "failed", " ".join(str(error).split())
+        except Exception as error:  # the page shows one line, the log the traceback
+            logging.getLogger(__name__).exception("%s", self.job.kind)
+            state = "failed"
+            line = f"the server failed ({type(error).__name__}): see its terminal"
+        self._change(lambda job: {"state": state, "line": line, "video": "", "seconds_left": None})
+
+    def _extract(
+        self,
+        index: Index,
+        only: Sequence[Path] | None = None,
+        further: Sequence[Path] = (),
+        retry: bool = False,
+    ) -> str:
+        report = index_folder(
+            index, self._library.encoder, retry=retry, only=only, further=further,
+            report=self._note, progress=self._show, pulse=self._pulse,
+        )  # fmt: skip
+        line = re.sub(r" \([^)]*\)", "", counted("the index", report.counts))
+        self._change(lambda job: {"line": f"{line}; loading the new index", "video": ""})
+        if index.contents():
+            self._library.ranked()  # prepare for the next query
+        return line
+
+    def _pulse(self) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+
+    def _note(self, line: str) -> None:
+        self._change(lambda job: {"notes": [*job.notes, line][-MAX_NOTES:]})
+
+    def _show(self, progress: Progress) -> None:
+        state = progress._asdict()
+        seconds = progress.elapsed / progress.done if progress.done else None
+        state["seconds_left"] = seconds and seconds * (progress.total - progress.done)
+        state["speed"] = progress.speed
+        names = state.keys() & Job.model_fields.keys()
+        self._change(lambda job: {name: state[name] for name in names})
+
+    def _change(self, change: Callable[[Job], dict[str, Any]]) -> None:
+        with self._changing:
+            self.job = self.job.model_copy(update=change(self.job))
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events."""
+
+    media_type = "text/event-stream"
+
+
+def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter:
+    """Return the addresses that change an index, for those with permission."""
+    error = {"model": schemas.Problem, "description": "refused, in one line"}
+    router = APIRouter(dependencies=[Depends(permission)], responses={403: error, 409: error})
+
+    def answer(job: Job) -> Response:
+        return Answer(job.model_dump())
+
+    def find_entry(id: str) -> Any:
+        try:
+            return library.entry(id)
+        except (LookupError, UserError):
+            raise HTTPException(404, "this index has no such video") from None
+
+    @router.get("/api/roots", responses=schemas.responses(Roots))
+    def roots() -> Response:
+        """The folders of the index, with their paths."""
+        return Answer(schemas.roots(Index.open(library.directory)))
+
+    @router.get("/api/job", responses=schemas.responses(Job))
+    def job() -> Response:
+        """The current change of the index, or the last one."""
+        return answer(jobs.job)
+
+    @router.get("/api/job/events", response_class=EventStream, responses=schemas.responses(Job))
+    async def events() -> Response:
+        """The states of the job as server-sent events, from now to its end."""
+        return EventStream(jobs.events(), headers={"x-accel-buffering": "no"})
+
+    @router.post("/api/index", responses=schemas.responses(Job))
+    def index(retry: bool = False) -> Response:
+        """Start to update the index; with retry, also try failed files again."""
+        return answer(jobs.index(retry))
+
+    @router.post("/api/retry/{id}", responses=schemas.responses(Job))
+    def retry(id: str) -> Response:
+        """Start to try a failed file again."""
+        return answer(jobs.retry(find_entry(id).path))
+
+    @router.post("/api/add", responses=schemas.responses(Job))
+    def add(path: Annotated[str, Query(min_length=1, max_length=4096)]) -> Response:
+        """Start to add a folder or a file of the server's machine to the index."""
+        try:
+            place = Path(path).expanduser()
+        except RuntimeError:  # ~NAME of an unknown user
+            place = Path()
+        if not place.is_absolute() or "\0" in path:
+            raise ParameterError("path: give an absolute path, such as /home/ann/Videos")
+        return answer(jobs.add(place))
+
+    @router.post("/api/remove", responses=schemas.responses(Job))
+    def remove(
+        id: Ids = (), folder: Annotated[str | None, Query(max_length=4096)] = None
+    ) -> Response:
+        """Start to remove videos, or an added folder by its name. The files stay."""
+        videos = [find_entry(video).video for video in id]
+        if folder is not None:
+            roots = {name: str(root) for name, root in Index.open(library.directory).roots.items()}
+            roots.pop("", None)
+            if folder not in roots:
+                raise HTTPException(404, "this index has no such added folder")
+            videos.append(roots[folder])
+        if not videos:
+            raise ParameterError("id: name a video, or an added folder with folder=NAME")
+        return answer(jobs.remove(videos))
+
+    @router.post("/api/stop", responses=schemas.responses(Job))
+    def stop() -> Response:
+        """Stop the job. Complete videos stay indexed, and the next job continues."""
+        return answer(jobs.stop())
+
+    return router

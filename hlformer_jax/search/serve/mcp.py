@@ -1,0 +1,259 @@
+"""Tools for agents that speak the Model Context Protocol, over stdin and stdout.
+
+    search   find videos and moments by text: the JSON of `query --json`
+    show     show the frame at a second of a video, as a JPEG
+    cut      write a clip of a moment into the folder `clips`, if there is one
+
+Agents name videos by ids and choose no paths: only indexed files are opened, as for the page
+(`files.open_video`), and clips have generated names and replace nothing. Errors are lines without
+paths of this machine.
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from hlformer_jax import __version__, files, video
+from hlformer_jax.errors import QueryError, SearchError, UserError
+from hlformer_jax.lazy import optional
+from hlformer_jax.search.export import clip_name
+from hlformer_jax.search.index import database
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.serve import schemas
+from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video, reading
+from hlformer_jax.search.serve.redaction import without_paths
+from hlformer_jax.text import legible, suggestion
+
+FRAME_WIDTH = 768
+"""Width of a shown frame, in pixels."""
+
+
+def server(library: Library, clips: Path | None = None) -> Any:
+    """Return the server of a library.
+
+    Args:
+      library: the archive.
+      clips: folder for clips, or None for no tool `cut`.
+
+    Raises:
+      MissingExtra: without the package `mcp`.
+      OutputError: if `clips` is a link or a file, or inside an index.
+    """
+    mcp = optional("mcp.server.mcpserver", "mcp")
+    failure = optional("mcp.server.mcpserver.exceptions", "mcp").ToolError
+    base: Any = mcp.MCPServer
+
+    class Server(base):
+        """A server that refuses unknown arguments of a tool in one line."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            """Call a tool by its name; see `MCPServer`."""
+            for tool in await self.list_tools():
+                properties = tool.input_schema["properties"]
+                extra = sorted(arguments.keys() - properties.keys()) if tool.name == name else ()
+                if extra:
+                    hint = suggestion(extra[0], properties)
+                    listed = ", ".join(properties)
+                    raise failure(
+                        f"{name} has no argument {extra[0][:100]!r}{hint}: it has {listed}"
+                    )
+            try:
+                return await super().call_tool(name, arguments, context)
+            except failure as error:
+                if not hasattr(error.__cause__, "errors"):
+                    raise
+                [first, *_] = error.__cause__.errors()
+                where = ".".join(map(str, first["loc"]))
+                raise failure(f"{name}: {where}: {first['msg']}") from None
+
+    tools = Server("hlformer-search", version=__version__, log_level="ERROR")
+
+    @contextlib.contextmanager
+    def lines() -> Iterator[None]:
+        """Turn errors that an agent can correct into lines."""
+        try:
+            yield
+        except HTTPException as error:
+            raise failure(_for_agents(error.detail)) from None
+        except (UserError, OSError) as error:
+            line = error.phrased(OPERATOR_FLAGS) if isinstance(error, QueryError) else str(error)
+            line = without_paths(line, library.status())
+            raise failure(_for_agents(line)) from None
+
+    def search(
+        text: str,
+        k: int = 5,
+        offset: int = 0,
+        folder: str = "",
+        since: str = "",
+        until: str = "",
+        longer: float | None = None,
+        shorter: float | None = None,
+        tags: list[str] | None = None,
+        then: list[str] | None = None,
+        within: float = 60.0,
+        without: list[str] | None = None,
+        signals: list[str] | None = None,
+        min_score: float | None = None,
+    ) -> dict[str, Any]:
+        """Find videos, and moments in them, that show or say what a text describes.
+
+        k is the number of results, offset how many to skip. folder, since and until (2026,
+        2026-01-10 …), longer and shorter (seconds) and tags narrow the search. `then` are texts of
+        what follows within so many seconds, `without` of what must not be visible. signals are the
+        ways to search: visual, transcript. `good` false: nothing matches well, and `verdict` says
+        how that is known.
+        """
+        with lines():
+            query = Query(
+                text, k=min(k, 100), offset=offset, folder=folder or None, since=since or None,
+                until=until or None, longer=longer, shorter=shorter, tags=tags or (),
+                then=then or (), within=within, without=without or (), signals=signals,
+                min_score=min_score,
+            )  # fmt: skip
+            results = library.query(query)
+            answer: dict[str, Any] = files.jsonable({
+                "results": [result.as_json() for result in results],
+                "good": results.good,
+                "verdict": results.verdict,
+                "warnings": [_for_agents(line) for line in schemas.warnings(library, results)],
+            })  # fmt: skip
+            return answer
+
+    def show(id: str, time: float) -> Any:
+        """Show the frame at a second of a video, by the id that search returned."""
+        with lines():
+            _check_times(time)
+            file = open_video(library, id)
+
+            def draw(path: Path) -> bytes:
+                return video.thumbnail(path, time, FRAME_WIDTH)
+
+            return mcp.Image(data=reading(file, draw), format="jpeg")
+
+    def cut(id: str, start: float, end: float, margin: float = 0.0) -> str:
+        """Write the part of a video between two seconds as a clip, and return the clip's name."""
+        assert clips is not None
+        with lines():
+            _check_times(start, end, margin)
+            if end <= start:
+                raise SearchError(f"end: {end:g} s is not after start, {start:g} s")
+            if end > start + MAX_CUT_SECONDS:
+                raise SearchError(f"end: give at most {MAX_CUT_SECONDS:.0f} s after start")
+            if margin > 60:
+                raise SearchError(f"margin: {margin:g} s is more than 60 s")
+            file = open_video(library, id)
+            name = file.entry.video
+            out = clips / clip_name(name, max(start - margin, 0), end + margin)
+            if os.path.lexists(out):
+                raise SearchError(f"the clip {out.name!r} exists: use it, or cut at other times")
+            reading(file, lambda path: video.cut(path, start, end, out, margin))
+            return out.name
+
+    tools.add_tool(search)
+    tools.add_tool(show, structured_output=False)
+    if clips is not None:
+        if (inside := database.index_around(clips)) is not None:
+            raise files.OutputError(f"{clips} is inside the index {inside}: choose another folder")
+        files.check_directory(clips)
+        tools.add_tool(cut)
+    return tools
+
+
+class _Messages(io.RawIOBase):
+    """Standard input as lines of JSON that the package `mcp` can read.
+
+    A line that is not a JSON-RPC message gets the error of that protocol, where `mcp` is silent. A
+    lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
+    """
+
+    def __init__(self, source: Any, refuse: Callable[[bytes], object]) -> None:
+        self._source, self._refuse, self._rest = source, refuse, b""
+
+    def readable(self) -> bool:
+        """Return True: it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes into a buffer."""
+        while not self._rest:
+            line = self._source.readline()
+            if not line:
+                return 0
+            self._rest = self._clean(line)
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def _clean(self, line: bytes) -> bytes:
+        if not line.strip():
+            return b""
+        try:
+            line = line.decode(errors="replace").encode()
+            message = files.parse_json(line)
+            if not isinstance(message, dict):
+                raise ValueError
+        except ValueError:
+            self._refuse(_PARSE_ERROR)
+            return b""
+        if b"\\ud" not in line.lower():
+            return line
+        return legible(json.dumps(message, ensure_ascii=False)).encode() + b"\n"
+
+
+_PARSE_ERROR = (
+    b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error: send one JSON-RPC'
+    b' message a line"}}\n'
+)
+
+
+def run(tools: Any) -> None:
+    """Serve over standard input and output until the input ends."""
+    # `mcp` writes whole lines to a duplicate of standard output, as this does.
+    output = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    messages = io.BufferedReader(_Messages(sys.stdin.buffer, output.write))
+    sys.stdin = io.TextIOWrapper(messages, encoding="utf-8")
+    tools.run("stdio")
+
+
+OPERATOR_FLAGS = {
+    name: f"--{name}" for name in ("ranker", "checkpoint", "normalise", "store", "encoder")
+}
+"""Fields that only the person who runs the server can change."""
+
+ASK = "the person who runs this server can change that"
+"""Advice in place of options of a command line."""
+
+
+def _for_agents(line: str) -> str:
+    """Return an error as one line, without advice about options of a command line."""
+    parts = re.split(r"(: |; | \(|, or )", " ".join(line.split()))
+    phrases = [parts[0]]
+    for separator, part in zip(parts[1::2], parts[2::2], strict=True):
+        if not _OPTION.search(part):
+            phrases.append(separator + part)
+    text = "".join(phrases)
+    advised = len(phrases) < 1 + len(parts) // 2
+    if _OPTION.search(text):
+        text, advised = _OPTION.sub("an option", text), True
+    return f"{text}: {ASK}" if advised else text
+
+
+_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:=\S+)?|hlformer_jax\.\w+|hlformer-\w+ \w+")
+
+
+def _check_times(*seconds: float) -> None:
+    if not all(0 <= second < 1e7 for second in seconds):
+        raise SearchError(
+            f"times are {', '.join(f'{x:g}' for x in seconds)}: give seconds from 0 on"
+        )

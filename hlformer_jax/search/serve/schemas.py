@@ -1,0 +1,284 @@
+"""JSON responses of the server and their schemas.
+
+Within a version of the package, fields may be added, but none is renamed or removed. Times are
+seconds from the start of a video.
+"""
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from hlformer_jax.search import times
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import split_name
+from hlformer_jax.search.query import results as archive
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.serve.redaction import base_name, without_paths
+from hlformer_jax.search.signals.rankers import ScoreKind
+from hlformer_jax.text import legible
+
+PARAMETERS = {"text": "q", "image": "the picture", "without": "not", "tags": "tag"}
+"""Parameters of a query whose names are not those of the fields of `Query`."""
+
+MAX_POINTS = 600
+"""Most points of a curve of scores; the page has no room for more."""
+
+MAX_RECENT = 12
+"""Number of newest videos that the page shows before the first query."""
+
+MAX_FAILURES = 100
+"""Most failed files to list with their reasons."""
+
+
+def results(library: Library, best: archive.Results) -> dict[str, Any]:
+    """Return `Result.as_json` of each, with a curve of at most `MAX_POINTS` scores."""
+    shown = []
+    for result in best:
+        times, scores = thin(np.asarray(result.times), np.asarray(result.scores))
+        facts = {"folder": result.folder, "duration": result.duration}
+        shown.append(result.as_json() | facts | {"times": times, "scores": scores})
+    verdict = {"good": best.good, "verdict": best.verdict}
+    return {"results": shown, **verdict, "warnings": warnings(library, best)}
+
+
+def warnings(library: Library, best: archive.Results) -> list[str]:
+    """Return the warnings of a query, without paths."""
+    summary = library.status() if best.warnings else {}
+    return [without_paths(line, summary) for line in best.warnings]
+
+
+def status(library: Library, manage: bool) -> dict[str, Any]:
+    """Return the state of an index: encoder, counts, failures and newest videos."""
+    entries = library.videos()
+    indexed = [entry for entry in entries if entry.state == "indexed"]
+    failed = [entry for entry in entries if entry.state == "failed"]
+    recent = sorted(indexed, key=lambda entry: (-entry.date, entry.video))[:MAX_RECENT]
+    names = ("id", "video", "folder", "duration", "date_of", "tags")
+    no_match: dict[str, Any] = {"score": None, "moments": [], "times": [], "scores": []}
+    summary = library.status()
+    listed = [
+        {"id": entry.id, "video": entry.video, "reason": without_paths(entry.reason, summary)}
+        for entry in failed[:MAX_FAILURES]
+    ]
+    subtitles = [
+        {"file": problem.file, "reason": without_paths(problem.reason, summary)}
+        for problem in library.subtitle_problems()[:MAX_FAILURES]
+    ]
+    return {
+        "encoder": library.encoder_name,
+        "videos": len(indexed),
+        "seconds": sum(entry.duration for entry in indexed),
+        "failures": len(failed),
+        "failed": listed,
+        "subtitles": subtitles,
+        "recent": [
+            {name: getattr(entry, name) for name in names}
+            | no_match
+            | {"date": times.format_date(entry.date)}
+            for entry in recent
+        ],
+        "index": {
+            key: [*value] if key == "folders" else base_name(value)
+            for key, value in summary.items()
+        },
+        "manage": manage,
+    }
+
+
+def roots(index: Index) -> dict[str, Any]:
+    """Return the folders of an index with their paths, for people who may change it."""
+    counts = {name: {"videos": 0, "failed": 0} for name in index.roots}
+    for video, record in index.videos.items():
+        if count := counts.get(split_name(video)[0]):
+            count["videos" if record.indexed else "failed"] += 1
+    return {
+        "roots": [
+            {"name": name, "path": str(root), "available": index.is_there(name)} | counts[name]
+            for name, root in index.roots.items()
+        ]
+    }
+
+
+def folders(entries: Sequence[Any]) -> list[str]:
+    """Return all folders with videos, or with folders of videos, below the indexed folder."""
+    paths = (PurePosixPath(legible(entry.video)).parents for entry in entries)
+    return sorted({str(path) for parents in paths for path in parents} - {".", "/"})
+
+
+def thin(
+    times: np.ndarray, scores: np.ndarray, points: int = MAX_POINTS
+) -> tuple[list[float], list[float]]:
+    """Reduce a curve to at most `points`: the best score of each interval, and its time."""
+    count = len(times)
+    if count > points:
+        edges = np.linspace(0, count, points + 1).astype(np.int64)
+        worth = np.where(np.isnan(scores), -np.inf, scores)
+        best = [a + int(np.argmax(worth[a:b])) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        times, scores = times[best], scores[best]
+    return times.tolist(), scores.tolist()
+
+
+class _Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Moment(_Schema):
+    """A moment of a video. `peak` is the time of its best frame."""
+
+    start: float
+    end: float
+    peak: float
+    score: float | None
+
+
+class Passage(_Schema):
+    """A passage of the transcript of a video."""
+
+    start: float
+    end: float
+    text: str
+
+
+class Video(_Schema):
+    """A video of the index, without score, moments or curve."""
+
+    id: str
+    video: str
+    folder: str
+    duration: float
+    date: str
+    date_of: Literal["recording", "file"]
+    tags: list[str]
+    score: float | None
+    moments: list[Moment]
+    times: list[float]
+    scores: list[float | None]
+
+
+class Result(Video):
+    """A video that matches a query; `times` and `scores` are a curve of at most 600 points."""
+
+    score_kind: ScoreKind | None
+    is_match: bool | None
+    signals: list[str]
+    passages: list[Passage]
+    copies: list[str]
+
+
+class Results(_Schema):
+    """Results, best first. `good`: whether one is a good match; `verdict`: why none is."""
+
+    results: list[Result]
+    good: bool
+    verdict: str
+    warnings: list[str]
+    seconds: float
+
+
+class Failure(_Schema):
+    """A file that could not be indexed."""
+
+    id: str
+    video: str
+    reason: str
+
+
+class SubtitleProblem(_Schema):
+    """A subtitle file that is not, or not fully, searched."""
+
+    file: str
+    reason: str
+
+
+class Status(_Schema):
+    """Contents of the index. `manage`: whether this request may change it."""
+
+    encoder: str
+    videos: int
+    seconds: float
+    failures: int
+    failed: list[Failure]
+    subtitles: list[SubtitleProblem]
+    recent: list[Video]
+    index: dict[str, Any]
+    manage: bool
+
+
+class Folders(_Schema):
+    """Folders with videos, or with folders of videos; tags of videos; and all signals."""
+
+    folders: list[str]
+    tags: list[str]
+    signals: list[str]
+
+
+class Tags(_Schema):
+    """All tags of a video."""
+
+    tags: list[str]
+
+
+class Root(_Schema):
+    """A folder of the index. The first has no name. `available`: whether its disk is mounted."""
+
+    name: str
+    path: str
+    available: bool
+    videos: int
+    failed: int
+
+
+class Roots(_Schema):
+    """The folders of the index in their order."""
+
+    roots: list[Root]
+
+
+Kind = Literal["", "index", "retry", "add", "remove"]
+
+
+class Job(_Schema):
+    """A change of the index. `line` is its result or its error.
+
+    `done` and `failed` count the `total` videos to encode. `position` and `duration` are seconds of
+    the current `video`, `speed` is a multiple of real time, `seconds_left` an estimate.
+    """
+
+    kind: Kind = ""
+    state: Literal["none", "running", "stopping", "done", "stopped", "failed"] = "none"
+    line: str = ""
+    done: int = 0
+    total: int = 0
+    failed: int = 0
+    video: str = ""
+    position: float = 0.0
+    duration: float = 0.0
+    speed: float = 0.0
+    seconds_left: float | None = None
+    notes: list[str] = []
+
+    @property
+    def runs(self) -> bool:
+        """True until the job has ended."""
+        return self.state in ("running", "stopping")
+
+
+class Transcript(_Schema):
+    """The transcript of a video."""
+
+    cues: list[Passage]
+
+
+class Problem(_Schema):
+    """An error, in one line."""
+
+    error: str
+
+
+def responses(schema: type[_Schema]) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of an address with this schema."""
+    error = {"model": Problem, "description": "refused, in one line"}
+    return {200: {"model": schema}, 400: error, 422: error}

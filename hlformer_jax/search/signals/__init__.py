@@ -1,0 +1,23 @@
+"""Signals of a search: the ways in which a video can match a query, and their registry."""
+
+from collections.abc import Callable
+
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.signals.protocol import Signal
+from hlformer_jax.search.signals.transcript.signal import Transcript
+from hlformer_jax.search.signals.visual import Visual
+
+SIGNALS: dict[str, type[Signal]] = {Visual.name: Visual, Transcript.name: Transcript}
+"""All signals by name. Results take score and moments from the first one that has them."""
+
+
+def update_all(
+    index: Index,
+    encoder: Encoder,
+    report: Callable[[str], None],
+    pulse: Callable[[], None] = lambda: None,
+) -> None:
+    """Compute what signals store of new and changed videos; see `Signal.update`."""
+    for signal in SIGNALS.values():
+        signal.update(index, encoder, report, pulse)

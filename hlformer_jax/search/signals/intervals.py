@@ -1,0 +1,78 @@
+"""Embeddings of a video's intervals, for the ranker `segments`.
+
+Intervals are computed from the frame embeddings (`retrieval.segments.segments`, TF-PRVR's
+algorithm) when the ranker is first used; the matrix of an index is stored beside it.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax.errors import DamagedError
+from hlformer_jax.retrieval import segments
+from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.index.records import VideoArrays
+
+
+class Intervals(NamedTuple):
+    """The intervals of one video, in order and without gaps."""
+
+    starts: Float[np.ndarray, " I"]
+    """Seconds at which they begin."""
+    embeddings: Float[np.ndarray, "I d"]
+    """Their embeddings, float32, of a norm below 1."""
+
+    def over_time(
+        self, times: Float[np.ndarray, " F"], query: Float[np.ndarray, " d"]
+    ) -> Float[np.ndarray, " F"]:
+        """Return the product of a query and the interval that holds each frame."""
+        holder = np.searchsorted(self.starts, times, side="right") - 1
+        return packed.products(self.embeddings, query)[np.maximum(holder, 0)]
+
+
+def compute(arrays: VideoArrays) -> Intervals:
+    """Compute the intervals of a video."""
+    spans, embeddings = segments.segments(arrays.vectors, arrays.times)
+    return Intervals(spans[:, 0], embeddings)
+
+
+def rows(index: Index, contents: Sequence[str]) -> tuple[np.ndarray, list[int], Path]:
+    """Return the embeddings of all intervals, one content after the other.
+
+    Returns:
+      The matrix, mapped from its file where one can be written; the number of rows of each content;
+      and the path of the file.
+
+    Raises:
+      DamagedError: if embeddings of contents are missing or damaged; names them all.
+    """
+    digest = hashlib.sha256("\0".join([index.key, *contents]).encode()).hexdigest()[:32]
+    path = index.directory / "packed" / f"segments-{digest}.npy"
+    counts_path = path.with_suffix(".counts.npy")
+    width = index.encoder.width
+    stored = packed.mapped(counts_path, (1, len(contents)), "float32")
+    if stored is not None:
+        counts = stored[0].astype(int).tolist()
+        if (matrix := packed.mapped(path, (sum(counts), width), "float32")) is not None:
+            return matrix, counts, path
+    parts: list[np.ndarray] = []
+    damaged: dict[str, str] = {}
+    for content in contents:
+        try:
+            parts.append(compute(index.read(content)).embeddings)
+        except DamagedError as error:
+            damaged |= error.contents
+    if damaged:
+        raise DamagedError.of(damaged)
+    counts = [len(part) for part in parts]
+    with contextlib.suppress(OSError):  # those of the index as it was before
+        for outdated in packed.own_files(index.directory, "segments-"):
+            outdated.unlink(missing_ok=True)
+    matrix = packed.made(path, (sum(counts), width), lambda: np.concatenate(parts))
+    packed.made(counts_path, (1, len(counts)), lambda: np.asarray([counts], np.float32))
+    return matrix, counts, path

@@ -1,0 +1,384 @@
+"""Search in PostgreSQL: the rows of an index in a server's tables, where pgvector ranks them.
+
+A schema of a database holds one archive for one ranker. The score of a content, the bytes of one
+or of several equal videos, is
+
+    Σ_b weight_b · (mean of the `top` largest ⟨query_b, row⟩ of branch b)
+
+with one branch for the rankers without training; a trained model has one for its clips and one for
+its frames. No index is approximate. The moments of the best videos are computed here, from the
+index. docs/search.md describes an upload. The tables of the schema:
+
+    facts      name, value                     encoder, ranker and folder of the rows
+    contents   number, content                 SHA-256 of a video's bytes
+    rows       number, branch, place, vector   halfvec where the ranker's rows are float16
+"""
+
+import contextlib
+import re
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.errors import QueryError, SearchError
+from hlformer_jax.lazy import optional
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import VideoArrays
+from hlformer_jax.search.signals.rankers import RowRanker
+from hlformer_jax.text import without_passwords
+
+SCHEMA = "hlformer"
+"""The schema of an address that names none."""
+
+CONNECT_SECONDS, ANSWER_SECONDS = 10, 120
+"""Limits of waiting for a connection to a server, and for its answers."""
+
+FACTS = {
+    "encoder": "encoder", "fps": "number of frames a second", "key": "form of the encoder",
+    "ranker": "ranker", "folder": "folder, whose videos an upload would delete",
+}  # fmt: skip
+"""Names of the facts of a schema in messages; only an upload checks the folder."""
+
+COLUMNS = frozenset(
+    {("facts", "name"), ("facts", "value"), ("contents", "number"), ("contents", "content"),
+     ("rows", "number"), ("rows", "branch"), ("rows", "place"), ("rows", "vector")}
+)  # fmt: skip
+"""Tables and columns that a schema of ours has."""
+
+# Plain: a scan of vectors that PostgreSQL moves beside the table takes four times as long.
+_TABLES = """
+CREATE SCHEMA {schema};
+CREATE TABLE {schema}.facts (name text PRIMARY KEY, value text NOT NULL);
+CREATE TABLE {schema}.contents (
+  number int PRIMARY KEY GENERATED ALWAYS AS IDENTITY, content text NOT NULL UNIQUE);
+CREATE TABLE {schema}.rows (
+  number int NOT NULL REFERENCES {schema}.contents ON DELETE CASCADE,
+  branch smallint NOT NULL, place int NOT NULL, vector {type} NOT NULL);
+ALTER TABLE {schema}.rows ALTER vector SET STORAGE PLAIN;
+CREATE INDEX ON {schema}.rows (number);
+"""
+
+_BEST = """
+SELECT content, score FROM (
+  SELECT number, sum(best)::real AS score FROM (
+    SELECT number, {best} AS best FROM (
+      SELECT number, branch, CASE branch {products} END AS product FROM {schema}.rows
+      WHERE number IN (SELECT number FROM {schema}.contents WHERE content = ANY(%(among)s))
+    ) AS products GROUP BY number, branch
+  ) AS branches GROUP BY number
+) AS scores JOIN {schema}.contents USING (number)
+ORDER BY score DESC FETCH FIRST %(count)s ROWS WITH TIES
+"""
+_ADDRESS = re.compile(
+    # several hosts may stand there, IPv6 in brackets, or none where a socket is
+    r"postgres(?:ql)?://(?:[^/@:]*(?::[^/@]*)?@)?{host}(?:,{host})*(?:/[^@]*)?".format(
+        host=r"(?:\[[0-9A-Fa-f:.%]+\]|[^/@:,\[\]]*)(?::[0-9]*)?"
+    )
+)
+_LARGEST = "max(product)"
+_MEAN = "(SELECT avg(x) FROM unnest((array_agg(product ORDER BY product DESC))[:{top}]) AS x)"
+
+
+class Store:
+    """The schema of an archive in a PostgreSQL database that has the extension pgvector."""
+
+    def __init__(self, address: str) -> None:
+        """Read postgresql://USER@HOST/DATABASE?schema=NAME; connects to nothing yet.
+
+        All other options of the address are libpq's, as are its environment (PGHOST) and ~/.pgpass.
+
+        Raises:
+          QueryError: if it is not such an address.
+          MissingExtra: when the client is not installed.
+        """
+        self.address = without_passwords(address, [address])
+        place, _, query = address.partition("?")
+        # Not taken apart and put together again: libpq knows addresses that urllib does not.
+        options = [option for option in query.split("&") if option]
+        schemas = [option for option in options if option.startswith("schema=")]
+        if not _ADDRESS.fullmatch(place) or not all("=" in option for option in options):
+            raise QueryError(
+                "{store} {address} is not the address of a PostgreSQL database: give"
+                " postgresql://USER@HOST/DATABASE?schema=NAME, with / ? @ : # % in a password"
+                " written as %2F %3F %40 %3A %23 %25",
+                field="store", address=self.address,
+            )  # fmt: skip
+        self._name = unquote(schemas[-1].partition("=")[2]) if schemas else ""
+        self._name = self._name or SCHEMA
+        libpq_options = "&".join(option for option in options if option not in schemas)
+        self._server = f"{place}?{libpq_options}" if libpq_options else place
+        self._secrets = _secrets(place, options)
+        self._client = optional("psycopg", "postgres")
+
+    def check(self, index: Index, ranker: RowRanker) -> None:
+        """Refuse a schema that is missing, or of another encoder or ranker."""
+        with self._session() as ask:
+            self._check(ask, index, ranker, uploads=False)
+
+    def best(
+        self, queries: Sequence[Float[np.ndarray, " w"]], top: int, among: Sequence[str], count: int
+    ) -> list[tuple[str, float]]:
+        """Return contents and scores of the best `count`, and of all equal to the last of them.
+
+        Args:
+          queries: the query of each branch, times its weight.
+          top: number of largest products whose mean is the score of a branch.
+          among: the contents to rank; those that were not uploaded are left out.
+          count: number of contents.
+        """
+        values = {f"query{i}": str(query.tolist()) for i, query in enumerate(queries)}
+        # Rows may be float16; the query is not to be rounded to that.
+        products = " ".join(
+            f"WHEN {i} THEN -(vector::vector <#> %(query{i})s::vector)" for i in range(len(values))
+        )
+        best = _LARGEST if top == 1 else _MEAN.format(top=top)
+        with self._session() as ask:
+            parameters = values | {"among": list(among), "count": count}
+            ranked: list[tuple[str, float]] = ask(_BEST, parameters, products=products, best=best)
+        return ranked
+
+    def vectors(self, content: str, branches: int) -> list[Float[np.ndarray, "_ w"]]:
+        """Return the rows of each branch of a content, float32."""
+        with self._session() as ask:
+            rows = ask(
+                "SELECT branch, vector::vector::real[] FROM {schema}.rows JOIN {schema}.contents"
+                " USING (number) WHERE content = %s ORDER BY place",
+                [content],
+            )
+        if not rows:
+            raise SearchError(f"{self.address} lacks a video of the index: upload it again")
+        return [
+            np.asarray([row for branch, row in rows if branch == i], np.float32)
+            for i in range(branches)
+        ]
+
+    @contextlib.contextmanager
+    def uploading(self, index: Index, ranker: RowRanker) -> Iterator["Upload"]:
+        """Open the schema to write to, for one process at a time; makes it if it is missing.
+
+        Raises:
+          SearchError: if another process uploads, or it is of another encoder, ranker or folder.
+        """
+        with self._session() as ask:
+            # A lock of the session, which a killed process loses with its connection.
+            [[free]] = ask("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [self._name])
+            if not free:
+                raise SearchError(f"{self.address}: another upload is at work, wait for its end")
+            if not self._exists(ask):
+                with ask.transaction():
+                    ask("CREATE EXTENSION IF NOT EXISTS vector")
+                    kind = "halfvec" if ranker.dtype == "float16" else "vector"
+                    ask(_TABLES, type=f"{kind}({ranker.width})")
+                    for fact in _facts(index, ranker).items():
+                        ask("INSERT INTO {schema}.facts VALUES (%s, %s)", fact)
+            self._check(ask, index, ranker, uploads=True)
+            yield Upload(ask, ranker.dtype)
+
+    def _exists(self, ask: "_Session") -> bool:
+        return bool(ask("SELECT 1 FROM pg_namespace WHERE nspname = %s", [self._name]))
+
+    def _check(self, ask: "_Session", index: Index, ranker: RowRanker, uploads: bool) -> None:
+        if not self._exists(ask):
+            raise SearchError(
+                f"{self.address} has no schema {self._name!r}: upload the index to it first"
+            )
+        advice = f"name another one, {self.address.partition('?')[0]}?schema=NAME"
+        columns = ask(
+            "SELECT relname, attname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid"
+            " JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = %s",
+            [self._name],
+        )
+        if not COLUMNS <= set(columns):
+            raise SearchError(f"the schema {self._name!r} was not made by this program: {advice}")
+        stored, current = dict(ask("SELECT name, value FROM {schema}.facts")), _facts(index, ranker)
+        for fact, name in FACTS.items():
+            if stored.get(fact) != current[fact] and (uploads or fact != "folder"):
+                raise SearchError(
+                    f"the schema {self._name!r} is of another {name} ({stored.get(fact)}, and here"
+                    f" {current[fact]}): {advice}"
+                )
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator["_Session"]:
+        """Connect; errors of the server become one line."""
+        try:
+            with self._client.connect(
+                self._server, autocommit=True, connect_timeout=CONNECT_SECONDS
+            ) as connection:
+                connection.execute(f"SET statement_timeout = '{ANSWER_SECONDS}s'")
+                yield _Session(connection, self._client.sql, self._name)
+        except (self._client.Error, UnicodeError) as error:
+            why = without_passwords(" ".join(str(error).split()))[:300]
+            for secret in self._secrets:
+                why = why.replace(secret, "…")
+            raise SearchError(f"{self.address}: PostgreSQL says: {why}") from None
+
+
+class _Session:
+    """Statements on a connection, with the schema's name and other parts put into the text."""
+
+    def __init__(self, connection: Any, sql: Any, schema: str) -> None:
+        self._connection, self._sql = connection, sql
+        self._schema = sql.Identifier(schema)
+        self.transaction = connection.transaction
+
+    def _query(self, text: str, parts: Mapping[str, str]) -> Any:
+        statements = {name: self._sql.SQL(part) for name, part in parts.items()}
+        return self._sql.SQL(text).format(schema=self._schema, **statements)
+
+    def __call__(self, text: str, values: Any = (), **parts: str) -> list[Any]:
+        # Without values a text may have several statements.
+        cursor = self._connection.execute(self._query(text, parts), values or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def copy(self, text: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Send rows in the binary format."""
+        with self._connection.cursor().copy(self._query(text, {})) as copy:
+            copy.set_types(["int4", "int2", "int4", "bytea"])
+            for row in rows:
+                copy.write_row(row)
+
+
+def _secrets(place: str, options: Sequence[str]) -> list[str]:
+    """Return the passwords of an address, as they stand in it and decoded, the longest first."""
+    user = place.partition("://")[2].rpartition("@")[0]
+    passwords = [user.partition(":")[2]]
+    parts = (option.partition("=") for option in options)
+    passwords += [value for key, _, value in parts if "password" in unquote(key).lower()]
+    forms = {*passwords, *map(unquote, passwords)} - {""}
+    return sorted(forms, key=len, reverse=True)
+
+
+class Upload:
+    """The contents of a schema, while this process alone may write them."""
+
+    def __init__(self, ask: _Session, dtype: str) -> None:
+        self._ask, self._dtype = ask, np.dtype(dtype).newbyteorder(">")
+
+    def contents(self) -> set[str]:
+        """Return the uploaded contents."""
+        return {content for (content,) in self._ask("SELECT content FROM {schema}.contents")}
+
+    def add(self, content: str, branches: Sequence[Float[np.ndarray, "_ w"]]) -> None:
+        """Add a content with the rows of its branches, or nothing of it."""
+        with self._ask.transaction():
+            [[number]] = self._ask(
+                "INSERT INTO {schema}.contents (content) VALUES (%s) RETURNING number", [content]
+            )
+            # pgvector's binary format: the length and a zero, then the numbers, big-endian.
+            rows = (
+                (number, branch, place, struct.pack(">hh", len(row), 0) + row.tobytes())
+                for branch, vectors in enumerate(branches)
+                for place, row in enumerate(vectors.astype(self._dtype))
+            )
+            self._ask.copy("COPY {schema}.rows FROM STDIN (FORMAT BINARY)", rows)
+
+    def delete(self, contents: Collection[str]) -> None:
+        """Delete contents and their rows."""
+        self._ask("DELETE FROM {schema}.contents WHERE content = ANY(%s)", [list(contents)])
+
+
+def _facts(index: Index, ranker: RowRanker) -> dict[str, str]:
+    """Return the facts of an upload that a schema stores."""
+    return {
+        "key": index.key, "encoder": index.encoder.name, "fps": str(index.fps),
+        "folder": str(index.root), "ranker": ranker.identity,
+    }  # fmt: skip
+
+
+class Stored:
+    """A ranker whose rows are in a store; see `rankers.Ranker`."""
+
+    def __init__(
+        self, store: Store, ranker: RowRanker, index: Index, contents: Sequence[str]
+    ) -> None:
+        _weights(ranker)
+        store.check(index, ranker)
+        self._store, self._ranker = store, ranker
+        self._contents = {content: i for i, content in enumerate(contents)}
+        self.calibrated, self.score_kind = ranker.calibrated, ranker.score_kind
+        self.is_trained = ranker.is_trained
+
+    def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
+        """Return the ranker's query; see `Ranker`."""
+        return self._ranker.encode(encoder, sentence)
+
+    def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
+        """Return scores of all contents, -inf if they were not uploaded; see `Ranker`."""
+        return self.best(query, len(self._contents), np.ones(len(self._contents), bool))
+
+    def best(
+        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+    ) -> Float[np.ndarray, " V"]:
+        """Return scores of the best contents, -inf for all others; see `Ranker`."""
+        parts = self._ranker.rounded(query)
+        queries = [weight * parts[name] for name, weight in _weights(self._ranker).items()]
+        contents = [content for content, i in self._contents.items() if among[i]]
+        scores = np.full(len(self._contents), -np.inf, np.float32)
+        for content, score in self._store.best(queries, self._ranker.top, contents, count):
+            scores[self._contents[content]] = score
+        return scores
+
+    def over_time(
+        self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
+    ) -> Float[np.ndarray, " F"]:
+        """Return scores of the frames, by a trained model from the stored rows; see `Ranker`."""
+        names, digest = list(_weights(self._ranker)), list(self._contents)[content]
+
+        def vectors() -> dict[str, np.ndarray]:
+            return dict(zip(names, self._store.vectors(digest, len(names)), strict=True))
+
+        return self._ranker.over_time(content, arrays, query, vectors)
+
+
+def _weights(ranker: RowRanker) -> dict[str, float]:
+    """Return the weight of each branch of a ranker's score, or raise a QueryError."""
+    if ranker.branches is None:
+        raise QueryError(
+            "PostgreSQL cannot compute this ranker's score: use another ranker, or leave out"
+            " {store}",
+            field="store",
+        )
+    return ranker.branches
+
+
+class Uploaded(NamedTuple):
+    """Numbers of contents of an upload; equal videos count once."""
+
+    sent: int = 0
+    kept: int = 0  # uploaded before
+    removed: int = 0  # no longer in the index
+    damaged: int = 0  # not sent; their rows in the store stay
+
+
+def upload(
+    store: Store,
+    index: Index,
+    ranker: RowRanker,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    damaged: Collection[str] = (),
+) -> Uploaded:
+    """Bring a store up to date with an index; makes the schema if it is missing.
+
+    `ranker` has the contents of the index but for the damaged, in their order. Raises as
+    `Library.upload`, and DamagedError when a file of the index was damaged meanwhile.
+    """
+    names = list(_weights(ranker))
+    indexed = index.contents()
+    readable = [content for content in indexed if content not in damaged]
+    with store.uploading(index, ranker) as schema:
+        uploaded = schema.contents()
+        for i, content in enumerate(readable):
+            if content not in uploaded:
+                vectors = ranker.vectors(i, index.read(content))
+                schema.add(content, [vectors[name] for name in names])
+            progress(i + 1, len(readable))
+        removed = uploaded.difference(indexed)
+        schema.delete(removed)
+    sent = len(set(readable) - uploaded)
+    return Uploaded(sent, len(readable) - sent, len(removed), len(indexed) - len(readable))

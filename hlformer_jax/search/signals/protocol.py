@@ -1,0 +1,210 @@
+"""Signals: the ways in which a video can match a query.
+
+A signal searches the videos of an index and returns ranked results with moments and a match
+threshold. The rankings of all signals that take part in a query are fused (`query.fusion`). A new
+signal is a class with the protocol `Signal` and an entry in `signals.SIGNALS`.
+"""
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.retrieval.moments import Moment
+from hlformer_jax.search.index import Entry, Index
+from hlformer_jax.search.index.records import Record
+from hlformer_jax.search.signals.rankers import Ranker, ScoreKind
+from hlformer_jax.search.signals.transcript.said import Passage
+
+
+@dataclasses.dataclass(frozen=True)
+class SignalQuery:
+    """A query in the form in which signals search for it."""
+
+    encoder: Encoder
+    texts: Sequence[str] = ()
+    """Texts that a video should match, in any order."""
+    then: Sequence[str] = ()
+    """Texts of what should follow, in this order."""
+    without: Sequence[str] = ()
+    """Texts of what should not be visible in the same frames."""
+    within: float = 60.0
+    """Longest gap between consecutive events, in seconds."""
+    picture: np.ndarray | None = None
+    """Embedding of a picture that frames should resemble."""
+
+    _embeddings: dict[str, np.ndarray] = dataclasses.field(default_factory=dict, compare=False)
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, compare=False)
+
+    def embed(self, text: str) -> Float[np.ndarray, " d"]:
+        """Return the embedding of a text, which is encoded once for all signals."""
+        with self._lock:
+            if text not in self._embeddings:
+                row = self.encoder.encode_texts([text])[0]
+                self._embeddings[text] = np.asarray(row, np.float32)
+            return self._embeddings[text]
+
+    @property
+    def single_text(self) -> str | None:
+        """The text of a query that is one text and nothing else."""
+        has_more = len(self.texts) > 1 or self.then or self.without or self.picture is not None
+        return self.texts[0] if self.texts and not has_more else None
+
+
+class Group(NamedTuple):
+    """Videos of equal content that match alike, and are one result."""
+
+    position: int
+    """Position in `Scope.videos` of the first of them, which stands for all."""
+    score: float
+    copies: tuple[str, ...] = ()
+    """Names of the others."""
+    certainty: float | None = None
+    """Share of the query that matches, which decides between groups of equal rank."""
+
+
+class Scope(NamedTuple):
+    """The videos that a query may return."""
+
+    videos: Sequence[Entry]
+    contents: Sequence[str]
+    """Contents of the videos, each once."""
+    content_of: Int[np.ndarray, " V"]
+    """Position in `contents` of each video's content."""
+    allowed: Bool[np.ndarray, " V"]
+    """Videos that pass the filters and can be read."""
+
+    def allowed_contents(self) -> Bool[np.ndarray, " C"]:
+        """Return which contents have an allowed video."""
+        mask = np.zeros(len(self.contents), bool)
+        mask[self.content_of[self.allowed]] = True
+        return mask
+
+    def positions(self, content: int) -> list[int]:
+        """Return the positions of the allowed videos of a content."""
+        positions: list[int] = np.flatnonzero(self.allowed & (self.content_of == content)).tolist()
+        return positions
+
+    def group(self, content: int, score: float) -> Group:
+        """Return all allowed videos of a content as one group."""
+        first, *copies = self.positions(content)
+        return Group(first, score, tuple(self.videos[copy].video for copy in copies))
+
+
+class Evidence(NamedTuple):
+    """Why a video is a result, by one signal."""
+
+    is_match: bool | None
+    """Whether its score reaches the match threshold; None without a threshold."""
+    score: float | None
+    moments: list[Moment]
+    """Best moments, best first."""
+    passages: tuple[Passage, ...] = ()
+    """Passages of the transcript that match."""
+    times: Float[np.ndarray, " F"] = np.zeros(0)
+    """Seconds of the frames, for a signal that scores them."""
+    scores: Float[np.ndarray, " F"] = np.zeros(0, np.float32)
+
+
+@runtime_checkable
+class Matches(Protocol):
+    """Everything that a signal found for a query, before videos are left out."""
+
+    @property
+    def is_selective(self) -> bool:
+        """True if only videos that match are ranked; otherwise all are."""
+
+    @property
+    def score_kind(self) -> ScoreKind | None:
+        """The kind of the scores; None if they only rank."""
+
+    def rank(self, count: int, scope: Scope) -> list[Group]:
+        """Return the best groups of allowed videos, best first, at most `count`."""
+
+    def evidence(self, group: Group, scope: Scope, count: int) -> Evidence | None:
+        """Return why the videos of a group are a result, with at most `count` moments.
+
+        None if they do not match. A group that this signal has not ranked has NaN for its score.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Archive:
+    """A snapshot of an index that signals search."""
+
+    index: Index
+    records: Sequence[Record]
+    """A record of each content whose embeddings are whole."""
+    encoder: Encoder
+    ranker: Ranker
+    """Ranks the contents of `records` by their frames."""
+    ranker_label: str
+    """Name of the ranker, under which its match threshold is stored."""
+
+
+@runtime_checkable
+class Signal(Protocol):
+    """A way in which videos can match a query; an object searches one snapshot of an index.
+
+    Attributes:
+      name: the name by which a query asks for it.
+      notes: lines on what cannot be searched, such as damaged files.
+    """
+
+    name: str
+    notes: list[str]
+
+    def __init__(self, archive: Archive) -> None:
+        """Prepare to search a snapshot of an index."""
+
+    @staticmethod
+    def update(
+        index: Index, encoder: Encoder, report: Callable[[str], None], pulse: Callable[[], None]
+    ) -> None:
+        """Compute what the signal stores of new and changed videos.
+
+        Args:
+          index: the index, whose lock is held.
+          encoder: its encoder.
+          report: takes lines about what was left out.
+          pulse: called often; what it raises ends the update.
+        """
+
+    def accepts(self, query: SignalQuery) -> bool:
+        """Return whether the signal can search for this query."""
+
+    def missing(self) -> str:
+        """Return why the index has nothing that this signal could find; empty if it has."""
+
+    def search(self, query: SignalQuery) -> Matches:
+        """Search for a query that the signal accepts."""
+
+
+class ContentMatches(NamedTuple):
+    """Matches of a signal that finds moments in contents, without regard to their copies."""
+
+    moments: Mapping[str, Sequence[Moment]]
+    """Moments above the match threshold, by content; contents and moments best first."""
+    score_kind: ScoreKind | None = None
+    is_selective: bool = True
+
+    def rank(self, count: int, scope: Scope) -> list[Group]:
+        """Return a group for each content that has an allowed video; see `Matches`."""
+        allowed = scope.allowed_contents()
+        numbers = {content: i for i, content in enumerate(scope.contents) if allowed[i]}
+        matching = [content for content in self.moments if content in numbers]
+        return [
+            scope.group(numbers[content], self.moments[content][0].score)
+            for content in matching[:count]
+        ]
+
+    def evidence(self, group: Group, scope: Scope, count: int) -> Evidence | None:
+        """Return the moments of a group's content; see `Matches`."""
+        moments = self.moments.get(scope.videos[group.position].content)
+        if moments is None:
+            return None
+        return Evidence(True, moments[0].score, [*moments[:count]])

@@ -1,0 +1,303 @@
+"""A trained model of the family as a ranker of an index.
+
+The model reads frame embeddings as visual features, and the token features of the same encoder as
+words, pooled and sampled as for training. Features of another encoder are refused. The model's
+scorer (`retrieval.scoring`) scores videos and frames. The encoded videos are stored beside the
+index, in a file whose name identifies the videos and the parameters, so a model encodes them once.
+"""
+
+import contextlib
+import functools
+import hashlib
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+from ml_collections import ConfigDict
+
+from hlformer_jax import files, models
+from hlformer_jax.config import family_of
+from hlformer_jax.data import extracted, transforms
+from hlformer_jax.encoders.protocol import Encoder, TokenEncoder
+from hlformer_jax.errors import QueryError, SearchError
+from hlformer_jax.models.two_branch import VideoEncoding
+from hlformer_jax.retrieval import corpus, evaluation, scoring
+from hlformer_jax.retrieval.corpus import Corpus
+from hlformer_jax.retrieval.scoring import MaximumSimilarity, Vectors
+from hlformer_jax.runtime import devices
+from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.index.records import EncoderFacts, Record, VideoArrays
+from hlformer_jax.search.signals.rankers import ScoreKind
+from hlformer_jax.training import loaded_run
+from hlformer_jax.training.loaded_run import LoadedRun, RunError
+from hlformer_jax.typing import Videos
+
+
+def read_config(path: Path) -> ConfigDict:
+    """Return the configuration of the run in a directory.
+
+    Raises:
+      QueryError: if the directory has no run, or one whose model cannot rank videos.
+    """
+    try:
+        config = loaded_run.read_config(path)
+    except RunError as error:
+        raise QueryError("{checkpoint}: {problem}", field="checkpoint", problem=error) from None
+    if family_of(config) != "prvr":
+        raise QueryError(
+            "{checkpoint} {path} has the model {model!r}: give a run of partially relevant video"
+            " retrieval, for example of configs/own.py",
+            field="checkpoint", path=path, model=config.model.name,
+        )  # fmt: skip
+    return config
+
+
+def identity(path: Path) -> str:
+    """Return a digest of the configuration and parameters of a run, without reading the latter."""
+    digest = hashlib.sha256((path / "config.json").read_bytes())
+    # Of the checkpoints' files; written with each of them.
+    for sums in sorted(path.rglob("SHA256SUMS")):
+        digest.update(sums.read_bytes())
+    return digest.hexdigest()
+
+
+def check_encoder(config: ConfigDict, path: Path, encoder: EncoderFacts) -> None:
+    """Refuse a run that was trained on features of another encoder than that of an index.
+
+    Args:
+      config: the configuration of the run.
+      path: its directory.
+      encoder: the encoder of the index.
+
+    Raises:
+      QueryError: if the encoders differ, or the run does not name its own.
+    """
+    of_run = extracted.encoder_of(path, Path(config.data.manual_dir))
+    if of_run is None:
+        raise QueryError(
+            "{checkpoint} {path} does not say which encoder made its features: it was not trained"
+            f" on what the command `features` writes, or that was moved: put its"
+            f" {extracted.ENCODER} there",
+            field="checkpoint", path=path,
+        )  # fmt: skip
+    name, fingerprint = of_run
+    if fingerprint != encoder.fingerprint:
+        raise QueryError(
+            "{checkpoint} {path} was trained on features of the encoder {name!r}, and the index"
+            " has those of {other!r}: make another index with {encoder} {name}",
+            field="checkpoint", path=path, name=name, other=encoder.name,
+        )  # fmt: skip
+    if config.data.visual_dim != encoder.width:
+        raise QueryError(
+            "{checkpoint} {path} was trained on features of width {run_width}, and the index has"
+            " embeddings of width {width}: index with its encoder",
+            field="checkpoint", path=path, run_width=config.data.visual_dim, width=encoder.width,
+        )  # fmt: skip
+
+
+def videos_of(vectors: Sequence[Float[np.ndarray, "_ d"]], data: ConfigDict, size: int) -> Videos:
+    """Return a batch of `size` videos from their frame embeddings, filled up with zeros."""
+    raw = [rows.astype(np.float32) for rows in vectors]
+    clips = [transforms.normalise(transforms.pool_to_clips(rows, data.max_clips)) for rows in raw]
+    sampled = [transforms.normalise(transforms.sample_frames(x, data.max_frames)) for x in raw]
+
+    def pad(rows: list[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
+        return transforms.pad(rows, (size, length, data.visual_dim), data.dtype)
+
+    frames, mask = pad(sampled, data.max_frames)
+    return Videos(pad(clips, data.max_clips)[0], frames, mask, mask[:, 0])
+
+
+def empty_corpus(run: LoadedRun, count: int) -> Corpus:
+    """Return an empty corpus of the model with room for `count` >= 1 videos."""
+    mesh = devices.mesh()
+    size = devices.round_up(min(run.config.eval.video_batch, count), mesh.size)
+    encode = functools.partial(models.encode_video, run.family.model, run.params)
+    shapes = jax.eval_shape(encode, videos_of([], run.config.data, size))
+    dtype = run.config.eval.corpus
+    return corpus.empty(run.family.evaluator.scorer, shapes, -(-count // size), dtype, mesh)
+
+
+def encode_videos(
+    run: LoadedRun, vectors: Iterator[Float[np.ndarray, "F d"]], count: int
+) -> Corpus:
+    """Encode `count` videos, which are read a batch at a time."""
+    data, stored = run.config.data, empty_corpus(run, count)
+    blocks, size = stored.mask.shape
+
+    def encode(stored: Corpus, block: Any, videos: Videos) -> Corpus:
+        encoded = models.encode_video(run.family.model, run.params, videos)
+        return corpus.write(stored, block, encoded, jnp.asarray(videos.mask))
+
+    write = jax.jit(encode, donate_argnums=0)
+    rest = count
+    for block in range(blocks):
+        batch = [next(vectors) for _ in range(min(size, rest))]
+        rest -= len(batch)
+        stored = write(stored, np.int32(block), videos_of(batch, data, size))
+    return stored
+
+
+def encode_query(run: LoadedRun, tokens: Float[np.ndarray, "W E"]) -> Float[np.ndarray, " H"]:
+    """Return the unit vector of a text, from the encoder's token features."""
+    data = run.config.data
+    if tokens.shape[-1] != data.text_dim:
+        raise SearchError(
+            f"the model reads token features of width {data.text_dim}, and the encoder gives"
+            f" {tokens.shape[-1]}: it was trained with another encoder"
+        )
+    return evaluation.encode_words(run.family.model, run.params, [tokens], data)[0]
+
+
+class Trained:
+    """A trained model as a ranker over the contents of an index; see `rankers.Ranker`."""
+
+    calibrated = False
+    score_kind: ScoreKind | None = "model"
+    is_trained = True
+    top, dtype = 1, "float32"
+
+    def __init__(self, path: Path, index: Index, records: Sequence[Record] | None) -> None:
+        """Load the run of a directory, and encode all contents; None if a store ranks them."""
+        check_encoder(read_config(path), path, index.encoder)
+        self._model, self.identity = loaded_run.load(path), f"trained {identity(path)}"
+        self._scorer = self._model.family.evaluator.scorer
+        self._count = len(records or ())
+        if records is None:
+            self._corpus = empty_corpus(self._model, 1)
+        else:
+            self._corpus = _encoded(self._model, path, index, records)
+        self._scores = jax.jit(corpus.scores)
+
+    def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
+        """Return the model's vector of a text; see `Ranker`."""
+        if not isinstance(encoder, TokenEncoder):
+            raise SearchError(
+                f"a trained model reads features of tokens, which {encoder.name!r} does not have"
+            )
+        return encode_query(self._model, np.asarray(encoder.encode_tokens([sentence])[0]))
+
+    def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
+        """Return the model's scores; see `Ranker`."""
+        return np.asarray(self._scores(self._corpus, query[None]))[0, : self._count]
+
+    def best(
+        self, query: Float[np.ndarray, " H"], count: int, allowed: Bool[np.ndarray, " V"]
+    ) -> Float[np.ndarray, " V"]:
+        """Return the scores of all contents; see `Ranker`."""
+        return self.scores(query)
+
+    def over_time(
+        self,
+        content: int,
+        arrays: VideoArrays,
+        query: Float[np.ndarray, " H"],
+        vectors: Callable[[], dict[str, np.ndarray]] | None = None,
+    ) -> Float[np.ndarray, " F"]:
+        """Return the scores of the positions over each frame; see `RowRanker`."""
+        branches = self.vectors(content, arrays) if vectors is None else vectors()
+        parts = self._scorer.of_branches(query)
+        cosines = {
+            name: rows @ _scaled_to_unit(np.asarray(parts[name])).astype(np.float32)
+            for name, rows in branches.items()
+        }
+        data = self._model.config.data
+        scores: np.ndarray = self._scorer.over_time(
+            cosines, len(arrays.times), data.max_clips, data.max_frames
+        )
+        return scores.astype(np.float32)
+
+    @property
+    def branches(self) -> dict[str, float] | None:
+        """Weights of the branches whose best cosines are added; None for any other score."""
+        scorer = self._scorer
+        if not (isinstance(scorer, MaximumSimilarity) and scorer.sum_of_maxima):
+            return None
+        weights = zip(VideoEncoding._fields, scorer.weights, strict=True)
+        return {name: float(weight) for name, weight in weights if name in self._corpus.stored}
+
+    @property
+    def width(self) -> int:
+        """Width H of the vectors."""
+        return scoring.width(self._corpus.stored)
+
+    def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " _"]]:
+        """Return the query of each branch, rounded to the dtype of the corpus, as float32."""
+        dtype = jax.tree.leaves(self._corpus.stored)[0].dtype
+        parts = self._scorer.of_branches(query)
+        return {name: _float32(scoring.store(part, dtype)) for name, part in parts.items()}
+
+    def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L H"]]:
+        """Return the vectors of a content by branch, float32; see `RowRanker`."""
+        block, row = divmod(content, self._corpus.mask.shape[1])
+        branches = jax.tree.map(lambda x: x[block, row], self._corpus.stored)
+        return {name: _float32(branch) for name, branch in branches.items()}
+
+
+def _scaled_to_unit(vector: np.ndarray) -> np.ndarray:
+    """Return a vector scaled to length 1; zero stays zero."""
+    scaled: np.ndarray = vector / max(float(np.linalg.norm(vector)), 1e-12)
+    return scaled
+
+
+def _float32(stored: Vectors) -> np.ndarray:
+    """Return vectors of a corpus as float32."""
+    values = np.asarray(jnp.asarray(stored.values, jnp.float32))
+    scale = stored.scale
+    return values if scale is None else values * np.asarray(scale, np.float32)[..., None]
+
+
+def _encoded(run: LoadedRun, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
+    """Return the encoded videos, from their file beside the index if it exists."""
+    contents = [record.content for record in records]
+    source = "\0".join([index.key, identity(path), *contents])
+    digest = hashlib.sha256(source.encode()).hexdigest()[:32]
+    file = index.directory / "packed" / f"trained-{digest}.npz"
+    stored = _stored(file, empty_corpus(run, len(records)))
+    if stored is not None:
+        return stored
+    index.check(contents)
+    frames = (index.read(content).vectors for content in contents)
+    encoded = encode_videos(run, frames, len(records))
+    # If they cannot be written, the next process encodes them again.
+    with contextlib.suppress(OSError):
+        leaves = jax.tree.leaves((encoded.stored, encoded.mask))
+        arrays = {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        files.write_npz(file, arrays | {"digest": _digest(arrays.values())})
+        for outdated in packed.own_files(index.directory, "trained-"):
+            if outdated != file:
+                outdated.unlink(missing_ok=True)
+    return encoded
+
+
+def _digest(leaves: Iterable[np.ndarray]) -> np.ndarray:
+    digest = hashlib.sha256()
+    for leaf in leaves:
+        digest.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
+    return np.asarray(digest.hexdigest())
+
+
+def _stored(file: Path, empty: Corpus) -> Corpus | None:
+    """Return the corpus of a file; None if it is missing, damaged or of another form."""
+    leaves, form = jax.tree.flatten((empty.stored, empty.mask))
+    try:
+        if not file.is_file():  # to open a pipe is to wait for its writer
+            return None
+        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
+            # NumPy writes the bits of bfloat16 without its name.
+            raw_leaves = [arrays[str(i)] for i in range(len(leaves))]
+            if arrays["digest"] != _digest(raw_leaves):
+                return None
+            values = [x.view(leaf.dtype) for x, leaf in zip(raw_leaves, leaves, strict=True)]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    if any(value.shape != leaf.shape for value, leaf in zip(values, leaves, strict=True)):
+        return None
+    placed = [jax.device_put(x, leaf.sharding) for x, leaf in zip(values, leaves, strict=True)]
+    stored, mask = jax.tree.unflatten(form, placed)
+    return empty._replace(stored=stored, mask=mask)

@@ -1,0 +1,686 @@
+"""Speech recognition and OCR for videos without subtitles.
+
+Speech is heard by a model of faster-whisper (extra `speech`), text in pictures is read by RapidOCR
+(extra `ocr`). Sound is decoded by this package (`video.sound`) and handed over in pieces of at most
+`MAX_PIECE` seconds, so memory does not grow with a video's length. A piece ends in a silence. What
+was heard so far is kept in the database of the index (`partial_recognitions`), and a killed run
+goes on from there.
+"""
+
+import contextlib
+import importlib.metadata
+import json
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float32
+
+from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.lazy import optional
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.signals.transcript import transcripts
+from hlformer_jax.search.signals.transcript.transcripts import Cue
+from hlformer_jax.search.times import format_clock
+from hlformer_jax.text import printable
+
+SAMPLE_RATE = 16_000
+"""Samples a second that Whisper and its voice detector take."""
+
+MAX_PIECE, MIN_PIECE = 120.0, 60.0
+"""Seconds of sound that are in memory together, and from which on a piece may end."""
+
+MAX_WINDOW = 28.0
+"""Seconds of sound that the model hears together; Whisper's window has 30."""
+
+MAX_PAUSE_IN_WINDOW = 3.0
+"""Seconds of silence inside a window. In a longer one Whisper's times drift, and it invents."""
+
+MIN_SILENCE = 0.3
+"""Seconds without a voice that separate two stretches of speech."""
+
+MIN_SPEECH = 0.25
+"""Seconds of voice in a window, below which it is a click rather than a word."""
+
+PADDING = 0.4
+"""Seconds of sound before and after the voice that the model hears too."""
+
+MAX_WORD_GAP = 1.0
+"""Seconds between two words of one cue."""
+
+MIN_PART = 1.0
+"""Seconds of each part of a sentence that is split at a silence."""
+
+OVERLAP = 2.0
+"""Seconds that are heard again where speech without any silence had to be cut."""
+
+MIN_REPORTED_SILENCE = 0.05
+"""Seconds of missing sound in a video from which on it is reported; less is a rounded timestamp."""
+
+READ_EVERY = 2.0
+"""Seconds from one frame that OCR reads to the next."""
+
+READ_SIZE = 720
+"""Pixels of the shorter side, to which larger frames are scaled down for OCR."""
+
+_VISIBLE_DIFFERENCE, _MIN_CHANGED_SHARE = 32, 0.002
+"""Difference of two values of 255 that is visible, and the share of values that make a change."""
+
+_SENTENCE_END = re.compile(r"[.?!…。？！]+[\"'”’»)\]]*$")
+_ABBREVIATION = re.compile(r"([A-Z][a-z]{0,2}\.)+$")
+
+TRANSCRIBED, NO_AUDIO, OTHER_LANGUAGE = "transcribed", "without audio", "in another language"
+FAILED, SUBTITLED, DONE, OFFLINE = "failed", "with subtitles", "done before", "offline"
+"""Results of a video, as they are counted."""
+
+Samples = Float32[np.ndarray, " samples"]
+
+Stretch = tuple[int, int]
+"""First sample of a voice, and the one behind its last."""
+
+
+class Word(NamedTuple):
+    """A recognised word, with the space before it."""
+
+    start: float  # seconds of the video
+    end: float
+    text: str
+
+
+class Step(NamedTuple):
+    """A part of the recognition of one video."""
+
+    position: float  # seconds of the video that are done
+    duration: float  # seconds of the video; 0 if unknown
+    state: dict[str, Any] | None = None  # what to go on from; None if that cannot be kept
+
+
+class Outcome(NamedTuple):
+    """The recognition of one video."""
+
+    result: str  # what it counts as, such as `TRANSCRIBED`
+    cues: list[Cue]
+    notes: Sequence[str] = ()  # lines on what could not be used
+
+
+@runtime_checkable
+class Recogniser(Protocol):
+    """A recogniser of cues in videos."""
+
+    source: str  # "speech" or "ocr"
+    name: str  # of the model, to be shown
+    by: str  # identifies model and settings; cues of another are replaced
+
+    def recognise(self, path: Path, state: dict[str, Any] | None) -> Generator[Step, None, Outcome]:
+        """Recognise a video step by step, from the state of an earlier step if there is one."""
+        ...
+
+
+def load_all(
+    ocr: bool, speech: str | None, language: str, audio: str, report: Callable[[str], None]
+) -> list[Recogniser]:
+    """Load the recognisers that are asked for; see `load_ocr` and `load_speech`."""
+    recognisers: list[Recogniser] = [load_ocr()] if ocr else []
+    if speech:
+        recogniser = load_speech(speech, language, audio)
+        if recogniser.is_english_only and not language:
+            report(
+                f"{speech} knows English alone: it hears every language as English, and videos that"
+                " do not sound like English are left out"
+            )
+        recognisers.append(recogniser)
+    return recognisers
+
+
+# Speech
+
+
+def load_speech(model: str, language: str = "", audio: str = "default") -> "SpeechRecogniser":
+    """Load a recogniser of speech.
+
+    Args:
+      model: a size, such as small, which is fetched once, or a folder in CTranslate2's format.
+      language: code of the language that is spoken, such as de; "" to detect it in each video.
+      audio: "default" for one track of each video, "all" for every track.
+
+    Raises:
+      MissingExtra: if faster-whisper is not installed.
+      SearchError: if the model cannot be found, fetched or loaded, or lacks the language.
+    """
+    whisper = optional("faster_whisper", "speech")
+    vad = optional("faster_whisper.vad", "speech")
+    optional("langcodes", "search")
+    try:
+        loaded = whisper.WhisperModel(model, compute_type="auto")
+        if language and language not in loaded.supported_languages:
+            raise ValueError(f"it knows no language {language!r}")
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise SearchError(f"the speech model {model!r} cannot be loaded: {reason}") from None
+    options = vad.VadOptions(min_silence_duration_ms=int(1000 * MIN_SILENCE), speech_pad_ms=0)
+
+    def find_speech(samples: Samples) -> list[Stretch]:
+        stretches = vad.get_speech_timestamps(samples, options)
+        return [(stretch["start"], stretch["end"]) for stretch in stretches]
+
+    return SpeechRecogniser(loaded, find_speech, model, language, audio)
+
+
+class SpeechRecogniser:
+    """A recogniser of speech by a Whisper model."""
+
+    source = "speech"
+
+    def __init__(
+        self,
+        model: Any,
+        find_speech: Callable[[Samples], list[Stretch]],
+        name: str,
+        language: str = "",
+        audio: str = "default",
+    ) -> None:
+        """Take a model of faster-whisper and a voice detector; see `load_speech`."""
+        self._model, self._find_speech = model, find_speech
+        self._language, self._audio = language, audio
+        self.is_english_only = list(model.supported_languages) == ["en"]
+        settings = (language, "all tracks" if audio == "all" else "")
+        self.name = " ".join(filter(None, ("faster-whisper", name, *settings)))
+        self.by = f"{self.name}; words"
+
+    def recognise(self, path: Path, state: dict[str, Any] | None) -> Generator[Step, None, Outcome]:
+        """Recognise the speech of a video; the state has the part of each track that is done.
+
+        Raises:
+          VideoError: if the video or its sound cannot be read; it says why.
+        """
+        read, sound = optional("hlformer_jax.video.read", "search"), _sound()
+        heard: dict[str, Any] = {"tracks": {}} if state is None else state
+        with read.name_errors(path), read.opened(path) as video:
+            tracks = sound.tracks(video.container)
+            if not tracks:
+                return Outcome(NO_AUDIO, [])
+            selected = self._choose(tracks)
+            if not selected:
+                tag = next(track.language for track in tracks if track.is_default)
+                note = f"{str(path)!r} is in the language {tag!r}, which {self.name} does not know"
+                return Outcome(OTHER_LANGUAGE, [], [note])
+            notes = []
+            for track in selected:
+                track_state = heard["tracks"].setdefault(str(track.stream), _new_track())
+                if not track_state["done"]:
+                    yield from self._hear_track(video, track.stream, track_state, heard)
+                notes += _notes(
+                    path, track_state, f" of audio track {track.number}" * (len(tracks) > 1)
+                )
+        parts = [heard["tracks"][str(track.stream)] for track in selected]
+        cues = _merged([Cue(*cue) for part in parts for cue in part["cues"]])
+        unsure, sure = (sum(part[name] for part in parts) for name in ("unsure", "sure"))
+        if self.is_english_only and not self._language and unsure > sure:
+            notes.append(
+                f"{str(path)!r} seems to be in another language than English, the only one that"
+                f" {self.name} knows; what it made of it is left out (--language=en keeps it)"
+            )
+            return Outcome(OTHER_LANGUAGE, [], notes)
+        if not cues and len(selected) < len(tracks):
+            notes.append(
+                f"{str(path)!r} has no speech in audio track {selected[0].number} of {len(tracks)}:"
+                " --audio=all hears the others too"
+            )
+        return Outcome(TRANSCRIBED if cues else "without speech", cues, notes)
+
+    def _choose(self, tracks: Sequence[Any]) -> list[Any]:
+        """Choose the tracks to hear; none if all are in languages that the model lacks."""
+        if self._audio == "all":
+            return list(tracks)
+        language = self._language or ("en" if self.is_english_only else "")
+        for track in sorted(tracks, key=lambda track: not track.is_default):
+            if language and track.language and _same_language(language, track.language):
+                return [track]
+        default = next(track for track in tracks if track.is_default)
+        if not self._language and self.is_english_only and _is_language(default.language):
+            return []
+        return [default]
+
+    def _hear_track(
+        self, video: Any, stream: int, track_state: dict[str, Any], heard: dict[str, Any]
+    ) -> Iterator[Step]:
+        """Hear the rest of a track; `track_state` is brought up to date after each piece."""
+        fault = optional("hlformer_jax.video.read", "search").fault
+        with _sound().reading(video, stream, rate=SAMPLE_RATE, layout="mono") as audio:
+            if audio is None:
+                raise fault(video.path, "has no timestamps", "convert it to another container")
+            duration = float(audio.stated_end or video.end or 0)
+            for _ in audio.read(
+                track_state["position"]
+            ):  # decoding is fast, and seeking is not exact
+                pass
+            yield Step(track_state["position"] / SAMPLE_RATE, duration)
+            size = int(MAX_PIECE * SAMPLE_RATE)
+            buffer = np.zeros(0, np.float32)
+            while not track_state["done"]:
+                start = track_state["position"]
+                buffer = np.concatenate([buffer, *(x[0] for x in audio.read(start + size))])
+                if audio.stopped_by_disk:
+                    second = audio.position / SAMPLE_RATE
+                    what = f"cannot be read beyond {second:.0f} s ({audio.stopped})"
+                    raise fault(video.path, what, "the rest is tried again the next time")
+                is_last = len(buffer) < size
+                stretches = self._find_speech(buffer)
+                cut = None if is_last else _place_to_cut(stretches, len(buffer))
+                if cut is not None:
+                    stretches = [stretch for stretch in stretches if stretch[1] <= cut]
+                words, groups = self._hear_piece(buffer, stretches, track_state)
+                if is_last:
+                    cut = len(buffer)
+                elif cut is None:
+                    cut, words = _cut_words(words, len(buffer))
+                cues = _cues_of(words, groups)
+                shift = start / SAMPLE_RATE
+                track_state["cues"] += [
+                    [round(cue.start + shift, 3), round(cue.end + shift, 3), cue.text]
+                    for cue in cues
+                ]
+                buffer = buffer[cut:]
+                track_state |= {
+                    "position": start + cut,
+                    "done": is_last,
+                    "missing": float(audio.missing),
+                }
+                if is_last:
+                    _check_decoded(video, audio, track_state)
+                yield Step(track_state["position"] / SAMPLE_RATE, duration, heard)
+
+    def _hear_piece(
+        self, samples: Samples, stretches: Sequence[Stretch], track_state: dict[str, Any]
+    ) -> tuple[list[Word], list[Stretch]]:
+        """Recognise the words of a piece; times in seconds of the piece."""
+        if stretches and not (self._language or track_state["language"] or self.is_english_only):
+            voices = np.concatenate([samples[onset:end] for onset, end in stretches])
+            track_state["language"] = self._model.detect_language(voices)[0]
+        words: list[Word] = []
+        padding = int(PADDING * SAMPLE_RATE)
+        bounds = [0, *(end for _, end in stretches)], [*(x for x, _ in stretches), len(samples)]
+        place = 0
+        for group in _windows(stretches):
+            # The sound around a window ends where another window's voice begins.
+            onset = max(group[0][0] - padding, bounds[0][place])
+            end = min(group[-1][1] + padding, bounds[1][place + len(group)])
+            place += len(group)
+            if sum(y - x for x, y in group) < MIN_SPEECH * SAMPLE_RATE:
+                continue
+            segments, _ = self._model.transcribe(
+                samples[onset:end],
+                language=self._language or track_state["language"] or None,
+                word_timestamps=True,
+            )
+            shift = onset / SAMPLE_RATE
+            for segment in segments:
+                kind = "sure" if segment.temperature == 0 else "unsure"
+                track_state[kind] += segment.end - segment.start
+                words += [
+                    Word(float(word.start) + shift, float(word.end) + shift, word.word)
+                    for word in segment.words or ()
+                ]
+        return words, list(stretches)
+
+
+def _sound() -> Any:
+    return optional("hlformer_jax.video.sound", "search")
+
+
+def _new_track() -> dict[str, Any]:
+    """Return the state of a track before its first sample."""
+    return {
+        "position": 0, "done": False, "language": "", "cues": [],
+        "missing": 0.0, "end": "", "sure": 0.0, "unsure": 0.0,
+    }  # fmt: skip
+
+
+def _is_language(tag: str) -> bool:
+    """Return whether a track's tag names a language."""
+    return bool(tag) and optional("langcodes", "search").tag_is_valid(tag)
+
+
+def _same_language(language: str, tag: str) -> bool:
+    """Return whether a track's tag, such as "ger" or "de-AT", means a language of Whisper."""
+    langcodes = optional("langcodes", "search")
+    with contextlib.suppress(langcodes.LanguageTagError):
+        # 10: regional and close variants, such as Norwegian and Bokmål, but no sister languages.
+        return bool(langcodes.tag_distance(language, tag) < 10)
+    return False
+
+
+def _windows(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
+    """Group stretches of speech that the model hears together."""
+    pause, longest = MAX_PAUSE_IN_WINDOW * SAMPLE_RATE, MAX_WINDOW * SAMPLE_RATE
+    groups: list[list[Stretch]] = []
+    for onset, end in stretches:
+        group = groups[-1] if groups else []
+        if group and onset - group[-1][1] <= pause and end - group[0][0] <= longest:
+            group.append((onset, end))
+        else:
+            groups.append([(onset, end)])
+    return groups
+
+
+def _place_to_cut(stretches: Sequence[Stretch], length: int) -> int | None:
+    """Return the sample at which a piece ends: in its longest late silence; None without any."""
+    second = SAMPLE_RATE
+    ends = [0, *(end for _, end in stretches)]
+    begins = [*(onset for onset, _ in stretches), length]
+    silences = [
+        (onset - end, onset - min((onset - end) // 2, second))
+        for end, onset in zip(ends, begins, strict=True)
+        if onset - end >= MIN_SILENCE * second
+    ]
+    late = [silence for silence in silences if silence[1] >= MIN_PIECE * second]
+    early = [silence for silence in silences if silence[1] >= 5 * second]
+    if late:
+        return max(late)[1]
+    return early[-1][1] if early else None
+
+
+def _cut_words(words: list[Word], length: int) -> tuple[int, list[Word]]:
+    """Cut a piece without silence behind a word; what follows is heard again."""
+    limit = length / SAMPLE_RATE - OVERLAP
+    complete = [word for word in words if word.end <= limit]
+    end = max(complete[-1].end if complete else limit, limit - MAX_WINDOW)
+    return int(end * SAMPLE_RATE), complete
+
+
+def _cues_of(words: Sequence[Word], stretches: Sequence[Stretch]) -> list[Cue]:
+    """Make cues of words: one for each sentence, and for each part of it behind a silence.
+
+    A cue begins and ends with the voice: a word's times reach into the silence around it.
+    """
+    sentences: list[list[Word]] = []
+    for word in words:
+        before = sentences[-1][-1] if sentences else None
+        if before is None or _is_break(before, word):
+            sentences.append([])
+        sentences[-1].append(word)
+    voices = [(onset / SAMPLE_RATE, end / SAMPLE_RATE) for onset, end in stretches]
+    cues = []
+    for part in (part for sentence in sentences for part in _split(sentence, voices)):
+        text = " ".join("".join(word.text for word in part).split())
+        if not text:
+            continue
+        start, end = part[0].start, part[-1].end
+        voice = next((voice for voice in voices if voice[1] > start + 0.05), None)
+        start = start if voice is None else min(max(start, voice[0]), max(end, start))
+        last = next((voice for voice in reversed(voices) if voice[0] < end), None)
+        end = end if last is None else min(end, last[1] + 0.2)
+        cues.append(Cue(float(start), float(max(end, start + 0.1)), text))
+    return cues
+
+
+def _split(
+    sentence: Sequence[Word], voices: Sequence[tuple[float, float]]
+) -> Iterator[Sequence[Word]]:
+    """Split a sentence at the silences in it: the model forgets full stops now and then."""
+    onset = 0
+    for (_, silence), (voice, _) in zip(voices, voices[1:], strict=False):
+        middle = (silence + voice) / 2
+
+        def distance(place: int, middle: float = middle) -> float:
+            before, after = sentence[place - 1], sentence[place]
+            # A word's times are off by 0.2 s at times: a comma tells better where the silence is.
+            comma = 0.2 * before.text.rstrip().endswith((",", ";", ":", "，", "、"))
+            return abs((before.end + after.start) / 2 - middle) - comma
+
+        place = min(range(onset + 1, len(sentence)), key=distance, default=0)
+        if place and distance(place) < 0.5 + (voice - silence) / 2:
+            first, rest = sentence[onset:place], sentence[place:]
+            if min(silence - first[0].start, rest[-1].end - voice) >= MIN_PART:
+                yield first
+                onset = place
+    yield sentence[onset:]
+
+
+def _is_break(before: Word, word: Word) -> bool:
+    """Return whether a cue ends between two words."""
+    gap, text = word.start - before.end, before.text.strip()
+    if gap > MAX_WORD_GAP:
+        return True
+    # "Dr." ends no sentence unless a pause follows.
+    return bool(_SENTENCE_END.search(text)) and (gap > 0.25 or not _ABBREVIATION.search(text))
+
+
+def _merged(cues: Iterable[Cue]) -> list[Cue]:
+    """Sort cues, and leave out those that another track has too: the same words at one time."""
+    merged: list[Cue] = []
+    for cue in sorted(cues):
+        words = re.findall(r"\w+", cue.text.casefold())
+        if not any(
+            earlier.end > cue.start and re.findall(r"\w+", earlier.text.casefold()) == words
+            for earlier in merged[-8:]
+        ):
+            merged.append(cue)
+    return merged
+
+
+def _check_decoded(video: Any, audio: Any, track_state: dict[str, Any]) -> None:
+    """Refuse a track without a decodable packet; note where it ended too early."""
+    if audio.packets and not audio.decoded:
+        what = f"has {audio.packets} packets of sound, but none can be decoded"
+        fault = optional("hlformer_jax.video.read", "search").fault
+        raise fault(video.path, what, "try it in a player, or copy it again")
+    end, stated = audio.position / SAMPLE_RATE, float(audio.stated_end or 0)
+    reason = f" ({audio.stopped})" if audio.stopped else ""
+    # 2 %: the length that a file states is rounded, or counts from elsewhere.
+    if stated - end > max(1.0, 0.02 * stated):
+        track_state["end"] = f"ends at {end:.1f} s of the {stated:.1f} s that it states{reason}"
+    elif audio.stopped:
+        track_state["end"] = f"ends at {end:.1f} s{reason}"
+
+
+def _notes(path: Path, track_state: dict[str, Any], which: str) -> list[str]:
+    """Return lines on the sound of a track that could not be used."""
+    notes = []
+    if track_state["missing"] >= MIN_REPORTED_SILENCE:
+        notes.append(
+            f"{track_state['missing']:.1f} s of the sound{which} of {str(path)!r} are damaged or"
+            " missing, and count as silence"
+        )
+    if track_state["end"]:
+        notes.append(f"the sound{which} of {str(path)!r} {track_state['end']}")
+    return notes
+
+
+# Text in pictures
+
+
+def load_ocr() -> "TextRecogniser":
+    """Load a recogniser of text in pictures.
+
+    Raises:
+      MissingExtra: if RapidOCR or onnxruntime is not installed.
+    """
+    ocr = optional("rapidocr", "ocr")
+    optional("onnxruntime", "ocr")
+    engine = ocr.RapidOCR(params={"Global.log_level": "critical"})
+    return TextRecogniser(engine, importlib.metadata.version("rapidocr"))
+
+
+class TextRecogniser:
+    """A recogniser of text in pictures, in a frame every `READ_EVERY` seconds.
+
+    A frame that looks like the last one that was read is not read again.
+    """
+
+    source = "ocr"
+
+    def __init__(self, engine: Any, version: str) -> None:
+        """Take an engine of RapidOCR."""
+        self._engine = engine
+        self.name = self.by = f"rapidocr {version}"
+
+    def recognise(self, path: Path, state: dict[str, Any] | None) -> Generator[Step, None, Outcome]:
+        """Recognise the text of a video; a killed run begins the video again.
+
+        Raises:
+          VideoError: if the video cannot be read; it says why.
+        """
+        video = optional("hlformer_jax.video", "search")
+        duration = video.probe(path).duration
+        cues: list[Cue] = []
+        last_read: Any = None
+        text, start = "", 0.0
+        frames = video.sample(path, 1 / READ_EVERY, READ_SIZE)
+        for time, image in frames:
+            yield Step(time, duration)
+            if last_read is not None and not _differs(last_read, image):
+                continue
+            last_read = image
+            lines = self._engine(np.ascontiguousarray(image[..., ::-1])).txts or ()
+            if (new := " ".join(" ".join(lines).split())) != text:
+                if text:
+                    cues.append(Cue(round(start, 3), round(time, 3), text))
+                text, start = new, time
+        if text:
+            cues.append(Cue(round(start, 3), round(frames.end, 3), text))
+        notes = [frames.warning] if frames.warning else []
+        return Outcome(TRANSCRIBED if cues else "without text", cues, notes)
+
+
+def _differs(before: np.ndarray, image: np.ndarray) -> bool:
+    """Return whether two frames differ visibly."""
+    if before.shape != image.shape:
+        return True
+    difference = np.abs(image.astype(np.int16) - before)
+    return bool((difference > _VISIBLE_DIFFERENCE).mean() > _MIN_CHANGED_SHARE)
+
+
+# The videos of an index
+
+
+class Checkpoint:
+    """The kept part of the recognition of one content; it counts only for the same recogniser."""
+
+    def __init__(self, index: Index, content: str, by: str) -> None:
+        """Take the index, the content, and what identifies the recogniser."""
+        self._index, self._content, self._by = index, content, by
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the kept state; None if there is none that counts."""
+        rows = self._index.select(
+            "SELECT state FROM partial_recognitions WHERE content = ? AND model = ?",
+            [self._content, self._by],
+        )
+        state: dict[str, Any] | None = json.loads(rows[0][0]) if rows else None
+        return state
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Keep a state, in place of the one before."""
+        text = json.dumps(state, allow_nan=False)
+        with self._index.writing() as writer:
+            writer.execute(
+                "INSERT OR REPLACE INTO partial_recognitions VALUES (?, ?, ?)",
+                self._content, self._by, text,
+            )  # fmt: skip
+
+    def discard(self) -> None:
+        """Remove the kept state."""
+        with self._index.writing() as writer:
+            writer.execute("DELETE FROM partial_recognitions WHERE content = ?", self._content)
+
+
+class Position(NamedTuple):
+    """The progress of the recognition of an index."""
+
+    done: int  # videos
+    total: int
+    path: Path | None = None  # of the video that is being recognised
+    second: float = 0.0
+    duration: float = 0.0  # seconds; 0 if unknown
+
+
+def progress_of(bar: Any) -> Callable[[Position], None]:
+    """Return a function that shows positions on a progress bar of tqdm."""
+
+    def show(position: Position) -> None:
+        bar.total, bar.n, text = position.total, position.done, ""
+        if position.path is not None:
+            times = f"{format_clock(position.second)}/{format_clock(position.duration)}"
+            text = f"{printable(position.path.name[-40:])} {times}"
+        bar.set_postfix_str(text)
+
+    return show
+
+
+def recognise(
+    index: Index,
+    recogniser: Recogniser,
+    report: Callable[[str], None],
+    progress: Callable[[Position], None] = lambda position: None,
+) -> dict[str, int]:
+    """Recognise the available videos without cues of this recogniser, under the index's lock.
+
+    Call it after `transcripts.update`. The cues of a content are written once it is done; of
+    speech, the part heard so far is kept too. Videos with subtitles are not heard. A video that
+    fails gives a line, and is tried again the next time.
+
+    Returns:
+      The number of videos of each result, such as `TRANSCRIBED`; equal videos count once.
+    """
+    paths = {content: own_paths[0] for content, own_paths in transcripts.videos(index).items()}
+    counts = {TRANSCRIBED: 0, f"without {recogniser.source}": 0, NO_AUDIO: 0, OTHER_LANGUAGE: 0}
+    counts |= {FAILED: 0, SUBTITLED: 0, DONE: 0, OFFLINE: len(set(index.contents()) - set(paths))}
+    waiting: dict[str, Path] = {}
+    for content, path in paths.items():
+        transcript = transcripts.load(index, content) or transcripts.Transcript()
+        if recogniser.source == "speech" and transcript.subtitles:
+            counts[SUBTITLED] += 1
+        elif transcript.recognised.get(recogniser.source, {}).get("by") == recogniser.by:
+            counts[DONE] += 1
+        else:
+            waiting[content] = path
+    for number, (content, path) in enumerate(waiting.items()):
+        checkpoint = Checkpoint(index, content, recogniser.by)
+
+        def show(step: Step, number: int = number, path: Path = path) -> None:
+            progress(Position(number, len(waiting), path, step.position, step.duration))
+
+        outcome = _recognise_video(recogniser, path, checkpoint, report, show)
+        counts[outcome.result] += 1
+        for note in outcome.notes:
+            report(printable(note))
+        if outcome.result == FAILED:
+            continue
+        transcript = transcripts.load(index, content) or transcripts.Transcript()
+        cues = [tuple(cue) for cue in outcome.cues]
+        transcript.recognised[recogniser.source] = {"by": recogniser.by, "cues": cues}
+        transcripts.save(index, content, transcript)
+        checkpoint.discard()
+    progress(Position(len(waiting), len(waiting)))
+    return counts
+
+
+def _recognise_video(
+    recogniser: Recogniser,
+    path: Path,
+    checkpoint: Checkpoint,
+    report: Callable[[str], None],
+    show: Callable[[Step], None],
+) -> Outcome:
+    """Recognise one video; an error of it, or of a library on it, makes it a failed one."""
+    state = checkpoint.read()
+    if state is None:
+        checkpoint.discard()
+    steps = recogniser.recognise(path, state)
+    with contextlib.closing(steps):
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as stop:
+                outcome: Outcome = stop.value
+                return outcome
+            except UserError as error:
+                return Outcome(FAILED, [], [str(error)])
+            except Exception as error:  # one video does not end hours of work
+                return Outcome(FAILED, [], [f"{str(path)!r}: {error!r}"])
+            show(step)
+            if step.state is not None:
+                checkpoint.write(step.state)

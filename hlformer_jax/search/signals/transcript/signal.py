@@ -1,0 +1,119 @@
+"""The signal `transcript`: videos in which the text of a query is said or written."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.retrieval.moments import Moment
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.signals.protocol import (
+    Archive,
+    Evidence,
+    Group,
+    Scope,
+    SignalQuery,
+)
+from hlformer_jax.search.signals.rankers import ScoreKind
+from hlformer_jax.search.signals.transcript import said
+from hlformer_jax.search.signals.transcript.said import Passage, Said
+from hlformer_jax.search.signals.transcript.transcripts import Copies
+
+
+class Transcript:
+    """Passages of subtitles, recognised speech and OCR, by their words and their embeddings."""
+
+    name = "transcript"
+
+    def __init__(self, archive: Archive) -> None:
+        self.passages = Said(archive.index, archive.encoder)
+        self.notes = self.passages.notes
+        self._directory = archive.index.directory
+
+    @staticmethod
+    def update(
+        index: Index, encoder: Encoder, report: Callable[[str], None], pulse: Callable[[], None]
+    ) -> None:
+        """Encode the passages that have no embedding; see `Signal`."""
+        said.embed(index, encoder, report, pulse)
+
+    def accepts(self, query: SignalQuery) -> bool:
+        """Return whether the query is one text alone; see `Signal`."""
+        return query.single_text is not None
+
+    def missing(self) -> str:
+        """Return why no passage can be found; see `Signal`."""
+        if self.passages.count:
+            return ""
+        return "; ".join(self.notes) or (
+            f"{self._directory} holds no subtitles: put .srt, .vtt or .ass files beside the videos,"
+            " and index the folder again"
+        )
+
+    def search(self, query: SignalQuery) -> "PassageMatches":
+        """Find the passages that share words or meaning with the text; see `Signal`."""
+        text = query.single_text or ""
+        by_words = self.passages.search(text)
+        by_meaning: dict[str, list[Passage]] = {}
+        if self.passages.embedded:
+            by_meaning = self.passages.near(query.embed(text))
+        return PassageMatches(said.joined(by_words, by_meaning))
+
+
+class PassageMatches(NamedTuple):
+    """The passages that match, by content; contents and passages best first."""
+
+    passages: Mapping[str, Sequence[Passage]]
+    score_kind: ScoreKind | None = "rank_fusion"
+    is_selective: bool = True
+
+    def rank(self, count: int, scope: Scope) -> list[Group]:
+        """Return the groups of videos with the same passages; see `Matches`."""
+        allowed = scope.allowed_contents()
+        numbers = {content: i for i, content in enumerate(scope.contents) if allowed[i]}
+        groups = (
+            _groups(scope, numbers[content], passages)
+            for content, passages in self.passages.items()
+            if content in numbers
+        )
+        return list(itertools.islice(itertools.chain.from_iterable(groups), count))
+
+    def evidence(self, group: Group, scope: Scope, count: int) -> Evidence | None:
+        """Return the passages of a group, which are its moments; see `Matches`."""
+        video = scope.videos[group.position]
+        passages = self.passages.get(video.content, ())
+        best = tuple([passage for passage in passages if video.video in passage.copies][:count])
+        if not best:
+            return None
+        moments = [
+            Moment(passage.start, passage.end, passage.start, passage.score) for passage in best
+        ]
+        return Evidence(True, best[0].score, moments, best)
+
+
+def _groups(scope: Scope, content: int, passages: Sequence[Passage]) -> Iterator[Group]:
+    """Group the allowed videos of a content by the passages that they have."""
+    if all(passage.copies == Copies() for passage in passages):
+        group = scope.group(content, passages[0].score)
+        yield group._replace(certainty=passages[0].share)
+        return
+    positions = {scope.videos[i].video: i for i in scope.positions(content)}
+    numbers: dict[str, list[int]] = {video: [] for video in positions}  # of each video's passages
+    for copies in dict.fromkeys(passage.copies for passage in passages):
+        of_copies = [i for i, passage in enumerate(passages) if passage.copies == copies]
+        for video in positions if copies.are_others else copies.names & positions.keys():
+            if video in copies:
+                numbers[video] += of_copies
+    videos_by_texts: dict[tuple[Any, ...], list[str]] = {}
+    best: dict[tuple[Any, ...], int] = {}
+    for video, indices in numbers.items():
+        if indices:
+            key = tuple(
+                (passages[i].start, passages[i].end, passages[i].text) for i in sorted(indices)
+            )
+            videos_by_texts.setdefault(key, []).append(video)
+            best[key] = min(indices)
+    for key in sorted(videos_by_texts, key=lambda key: best[key]):
+        first, *equal = videos_by_texts[key]
+        passage = passages[best[key]]
+        yield Group(positions[first], passage.score, tuple(equal), passage.share)

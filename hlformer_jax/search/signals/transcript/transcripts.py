@@ -1,0 +1,555 @@
+"""Transcripts: the cues of each video's subtitles, speech and OCR, in the index's database.
+
+What a video's container holds, and what is recognised, belongs to all copies of the content. A
+subtitle file belongs to those copies that it lies beside: copies with other files say other words.
+
+The table `cues` has a row for each source: the tracks of the container, each subtitle file, and
+what was recognised. Subtitles can be read again at any time. What was recognised took hours: it is
+guarded by the checksum and the copy of the database (`index.database`).
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hlformer_jax.search.index import Index, Writer, split_name
+from hlformer_jax.search.signals.transcript import sidecars
+from hlformer_jax.text import legible, printable
+
+READER_VERSION = 2
+"""Version of the subtitle readers; what an older one read is read again."""
+
+TRANSCRIPTS_AT_ONCE = 256
+"""Most transcripts that are written in one transaction."""
+
+MAX_LINES = 20
+"""Most lines of one run about subtitle files; `status` shows them all."""
+
+_PULSE_NAMES = 1000
+"""Names of a folder that are listed between two calls of `pulse`."""
+
+
+class Cue(NamedTuple):
+    """Text that is said, shown or written from one second of a video to another."""
+
+    start: float
+    end: float
+    text: str
+
+
+RawCue = tuple[float, float, str]
+"""A cue of any reader."""
+
+
+@dataclasses.dataclass
+class Source:
+    """The cues that were read from one file."""
+
+    file: str  # absolute path, as Python decodes file names; "" for the tracks of the video itself
+    stamp: list[int]  # state of the file when it was read; empty: it must be read again
+    cues: list[Cue] = dataclasses.field(default_factory=list)
+    problem: str = ""  # why there are no cues or not all, as the end of a line about the file
+    videos: list[str] | None = None  # index's names of the copies that it is of; None: of all
+
+
+@dataclasses.dataclass(frozen=True)
+class Copies:
+    """Some copies of a content, by the index's names of videos: those named, or all others."""
+
+    names: frozenset[str] = frozenset()
+    are_others: bool = True
+
+    def __contains__(self, video: str) -> bool:
+        return (video in self.names) != self.are_others
+
+
+@dataclasses.dataclass
+class Transcript:
+    """The transcript of one content.
+
+    `recognised` has a mapping for "speech" and one for "ocr", with "by" (the model), "cues" and
+    whatever else a recogniser keeps.
+    """
+
+    tracks: Source = dataclasses.field(default_factory=lambda: Source("", []))
+    files: list[Source] = dataclasses.field(default_factory=list)
+    recognised: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def subtitles(self) -> list[Cue]:
+        """The cues of all subtitles, in order, without repetitions."""
+        return sorted({*self.tracks.cues, *(cue for file in self.files for cue in file.cues)})
+
+    def cues(self, video: str) -> list[Cue]:
+        """Return the cues of one copy: speech counts only where that has no subtitles.
+
+        Args:
+          video: the index's name of the copy.
+        """
+        return self._cues(
+            [file for file in self.files if file.videos is None or video in file.videos]
+        )
+
+    def by_copies(self) -> list[tuple[Copies, list[Cue]]]:
+        """Return the cues of all copies; those with the same cues are together."""
+        shared = [file for file in self.files if file.videos is None]
+        files_by_video: dict[str, list[Source]] = {}
+        for file in self.files:
+            for video in file.videos or ():
+                files_by_video.setdefault(video, []).append(file)
+        others = self._cues(shared)
+        names_by_cues: dict[tuple[Cue, ...], list[str]] = {tuple(others): []}
+        for video, own in files_by_video.items():
+            names_by_cues.setdefault(tuple(self._cues([*shared, *own])), []).append(video)
+        same_as_others = names_by_cues.pop(tuple(others))
+        named = files_by_video.keys() - same_as_others
+        return [(Copies(frozenset(named)), others)] + [
+            (Copies(frozenset(names), False), [*cues]) for cues, names in names_by_cues.items()
+        ]
+
+    def _cues(self, files: Iterable[Source]) -> list[Cue]:
+        subtitles = sorted({*self.tracks.cues, *(cue for file in files for cue in file.cues)})
+        recognised = [
+            cue
+            for kind, recognition in self.recognised.items()
+            if not (kind == "speech" and subtitles)
+            for cue in recognition["cues"]
+        ]
+        return sorted([*subtitles, *recognised])
+
+
+class SubtitleTask(NamedTuple):
+    """A subtitle file that a process reads, or a video with subtitle tracks."""
+
+    path: Path
+    video: Path | None  # to which the subtitle file belongs; None: `path` is a video
+
+
+class Subtitles(NamedTuple):
+    """The result of a task."""
+
+    path: SubtitleTask
+    cues: Sequence[RawCue]
+    problem: str  # "" if all is well
+    is_final: bool  # whether reading the unchanged file again would give the same
+
+
+class Reader(NamedTuple):
+    """Functions that read subtitles: those of `video.subtitles`, or a test's.
+
+    `tracks` takes a video; `file` a subtitle file and its video. Both return an iterable of cues,
+    whose attribute `warnings`, if it has one, says what could not be read.
+    """
+
+    suffixes: Iterable[str]  # of subtitle files, in lower case
+    tracks: Callable[[Path], Iterable[RawCue]]
+    file: Callable[[Path, Path | None], Iterable[RawCue]]
+    video_suffixes: Iterable[str] = ()  # of videos, indexed or not, whose subtitles are their own
+
+
+# Storage
+
+_TRACKS, _FILE = "tracks", "file"
+"""Sources of cues that are subtitles; the others are kinds of recognition."""
+
+
+def load(index: Index, content: str) -> Transcript | None:
+    """Load the transcript of a content; None if there is none."""
+    rows = index.select(
+        "SELECT source, facts, cues FROM cues WHERE content = ? ORDER BY position", [content]
+    )
+    if not rows:
+        return None
+    transcript = Transcript()
+    for source, facts, cues in rows:
+        fields = json.loads(facts)
+        fields["cues"] = [Cue(*cue) for cue in json.loads(zlib.decompress(cues))]
+        if source == _TRACKS:
+            transcript.tracks = Source(**fields)
+        elif source == _FILE:
+            transcript.files.append(Source(**fields))
+        else:
+            transcript.recognised[source] = fields
+    return transcript
+
+
+def save(index: Index, content: str, transcript: Transcript) -> None:
+    """Write the transcript of a content in a transaction of its own."""
+    with index.writing() as writer:
+        put(writer, content, transcript)
+
+
+def put(writer: Writer, content: str, transcript: Transcript) -> None:
+    """Write the transcript of a content, in place of the one before."""
+    sources = [(_TRACKS, vars(transcript.tracks))]
+    sources += [(_FILE, vars(file)) for file in transcript.files]
+    sources += transcript.recognised.items()
+    writer.execute("DELETE FROM cues WHERE content = ?", content)
+    for position, (source, fields) in enumerate(sources):
+        facts = {name: value for name, value in fields.items() if name != "cues"}
+        cues = zlib.compress(json.dumps(fields["cues"], allow_nan=False).encode())
+        writer.execute(
+            "INSERT INTO cues VALUES (?, ?, ?, ?, ?)",
+            content, position, source, json.dumps(facts, allow_nan=False), cues,
+        )  # fmt: skip
+    writer.execute(
+        "UPDATE settings SET value = ? WHERE name = 'transcripts'", secrets.token_hex(16)
+    )
+
+
+def version(index: Index) -> str:
+    """Return a text that is another one after any transcript has changed."""
+    [[text]] = index.select("SELECT value FROM settings WHERE name = 'transcripts'")
+    return str(text)
+
+
+def contents(index: Index) -> list[str]:
+    """Return the contents that have transcripts, sorted."""
+    rows = index.select("SELECT DISTINCT content FROM cues ORDER BY content")
+    return [content for [content] in rows]
+
+
+# Problems
+
+
+class Problem(NamedTuple):
+    """A subtitle file of which nothing, or not all, is searched."""
+
+    file: str  # as the index names files (`Index.name_below`)
+    reason: str
+    video: str = ""  # the video that it belongs to, or whose name its own begins with
+
+
+def problems(index: Index) -> list[Problem]:
+    """Return the subtitle files of which nothing or not all is searched, as of the last run."""
+    rows = index.select("SELECT file, reason, video FROM subtitle_problems")
+    return sorted(
+        Problem(os.fsdecode(file), reason, os.fsdecode(video)) for file, reason, video in rows
+    )
+
+
+def _write_problems(index: Index, found: Sequence[Problem]) -> None:
+    with index.writing() as writer:
+        writer.execute("DELETE FROM subtitle_problems")
+        for file, reason, video in found:
+            writer.execute(
+                "INSERT INTO subtitle_problems VALUES (?, ?, ?)",
+                os.fsencode(file), legible(reason), os.fsencode(video),
+            )  # fmt: skip
+
+
+# Bringing transcripts up to date
+
+
+def videos(index: Index) -> dict[str, list[Path]]:
+    """Return the files of each indexed content that are there, by content."""
+    paths: dict[str, list[Path]] = {}
+    for name, record in sorted(index.videos.items()):
+        if record.indexed and _is_file(path := index.path(name)):
+            paths.setdefault(record.content, []).append(path)
+    return paths
+
+
+def _is_file(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(os.stat(path).st_mode)
+    return False
+
+
+def update(
+    index: Index,
+    reader: Reader,
+    read: Callable[[Sequence[SubtitleTask]], Iterable[Subtitles]],
+    report: Callable[[str], None],
+    retry: bool = False,
+    pulse: Callable[[], None] = lambda: None,
+) -> None:
+    """Bring the transcripts of all videos that are there up to date; under the lock.
+
+    Args:
+      index: the index.
+      reader: says which suffixes files of subtitles and of videos have.
+      read: reads subtitles, in processes or in this one, in any order.
+      report: takes a line for each subtitle file that gives nothing and did not before.
+      retry: reads again what failed before, changed or not.
+      pulse: is called at least every second or so; when it raises, whole transcripts are kept.
+    """
+    _Update(index, reader, read, report, retry, pulse).perform()
+
+
+class _Beside(NamedTuple):
+    """A subtitle file of a video, and its state."""
+
+    path: Path  # without links
+    shown: Path  # as it was found
+    stamp: list[int]
+
+
+class _Waiting(NamedTuple):
+    """A transcript of which something must be read, and the sources of the tasks that do so."""
+
+    content: str
+    before: Transcript | None
+    transcript: Transcript
+    sources: dict[SubtitleTask, Source]  # those that are not read yet
+
+
+@dataclasses.dataclass
+class _Update:
+    """One run of `update`."""
+
+    index: Index
+    reader: Reader
+    read: Callable[[Sequence[SubtitleTask]], Iterable[Subtitles]]
+    report: Callable[[str], None]
+    retry: bool
+    pulse: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._suffixes = frozenset(self.reader.suffixes)
+        self._video_suffixes = frozenset(self.reader.video_suffixes)
+        self._roots = [Path(os.path.realpath(root)) for root in self.index.roots.values()]
+        self._away = {name for name in self.index.roots if not self.index.is_there(name)}
+        self._problems: list[Problem] = []
+        self._changed: list[tuple[str, Transcript]] = []
+        self._beside: dict[Path, list[_Beside]] = {}  # by video
+        self._unlisted: set[Path] = set()  # folders of videos with a listing that failed
+        self._real: dict[Path, Path] = {}  # folders without links
+        self._names = {self.index.path(name): name for name in self.index.videos}
+
+    def perform(self) -> None:
+        try:
+            self._read_all()
+        finally:
+            self._save()
+        self._finish()
+
+    def _read_all(self) -> None:
+        videos_by_content = videos(self.index)
+        self._list_folders(videos_by_content)
+        waiting: dict[SubtitleTask, _Waiting] = {}
+        for content, paths in videos_by_content.items():
+            self.pulse()
+            plan = self._plan(content, paths)
+            if plan.sources:
+                waiting |= dict.fromkeys(plan.sources, plan)
+            else:
+                self._keep(plan)
+        for subtitles in self.read(list(waiting)) if waiting else ():
+            self.pulse()
+            plan = waiting[subtitles.path]
+            self._take(plan.sources.pop(subtitles.path), subtitles)
+            if not plan.sources:
+                self._keep(plan)
+                self._save()  # reading takes longer
+
+    def _list_folders(self, videos_by_content: Mapping[str, Sequence[Path]]) -> None:
+        """Find the subtitle files of all videos; each folder is listed once."""
+        folders: dict[Path, set[str]] = {
+            path.parent: set() for paths in videos_by_content.values() for path in paths
+        }
+        for name in self.index.videos:
+            path = self.index.path(name)
+            if path.parent in folders:
+                folders[path.parent].add(path.name)
+        for folder, names in sorted(folders.items()):
+            self.pulse()
+            self._list(folder, names)
+
+    def _list(self, folder: Path, video_names: Iterable[str]) -> None:
+        if (entries := self._entries(folder, folder)) is None:
+            self._unlisted.add(folder)
+            return
+        names = list(entries)
+        stems = sidecars.Names({*video_names, *filter(self._is_video, names)})
+        listed = sidecars.subtitle_names(names, self._suffixes)
+        self._enter(folder, folder, sidecars.match(stems, listed, self._suffixes))
+        for name in names:
+            if sidecars.fold(name) in sidecars.FOLDERS:
+                self._list_subtitles(folder, folder / name, stems)
+
+    def _list_subtitles(self, folder: Path, subtitle_folder: Path, stems: sidecars.Names) -> None:
+        """Find the subtitle files in a folder of subtitles, and in its folders of single videos."""
+        if (entries := self._entries(folder, subtitle_folder)) is None:
+            return
+        videos_there = sidecars.Names(filter(self._is_video, entries))
+        listed = [
+            name
+            for name in sidecars.subtitle_names(entries, self._suffixes)
+            if not videos_there.longest(Path(name).stem)[0]  # listed with those videos
+        ]
+        self._enter(folder, subtitle_folder, sidecars.match(stems, listed, self._suffixes, True))
+        for name in (name for name, is_folder in entries.items() if is_folder):
+            children = self._entries(folder, subtitle_folder / name)
+            names = sidecars.subtitle_names(children or (), self._suffixes)
+            owners = stems.exactly(name)
+            self._enter(
+                folder, subtitle_folder / name, sidecars.match_all(owners, names, self._suffixes)
+            )
+
+    def _entries(self, folder: Path, place: Path) -> dict[str, bool] | None:
+        """Return the names in `place`, and whether each is a folder; None if they are not known."""
+        is_folder: dict[str, bool] = {}
+        try:
+            with os.scandir(place) as entries:
+                for i, entry in enumerate(entries):
+                    if i % _PULSE_NAMES == 0:
+                        self.pulse()
+                    is_folder[entry.name] = entry.is_dir(follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):  # a file of the name Subs
+            return None
+        except OSError as error:
+            self._unlisted.add(folder)
+            self._add_problem(place, f"it cannot be listed ({error.strerror or error})")
+            return None
+        return dict(sorted(is_folder.items()))
+
+    def _is_video(self, name: str) -> bool:
+        return os.path.splitext(name)[1].lower() in self._video_suffixes
+
+    def _enter(self, folder: Path, place: Path, matches: sidecars.Matches) -> None:
+        """Note the subtitle files in `place` that belong to videos in `folder`."""
+        for video, names in matches.of_video.items():
+            for name in names:
+                if (file := self._checked(place / name, folder / video)) is not None:
+                    self._beside.setdefault(folder / video, []).append(file)
+        for name, reason in matches.left_out.items():
+            video_name = matches.near.get(name)
+            self._add_problem(place / name, reason, folder / video_name if video_name else None)
+
+    def _checked(self, path: Path, video: Path) -> _Beside | None:
+        """Return a subtitle file unless it is gone, no regular file, or not below a root."""
+        try:
+            if path.parent not in self._real:
+                self._real[path.parent] = Path(os.path.realpath(path.parent, strict=True))
+            real = self._real[path.parent] / path.name
+            if stat.S_ISLNK((status := os.lstat(real)).st_mode):
+                real = Path(os.path.realpath(real, strict=True))
+                status = os.lstat(real)
+        except FileNotFoundError:
+            self._add_problem(path, "it is a link to nothing, or not there any more", video)
+            return None
+        except OSError as error:  # it is there: what it gave before stays
+            self._add_problem(path, f"it cannot be read ({error.strerror or error})", video)
+            return _Beside(path, path, [])
+        if not any(real.is_relative_to(root) for root in self._roots):
+            self._add_problem(path, "it is a link out of the indexed folder: not followed", video)
+        elif not stat.S_ISREG(status.st_mode):
+            self._add_problem(path, "it is a folder, pipe, socket or device, no file", video)
+        else:
+            numbers = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+            return _Beside(real, path, [READER_VERSION, *numbers])
+        return None
+
+    def _plan(self, content: str, paths: Sequence[Path]) -> _Waiting:
+        """Find out what of a transcript must be read."""
+        before = load(self.index, content)
+        stored = before or Transcript()
+        transcript = Transcript(stored.tracks, [], stored.recognised)
+        plan = _Waiting(content, before, transcript, {})
+        sources_by_file = {source.file: source for source in stored.files}
+        taken: dict[Path, list[str]] = {}  # the videos of each file
+        for video in paths:
+            for file in self._beside.get(video, ()):
+                if file.path in taken:  # copies of a video, or links to one file
+                    taken[file.path].append(self._names[video])
+                    continue
+                taken[file.path] = [self._names[video]]
+                source = sources_by_file.pop(str(file.shown), None) or Source(str(file.shown), [])
+                # Not changed in place: `before` has the source as it was.
+                source = dataclasses.replace(source, videos=taken[file.path])
+                if file.stamp and (source.stamp != file.stamp or self.retry and source.problem):
+                    source.stamp = file.stamp
+                    plan.sources[SubtitleTask(file.path, video)] = source
+                transcript.files.append(source)
+        # A subtitle file beside a copy of the video that cannot be reached now is not gone.
+        unreachable = self._unlisted | self._unreachable_folders(content)
+        transcript.files += [
+            source
+            for source in sources_by_file.values()
+            if source.file and not unreachable.isdisjoint(Path(source.file).parents)
+        ]
+        if stored.tracks.stamp != [READER_VERSION] or self.retry and stored.tracks.problem:
+            transcript.tracks = dataclasses.replace(stored.tracks, stamp=[READER_VERSION])
+            plan.sources[SubtitleTask(paths[0], None)] = transcript.tracks
+        return plan
+
+    def _unreachable_folders(self, content: str) -> set[Path]:
+        """Return the folders with a copy of a video that cannot be looked at now."""
+        folders = set()
+        for name in self.index.paths(content):
+            path = self.index.path(name)
+            if split_name(name)[0] in self._away:
+                folders.add(path.parent)
+                continue
+            try:
+                os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:
+                folders.add(path.parent)
+        return folders
+
+    def _take(self, source: Source, subtitles: Subtitles) -> None:
+        """Put the result of a task into the source that it is of."""
+        source.problem = subtitles.problem
+        if subtitles.is_final:
+            source.cues = [
+                Cue(float(start), float(end), str(text)) for start, end, text in subtitles.cues
+            ]
+        else:  # what it gave before stays, and it is read again the next time
+            source.stamp = []
+
+    def _keep(self, plan: _Waiting) -> None:
+        """Write a transcript if it has changed, and note the problems of its sources."""
+        transcript, content = plan.transcript, plan.content
+        if transcript != plan.before:
+            self._changed.append((content, transcript))
+            if len(self._changed) >= TRANSCRIPTS_AT_ONCE:
+                self._save()
+        copies = sorted(self.index.paths(content))
+        for source in (transcript.tracks, *transcript.files):
+            if source.problem:
+                path, place = self.index.path((source.videos or copies)[0]), Path(source.file)
+                where = "" if source.file else "its subtitle tracks: "
+                self._add_problem(place if source.file else path, where + source.problem, path)
+
+    def _save(self) -> None:
+        """Write the transcripts that have changed."""
+        if self._changed:
+            with self.index.writing() as writer:
+                for content, transcript in self._changed:
+                    put(writer, content, transcript)
+            self._changed.clear()
+
+    def _add_problem(self, path: Path, reason: str, video: Path | None = None) -> None:
+        names = [self._shown(place) if place is not None else "" for place in (path, video)]
+        self._problems.append(Problem(names[0], reason, names[1]))
+
+    def _shown(self, path: Path) -> str:
+        return self.index.name_below(path) or str(path)
+
+    def _finish(self) -> None:
+        """Report the problems that are new, and write them all down."""
+        before = problems(self.index)
+        unreachable = [problem for problem in before if split_name(problem.file)[0] in self._away]
+        listed = sorted({*self._problems, *unreachable})
+        known = set(before)
+        new = [
+            problem
+            for problem in listed
+            if problem not in known and problem.reason != sidecars.NO_VIDEO
+        ]
+        for problem in new[:MAX_LINES]:
+            self.report(printable(f"{problem.file}: {problem.reason}"))
+        if len(new) > MAX_LINES:
+            self.report(f"{len(new) - MAX_LINES} more subtitle files are left out: see status")
+        if listed != before:
+            _write_problems(self.index, listed)

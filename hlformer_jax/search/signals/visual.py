@@ -1,0 +1,243 @@
+"""The signal `visual`: videos whose frames show what a query describes.
+
+    a text               its embedding q
+    a picture            the embedding p of an image, or of a frame of a video of the index
+    a picture and a text unit(p + q): frames x rank by ⟨p, x⟩ + ⟨q, x⟩
+
+Cosines of two pictures are larger, and further apart, than those of a picture and a text. In their
+sum the picture decides what is looked for, and the text which variant of it.
+
+From the match threshold on, a frame may show what the query describes. For one text it is an offset
+above the `baseline`, calibrated by captions (`search.evaluate`). Otherwise it is chosen: for a
+text and an encoder with learned probabilities, the cosine with probability `MIN_PROBABILITY`; in
+all other cases `SPREADS` spreads above the median of the archive's cosines with the query. A spread
+is the distance from their quantile 0.1587 to the median, as the standard deviation of a normal
+distribution. Cosines with absent things are about normal, and few frames that show something stand
+out above them; this fails if most frames show it.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax.data.transforms import unit
+from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import Threshold
+from hlformer_jax.search.signals.composition import Composed, Single
+from hlformer_jax.search.signals.protocol import (
+    Archive,
+    Evidence,
+    Group,
+    Scope,
+    SignalQuery,
+)
+from hlformer_jax.search.signals.rankers import Ranker, ScoreKind, Untrained
+
+MIN_PROBABILITY = 0.01
+"""Probability from which on a frame may show what a text describes; chosen, see docs/search.md."""
+
+SPREADS = 4.0
+"""Spreads above the median of an archive's cosines from which on a frame may match; chosen."""
+
+MIN_FRAMES_FOR_THRESHOLD = 1000
+"""Frames below which the distribution of an archive's cosines is unknown."""
+
+
+def chosen_threshold(
+    ranker: Untrained, vector: Float[np.ndarray, " d"], probability: Callable[[Any], Any]
+) -> float:
+    """Return the cosine from which on a frame may match an embedding; see the module.
+
+    Args:
+      ranker: the ranker, whose rows are sampled.
+      vector: the embedding.
+      probability: maps cosines to probabilities, or to None where they have none.
+    """
+    grid = np.linspace(-1, 1, 20_001)
+    if (learned := probability(grid)) is not None:
+        return float(grid[min(int(np.searchsorted(learned, MIN_PROBABILITY)), len(grid) - 1)])
+    lower, median = np.quantile(ranker.sample(vector[None])[0], [0.1587, 0.5])
+    return float(median + SPREADS * (median - lower))
+
+
+def baseline(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Encoder) -> float:
+    """Return the median of the archive's products with a text, to which its scores are compared.
+
+    It is 0 if the encoder has learned probabilities, as cosines of all texts then compare, and for
+    a trained model or a store.
+    """
+    if not isinstance(ranker, Untrained) or encoder.probability(0.0) is not None:
+        return 0.0
+    return float(np.median(ranker.sample(vector[None])[0]))
+
+
+def _no_probability(cosines: Any) -> None:
+    """Return None: cosines with a picture have no learned probabilities."""
+
+
+class Visual:
+    """Frame embeddings, ranked without training, by a trained model, or by a store."""
+
+    name = "visual"
+
+    def __init__(self, archive: Archive) -> None:
+        self.index, self.ranker = archive.index, archive.ranker
+        self.notes: list[str] = []
+        self._contents = [record.content for record in archive.records]
+        self._calibrated: Threshold | None = archive.index.thresholds.get(archive.ranker_label)
+
+    @staticmethod
+    def update(
+        index: Index, encoder: Encoder, report: Callable[[str], None], pulse: Callable[[], None]
+    ) -> None:
+        """Do nothing: frames are encoded when a video is indexed."""
+
+    def accepts(self, query: SignalQuery) -> bool:
+        """Return True: any query can be searched for in frames."""
+        return True
+
+    def missing(self) -> str:
+        """Return "": an index without frames is refused before."""
+        return ""
+
+    def search(self, query: SignalQuery) -> "VisualMatches":
+        """Encode a query, and find its match threshold; see `Signal`."""
+        ranker, encoder = self.ranker, query.encoder
+        texts = (*query.texts, *query.then, *query.without)
+        vectors = [
+            ranker.encode(encoder, text) if ranker.is_trained else query.embed(text)
+            for text in texts
+        ]
+        if query.picture is not None and query.texts:
+            vectors[0] = unit(vectors[0] + query.picture).astype(np.float32)
+        elif query.picture is not None:
+            vectors.insert(0, query.picture)
+        # Probabilities are learned from images beside texts.
+        is_probable = ranker.calibrated and query.picture is None
+        matches = VisualMatches(self, encoder, Single(ranker, vectors[0]), is_probable)
+        if not isinstance(ranker, Untrained):
+            return matches
+        has_parts = len(query.texts) > 1 or bool(query.then or query.without)
+        wanted_count = len(vectors) - len(query.without)
+        calibrated = self._calibrated if query.picture is None else None
+        thresholds = self._thresholds(query, vectors, has_parts, calibrated)
+        if self._can_choose_threshold(query) or calibrated and not has_parts:
+            matches = dataclasses.replace(
+                matches, threshold=float(np.mean(thresholds[:wanted_count]))
+            )
+        if not has_parts:
+            return dataclasses.replace(matches, calibrated=calibrated)
+        rows = np.stack(vectors)
+        composed = Composed(
+            ranker,
+            functools.cache(self._times),
+            rows[:wanted_count],
+            rows[wanted_count:],
+            np.asarray(thresholds[wanted_count:], np.float32),
+            query.within if query.then else None,
+        )
+        return dataclasses.replace(matches, query=composed)
+
+    def _thresholds(
+        self,
+        query: SignalQuery,
+        vectors: Sequence[np.ndarray],
+        has_parts: bool,
+        calibrated: Threshold | None,
+    ) -> list[float]:
+        """Return the match threshold of each part of a query.
+
+        A calibrated threshold is one of single texts. The mean of several has another distribution,
+        so for the wanted_count parts of a composed query it is chosen.
+        """
+        assert isinstance(self.ranker, Untrained)
+        learned = query.encoder.probability if self.ranker.calibrated else _no_probability
+        wanted_count = len(vectors) - len(query.without)
+        thresholds = []
+        for i, vector in enumerate(vectors):
+            if calibrated is not None and not (has_parts and i < wanted_count):
+                centre = baseline(self.ranker, vector, query.encoder)
+                thresholds.append(centre + calibrated.above)
+            else:
+                is_picture = i == 0 and query.picture is not None
+                probability = _no_probability if is_picture else learned
+                thresholds.append(chosen_threshold(self.ranker, vector, probability))
+        return thresholds
+
+    def _can_choose_threshold(self, query: SignalQuery) -> bool:
+        """Return whether a threshold can be chosen without calibration."""
+        assert isinstance(self.ranker, Untrained)
+        if self.ranker.normalised:  # a difference of cosines has no threshold
+            return False
+        if self.ranker.count >= MIN_FRAMES_FOR_THRESHOLD:
+            return True
+        is_probable = self.ranker.calibrated and query.picture is None
+        return is_probable and query.encoder.probability(0.0) is not None
+
+    def _times(self, content: int) -> Float[np.ndarray, " F"]:
+        return self.index.read(self._contents[content]).times
+
+
+@dataclasses.dataclass(frozen=True)
+class VisualMatches:
+    """All videos, ranked by their frames."""
+
+    signal: Visual
+    encoder: Encoder
+    query: Single | Composed
+    is_probable: bool
+    """Whether scores are shown as probabilities, if the encoder has learned them."""
+    threshold: float | None = None
+    """Score from which on a video matches."""
+    calibrated: Threshold | None = None
+    """Calibration of the threshold; None if it is chosen, or if there is none."""
+    is_selective = False
+
+    @property
+    def score_kind(self) -> ScoreKind | None:
+        """Return the kind of the scores."""
+        if self.is_probable and self.encoder.probability(0.0) is not None:
+            return "probability"
+        return self.signal.ranker.score_kind
+
+    def rank(self, count: int, scope: Scope) -> list[Group]:
+        """Return the best contents; see `Matches`."""
+        positions = np.flatnonzero(scope.allowed)
+        if not len(positions):
+            return []
+        contents, first = np.unique(scope.content_of[positions], return_index=True)
+        scores = self.query.best(count, scope.allowed_contents())[contents]
+        order = np.lexsort((first, -scores))[:count]
+        # A store lacks videos that were not uploaded yet.
+        ranked = [i for i in order if scores[i] > -np.inf]
+        return [scope.group(int(contents[i]), float(scores[i])) for i in ranked]
+
+    def evidence(self, group: Group, scope: Scope, count: int) -> Evidence:
+        """Return the moments and the scores of all frames; see `Matches`."""
+        video, content = scope.videos[group.position], int(scope.content_of[group.position])
+        index = self.signal.index
+        arrays = index.read(video.content)
+        frame_scores, moments = self.query.locate(content, arrays, index.period, count)
+        # The last frame's period may end after the video does.
+        end = max(video.duration, float(arrays.times[-1]))
+        moments = [moment._replace(end=min(moment.end, end)) for moment in moments]
+        is_match = None if self.threshold is None else group.score >= self.threshold
+        scores = np.asarray(self._shown(frame_scores), np.float32)
+        moments = [moment._replace(score=self._shown(moment.score)) for moment in moments]
+        return Evidence(
+            is_match, self._shown(group.score), moments, times=arrays.times, scores=scores
+        )
+
+    def _shown(self, cosines: Any) -> Any:
+        """Return the probabilities of cosines if they are shown; a number for a number."""
+        if not self.is_probable:
+            return cosines
+        probabilities = self.encoder.probability(np.asarray(cosines, np.float32))
+        if probabilities is None:
+            return cosines
+        return float(probabilities) if np.ndim(cosines) == 0 else np.asarray(probabilities)

@@ -1,0 +1,55 @@
+"""Text for messages: suggestions, legible file names, and hidden passwords.
+
+On Linux the name of a file is bytes. Python represents bytes that are not UTF-8 as lone
+surrogates, which neither JSON nor a page nor a terminal accepts: `legible` replaces them.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+
+_PASSWORDS = (
+    # user:password@ of an address: up to its last @, since a password may hold any character
+    re.compile(r"(\w+://[^\s/?#@:'\"]*:)[^\s'\"]*(?=@)"),
+    # password=… of an address or a list of settings; its letters may be escaped, such as %70
+    re.compile(
+        r"((?:p|%70)(?:a|%61)(?:s|%73)(?:s|%73)(?:w|%77)(?:o|%6f)(?:r|%72)(?:d|%64)\s*=\s*)"
+        r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s&'\"]+)",
+        re.IGNORECASE,
+    ),
+)
+
+
+def suggestion(name: object, names: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: "; did you mean …?", or ""."""
+    matches = difflib.get_close_matches(str(name), list(names), 1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def legible(text: str) -> str:
+    """Return a text with U+FFFD in place of every byte that is not UTF-8."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def printable(name: str) -> str:
+    """Return a name for one line of a terminal: legible, and quoted if it holds a newline, say."""
+    name = legible(name)
+    return name if name.isprintable() else repr(name)
+
+
+def without_passwords(text: str, arguments: Iterable[str] = ()) -> str:
+    """Replace the passwords of addresses and settings by "…".
+
+    Args:
+      text: for example the message of an error.
+      arguments: arguments of a command line, which the text may quote; a password in one of them
+        may hold spaces and quotes.
+    """
+    for argument in arguments:
+        start = "://" if "://" in argument else "^"
+        hidden = re.sub(rf"({start}[^/?@:]*:).+(?=@)", r"\1…", argument, flags=re.DOTALL)
+        for form in (str, repr):
+            text = text.replace(form(argument), form(hidden))
+    for pattern in _PASSWORDS:
+        text = pattern.sub(r"\1…", text)
+    return text

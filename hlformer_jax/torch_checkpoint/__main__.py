@@ -1,0 +1,36 @@
+"""The command `python -m hlformer_jax.torch_checkpoint best.ckpt OUT`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import app
+
+from hlformer_jax import cli
+from hlformer_jax.errors import UserError
+from hlformer_jax.torch_checkpoint.convert import config_file, convert, evaluation_command
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return the exit status."""
+    if len(argv) != 3:
+        print("usage: python -m hlformer_jax.torch_checkpoint best.ckpt OUT", file=sys.stderr)
+        return 2
+    try:
+        info = convert(Path(argv[1]), Path(argv[2]))
+    except (UserError, OSError) as error:
+        return cli.fail(str(error))
+    description = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
+    print(f"{argv[2]}: {info['model.name']} ({description})")
+    if "collection" not in info:
+        print(
+            "The file does not name the collection that it was trained on. Unless it is the one of"
+            f" {config_file(info)}, give the right configuration: anet, tvr, charades."
+        )
+    print("To evaluate it, with PATH the directory of the released features:")
+    print(evaluation_command(info, argv[2]))
+    return 0
+
+
+if __name__ == "__main__":
+    app.run(main)

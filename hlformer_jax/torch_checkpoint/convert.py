@@ -1,0 +1,212 @@
+"""Conversion of a released checkpoint to one of this package, and the command that evaluates it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hlformer_jax.cli import command_line
+from hlformer_jax.config import DATA_SETS, DEFINITIONS
+from hlformer_jax.torch_checkpoint.names import ConversionError, recognise, to_params
+from hlformer_jax.torch_checkpoint.reader import load, quoted
+from hlformer_jax.training import checkpoints
+
+OPTIONS = {
+    "n_heads": ("model.num_heads", int),
+    "sft_factor": ("model.temperature", float),
+    "map_size": ("data.max_clips", int),
+    "clip_scale_w": ("model.clip_weight", float),
+    "frame_scale_w": ("model.frame_weight", float),
+}
+"""Options in the file that no tensor's shape determines: our field, and its type."""
+
+MAX_OPTION = 2**16
+"""Largest value of an option."""
+
+_DATA_SETS = {fields["collection"]: name for name, fields in DATA_SETS.items()}
+
+_REQUIRED = (
+    *("query_input", "query_position", "query_encoder", "query_pooling"),
+    *("clip_branch", "frame_branch"),
+)
+
+
+def convert(source: Path, out: Path) -> dict[str, Any]:
+    """Convert a released checkpoint into a new directory.
+
+    Args:
+      source: the file.
+      out: the directory.
+
+    Returns:
+      Facts about the checkpoint: "source", "epoch", "validation_SumR" and "collection" where the
+      file has them, and fields of the configuration by their full names.
+
+    Raises:
+      TorchFileError: if the file is not a PyTorch checkpoint.
+      ConversionError: if it is not a whole checkpoint of a released model.
+    """
+    checkpoints.check_new(out)
+    content = load(source)
+    try:
+        params, info = _converted(content, source.stat().st_size)
+    except ConversionError as error:
+        raise ConversionError(f"{source}: {error}") from None
+    info = {"source": source.name, **info}
+    checkpoints.save_params(out, params, info)
+    return info
+
+
+def evaluation_command(info: Mapping[str, Any], out: str) -> str:
+    """Return the command line that evaluates a converted checkpoint, with PATH to be filled in."""
+    fields = {
+        f"config.{name}": tuple(value) if isinstance(value, list | tuple) else value
+        for name, value in info.items()
+        if "." in name
+    }
+    options = {
+        "config": config_file(info),
+        "mode": "evaluate",
+        "checkpoint": out,
+        **fields,
+        "config.data.manual_dir": "PATH",
+    }
+    return command_line("main", *(f"--{name}={value}" for name, value in options.items()))
+
+
+def config_file(info: Mapping[str, Any]) -> str:
+    """Return the configuration that evaluates a converted checkpoint, such as configs/anet.py.
+
+    If the file does not name its collection, the feature width decides.
+    """
+    model = info["model.name"]
+    by_width = "tvr" if info["data.visual_dim"] == 3072 else "activitynet"
+    data_set = _DATA_SETS[info.get("collection", by_width)]
+    return f"configs/{data_set}.py" if model == "hlformer" else f"configs/{model}.py:{data_set}"
+
+
+def _converted(content: Mapping[Any, Any], file_size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parameters and the facts about the checkpoint."""
+    state = _section(content, "state_dict", "model")
+    if state is None:
+        raise ConversionError(
+            "it has no 'state_dict': give the file that the released code saved (best.ckpt)"
+        )
+    tensors = _tensors(state, file_size)
+    model = recognise(tensors)
+    if model is None:
+        raise ConversionError(
+            "it has no video branch of HLFormer, GMMFormer v2, GMMFormer, MS-SL or DL-DKD"
+        )
+    params = to_params(tensors)
+    if missing := [name for name in _REQUIRED if name not in params]:
+        raise ConversionError(f"it is not a whole checkpoint: it has no {', '.join(missing)}")
+    options = _section(content, "config", "model_cfg") or {}
+    collection = options.get("collection")
+    has_collection = isinstance(collection, str) and collection in _DATA_SETS
+    return params, {
+        **_progress(content),
+        **({"collection": collection} if has_collection else {}),
+        **_definition(model),
+        **_sizes(params),
+        **_options(options),
+    }
+
+
+def _section(content: Mapping[Any, Any], *names: str) -> Mapping[Any, Any] | None:
+    """Return the first of these entries that is a dictionary: the codes differ in its name."""
+    return next((content[k] for k in names if isinstance(content.get(k), Mapping)), None)
+
+
+def _tensors(state: Mapping[Any, Any], file_size: int) -> dict[str, np.ndarray]:
+    """Return the tensors by their names, in 32 bit."""
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, np.ndarray) or not value.size:
+            raise ConversionError(f"state_dict[{quoted(name)}] is not a tensor with elements")
+    # Tensors that share their elements could together hold far more than the file.
+    if sum(value.nbytes for value in state.values()) > 2 * file_size:
+        raise ConversionError("its tensors together are larger than the file")
+    tensors = {}
+    for name, value in state.items():
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite
+            tensors[name] = np.asarray(value).astype(np.float32)
+        if not np.all(np.isfinite(tensors[name])):
+            raise ConversionError(f"{quoted(name)} holds NaN or infinite values")
+    return tensors
+
+
+def _definition(model: str) -> dict[str, Any]:
+    """Return the fields that the released code of a model fixes."""
+    definition = DEFINITIONS[model]["model"]
+    fixed: dict[str, Any] = {
+        f"model.{name}": list(value) if isinstance(value, tuple) else value
+        for name, value in definition.items()
+        if not name.endswith("_blocks")  # the tensors determine it
+    }
+    fixed |= {"model.name": model, "model.window": "released"}
+    if not definition["lorentz_blocks"]:
+        fixed["model.lorentz_blocks"] = 0
+    if model == "dl_dkd":
+        fixed["data.teacher_dim"] = 0  # only training reads the teacher
+    return fixed
+
+
+def _progress(content: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the epoch and its validation SumR, where the file has them."""
+    progress: dict[str, Any] = {}
+    epoch, metrics = content.get("epoch"), content.get("model_val")
+    if type(epoch) is int and 0 <= epoch < 2**31:
+        progress["epoch"] = epoch
+    # A list of the recalls at 1, 5, 10 and 100 and their sum, or the sum alone.
+    sum_recall: Any = metrics[-1] if isinstance(metrics, list | tuple) and metrics else metrics
+    if isinstance(sum_recall, np.ndarray) and sum_recall.size == 1:
+        sum_recall = sum_recall.item()
+    if type(sum_recall) in (int, float) and 0 <= sum_recall <= 400:
+        progress["validation_SumR"] = float(sum_recall)
+    return progress
+
+
+def _options(options: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the fields that only the options of the file determine."""
+    fields = {}
+    for name, (field, kind) in OPTIONS.items():
+        value = options.get(name)
+        if value is None:
+            continue
+        low = 1 if kind is int else 0
+        # The range is checked first: converting an infinite or a gigantic number is an error.
+        in_range = type(value) in (int, float) and low <= value <= MAX_OPTION
+        if not in_range or kind(value) != value:
+            raise ConversionError(f"its option {name} is not a number from {low} to {MAX_OPTION}")
+        fields[field] = kind(value)
+    return fields
+
+
+def _sizes(params: Mapping[str, Any]) -> dict[str, int]:
+    """Return the fields that are sizes of the parameters."""
+    max_words, hidden_size = _matrix_shape(params, "query_position.embedding")
+    sizes = {
+        "model.hidden_size": hidden_size,
+        "data.text_dim": _matrix_shape(params, "query_input.dense.kernel")[0],
+        "data.visual_dim": _matrix_shape(params, "frame_branch.input.dense.kernel")[0],
+        "data.max_frames": _matrix_shape(params, "frame_branch.position.embedding")[0],
+        "data.max_words": max_words,
+    }
+    bank = params["frame_branch"].get("bank", {})
+    if "euclidean" in bank:
+        query = _matrix_shape(params, "frame_branch.bank.euclidean.attention.query.bias")
+        sizes["model.euclidean_blocks"] = query[0]
+    if "lorentz" in bank:
+        path = "frame_branch.bank.lorentz.attention.input_proj.dense.bias"
+        sizes["model.lorentz_blocks"], sizes["model.lorentz_dim"] = _matrix_shape(params, path)
+    return sizes
+
+
+def _matrix_shape(params: Mapping[str, Any], path: str) -> tuple[int, int]:
+    value: Any = params
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    if not isinstance(value, np.ndarray) or value.ndim != 2:
+        raise ConversionError(f"it is not a whole checkpoint: {path} is not a matrix in it")
+    return value.shape

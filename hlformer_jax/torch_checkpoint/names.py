@@ -1,0 +1,164 @@
+"""Names of the released codes' parameters, and where they are in ours.
+
+The released codes descend from one another and share most names. They keep the blocks of a bank in
+a list; here they are slices of one array, so that a released name stands for a path and, within a
+bank, an index on the leading axis. Linear weights are stored transposed (PyTorch: out, in).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hlformer_jax.errors import UserError
+from hlformer_jax.torch_checkpoint.reader import quoted
+
+
+class ConversionError(UserError, ValueError):
+    """The file is not a checkpoint of a released model."""
+
+
+NOT_PARAMETERS = re.compile(r"(^|\.)manifold\.k$|^A_query_input_proj\.")
+"""Names of tensors that are not parameters: the constant curvature of the attention, and the
+projection of DL-DKD's exploration branch that is never called."""
+
+_PARAMETER = re.compile(r"\w{1,64}(\.\w{1,64}){0,11}", re.ASCII)
+"""Form of a parameter's name: letters, digits, underscores, and few dots."""
+
+_MARKS = (
+    ("gmmformer_v2", r"weight_token$"),
+    ("ms_sl", r"mapping_linear\."),
+    ("dl_dkd", r"B_mapping_linear\."),
+    ("gmmformer", r"clip_encoder_2\."),
+    ("hlformer", r"(clip|frame)_encoder(_1)?\.[eh]_attns\."),
+)
+"""Patterns of names that distinguish the models."""
+
+_OF_MODEL = {
+    # DL-DKD's branches take the places of other models' frames and clips.
+    "dl_dkd": (
+        (r"A_frame_", "frame_"),
+        (r"B_frame_", "clip_"),
+        (r"A_mapping_linear\.", "frame_mapping."),
+        (r"B_mapping_linear\.", "clip_mapping."),
+    ),
+    "gmmformer": ((r"modular_vector_mapping_2\.", "video_pooling."),),
+}
+"""Prefixes of names that mean something else in that model."""
+
+_PREFIXES = (
+    (r"(?:B_)?query_pos_embed\.", "query_position."),
+    (r"(?:B_)?query_input_proj\.", "query_input."),
+    (r"(clip|frame)_pos_embed\.", r"\1_branch.position."),
+    (r"(clip|frame)_input_proj\.", r"\1_branch.input."),
+    (r"(clip|frame)_encoder(?:_1)?\.e_attns\.(\d+)\.", r"\1_branch.bank.euclidean.[\2]."),
+    (r"(clip|frame)_encoder(?:_1)?\.h_attns\.(\d+)\.", r"\1_branch.bank.lorentz.[\2]."),
+    (r"(clip|frame)_encoder(?:_1)?\.attn(\d+)\.", r"\1_branch.bank.euclidean.[\2]."),
+    (r"(clip|frame)_encoder_2\.attn(\d+)\.", r"\1_branch.bank_2.euclidean.[\2]."),
+    (r"(clip|frame)_encoder(?:_1)?\.ca\.", r"\1_branch.fusion.cross."),
+    (r"(clip|frame)_encoder\.(self|output)\.", r"\1_branch.bank.euclidean.[0].\2."),
+    (r"(clip|frame)_encoder(?:_1)?\.", r"\1_branch.fusion."),
+    (r"mapping_linear\.0\.", "guided_key."),
+    (r"mapping_linear\.1\.", "guided_value."),
+    (r"B_query_encoder\.", "query_encoder."),
+    (r"A_query_pos_embed\.", "exploration_position."),
+    (r"A_query_encoder\.", "exploration_encoder."),
+    (r"A_modular_vector_mapping\.", "exploration_pooling."),
+    (r"(?:B_)?modular_vector_mapping\.", "query_pooling."),
+    (r"modular_vector_mapping_2\.", "frame_pooling."),
+    (r"modular_vector_mapping_3\.", "clip_pooling."),
+)
+_PARTS = (
+    (r"\.self\.lorentz_multiattention\.linear_(key|value)s\.", r".attention.\1."),
+    (r"\.self\.lorentz_multiattention\.linear_query\.", ".attention.query."),
+    (r"\.self\.lorentz_multiattention\.", ".attention."),
+    (r"\.self\.", ".attention."),
+    (r"\.output\.(dense|LayerNorm)\.", r".\1."),
+    (r"\.position_embeddings\.weight$", ".embedding"),
+    (r"\.net\.1\.", ".dense."),
+    (r"\.weight\.weight$", ".dense.weight"),
+    (r"(LayerNorm|norm1|norm2)\.weight$", r"\1.scale"),
+    (r"\.weight$", ".kernel"),
+)
+
+
+def recognise(names: Iterable[str]) -> str | None:
+    """Return the model (a value of `config.model.name`) whose parameters have these names."""
+    listed = list(names)
+    models = (model for model, mark in _MARKS if any(re.match(mark, name) for name in listed))
+    return next(models, None)
+
+
+def locate(name: str, model: str = "hlformer") -> tuple[tuple[str, ...], int | None, bool]:
+    """Find a released parameter in ours.
+
+    Returns:
+      Its keys, its index in a bank (None outside of banks), and whether it is transposed.
+    """
+    place = name
+    for prefixes in (_OF_MODEL.get(model, ()), _PREFIXES):
+        for pattern, replacement in prefixes:
+            place, replaced = re.subn("^" + pattern, replacement, place)
+            if replaced:
+                break
+    for pattern, replacement in _PARTS:
+        place = re.sub(pattern, replacement, place)
+    block = re.search(r"\.\[(\d+)\]", place)
+    path = tuple(re.sub(r"\.\[\d+\]", "", place).split("."))
+    return path, int(block[1]) if block else None, path[-1] == "kernel"
+
+
+def to_params(released: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Convert released parameters to nested ones with stacked banks.
+
+    Args:
+      released: parameters, or anything with such names, for example their gradients.
+
+    Raises:
+      ConversionError: if a name is not a released one, or two tensors have the same place.
+    """
+    model = recognise(released) or "hlformer"
+    banks: dict[tuple[str, ...], dict[int | None, np.ndarray]] = {}
+    for name, value in released.items():
+        if not _PARAMETER.fullmatch(name):
+            raise ConversionError(f"{quoted(name)} is not the name of a parameter")
+        if NOT_PARAMETERS.search(name):
+            continue
+        path, block, transposed = locate(name, model)
+        blocks = banks.setdefault(path, {})
+        if block in blocks:
+            raise ConversionError(f"{quoted(name)} and another tensor are both {'.'.join(path)}")
+        blocks[block] = _oriented(name, path, value.T if transposed else np.asarray(value))
+    params: dict[str, Any] = {}
+    for path, blocks in banks.items():
+        if any(path[:end] in banks for end in range(1, len(path))):
+            raise ConversionError(f"{quoted('.'.join(path))} lies within another tensor")
+        node = params
+        for key in path[:-1]:
+            node = node.setdefault(key, {})
+        node[path[-1]] = _stack(path, blocks)
+    return params
+
+
+def _oriented(name: str, path: tuple[str, ...], value: np.ndarray) -> np.ndarray:
+    """Remove axes of one element that only the released code has."""
+    if path[-2:] == ("attention", "scale"):
+        if value.size != 1:
+            raise ConversionError(f"{quoted(name)} has {value.size} elements instead of one")
+        return value.reshape(())
+    if path == ("weight_token",):
+        return value.reshape(-1)  # stored with axes for batch and position
+    return value
+
+
+def _stack(path: tuple[str, ...], blocks: dict[int | None, np.ndarray]) -> np.ndarray:
+    """Return the stacked blocks of a bank, or the only array of a path outside of banks."""
+    if blocks.keys() == {None}:
+        return blocks[None]
+    name = quoted(".".join(path))
+    if blocks.keys() != set(range(len(blocks))):
+        raise ConversionError(f"{name}: its blocks do not count from 0 to the last")
+    if len({value.shape for value in blocks.values()}) > 1:
+        raise ConversionError(f"{name}: its blocks differ in shape")
+    return np.stack([blocks[block] for block in range(len(blocks))])

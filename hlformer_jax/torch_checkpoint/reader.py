@@ -1,0 +1,238 @@
+"""Reader of PyTorch's zip checkpoints: tensors and plain containers.
+
+A checkpoint is a zip file with a pickle and the elements of its tensors. A pickle is a program that
+may name and call any function. Here it executes nothing: only the instructions of `_OPCODES` run,
+and each name in the file stands for an object of this module (`_NAMES`). Memory is bounded: the
+pickle by `MAX_PICKLE_BYTES`, all entries together by the size of the file.
+"""
+
+import dataclasses
+import io
+import pickle
+import re
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from hlformer_jax.errors import UserError
+
+MAX_PICKLE_BYTES = 2**20
+"""Limit of the pickle, which takes some 100 times its size in memory; released: 0.1 MB."""
+
+
+class TorchFileError(UserError, ValueError):
+    """The file is not a whole PyTorch zip checkpoint."""
+
+
+class UnsafeTorchFileError(TorchFileError):
+    """The file needs more than tensors and plain containers."""
+
+
+def quoted(text: object) -> str:
+    """Return a text of the file for one line of a terminal: escaped and shortened."""
+    text = str(text)
+    return repr(text if len(text) <= 80 else text[:79] + "…")
+
+
+def load(path: str | Path) -> dict[Any, Any]:
+    """Read a checkpoint that `torch.save` wrote.
+
+    Args:
+      path: the file.
+
+    Returns:
+      Its content. Tensors and parameters are read-only arrays of the same dtype (bfloat16 is that
+      of ml_dtypes); attributes of objects are dropped.
+
+    Raises:
+      TorchFileError: if the file is not a whole checkpoint.
+      UnsafeTorchFileError: if it names a function or class that is not allowed.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                content = _read(archive, path.stat().st_size)
+        except TorchFileError as error:
+            raise type(error)(f"{path}: {error}") from None
+        except zipfile.BadZipFile as error:
+            raise TorchFileError(
+                f"{path}: is not a whole zip file, as torch.save writes since PyTorch 1.6"
+            ) from error
+        except Exception as error:  # a damaged file fails in many ways
+            raise TorchFileError(
+                f"{path}: is not a PyTorch checkpoint, or is damaged: {quoted(error)}"
+            ) from error
+    return content
+
+
+def _read(archive: zipfile.ZipFile, file_size: int) -> dict[Any, Any]:
+    entries = _Entries(archive, file_size)
+    byte_order = entries.read("byteorder", 8, b"little")  # PyTorch writes it since 2.1
+    if byte_order.decode() != sys.byteorder:
+        raise TorchFileError(f"has the byte order {quoted(byte_order.decode())}")
+    pickled = io.BytesIO(entries.read("data.pkl", MAX_PICKLE_BYTES))
+    content = _Unpickler(pickled, entries).load()
+    if not isinstance(content, dict):
+        raise TorchFileError(f"holds a {type(content).__name__}, not a dict")
+    return content
+
+
+class _Entries:
+    """The entries of the zip file, which lie below one folder."""
+
+    def __init__(self, archive: zipfile.ZipFile, file_size: int):
+        self._archive = archive
+        self._unread = file_size
+        names = [name for name in archive.namelist() if re.fullmatch(r"[^/]*/data\.pkl", name)]
+        if len(names) != 1:
+            raise TorchFileError(f"has {len(names)} entries */data.pkl, not one")
+        self._folder = names[0].removesuffix("data.pkl")
+
+    def read(self, name: str, max_bytes: int, default: bytes | None = None) -> bytes:
+        """Return the bytes of an entry, or the default if it is missing."""
+        try:
+            info = self._archive.getinfo(self._folder + name)
+        except KeyError:
+            if default is not None:
+                return default
+            raise TorchFileError(f"lacks the entry {quoted(name)}") from None
+        # Entries that overlap or are compressed could hold far more than the file.
+        num_bytes = max(info.file_size, info.compress_size)
+        self._unread -= num_bytes
+        if num_bytes > max_bytes or self._unread < 0:
+            raise TorchFileError(f"has too large an entry, {quoted(name)}")
+        return self._archive.read(info)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Storage:
+    elements: bytes
+    dtype: np.dtype
+
+
+class _Dict(dict[Any, Any]):
+    """A dictionary, or an object of an allowed class, whose attributes are dropped."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not isinstance(key, str | int):  # hashing nested tuples may take forever
+            raise TorchFileError(f"has a dictionary with a {type(key).__name__} for a key")
+        super().__setitem__(key, value)
+
+
+def _tensor(storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> np.ndarray:
+    """Return a view of a storage; offset and strides count elements. NumPy checks the bounds."""
+    if not isinstance(storage, _Storage):
+        raise TypeError("a tensor has no storage")
+    itemsize = storage.dtype.itemsize
+    strides = tuple(itemsize * step for step in stride)
+    return np.ndarray(size, storage.dtype, storage.elements, itemsize * offset, strides)
+
+
+def _parameter(tensor: Any, requires_grad: Any, hooks: Any) -> np.ndarray:
+    return tensor
+
+
+def _size(values: Any) -> tuple[int, ...]:
+    return tuple(values)
+
+
+_NAMES: Mapping[str, Any] = {
+    "collections.OrderedDict": _Dict,
+    "easydict.EasyDict": _Dict,
+    "Opts.optimization.WarmupLinearSchedule": _Dict,
+    "torch.Size": _size,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch.FloatStorage": np.dtype(np.float32),
+    "torch.DoubleStorage": np.dtype(np.float64),
+    "torch.HalfStorage": np.dtype(np.float16),
+    "torch.BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
+    "torch.LongStorage": np.dtype(np.int64),
+    "torch.IntStorage": np.dtype(np.int32),
+    "torch.ShortStorage": np.dtype(np.int16),
+    "torch.CharStorage": np.dtype(np.int8),
+    "torch.ByteStorage": np.dtype(np.uint8),
+    "torch.BoolStorage": np.dtype(np.bool_),
+}
+"""The names that a file may use, and the object of this module for each."""
+
+_OPCODES = frozenset(
+    getattr(pickle, name)[0]
+    for name in """
+    PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE
+    SHORT_BINUNICODE EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT
+    SETITEM SETITEMS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL BINPERSID
+    REDUCE NEWOBJ BUILD
+    """.split()
+)
+"""The instructions that tensors, numbers, texts and containers need."""
+
+
+class _Instructions(dict[int, Any]):
+    def __missing__(self, opcode: int) -> Any:
+        raise UnsafeTorchFileError(f"refused the pickle instruction {bytes([opcode])!r}")
+
+
+class _Unpickler(pickle._Unpickler):
+    """Python's own unpickler with the allowed instructions and names only."""
+
+    stack: list[Any]
+    dispatch = _Instructions(
+        (opcode, function)
+        for opcode, function in pickle._Unpickler.dispatch.items()
+        if opcode in _OPCODES
+    )
+
+    def __init__(self, pickled: io.BytesIO, entries: _Entries):
+        super().__init__(pickled)
+        self._entries = entries
+        self._storages: dict[tuple[str, np.dtype, int], _Storage] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the object of this module for an allowed name."""
+        dotted = f"{module}.{name}"
+        if dotted not in _NAMES:
+            raise UnsafeTorchFileError(
+                f"refused {quoted(dotted)}, which is neither a tensor nor a plain container; "
+                "nothing of the file was executed"
+            )
+        return _NAMES[dotted]
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        """Read the storage of a tensor: its dtype, key, device and number of elements."""
+        match pid:
+            case ("storage", np.dtype() as dtype, str(key), _, int(count)):
+                pass
+            case _:
+                raise UnsafeTorchFileError("refused a persistent id other than a tensor's storage")
+        if (key, dtype, count) not in self._storages:
+            elements = self._entries.read(f"data/{key}", count * dtype.itemsize)
+            if len(elements) != count * dtype.itemsize:
+                raise TorchFileError(f"has {len(elements)} bytes of {quoted(key)}, not all")
+            self._storages[key, dtype, count] = _Storage(elements, dtype)
+        return self._storages[key, dtype, count]
+
+    def load_empty_dictionary(self) -> None:
+        """Push a dictionary whose keys are checked."""
+        self.stack.append(_Dict())
+
+    def load_build(self) -> None:
+        """Drop the attributes of an object."""
+        self.stack.pop()
+        if type(self.stack[-1]) is not _Dict:
+            kind = type(self.stack[-1]).__name__
+            raise UnsafeTorchFileError(f"refused to set attributes of a {kind}")
+
+    dispatch[pickle.EMPTY_DICT[0]] = load_empty_dictionary
+    dispatch[pickle.BUILD[0]] = load_build

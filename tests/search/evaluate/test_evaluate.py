@@ -1,0 +1,256 @@
+"""Captions: read strictly, recalls and levels by them, by kind, and a data set of them."""
+
+import itertools
+import math
+
+import archive
+import numpy as np
+import pytest
+from scipy.stats import mannwhitneyu
+
+from hlformer_jax.data.extracted import ExtractedReader, contents
+from hlformer_jax.errors import SearchError
+from hlformer_jax.search.evaluate import captions, features, metrics, threshold
+from hlformer_jax.search.evaluate.captions import Caption
+from hlformer_jax.search.evaluate.metrics import evaluate
+from hlformer_jax.search.evaluate.threshold import Separation
+
+
+def test_read_returns_captions_in_order(tmp_path):
+    path = tmp_path / "captions.jsonl"
+    path.write_text(
+        '\ufeff{"video": "a.mp4", "sentence": "ein Kühlschrank", "start": 1, "end": 2.5}\n\n'
+        '{"video": "b/c.mp4", "sentence": "two", "start": null, "split": "val"}\n',
+        encoding="utf-8",
+    )
+    assert captions.read(path) == [
+        Caption("a.mp4", "ein Kühlschrank", 1.0, 2.5),
+        Caption("b/c.mp4", "two", split="val"),
+    ]
+    path.write_text(
+        '{"video": "", "sentence": "x", "kind": "absent"}\n{"video": "a.mp4", "sentence": "x",'
+        ' "also": ["b.mp4"], "then": ["y"], "not": ["z"], "within": 9, "transcript": true}\n'
+    )
+    absent, parts = captions.read(path)
+    assert absent == Caption("", "x", kind="absent") and absent.is_visual and not parts.is_visual
+    assert parts == Caption(
+        "a.mp4",
+        "x",
+        duplicates=("b.mp4",),
+        in_transcript=True,
+        then=("y",),
+        without=("z",),
+        within=9.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ("[]", "not a JSON object"),
+        ('{"sentence": "x"}', '"video" is missing'),
+        ('{"video": "a", "sentence": " "}', '"sentence" is missing'),
+        ('{"video": "a", "sentence": "x", "start": 3, "end": 3}', '"start" is 3 and "end" is 3'),
+        ('{"video": "a", "sentence": "x", "start": 0, "end": 1e999}', '"end" is inf'),
+        ('{"video": "a", "sentence": "x", "split": "dev"}', "\"split\" is 'dev'"),
+        ('{"video": "", "sentence": "x", "also": ["b"]}', '"video" is empty'),
+        ('{"video": "a", "sentence": "x", "then": "y"}', "\"then\" is 'y'"),
+        ('{"video": "a", "sentence": "x", "within": 0}', '"within" is 0'),
+        ('{"video": "a", "sentence": "x", "transcript": 1}', '"transcript" is 1'),
+        ("{", "not JSON"),
+    ],
+)
+def test_malformed_line_is_named(tmp_path, fields, name):
+    path = tmp_path / "captions.jsonl"
+    path.write_text('{"video": "a", "sentence": "x"}\n' + fields)
+    with pytest.raises(SearchError, match="captions.jsonl:2: ") as error:
+        captions.read(path)
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"\n", "no caption"), (b"\xff\xfe", "UTF-8")])
+def test_file_without_captions_is_refused(tmp_path, content, reason):
+    path = tmp_path / "captions.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(SearchError, match=reason):
+        captions.read(path)
+
+
+@pytest.fixture
+def library(index):
+    return archive.opened(index, ranker="best_frame")
+
+
+def test_moment_metrics_use_captions_with_times(library):
+    asked = [Caption("a.film", "red", 5.0, 8.0), Caption("b.film", "green")]
+    figures, _ = evaluate(library, asked)
+    assert figures["R@1"] == 100 and figures["IoU 0.7"] == 100
+    asked[0] = Caption("a.film", "red", 0.0, 5.0)
+    missed, _ = evaluate(library, asked)
+    assert missed["R@1"] == 100 and missed["IoU 0.3"] == missed["mIoU"] == 0
+    assert not any("IoU" in name for name in evaluate(library, asked[1:])[0])
+
+
+def test_copy_of_a_video_counts_as_correct(films, index):
+    (films / "copy.film").write_bytes((films / "a.film").read_bytes())
+    archive.fill(index)
+    library = archive.opened(index, ranker="best_frame")
+    figures, separation = evaluate(library, [Caption("a.film", "red")])
+    assert figures["R@1"] == 100 and separation.absent[0] < separation.present[0]
+
+
+def test_unindexed_video_is_named(library):
+    with pytest.raises(SearchError, match="'d.film'"):
+        evaluate(library, [Caption("d.film", "red")])
+
+
+@pytest.mark.parametrize("probable", [False, True])
+def test_separation_equals_brute_force(index, probable):
+    encoder = archive.Encoder(probable=probable)
+    library = archive.opened(index, ranker="best_frame", encoder=encoder)
+    asked = [
+        Caption("a.film", "red"), Caption("b.film", "blue green", duplicates=("trips/c.film",)),
+        Caption("a.film", "white", in_transcript=True), Caption("", "yellow", kind="k"),
+    ]  # fmt: skip
+    figures, separation = evaluate(library, asked)
+    frames = {one.video: index.read(index.videos[one.video].content).vectors
+              for one in library.ranked()}  # fmt: skip
+
+    def above(sentence, videos):
+        (query,) = encoder.encode_texts([sentence])
+        cosines = {name: [float(x.astype(np.float32) @ query) for x in own]
+                   for name, own in frames.items()}  # fmt: skip
+        centre = 0 if probable else np.median([x for own in cosines.values() for x in own])
+        return max(max(cosines[name]) for name in videos) - centre
+
+    a, b, c = frames
+    np.testing.assert_allclose(separation.present, [above("red", [a]), above("blue green", [b, c])],
+                               atol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(separation.absent, [above("red", [b, c]), above("blue green", [a])],
+                               atol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(
+        separation.without_video["k"], [above("yellow", [a, b, c])], atol=1e-6
+    )
+    assert separation.videos == ("a.film", "b.film") and figures["R@1"] == 100
+    wins = [x > y for x, y in itertools.product(separation.present, separation.absent)]
+    assert figures["AUC"] == 100 * np.mean(wins)
+
+
+def test_auc_equals_scipy_with_ties():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        present, absent = (rng.integers(0, 9, rng.integers(1, 40)).astype(float) for _ in "ab")
+        expected = mannwhitneyu(present, absent).statistic / len(present) / len(absent)
+        assert threshold.auc(present, absent) == pytest.approx(100 * expected)
+
+
+def test_conformal_threshold_keeps_its_false_alarm_rate():
+    rng, rates = np.random.default_rng(0), (0.05, 0.1, 0.2)
+    for rate in rates:
+        alarms = []
+        for _ in range(4000):
+            drawn = rng.gumbel(size=40)
+            # By definition: the least of the scores that at most rate (n + 1) - 1 others exceed.
+            ordered = sorted(drawn[:39])
+            bound = min(x for x in ordered if sum(y > x for y in ordered) <= rate * 40 - 1 + 1e-9)
+            level = threshold.conformal_threshold(drawn[:39], rate)
+            assert level == math.nextafter(bound, math.inf)
+            alarms.append(drawn[39] >= level)
+        assert np.mean(alarms) == pytest.approx(rate, abs=0.015)
+    assert threshold.conformal_threshold(np.arange(18.0), 0.05) is None
+    assert threshold.conformal_threshold(np.arange(19.0), 0.05) == math.nextafter(18.0, math.inf)
+    assert threshold.conformal_threshold(np.ones(19), 0.5) == math.nextafter(
+        1.0, math.inf
+    )  # above all ties
+
+
+def test_error_rates_equal_leaving_out_each_video():
+    rng = np.random.default_rng(1)
+    videos = tuple(f"{i}" for i in rng.integers(0, 9, 80))
+    separation = Separation(
+        rng.normal(1, 1, 80), rng.normal(0, 1, 80), videos, {"k": rng.normal(size=7)}
+    )
+    figures = threshold.error_rates(separation, 0.1)
+    alarms, kept = [], []
+    for i, video in enumerate(videos):
+        others = np.asarray([x for x, other in zip(separation.absent, videos, strict=True)
+                             if other != video])  # fmt: skip
+        level = threshold.conformal_threshold(others, 0.1)
+        alarms.append(separation.absent[i] >= level)
+        kept.append(separation.present[i] >= level)
+    assert figures["false alarms"][0] == pytest.approx(100 * np.mean(alarms))
+    share, low, high = figures["recall"]
+    assert share == pytest.approx(100 * np.mean(kept)) and low < share < high
+    # As wide as a normal approximation by the videos' sums of deviations, about.
+    sums = [sum(k - np.mean(kept) for k, v in zip(kept, videos, strict=True) if v == video)
+            for video in set(videos)]  # fmt: skip
+    assert high - low == pytest.approx(2 * 196 * math.hypot(*sums) / 80, rel=0.3)
+    assert figures["threshold"] == threshold.conformal_threshold(separation.absent, 0.1)
+    assert figures["absent"]["k"] == 100 * np.mean(
+        separation.without_video["k"] >= figures["threshold"]
+    )
+    assert threshold.error_rates(separation._replace(videos=("0",) * 80), 0.1) is None
+
+
+def test_by_kind_reports_each_signal(tmp_path, films):
+    (films / "b.en.srt").write_text('[[2, 4, "a lighthouse keeper"]]')
+    index = archive.create(tmp_path / "index", films)
+    archive.fill(index, video=archive.TOLD)
+    library = archive.opened(index, encoder=archive.Encoder(probable=True))
+    asked = [
+        Caption("a.film", "red", 5.0, 8.0, kind="seen"),
+        Caption("b.film", "blue", kind="seen", duplicates=("a.film",)),
+        Caption("b.film", "the lighthouse", 2.0, 6.0, kind="said", in_transcript=True),
+        Caption("a.film", "black", 0.0, 8.0, kind="order", then=("red",)),
+        Caption("", "submarine", kind="absent", in_transcript=True),
+    ]
+    kinds = metrics.by_kind(library, asked)
+    # Blue is in c.film, of which the second caption knows nothing; all three are among five.
+    assert kinds["seen"]["visual"] == pytest.approx(
+        {"queries": 2, "R@1": 50, "R@5": 100, "mIoU": 100, "matches": 100}
+    )
+    assert kinds["seen"]["transcript"] == {
+        "queries": 2,
+        "R@1": 0,
+        "R@5": 0,
+        "mIoU": 0,
+        "matches": 0,
+    }
+    assert kinds["said"]["transcript"] == pytest.approx(
+        {"queries": 1, "R@1": 100, "R@5": 100, "mIoU": 50, "matches": 100}
+    )
+    assert list(kinds["order"]) == ["visual"] and kinds["order"]["visual"]["R@1"] == 100
+    assert kinds["absent"]["transcript"] == {"queries": 1, "matches": 0}
+
+
+CAPTIONS = [
+    Caption("a.film", "red on black", 5.0, 8.0),
+    Caption("b.film", "green"),
+    Caption("trips/c.film", "blue black", 10.0, 14.0),
+    Caption("a.film", "red again", 14.0, 16.0),
+]
+
+
+def test_features_are_index_vectors_and_encoder_tokens(index, tmp_path):
+    lines = []
+    asked = [*CAPTIONS, Caption("gone.film", "red")]
+    counts = features.write_features(
+        index, archive.Encoder(), asked, tmp_path / "out", report=lines.append
+    )
+    assert sum(counts.values()) == 4 and "gone.film" in lines[0]
+    reader = ExtractedReader(tmp_path / "out")
+    kept = [(video, one) for of in reader.splits.values() for video in of for one in of[video]]
+    assert sorted((v, c.sentence, c.start, c.end) for v, c in kept) == sorted(
+        (c.video, c.sentence, c.start, c.end) for c in CAPTIONS
+    )
+    for video, caption in kept:
+        vectors = index.read(index.videos[video].content).vectors
+        np.testing.assert_array_equal(reader.read_frames(video), vectors.astype(np.float32))
+        (tokens,) = archive.Encoder().encode_tokens([caption.sentence])
+        np.testing.assert_array_equal(reader.read_words(caption.caption_id), tokens)
+    assert contents(tmp_path / "out")["feature"] == "colours-" + "f" * 12
+    # The two moments of a video make a tree; the text of its parent is encoded as a whole.
+    text = "red on black red again"
+    assert contents(tmp_path / "out")["parents"] == {"a.film": {"a.film#parent#0": text}}
+    (tokens,) = archive.Encoder().encode_tokens([text])
+    np.testing.assert_array_equal(reader.read_words("a.film#parent#0"), tokens)

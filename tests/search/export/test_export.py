@@ -1,0 +1,214 @@
+"""Moments as files of other programs; frames and timecodes beside OpenTimelineIO's own."""
+
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import av
+import numpy as np
+import pytest
+import videos
+
+from hlformer_jax import video
+from hlformer_jax.files import OutputError
+from hlformer_jax.search import Moment, Result, SearchError, export
+from hlformer_jax.search.export import Timing
+
+NTSC24, NTSC30, NTSC60 = (Fraction(count * 1000, 1001) for count in (24, 30, 60))
+
+
+def hit(name, *moments, duration=60.0):
+    path = Path("/films") / name
+    found = [Moment(start, end, (start + end) / 2, 0.25) for start, end in moments]
+    times = np.arange(duration)
+    facts = path, 0.25, "cosine", found, times, times, duration, 1e9, "file"
+    return Result(f"{len(name):016x}", name, "", *facts, is_match=True, signals=("visual",))
+
+
+def info(rate, timecode="", base=0.0, is_variable=False):
+    return lambda path: SimpleNamespace(
+        rate=float(rate), timecode=timecode, width=64, height=48, sound=timecode == "",
+        base_rate=float(base or rate), is_variable=is_variable,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rate", "drop"),
+    [(NTSC24, False), (25, False), (NTSC30, False), (NTSC30, True), (NTSC60, True), (12, False)],
+)
+def test_timecodes_are_those_of_opentimelineio(rate, drop):
+    otio = pytest.importorskip("opentimelineio")
+    timing = Timing(Fraction(rate), drop, 0)
+    edges = [0, 1, 29, 30, 1799, 1800, 1801, 3597, 3598, 3600, 17981, 17982, 17983, 107892, 2589407]
+    for number in [*edges, *np.random.default_rng(0).integers(0, 2_000_000, 50).tolist()]:
+        found = timing.timecode(number)
+        if rate != 12:  # of which that knows no timecode
+            nominal = round(rate)
+            time = otio.opentime.RationalTime(number, float(rate) if drop else nominal)
+            assert found == time.to_timecode(float(rate) if drop else nominal, drop)
+        day = 86_400 * round(rate) * (0.999 if drop else 1)
+        assert timing.number(found) == number % day
+
+
+def test_timing_follows_rate_and_timecode():
+    count = lambda rate, timecode="": Timing.from_info(info(rate, timecode)(None))
+    assert count(29.97) == (NTSC30, True, 0)
+    assert count(29.87).rate == NTSC30 and count(30).rate == 30 and not count(30).drop
+    assert count(23.976, "01:00:00:00") == (NTSC24, False, 86_400)
+    assert count(29.97, "01:00:00:00") == (NTSC30, False, 108_000)
+    assert count(29.97, "01:00:00;00") == (NTSC30, True, 107_892)
+    assert count(25, "10:00:00:05") == (25, False, 900_005) and count(12).rate == 24
+    # An hour of 29.97 frames a second, in frames and on the clock.
+    assert count(29.97).frame(3600.0) == 107_892
+    assert count(29.97).timecode(107_892) == "01:00:00;00"
+
+
+@pytest.mark.parametrize(
+    ("mean", "base", "is_variable", "nominal"),
+    [
+        (29.4, 29.97, True, NTSC30), (29.4, 90_000, True, NTSC30), (28, 30, True, 30),
+        (24.3, 30, True, 30), (14.2, 30, True, 30), (14.2, 0, True, 30), (5.1, 25, True, 25),
+        (24.9, 50, False, 25), (12, 12, False, 24), (15, 15, False, 30), (5, 5, False, 25),
+        (14.985, 14.985, False, NTSC30), (10, 10, False, 30), (1, 1, False, 24),
+        (13.7, 13.7, False, 30), (59.5, 60, True, 60), (120, 120, False, 120),
+        (239.9, 240, False, 240),
+    ],
+)  # fmt: skip
+def test_nominal_rate_is_a_standard_rate(mean, base, is_variable, nominal):
+    found = export.nominal_rate(info(mean, base=base, is_variable=is_variable)(None))
+    assert found == nominal
+
+
+def test_two_clips_of_one_phone_share_an_edl(tmp_path):
+    hits = [hit("a.mp4", (1.0, 2.0)), hit("b.mp4", (10.0, 12.0)), hit("c.mp4", (4.0, 5.0))]
+    rates = {
+        "a.mp4": info(29.4, base=30, is_variable=True),
+        "b.mp4": info(NTSC30),
+        "c.mp4": info(14.1, base=90_000, is_variable=True),
+    }
+    export.write(tmp_path / "x.edl", "t", hits, lambda path: rates[path.name](path))
+    events = [line for line in (tmp_path / "x.edl").read_text().splitlines() if " AX " in line]
+    assert [line.split()[4:6] for line in events] == [
+        ["00:00:01;00", "00:00:02;00"],
+        ["00:00:10;00", "00:00:12;00"],
+        ["00:00:04;00", "00:00:05;00"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rate", "count"), [(120, 60), (100, 50), (240, 60), (Fraction(120_000, 1001), NTSC60)]
+)
+def test_timecode_above_60_fps_counts_every_second_frame(tmp_path, rate, count):
+    export.write(tmp_path / "x.edl", "t", [hit("a.mp4", (1.99, 3.0))], info(rate))
+    [event] = [line for line in (tmp_path / "x.edl").read_text().splitlines() if " AX " in line]
+    start, _ = event.split()[4:6]
+    seconds, frames = start[-5:-3], start[-2:]
+    assert seconds == "01" and len(start) == 11
+    assert int(frames) == round(Fraction(1.99) * count) - round(count)
+
+
+def test_an_edl_has_events_one_after_the_other(tmp_path):
+    hits = [hit("a.mp4", (10.0, 12.0), (61.0, 62.0)), hit("b c.mp4", (0.0, 0.001))]
+    out = tmp_path / "x.edl"
+    assert export.write(out, "a dog\nruns", hits, info(NTSC30, "01:00:00;00")) == 3
+    assert out.read_text() == (
+        "TITLE: a dog runs\nFCM: DROP FRAME\n\n"
+        "001  AX       V     C        01:00:10;00 01:00:12;00 00:00:00;00 00:00:02;00\n"
+        "* FROM CLIP NAME: a.mp4\n* SOURCE FILE: file:///films/a.mp4\n"
+        "002  AX       V     C        01:01:01;00 01:01:02;00 00:00:02;00 00:00:03;00\n"
+        "* FROM CLIP NAME: a.mp4\n* SOURCE FILE: file:///films/a.mp4\n"
+        "003  AX       V     C        01:00:00;00 01:00:00;01 00:00:03;00 00:00:03;01\n"
+        "* FROM CLIP NAME: b c.mp4\n* SOURCE FILE: file:///films/b%20c.mp4\n"
+    )
+    mixed = lambda path: info(25 if path.name == "a.mp4" else 24)(path)
+    with pytest.raises(SearchError, match=r"24, 25"):
+        export.write(tmp_path / "y.edl", "x", hits, mixed)
+    assert not (tmp_path / "y.edl").exists()
+
+
+def test_otio_has_a_clip_and_a_marker_for_each_moment(tmp_path):
+    otio = pytest.importorskip("opentimelineio")
+    hits = [hit("a.mp4", (10.0, 14.0)), hit("b.mp4", (5.0, 6.0))]
+    rates = {"a.mp4": info(NTSC24, "01:00:00:00"), "b.mp4": info(25)}
+    export.write(tmp_path / "x.otio", "a dog", hits, lambda path: rates[path.name](path))
+    [track] = otio.adapters.read_from_file(str(tmp_path / "x.otio")).tracks
+    first, second = track
+    start = first.source_range.start_time
+    # 24 numbers a second, so that an hour of them is 3603.6 s.
+    assert start.value == 86_400 + 240 and start.to_seconds() == pytest.approx(3603.6 + 10.01)
+    assert first.source_range.duration.value == 96
+    assert first.media_reference.target_url == "file:///films/a.mp4"
+    assert first.media_reference.available_range.start_time.value == 86_400
+    assert first.media_reference.available_range.duration.value == round(60 * NTSC24)
+    [marker] = first.markers
+    assert (marker.name, marker.marked_range.start_time.value) == ("a dog", 86_400 + 288)
+    assert second.source_range.start_time == otio.opentime.RationalTime(125, 25)
+
+
+def test_fcpxml_has_each_video_once_with_its_moments(tmp_path):
+    hits = [hit("a&b.mp4", (10.0, 14.0), (50.0, 70.0)), hit("b\x01.mp4", (5.0, 6.0))]
+    rates = {"a&b.mp4": info(NTSC24, "01:00:00:00"), "b\x01.mp4": info(25)}
+    out = tmp_path / "x.fcpxml"
+    assert export.write(out, 'a "dog"', hits, lambda path: rates[path.name](path)) == 3
+    assert "<!DOCTYPE fcpxml>" in out.read_text()
+    root = ElementTree.parse(out).getroot()
+    seconds = lambda element, key: Fraction(element.get(key).removesuffix("s"))
+    first, second = root.findall("resources/asset")
+    assert first.find("media-rep").get("src") == "file:///films/a%26b.mp4"
+    assert (first.get("hasAudio"), second.get("hasAudio")) == (None, "1")
+    formats = {one.get("id"): one.get("frameDuration") for one in root.iter("format")}
+    assert formats[first.get("format")] == "1001/24000s"
+    assert formats[second.get("format")] == "1/25s"
+    clip, other = root.findall("library/event/asset-clip")
+    assert clip.get("ref") == first.get("id") and other.get("name") == "b\ufffd.mp4"
+    # The file's first frame is number 86,400 by its timecode; its last moment ends after it.
+    assert seconds(clip, "start") == seconds(first, "start") == 86_400 / NTSC24
+    assert seconds(first, "duration") == round(70 * NTSC24) / NTSC24
+    spans, peaks = clip.findall("keyword"), clip.findall("marker")
+    assert [seconds(one, "start") for one in spans] == [(86_400 + n) / NTSC24 for n in (240, 1199)]
+    assert seconds(spans[0], "duration") == 96 / NTSC24
+    assert seconds(peaks[0], "start") == (86_400 + 288) / NTSC24
+    assert peaks[0].get("value") == 'a "dog"' and peaks[0].get("note") == "rank 1, score 0.25"
+    assert seconds(other.find("keyword"), "start") == 5
+
+
+def test_playlist_and_table_have_all_moments(tmp_path):
+    never = lambda path: pytest.fail("no file is read for it")
+    hits = [hit("=1+2.mp4", (1.25, 3.5))._replace(tags=("b", "c d")), hit("ü.mp4", (2.0, 4.0))]
+    export.write(tmp_path / "x.m3u8", "t", hits, never)
+    assert (tmp_path / "x.m3u8").read_text().splitlines()[:6] == [
+        "#EXTM3U", "#PLAYLIST:t", "#EXTINF:2,=1+2.mp4", "#EXTVLCOPT:start-time=1.250",
+        "#EXTVLCOPT:stop-time=3.500", "file:///films/%3D1%2B2.mp4",
+    ]  # fmt: skip
+    table = tmp_path / "x.csv"
+    assert export.write(table, "t", hits, never) == 2
+    assert table.read_bytes().startswith(b"\xef\xbb\xbfrank,")  # Excel takes it for UTF-8
+    assert "'=1+2.mp4" in table.read_text() and ",=" not in table.read_text()
+    tags = [line.rpartition(",")[2] for line in table.read_text().splitlines()]
+    assert tags == ["tags", "b; c d", ""]
+    ids = [one.id for one in hits]
+    for marked in (True, False):
+        assert export.read_csv(table) == [(ids[0], 1.25, 3.5), (ids[1], 2.0, 4.0)]
+        table.write_bytes(table.read_bytes().removeprefix(b"\xef\xbb\xbf" if marked else b""))
+    with pytest.raises(OutputError):
+        export.write(table, "t", hits, never)
+    for wrong in ("id,start,end\nx,3,3\n", "id,start\nx,3\n", "id,start,end\nx,nan,4\n"):
+        table.write_text(wrong)
+        with pytest.raises(SearchError, match="csv:2"):
+            export.read_csv(table)
+    with pytest.raises(SearchError, match="otio"):
+        export.check(Path("x.txt"))
+
+
+def test_the_timecode_of_a_file_is_read(tmp_path):
+    plain = videos.write(tmp_path / "plain.mov", frames=6, rate=30)
+    assert video.probe(plain).timecode == ""
+    with av.open(str(plain)) as source, av.open(str(tmp_path / "timed.mov"), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        stream.metadata["timecode"] = "01:02:03:04"
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                target.mux(packet)
+    assert video.probe(tmp_path / "timed.mov").timecode == "01:02:03:04"

@@ -1,0 +1,196 @@
+"""A folder of everything that can be wrong with a video, through the command line."""
+
+import errno
+import json
+import os
+import shutil
+import sys
+import threading
+from types import SimpleNamespace
+
+import archive
+import numpy as np
+import pytest
+import videos
+
+from hlformer_jax.search.__main__ import main
+from hlformer_jax.search.ingest import extract
+from hlformer_jax.text import legible
+
+NAMES = [
+    'it\'s "quoted".mp4',
+    "two\nlines\t.mp4",
+    "\x1b[31mred\x1b[0m.mp4",
+    "Фильм 映画 🎬 é.mp4",
+    "-i --retry.mp4",
+    os.fsdecode(b"latin\xe9.mp4"),
+]
+"""Names of good videos."""
+
+HDR = {"x265-params": "log-level=none:colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"}
+ODD = {  # good ones too
+    "interlaced.ts": ("libx264", {"options": {"x264-params": "interlaced=1:log=-1"}}),
+    "hdr.mp4": ("libx265", {"pixels": "yuv420p10le", "options": HDR}),
+    "odd dimensions.mkv": ("ffv1", {"paint": lambda _: np.zeros((47, 63, 3), np.uint8)}),
+    "negative.nut": ("libx264", {"times": [-3 + k / 12 for k in range(36)]}),
+    "no timestamps.h264": ("libx264", {}),
+    "one frame.mp4": ("libx264", {"frames": 1}),
+}
+
+UNLISTED = {"song with a cover", "folder", "not there"} | {
+    kind for kind in videos.PLAYLISTS if kind.endswith("by its suffix")
+}
+"""Kinds of `videos.REFUSED` that are no videos in a folder: no line names them."""
+
+IN_A_FOLDER = {
+    "pipe": "is a pipe, socket or device",
+    "dangling link": "is a link to what is not there",
+}
+"""Reasons that are others than of the file alone: it is not opened."""
+
+
+def coloured(path, colours):
+    """A video of a second of each colour."""
+    seconds = [np.full((48, 64, 3), archive.COLOURS[one], np.uint8) for one in colours]
+    return videos.write(path, frames=12 * len(colours), paint=lambda k: seconds[k // 12])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder; what is told of each file that fails, and of each that is used in part."""
+    root = tmp_path / "videos"
+    failed, warned = {}, {}
+    for kind, (make, *_, reason) in [*videos.REFUSED.items(), *videos.USED.items()]:
+        place = root / kind
+        place.mkdir(parents=True)
+        name = make(place).relative_to(root).as_posix()
+        if kind in videos.USED:
+            warned |= {name: reason} if reason != "^$" else {}
+        elif kind not in UNLISTED:
+            failed[name] = IN_A_FOLDER.get(kind, reason)
+    for kind in ("huge_picture", "standing_still", "photograph"):
+        (root / kind).mkdir()
+        getattr(videos, kind)(root / kind)
+    warned["standing_still/a.mkv"] = "2 frames come too late"
+    (root / "good").mkdir()
+    for name, (codec, settings) in ODD.items():
+        videos.write(root / "good" / name, codec, **settings)
+    videos.turned(shutil.copy(root / "good" / "one frame.mp4", root / "t.mp4"), (0, 1, -1, 0))
+    coloured(root / "good" / "red.mp4", ["black", "red", "black"])
+    coloured(root / "good" / "blue.mp4", ["black", "black", "blue"])
+    for name in NAMES:
+        shutil.copy(root / "good" / "blue.mp4", root / name)
+    shutil.copy(root / "good" / "red.mp4", root / "wrong suffix.doc")
+    (root / "good" / "loop").symlink_to(root)
+    for name in ("forbidden.mp4", "vanishing.mp4", "growing.mp4"):
+        shutil.copy(root / "good" / "red.mp4", root / name)
+        with open(root / name, "ab") as file:
+            file.write(name.encode())  # a content of its own
+    failed["forbidden.mp4"] = "Permission denied"
+    failed["vanishing.mp4"] = "is not there any more"
+    failed["growing.mp4"] = "it changed while it was read"
+    (root / "forbidden.mp4").chmod(0)
+    return SimpleNamespace(root=root, failed=failed, warned=warned)
+
+
+@pytest.fixture
+def search(monkeypatch, capfd):
+    """Calls a command with the encoder of colours; its status, output and lines of complaint."""
+    fake = SimpleNamespace(load=lambda name, report: archive.Encoder())
+    monkeypatch.setitem(sys.modules, "hlformer_jax.encoders.hub", fake)
+
+    def call(*arguments):
+        capfd.readouterr()
+        status = main([*map(str, arguments)])
+        out, err = capfd.readouterr()
+        return SimpleNamespace(status=status, out=out, lines=err.splitlines())
+
+    return call
+
+
+def told(lines, expected):
+    """Takes the line of every file out of all lines, and returns the others."""
+    rest = list(lines)
+    for name, reason in expected.items():
+        shown = name if name.isprintable() else repr(name)
+        own = [line for line in rest if line.startswith(f"{shown}: ")]
+        assert len(own) == 1, (name, own, rest)
+        assert own[0].isprintable() and videos.says(own[0], reason), (own, reason)
+        rest.remove(own[0])
+    return rest
+
+
+@pytest.mark.slow  # dozens of videos, several times
+def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkeypatch, tmp_path):
+    root, directory = folder.root, tmp_path / "index"
+    index = lambda *more: search("index", root, f"--index={directory}", *more)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "pwrite", full)
+        stopped = index("--workers=0")
+    assert stopped.status == 1
+    assert stopped.lines[-1] == (
+        f"error: the disk of {directory} is full: make room, and the same command goes on"
+    )
+    done = threading.Event()
+
+    def grow():
+        while not done.wait(0.005):
+            with open(root / "growing.mp4", "ab") as file:
+                file.write(b"more")
+
+    def disturbed(path, pulse):
+        found = digest(path)
+        if path.name == "vanishing.mp4":
+            path.unlink()
+        if path.name == "forbidden.mp4":  # which nothing is to root
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return found
+
+    digest = extract.digest
+    monkeypatch.setattr(extract, "digest", disturbed)
+    recorder = threading.Thread(target=grow)
+    recorder.start()
+    try:
+        first = index("--workers=2", "--retry")
+    finally:
+        done.set()
+        recorder.join()
+    assert first.status == 0
+    assert not told(first.lines, {**folder.failed, **folder.warned})
+
+    status = json.loads(search("status", f"--index={directory}", "--json").out)
+    listed = {one["video"]: one["reason"] for one in status["failures"]}
+    assert listed.keys() == folder.failed.keys()
+    assert all(videos.says(listed[name], reason) for name, reason in folder.failed.items())
+    printed = search("status", f"--index={directory}").out.splitlines()
+    assert sum(line.startswith("  failed: ") for line in printed) == len(listed)
+
+    hits = lambda text: json.loads(
+        search("query", text, f"--index={directory}", "--json", "--k=99", "--ranker=best_frame").out
+    )
+    paths = lambda hit: {hit["video"], *hit["copies"]}
+    every = lambda found: {path for hit in found for path in paths(hit)}
+    red, blue = hits("red"), hits("blue")
+    assert len(every(red)) == len(every(blue)) == status["videos"]
+    assert paths(red[0]) == {"good/red.mp4", "wrong suffix.doc"}
+    assert paths(blue[0]) == {"good/blue.mp4", *map(legible, NAMES)}
+    for hit, start in ((red[0], 1), (blue[0], 2)):
+        assert hit["score"] > 0.98 and len(hit["moments"]) == 1
+        assert hit["moments"][0]["start"] == pytest.approx(start, abs=1e-3)
+        assert hit["moments"][0]["end"] == pytest.approx(start + 1, abs=1e-2)
+    assert every(red) >= {f"good/{name}" for name in ODD}
+
+    again = index("--workers=0", "--retry")
+    assert again.status == 0
+    # One has gone, and the one that grew is whole now.
+    still = {k: v for k, v in folder.failed.items() if k not in {"vanishing.mp4", "growing.mp4"}}
+    assert not told(again.lines, still)
+    assert f"1 indexed, {status['videos']} unchanged, 1 gone, {len(still)} failed" in again.out
+    last = index("--workers=0")
+    assert last.status == 0 and not told(last.lines, {})
+    assert f"{len(still)} failed before (--retry tries them again)" in last.out
+    assert search("verify", f"--index={directory}").status == 0
+
+
+def full(file, data, offset):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,0 +1,261 @@
+"""The database of an index: damage is named and mended from the copy, other formats are refused."""
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import archive
+import processes
+import pytest
+
+from hlformer_jax import search
+from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.index.database import COPY, DATABASE, MARK, SUMS
+
+
+def hits(directory):
+    library = search.open(directory, encoder=archive.Encoder())
+    return [(hit.video, hit.id, hit.score) for hit in library.query("red", k=9)]
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= 4
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "missing": os.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "zeros": lambda path: path.write_bytes(bytes(9000)),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-5000]),
+    "no database": lambda path: path.write_bytes(b"{}" * 3000),
+    "a flipped bit": lambda path: flip(path, 5000),
+}
+
+
+@pytest.fixture
+def tagged(index, films):
+    """An index with a removed video and a tag."""
+    index.remove(["b.film"])
+    with index.writing() as writer:
+        writer.tag(["a.film"], ["kept"])
+    return index
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_database_is_replaced_by_its_copy(tagged, films, damage):
+    path, expected = tagged.directory / DATABASE, Index.open(tagged.directory)
+    ranked, whole = hits(tagged.directory), path.read_bytes()
+    damage(path)
+    again = Index.open(tagged.directory)
+    assert again.videos == expected.videos and hits(tagged.directory) == ranked
+    [note] = again.notes
+    assert f"{DATABASE} is" in note and "its copy of 2" in note and "\n" not in note
+    assert note in archive.opened(tagged).query("red").warnings
+    assert list(again.verify()) == [DATABASE]
+    encoder = archive.Encoder()
+    archive.fill(again, encoder)
+    assert encoder.seen == 0 and again.notes == []
+    again = Index.open(tagged.directory)
+    assert again.notes == [] and again.verify() == {} and path.read_bytes() == whole
+    assert again.videos == expected.videos and again.tags == expected.tags
+    assert set(again.excluded) == {"b.film"}
+
+
+def test_every_flipped_bit_of_the_database_is_damage(index):
+    path = index.directory / DATABASE
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 1013):
+        flip(path, place)
+        assert len(Index.open(index.directory).notes) == 1, place
+        path.write_bytes(whole)
+    assert Index.open(index.directory).notes == []
+
+
+def test_damage_of_the_copy_is_named_and_mended(index):
+    flip(index.directory / COPY, 7000)
+    assert list(index.verify()) == [COPY]
+    archive.fill(index)
+    assert index.verify() == {}
+
+
+def test_without_database_and_copy_nothing_is_guessed(index, films):
+    before = archive.vectors(index)
+    for name in (DATABASE, COPY):
+        (index.directory / name).write_bytes(b"x" * 5000)
+    with pytest.raises(DamagedError, match=DATABASE):
+        Index.open(index.directory)
+    again = archive.create(index.directory, films)
+    assert archive.fill(again)[0].indexed == 3 and archive.vectors(again) == before
+    assert (index.directory / database.DAMAGED).read_bytes() == b"x" * 5000
+
+
+def test_an_index_that_is_whole_is_not_made_anew(index, films):
+    before = archive.everything(index.directory)
+    with pytest.raises(SearchError, match="is an index: open it"):
+        archive.create(index.directory, films)
+    (index.directory / DATABASE).unlink()  # its copy is whole
+    with pytest.raises(SearchError, match="is an index: open it"):
+        archive.create(index.directory, films)
+    archive.fill(Index.open(index.directory))
+    assert archive.everything(index.directory) == before
+
+
+def test_a_damaged_list_of_checksums_condemns_nothing(index):
+    flip(index.directory / SUMS, 60)
+    assert Index.open(index.directory).notes == [] and index.verify() == {}
+    archive.fill(index)
+    with index.writing() as writer:
+        writer.tag(["a.film"], ["x"])
+    flip(index.directory / DATABASE, 5000)
+    assert len(Index.open(index.directory).notes) == 1
+
+
+def test_a_change_whose_checksum_was_not_written_is_kept(index, monkeypatch):
+    monkeypatch.setattr(database.Database, "finish", lambda self: None)  # as after a kill
+    with index.writing() as writer:
+        writer.tag(["a.film"], ["kept"])
+    monkeypatch.undo()
+    again = Index.open(index.directory)
+    assert again.notes == [] and len(again.tags) == 1
+    archive.fill(again)
+    (index.directory / DATABASE).unlink()
+    assert len(Index.open(index.directory).tags) == 1
+
+
+def test_a_lost_mark_and_another_program_s_database_are_told_apart(index, films, tmp_path):
+    (index.directory / MARK).unlink()
+    assert len(Index.open(index.directory).videos) == 3
+    shutil.copytree(index.directory, tmp_path / "site")
+    (tmp_path / "site" / COPY).unlink()
+    with sqlite3.connect(tmp_path / "theirs.db") as theirs:
+        theirs.execute("CREATE TABLE pages (text)")
+    theirs.close()
+    os.replace(tmp_path / "theirs.db", tmp_path / "site" / DATABASE)
+    before = archive.everything(tmp_path / "site")
+    with pytest.raises(DamagedError, match="another program"):
+        Index.open(tmp_path / "site")
+    with pytest.raises(SearchError, match="choose another index"):
+        archive.create(tmp_path / "site", films)
+    assert archive.everything(tmp_path / "site") == before
+
+
+def test_an_index_of_the_older_format_is_refused_in_a_line_and_stays(tmp_path, films):
+    older = tmp_path / "older"
+    older.mkdir()
+    (older / MARK).write_bytes(database._MARKED + b'{\n  "digest": "0", "format": 3}')
+    (older / "manifest.json").write_bytes(b'{"format": 3}')
+    (older / "videos").mkdir()
+    (older / "videos" / f"{'0' * 64}.npz").write_bytes(b"embeddings")
+    before = archive.everything(older)
+    for act in (Index.open, lambda place: archive.create(place, films)):
+        with pytest.raises(SearchError, match="older format: index the folder again") as refused:
+            act(older)
+        assert "\n" not in str(refused.value)
+    assert archive.everything(older) == before
+
+
+def test_a_newer_format_is_refused(index, monkeypatch):
+    monkeypatch.setattr(database, "FORMAT", database.FORMAT - 1)
+    before = archive.everything(index.directory)
+    with pytest.raises(SearchError, match="update hlformer-jax"):
+        Index.open(index.directory)
+    assert archive.everything(index.directory) == before
+
+
+def test_an_index_of_this_format_is_migrated_by_a_newer_version(index, monkeypatch):
+    def add_column(connection):
+        connection.execute("ALTER TABLE roots ADD COLUMN note TEXT NOT NULL DEFAULT 'new'")
+
+    monkeypatch.setattr(database, "FORMAT", database.FORMAT + 1)
+    monkeypatch.setitem(database.MIGRATIONS, database.FORMAT - 1, add_column)
+    for _ in range(2):
+        again = Index.open(index.directory)
+        assert again.notes == [] and len(again.videos) == 3
+        assert again._database.select("SELECT note FROM roots") == [("new",)]
+    archive.fill(again)
+    assert again.verify() == {}
+
+
+READER = """
+import pathlib, sys
+from hlformer_jax.search.index import Index
+for _ in range(40):
+    index = Index.open(pathlib.Path(sys.argv[1]))
+    assert index.notes == [], index.notes
+    tags = index.tags.values()
+    assert len({len(own) for own in tags}) <= 1, tags
+"""
+
+
+def test_readers_in_other_processes_see_whole_changes(index):
+    command = [sys.executable, "-c", READER, str(index.directory)]
+    reader = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE)
+    number = 0
+    while reader.poll() is None:
+        with index.writing() as writer:
+            for name in index.videos:
+                writer.tag([name], [f"tag {number}"])
+        number += 1
+    assert reader.returncode == 0, reader.stderr.read()
+    reader.stderr.close()
+    assert number > 2
+
+
+def test_threads_that_tag_wait_for_each_other(index):
+    library = archive.opened(index)
+    entries = library.videos()
+    threads = [
+        threading.Thread(target=library.tag, args=(entry.id, [f"t{i}"]))
+        for entry in entries
+        for i in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {len(own) for own in Index.open(index.directory).tags.values()} == {3}
+
+
+def test_a_copied_index_and_a_moved_root_stay_what_they_are(index, films, tmp_path):
+    ranked = hits(index.directory)
+    shutil.copytree(index.directory, tmp_path / "elsewhere")
+    shutil.rmtree(index.directory)
+    assert hits(tmp_path / "elsewhere") == ranked
+    films.rename(tmp_path / "moved")
+    again = Index.open(tmp_path / "elsewhere")
+    with again.writing() as writer:
+        writer.move_root("", tmp_path / "moved")
+    report, _ = archive.fill(again)
+    assert report.unchanged == 3 and hits(tmp_path / "elsewhere") == ranked
+
+
+def test_a_full_database_is_one_line_and_changes_nothing(index):
+    before = archive.everything(index.directory)
+    index._database.select(
+        f"PRAGMA max_page_count = {index._database.select('PRAGMA page_count')[0][0]}"
+    )
+    with pytest.raises(SearchError, match="is full: make room"), index.writing() as writer:
+        writer.tag(["a.film"], [hashlib.sha256(b"%d" % i).hexdigest() for i in range(500)])
+    assert archive.everything(index.directory) == before
+
+
+def test_where_nothing_can_be_written_the_index_is_searched(index, monkeypatch):
+    ranked = hits(index.directory)
+    connect = sqlite3.connect
+
+    def read_only(place, **options):
+        return connect(place.replace("mode=rw", "mode=ro"), **options)
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    before = archive.everything(index.directory)
+    assert hits(index.directory) == ranked
+    with pytest.raises(SearchError, match="read-only: make it writable"):
+        Index.open(index.directory).remove(["a.film"])
+    assert archive.everything(index.directory) == before

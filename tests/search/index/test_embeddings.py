@@ -1,0 +1,211 @@
+"""Rows of embeddings: appended, never rewritten; damage is named and healed, dead rows go."""
+
+import os
+
+import archive
+import numpy as np
+import pytest
+
+from hlformer_jax import search
+from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.index.embeddings import BOUNDS, FRAMES, ROUNDED, TIMES
+
+
+def hits(directory, **options):
+    library = search.open(directory, encoder=archive.Encoder(), **options)
+    return [(hit.video, hit.id, round(hit.score, 5)) for hit in library.query("red", k=9)]
+
+
+def generation(index):
+    return index._database.setting("generation")
+
+
+def place(index, suffix):
+    return index.embeddings.path(generation(index), suffix)
+
+
+@pytest.mark.parametrize("suffix", [FRAMES, TIMES])
+def test_any_byte_that_differs_is_damage(index, suffix):
+    path = place(index, suffix)
+    whole = path.read_bytes()
+    for offset in [*range(0, len(whole), 61), len(whole) - 1]:
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
+        damaged = index.verify()
+        assert len(damaged) == 1 and "index the folder again" in next(iter(damaged.values()))
+    path.write_bytes(whole)
+    assert index.verify() == {}
+
+
+DAMAGES = {
+    "a flipped bit": lambda path: archive.flip(path, 700),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "missing": lambda path: path.unlink(),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("suffix", [FRAMES, TIMES])
+def test_damaged_embeddings_are_left_out_named_and_made_anew(index, films, damage, suffix):
+    before, ranked = archive.vectors(index), hits(index.directory)
+    damage(place(index, suffix))
+    wrong = index.verify()
+    assert wrong and set(wrong) <= set(before)
+    try:
+        found = archive.opened(index).query("red", k=9)
+        assert len(found) == 3 - len(wrong) and len(found.warnings) == len(wrong)
+        assert all(".film' " in line and "\n" not in line for line in found.warnings)
+    except DamagedError:
+        assert len(wrong) == 3
+    encoder = archive.Encoder()
+    report, told = archive.fill(Index.open(index.directory), encoder)
+    assert report.indexed == len(wrong) == sum("made anew" in line for line in told)
+    assert archive.vectors(index) == before and index.verify() == {}
+    assert hits(index.directory) == ranked
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("suffix", [ROUNDED, BOUNDS])
+def test_rounded_rows_are_made_anew_by_the_search(index, large, damage, suffix):
+    ranked, whole = hits(index.directory), place(index, suffix).read_bytes()
+    damage(place(index, suffix))
+    assert list(index.verify()) == [place(index, ROUNDED).name]
+    assert hits(index.directory) == ranked
+    assert place(index, suffix).read_bytes() == whole and index.verify() == {}
+
+
+def test_where_rounded_rows_cannot_be_written_they_are_held_in_memory(index, large):
+    ranked = hits(index.directory)
+    place(index, ROUNDED).unlink()
+    place(index, ROUNDED).mkdir()
+    assert hits(index.directory) == ranked
+    assert place(index, ROUNDED).is_dir()
+
+
+@pytest.mark.parametrize("what", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("theirs")])
+def test_what_has_the_place_of_a_file_stays_and_is_named(index, films, what):
+    path = place(index, FRAMES)
+    path.unlink()
+    what(path)
+    archive.film(films / "new.film", ["white"] * 4)
+    with pytest.raises(SearchError, match="move away what has its place"):
+        archive.fill(index)
+    assert not path.is_file() and not (index.directory / "theirs").exists()
+    path.rmdir() if path.is_dir() else path.unlink()
+    assert archive.fill(index)[0].failed == 0 and index.verify() == {}
+
+
+def test_rows_of_a_change_that_was_not_made_are_overwritten(index, films, tmp_path):
+    before = {suffix: place(index, suffix).read_bytes() for suffix in (FRAMES, TIMES)}
+    rows, times = np.ones((7, archive.WIDTH), np.float16), np.arange(7.0)
+    end = index._database.setting("rows_end")
+    index.embeddings.append(generation(index), end, times, rows)  # as a run that was killed
+    assert all(place(index, s).read_bytes().startswith(x) for s, x in before.items())
+    assert index.verify() == {} and len(hits(index.directory)) == 3
+    archive.film(films / "new.film", ["red"] * 4)
+    archive.fill(index)
+    assert hits(index.directory) == hits(archive.indexed(tmp_path / "fresh", films).directory)
+    assert all(place(index, s).read_bytes().startswith(x) for s, x in before.items())
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The bytes that were written and read in place."""
+    counts = {"written": 0, "read": 0}
+    pwrite, preadv = os.pwrite, os.preadv
+
+    def writing(file, data, offset):
+        counts["written"] += len(data)
+        return pwrite(file, data, offset)
+
+    def reading(file, buffers, offset):
+        counts["read"] += sum(map(len, buffers))
+        return preadv(file, buffers, offset)
+
+    monkeypatch.setattr(os, "pwrite", writing)
+    monkeypatch.setattr(os, "preadv", reading)
+    return counts
+
+
+def test_only_the_rows_of_a_new_video_are_written_and_those_of_a_hit_read(index, films, written):
+    one_row = index.embeddings.size(1)
+    archive.film(films / "new.film", ["red"] * 4)
+    archive.fill(index)
+    assert written["written"] == 4 * one_row
+    written["read"] = 0
+    index.read(index.videos["new.film"].content)
+    assert written["read"] == 4 * (2 * archive.WIDTH + 8)
+
+
+@pytest.fixture
+def many(tmp_path):
+    """A folder of 18 films."""
+    return archive.varied_folder(tmp_path / "many")
+
+
+@pytest.fixture
+def varied(many, tmp_path):
+    """The index of the 18 films."""
+    return archive.indexed(tmp_path / "varied", many)
+
+
+@pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames"])
+def test_dead_rows_change_no_result_and_go_when_they_are_many(
+    varied, many, tmp_path, ranker, large
+):
+    index, films = varied, many
+    rows = lambda: index._database.setting("rows_end")
+    names = [name for name in sorted(index.videos) if name.startswith("f")]
+    before = generation(index), rows()
+    library = archive.opened(index, ranker=ranker)
+    library.query("red")
+    open_ = Index.open(index.directory)
+    kept = {name: open_.videos[name].content for name in names[3:]}
+    index.remove([names[0]])
+    assert (generation(index), rows()) == before  # few rows are dead
+    fresh = archive.create(tmp_path / "fresh", films)
+    with fresh.writing() as writer:
+        writer.exclude(names[0], "")
+    archive.fill(fresh)
+    for one in (index, fresh):
+        assert hits(one.directory, ranker=ranker) == hits(fresh.directory, ranker=ranker)
+    for name in names[1:]:
+        if generation(index) > before[0]:
+            break
+        index.remove([name])
+    assert generation(index) == before[0] + 1 and rows() < 0.76 * before[1]
+    assert not index.embeddings.path(before[0], FRAMES).exists()
+    left = [one for name, one in kept.items() if name in index.videos]
+    assert left and index.verify() == {}
+    for content in left:  # by an index that was opened before
+        open_.read(content)
+    with fresh.writing() as writer:
+        for name in set(fresh.videos) - set(index.videos):
+            writer.exclude(name, "")
+            writer.forget([name])
+    assert hits(index.directory, ranker=ranker) == hits(fresh.directory, ranker=ranker)
+    assert library.query("red", k=9)[0].video == hits(index.directory, ranker=ranker)[0][0]
+
+
+def test_scores_with_dead_rows_are_those_of_brute_force(varied, large):
+    index = varied
+    names = sorted(index.videos)
+    index.remove(names[4:6])
+    index = Index.open(index.directory)
+    records = index.records()
+    contents = list(records)
+    rows = index.frames(contents)
+    rounded = index.rounded_frames(contents)
+    query = archive.Encoder().encode_texts(["red blue"])[0]
+    wanted = [
+        (index.read(content).vectors.astype(np.float64) @ query).max() for content in contents
+    ]
+    products = packed.products(rows.matrix, query)
+    np.testing.assert_allclose(rows.maxima(products), wanted, atol=1e-6)
+    found = rows.best(rounded, query, 3, np.ones(len(contents), bool))
+    if found is not None:
+        np.testing.assert_allclose(np.sort(found)[-3:], np.sort(wanted)[-3:], atol=1e-6)
+    assert rows.total == sum(record.frames for record in records.values()) < len(rows.matrix)
+    every = np.concatenate([index.read(content).vectors for content in contents])
+    np.testing.assert_array_equal(rows.sample(10**6), every)

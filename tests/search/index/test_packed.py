@@ -1,0 +1,179 @@
+"""Rows of all videos: packed once, taken over, checked; rounded with a bound, and exact again."""
+
+import io
+import os
+
+import numpy as np
+import pytest
+
+from hlformer_jax.search.index import packed
+from hlformer_jax.search.ingest.extract import default_workers
+
+
+def test_every_number_of_two_bytes_is_widened_exactly():
+    half = np.arange(2**16, dtype=np.uint16).view(np.float16)[:, None]
+    half = half[np.isfinite(half)][:, None]
+    target = np.empty(half.shape, np.float32)
+    np.testing.assert_array_equal(packed.widened(half, target), half.astype(np.float32))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "packed" / f"segments-{'0' * 32}.npy"
+
+
+def test_a_derived_matrix_is_made_once_and_anew_when_damaged(path):
+    rows, made = _rows(0, 30).astype(np.float32), []
+
+    def make():
+        made.append(None)
+        return rows
+
+    matrix = lambda: packed.made(path, rows.shape, make)
+    for _ in range(2):
+        np.testing.assert_array_equal(matrix(), rows)
+    assert len(made) == 1
+    whole = path.read_bytes()
+    replaced = io.BytesIO()
+    np.save(replaced, np.full_like(rows, np.nan))
+    other = bytearray(whole)
+    other[-100] ^= 4
+    for number, content in enumerate((
+        b"", b"no array", whole[:-8], replaced.getvalue(), replaced.getvalue() + whole[-64:],
+        bytes(other), whole[:128] + bytes(len(whole) - 128),
+    ), 2):  # fmt: skip
+        path.unlink()
+        path.write_bytes(content)
+        np.testing.assert_array_equal(matrix(), rows)
+        assert len(made) == number and path.read_bytes() == whole
+
+
+def test_where_nothing_can_be_written_a_matrix_is_held_in_memory(path):
+    path.parent.write_text("in the way")
+    rows = _rows(0, 30).astype(np.float32)
+    np.testing.assert_array_equal(packed.made(path, rows.shape, lambda: rows), rows)
+
+
+def test_damage_of_any_block_is_seen_and_named(path, tmp_path):
+    rows = _rows(0, 300).astype(np.float32)
+    packed.made(path, rows.shape, lambda: rows)
+    assert packed.own_files(tmp_path) == [path] and packed.damaged(tmp_path) == {}
+    whole = path.read_bytes()
+    for place in [*range(128, len(whole), 2511), len(whole) - 1]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 32]) + whole[place + 1 :])
+        assert list(packed.damaged(tmp_path)) == [path.name]
+    swapped = np.random.default_rng(0).integers(0, 256, 3 * 4096).astype(np.uint8)
+    digest = packed._digest(swapped)
+    assert packed._digest(np.roll(swapped, 4096)) != digest == packed._digest(swapped.copy())
+
+
+def test_what_macos_has_no_call_for_is_done_without(path, monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate")
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert default_workers() >= 1
+    rows = _rows(0, 30).astype(np.float32)
+    packed.made(path, rows.shape, lambda: rows)
+    np.testing.assert_array_equal(packed.mapped(path, rows.shape, "float32"), rows)
+
+
+def test_rows_of_contents_leave_out_those_between_them():
+    matrix = _rows(0, 40)
+    rows = packed.ContentRows(matrix, np.asarray([3, 10, 25]), np.asarray([7, 20, 30]))
+    query = _query(0)
+    products = _exact(matrix, query)
+    wanted = [products[3:7].max(), products[10:20].max(), products[25:30].max()]
+    np.testing.assert_array_equal(rows.maxima(products), wanted)
+    np.testing.assert_array_equal(rows.maxima(np.stack([products, -products]))[0], wanted)
+    assert rows.total == 19
+    parts = np.concatenate([matrix[3:7], matrix[10:20], matrix[25:30]])
+    np.testing.assert_array_equal(rows.sample(99), parts)
+    np.testing.assert_array_equal(rows.sample(4), parts[[0, 4, 9, 14]])
+    whole = packed.ContentRows.of_counts(parts, [4, 10, 5])
+    np.testing.assert_array_equal(whole.maxima(_exact(parts, query)), wanted)
+
+
+WIDTH = 40
+
+
+def _rows(seed, count):
+    """Unit vectors, among them an even one, one of a single coordinate, none and a tiny one."""
+    rows = np.random.default_rng(seed).normal(size=(count, WIDTH))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[:4] = 0.0
+    rows[0] = WIDTH**-0.5
+    rows[1, 3] = -1.0
+    rows[3, 5:9] = 1e-6
+    return rows.astype(np.float16)
+
+
+def _query(seed):
+    query = np.random.default_rng((seed, 1)).normal(size=WIDTH)
+    return (query / np.linalg.norm(query)).astype(np.float32)
+
+
+def _exact(rows, query):
+    return rows.astype(np.float64) @ query.astype(np.float64)
+
+
+def test_what_fails_in_a_thread_fails(large):
+    with pytest.raises(ValueError, match="broadcast"):
+        packed.products(_rows(0, 100), _query(0)[:-1])
+
+
+def test_no_product_is_off_by_more_than_its_bound():
+    rows = _rows(1, 2000)
+    rounded = packed.quantise(rows)
+    for seed in range(20):
+        query = _query(seed)
+        if seed % 2:  # the worst query for one row: along what was rounded off
+            rest = rows[seed] - rounded.values[seed] * rounded.scale[seed].astype(np.float64)
+            query = (rest / np.linalg.norm(rest)).astype(np.float32) if rest.any() else query
+        found, reach = packed.rounded_products(rounded, query)
+        assert np.all(np.abs(found - _exact(rows, query)) <= reach)
+        assert np.all(reach < rounded.error * 1.01 * np.linalg.norm(query) + 1e-3)
+        several = packed.rounded_products(rounded, np.stack([_query(99), query]))
+        np.testing.assert_array_equal(several[0][:, 1], found)
+        np.testing.assert_array_equal(several[1][:, 1], reach)
+    assert rounded.error.max() < 0.02  # half a 127th of a coordinate of 1 is 0.004 for each of 40
+
+
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_the_best_are_those_of_brute_force(count, monkeypatch):
+    monkeypatch.setattr(packed, "MAX_ROWS", 7)
+    rows = _rows(2, 3000)
+    rows[2500:2600] = rows[100:200]  # equal videos
+    starts = np.arange(0, 3000, 50)
+    among = np.random.default_rng(3).random(len(starts)) < 0.8
+    rounded = packed.quantise(rows)
+    for seed in range(10):
+        query = _query(seed)
+        best = packed.best(rounded, rows, starts, query, count, among)
+        exact = np.where(among, np.maximum.reduceat(_exact(rows, query), starts), -np.inf)
+        last = np.sort(exact)[-count]
+        wanted = exact >= last
+        np.testing.assert_allclose(best[wanted], exact[wanted], atol=1e-6)
+        assert np.all(best[~wanted] <= exact[~wanted] + 1e-6) and np.all(best[~wanted] < last)
+        both = among[50:52] & among[2:4]
+        np.testing.assert_array_equal(best[50:52][both], best[2:4][both])
+
+
+def test_where_all_must_be_multiplied_again_nothing_is_found_by_rounding():
+    rows, starts = _rows(4, 400), np.arange(0, 400, 4)
+    rounded, among = packed.quantise(rows), np.ones(100, bool)
+    assert packed.best(rounded, rows, starts, _query(0), 100, among) is None
+    assert packed.best(rounded, rows, starts, _query(0), 90, among) is None
+    assert packed.best(rounded, rows, starts, _query(0), 2, among) is not None
+
+
+def test_rounded_rows_are_kept_beside_their_matrix_and_made_anew_when_damaged(tmp_path):
+    path, rows = tmp_path / "rows-0123.npy", _rows(5, 1100)
+    made = packed.kept(path, rows)
+    files = sorted(tmp_path.iterdir())
+    assert [file.suffixes for file in files] == [[".int8-bounds", ".npy"], [".int8", ".npy"]]
+    stamps = [file.stat().st_mtime_ns for file in files]
+    again = packed.kept(path, rows)
+    assert [file.stat().st_mtime_ns for file in files] == stamps
+    files[0].unlink()
+    for found in (again, packed.kept(path, rows), packed.quantise(rows)):
+        for one, other in zip(found, made, strict=True):
+            np.testing.assert_array_equal(one, other)

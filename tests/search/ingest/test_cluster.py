@@ -1,0 +1,255 @@
+"""Extraction on Ray: the files of a run without it, failures, resuming, what is refused."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import archive
+import processes
+import pytest
+
+from hlformer_jax.errors import MissingExtra, SearchError
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.ingest import cluster
+from hlformer_jax.search.ingest.decoding import Failed, Job
+
+# Ray Data warns of settings that it makes itself, and leaves its log files open.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+TESTS = Path(archive.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def ray():
+    """Ray on this machine, started once for all tests."""
+    found = pytest.importorskip("ray", reason="the extra ray is not installed")
+    pytest.importorskip("ray.data", reason="the extra ray is not installed")
+    patch = pytest.MonkeyPatch()
+    # The actors import the films' functions as well.
+    patch.setenv("PYTHONPATH", processes.environment()["PYTHONPATH"])
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    found.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    yield found
+    found.shutdown()
+    patch.undo()
+
+
+@pytest.fixture
+def films(tmp_path):
+    films = archive.folder(tmp_path / "films")
+    for i in range(3):
+        archive.random_film(films / f"{i}.film", 30 + 20 * i, seed=i)
+    return films
+
+
+def source(index, **options):
+    return cluster.source("local", index, options.pop("load", archive.Encoder), **options)
+
+
+def records(index):
+    """Return the record of every video."""
+    return Index.open(index.directory).videos
+
+
+@pytest.mark.parametrize("address", ["ray://me:cret@127.0.0.1:1", "ray://me:s cret@", "me:cret@h"])
+def test_an_address_of_a_cluster_does_not_show_its_password(address):
+    with pytest.raises(SearchError) as refused:
+        cluster._check_address(address)
+    assert "cret" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_ray_makes_the_same_index_byte_for_byte(ray, films, tmp_path):
+    (films / "bad.film").write_bytes(b"broken")
+    archive.film(films / "killer.film", ["red"] * 3)
+    archive.film(films / os.fsdecode(b"no text \xff.film"), ["red"] * 40)
+    without, index = (archive.create(tmp_path / name, films) for name in ("without", "index"))
+    expected = archive.fill(without, workers=1)
+    encoder = archive.Encoder()
+    report, told = archive.fill(index, encoder, source=source(index, workers=1))
+    assert archive.arrays(index) == archive.arrays(without)
+    assert records(index) == records(without)
+    assert report._replace(elapsed=0) == expected[0]._replace(elapsed=0)
+    assert sorted(told) == sorted(expected[1])
+    assert "killer.film: its decoding process died (status -9)" in told
+    assert encoder.seen == 0  # this process encoded nothing
+
+    # What is done is left alone, what failed is tried again when asked.
+    assert archive.fill(index, source=source(index))[0].skipped == 2
+    archive.film(films / "new.film", ["blue"] * 5)
+    (films / "bad.film").write_bytes((films / "new.film").read_bytes() + b" ")
+    (films / "killer.film").unlink()
+    again, _ = archive.fill(index, source=source(index), retry=True)
+    assert (again.indexed, again.unchanged, again.gone) == (2, 7, 1)
+    assert index.verify() == {}
+
+
+@pytest.mark.slow
+def test_an_actor_with_another_encoder_ends_the_run(ray, films, tmp_path):
+    index = archive.create(tmp_path / "index", films)
+    with pytest.raises(SearchError, match=f"^{socket.gethostname()}: .* another fingerprint"):
+        archive.fill(index, source=source(index, load=OtherEncoder))
+    with pytest.raises(SearchError, match=f"^{socket.gethostname()}: there is no encoder here$"):
+        archive.fill(index, source=source(index, load=no_encoder))
+    assert index.contents() == []
+
+
+class OtherEncoder(archive.Encoder):
+    def __init__(self):
+        super().__init__("0" * 64)
+
+
+def no_encoder():
+    raise SearchError("there is no\nencoder here")
+
+
+def test_a_missing_or_other_file_names_the_machine(tmp_path):
+    path = archive.film(tmp_path / "a.film", ["red"] * 3)
+    job = Job(archive.VIDEO, 1.0, None, archive.preprocess)
+    actor = cluster._Extractor(archive.Encoder, lambda encoder: None, job, 0)
+    asked = [(path, 1), (tmp_path / "gone.film", 7), (path, path.stat().st_size)]
+    found = [actor._videos([{"path": os.fsencode(one), "size": size}])[0] for one, size in asked]
+    where = f"on {socket.gethostname()}, a machine of the cluster"
+    assert found[0] == [Failed(path, f"it is another file {where}")]
+    assert found[1] == [Failed(tmp_path / "gone.film", f"it is missing {where}")]
+    assert [type(event).__name__ for event in found[2]] == ["Opened", "Vectors", "Done"]
+
+
+def node(alive=True, **resources):
+    return {"Alive": alive, "Resources": resources}
+
+
+def test_an_actor_has_a_gpu_or_else_a_machine():
+    assert cluster._share([node(CPU=8.0), node(CPU=6.0), node(CPU=4.0, alive=False)]) == (2, 6, 0)
+    gpus = [node(CPU=64.0, GPU=8.0), node(CPU=16.0, GPU=1.0), node(CPU=4.0)]
+    assert cluster._share(gpus) == (9, 8, 1)
+    assert cluster._share([node(CPU=2.0, GPU=4.0)]) == (4, 1, 1)
+    with pytest.raises(SearchError, match="no machine of the Ray cluster has a free core"):
+        cluster._share([node(memory=1.0), node(CPU=0.0)])
+
+
+class NoCluster(SimpleNamespace):
+    """Ray without a connection; refuses to connect."""
+
+    def is_initialized(self):
+        return False
+
+    def init(self, **options):
+        raise ConnectionError("Could not find any running instance.\nAnd much more.")
+
+
+def test_an_address_that_does_not_answer_is_refused():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for address, reason in {
+        f"ray://127.0.0.1:{port}": "Connection refused",
+        "host:many": "is not an address",
+        "auto": "Could not find any running instance",
+    }.items():
+        with pytest.raises(SearchError, match=f"^--ray={address}:? .*{reason}"):
+            with cluster._connected(NoCluster(), address):
+                pass
+
+
+def test_without_ray_the_extra_is_named(monkeypatch, tmp_path, films):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    index = archive.create(tmp_path / "index", films)
+    with pytest.raises(MissingExtra, match=r'pip install "hlformer-jax\[ray\]"'):
+        source(index)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three videos and one that is none, and the encoder of the commands below."""
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    import videos
+
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    for i, frames in enumerate((30, 60, 400)):
+        videos.write(folder / f"{i}.mp4", frames=frames)
+    (folder / "bad.mp4").write_bytes(b"broken")
+    return folder
+
+
+def command(folder, index, *flags):
+    encoder = TESTS / "encoders" / "golden" / "siglip2"
+    return processes.command(
+        "search", "index", folder, f"--index={index}", f"--encoder={encoder}", *flags
+    )
+
+
+def assert_equal_indexes(*directories):
+    first, second = map(Index.open, directories)
+    assert archive.arrays(first) == archive.arrays(second)
+    assert records(first) == records(second)
+
+
+@pytest.mark.slow
+def test_the_command_makes_the_same_files_by_ray(folder, tmp_path):
+    for name, flags in (("without", []), ("ray", ["--ray=local"])):
+        done = processes.finish(command(folder, tmp_path / name, *flags))
+        assert done.returncode == 0, done.stderr
+        assert "3 indexed, 1 failed" in done.stdout
+        assert "bad.mp4: " in done.stderr and "Traceback" not in done.stderr
+    assert_equal_indexes(tmp_path / "without", tmp_path / "ray")
+
+
+@pytest.mark.slow
+def test_a_killed_run_by_ray_continues(folder, tmp_path):
+    index = tmp_path / "killed"
+    process = subprocess.Popen(
+        command(folder, index, "--ray=local"), env=processes.environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while process.poll() is None and not list(index.glob("embeddings-*.f16")):
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL  # it was not done
+    done = processes.finish(command(folder, index, "--ray=local"))
+    assert done.returncode == 0, done.stderr
+    assert "3 indexed" not in done.stdout  # what was complete is not made again
+    assert processes.finish(command(folder, tmp_path / "whole")).returncode == 0
+    assert_equal_indexes(index, tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_other_machines_take_over_the_videos_of_a_lost_one(tmp_path, monkeypatch):
+    utils = pytest.importorskip("ray.cluster_utils", reason="the extra ray is not installed")
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    import videos
+
+    for i in range(9):
+        videos.write(folder / f"{i}.mp4", frames=100 + 50 * i)
+    for name, value in processes.environment().items():
+        monkeypatch.setenv(name, value)
+    machine = {"num_cpus": 1, "object_store_memory": 100_000_000}
+    three = utils.Cluster(initialize_head=True, head_node_args=machine)
+    try:
+        others = [three.add_node(**machine) for _ in range(2)]
+        index = tmp_path / "index"
+        process = subprocess.Popen(
+            command(folder, index, f"--ray={three.address}"), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env=processes.environment(), text=True,
+        )  # fmt: skip
+        while process.poll() is None and not list(index.glob("embeddings-*.f16")):
+            time.sleep(0.01)
+        assert process.poll() is None  # it is not done
+        three.remove_node(others[0], allow_graceful=False)
+        written, errors = process.communicate(timeout=300)
+    finally:
+        three.shutdown()
+    assert process.returncode == 0, errors
+    assert "9 indexed" in written
+    assert processes.finish(command(folder, tmp_path / "whole")).returncode == 0
+    assert_equal_indexes(index, tmp_path / "whole")

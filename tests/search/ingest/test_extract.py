@@ -1,0 +1,385 @@
+"""A folder into an index: new, changed, moved, offline, failed; decoding; kills at any moment."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import archive
+import numpy as np
+import processes
+import pytest
+
+from hlformer_jax.errors import SearchError
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.ingest import decoding, extract
+from hlformer_jax.search.ingest.decoding import CHUNK, Done, Failed, Frames, Job, Opened, decode
+from hlformer_jax.search.ingest.extract import Progress, Report
+
+
+def counts(report):
+    numbers = report._replace(elapsed=0, seconds=0)._asdict()
+    return {name: count for name, count in numbers.items() if count}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "seen"),
+    [
+        (lambda films: None, {"unchanged": 3}, 0),
+        (lambda films: os.utime(films / "a.film", (1, 1)), {"known": 1, "unchanged": 2}, 0),
+        (lambda films: archive.film(films / "b.film", ["blue"] * 21),
+         {"indexed": 1, "unchanged": 2}, 21),
+        (lambda films: (films / "b.film").unlink(), {"unchanged": 2, "offline": 1}, 0),
+        (lambda films: (films / "trips").rename(films / "unlisted"),
+         {"unchanged": 2, "offline": 1, "unlisted": 1}, 0),
+        (lambda films: films.rename(films.parent / "away") and films.mkdir(), {"offline": 3}, 0),
+    ],
+    ids=["nothing", "touched", "changed", "deleted", "not to be listed", "emptied"],
+)  # fmt: skip
+def test_only_what_has_changed_is_decoded_and_what_is_not_there_is_kept(
+    index, films, change, expected, seen
+):
+    change(films)
+    encoder = archive.Encoder()
+    report, told = archive.fill(index, encoder)
+    assert counts(report) == expected and encoder.seen == seen
+    unlisted = (films / "unlisted").exists()
+    assert told == [f"{films}/unlisted may not be listed"] * unlisted
+    again = Index.open(index.directory)
+    entries = again.entries()
+    assert [entry.video for entry in entries] == ["a.film", "b.film", "trips/c.film"]
+    assert sum(entry.state == "offline" for entry in entries) == expected.get("offline", 0)
+    assert len(archive.arrays(index)) == 3 and again.verify() == {}
+    assert entries[1].frames == (seen or 20)
+
+
+def test_a_folder_that_is_not_there_is_refused(index, films, tmp_path):
+    films.rename(tmp_path / "away")
+    with pytest.raises(SearchError, match="mounted"):
+        archive.fill(index)
+
+
+def test_a_file_that_moved_keeps_its_vectors_and_its_id_without_decoding(index, films):
+    before = {entry.video: entry.id for entry in index.entries()}
+    vectors = archive.vectors(index)
+    (films / "other place").mkdir()
+    (films / "a.film").rename(films / "other place" / "new ‘name’.film")
+    encoder = archive.Encoder()
+    report, _ = archive.fill(index, encoder)
+    assert counts(report) == {"known": 1, "unchanged": 2} and encoder.seen == 0
+    after = {entry.video: entry.id for entry in index.entries()}
+    assert after["other place/new ‘name’.film"] == before["a.film"]
+    assert archive.vectors(index) == vectors
+
+
+def test_the_recording_date_is_kept_and_a_file_without_has_its_own(index, films):
+    probe = lambda path: SimpleNamespace(duration=3.0, recorded=1.5e9)
+    archive.film(films / "new.film", ["white"] * 3)
+    archive.fill(index, video=archive.VIDEO._replace(probe=probe))
+    (films / "new.film").rename(films / "moved.film")
+    archive.fill(index)
+    dates = {entry.video: (entry.date, entry.date_of) for entry in index.entries()}
+    assert dates["moved.film"] == (1.5e9, "recording")
+    assert dates["b.film"] == ((films / "b.film").stat().st_mtime_ns / 1e9, "file")
+
+
+def test_a_file_that_cannot_be_read_for_once_keeps_its_vectors(index, films, monkeypatch):
+    os.utime(films / "b.film", (1, 1))
+
+    def unreadable(path, pulse):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(extract, "digest", unreadable)
+    report, told = archive.fill(index)
+    assert counts(report) == {"unchanged": 2, "unreadable": 1}
+    assert told == ["b.film: Input/output error; its vectors are kept"]
+    monkeypatch.undo()
+    assert counts(archive.fill(index)[0]) == {"unchanged": 2, "known": 1}
+
+
+def test_two_paths_of_one_content_share_the_vectors_and_have_an_id_each(index, films):
+    (films / "copy.film").write_bytes((films / "a.film").read_bytes())
+    archive.film(films / "x.film", ["white"] * 3)
+    archive.film(films / "y.film", ["white"] * 3)
+    encoder = archive.Encoder()
+    report, _ = archive.fill(index, encoder)
+    assert counts(report) == {"indexed": 1, "known": 2, "unchanged": 3} and encoder.seen == 3
+    assert len({entry.id for entry in index.entries()}) == 6 and len(archive.arrays(index)) == 4
+    ids = {entry.video: entry.id for entry in index.entries()}
+    (films / "a.film").unlink()
+    archive.fill(index)
+    assert {entry.video: entry.id for entry in index.entries()} == ids
+    with index.writing() as writer:
+        writer.drop("a.film")
+    del ids["a.film"]
+    assert {entry.video: entry.id for entry in Index.open(index.directory).entries()} == ids
+
+
+def test_a_broken_file_is_named_skipped_and_tried_again_when_asked_or_changed(index, films):
+    (films / "bad.film").write_bytes(b"broken")
+    archive.film(films / "empty.film", [])
+    report, told = archive.fill(index)
+    assert counts(report) == {"failed": 2, "unchanged": 3}
+    assert "bad.film: is no film: copy it again" in told
+    assert "empty.film: no frame of it can be decoded" in told
+    failed = [entry for entry in index.entries() if entry.state == "failed"]
+    assert ["is no film" in failed[0].reason, failed[1].frames] == [True, 0]
+    assert counts(archive.fill(index)[0]) == {"unchanged": 3, "skipped": 2}
+    assert counts(archive.fill(index, retry=True)[0]) == {"unchanged": 3, "failed": 2}
+    archive.film(films / "bad.film", ["red"])
+    (films / "empty.film").unlink()
+    assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3, "gone": 1}
+
+
+def test_what_could_not_be_used_of_a_video_stays_known(index, films):
+    class Cut:
+        """Frames of a film whose end cannot be read."""
+
+        end, warning = 5.0, "cannot be read after 5 s"
+
+        def __init__(self, path, fps, size):
+            self.frames = archive.sample(path, fps, size)
+
+        def __iter__(self):
+            return self.frames
+
+    archive.film(films / "cut.film", ["red", "white"] * 3)
+    reasons = lambda: {
+        entry.video: entry.reason
+        for entry in Index.open(index.directory).entries()
+        if entry.reason and entry.state == "indexed"
+    }
+    _, told = archive.fill(index, video=archive.VIDEO._replace(sample=Cut))
+    assert "cut.film: cannot be read after 5 s" in told
+    assert reasons() == {"cut.film": Cut.warning}
+    # Copied: nothing is decoded again.
+    (films / "copy.film").write_bytes((films / "cut.film").read_bytes())
+    archive.fill(index)
+    assert reasons() == dict.fromkeys(("copy.film", "cut.film"), Cut.warning)
+
+
+def test_a_file_whose_disk_goes_away_while_it_is_read_is_tried_again(index, films, tmp_path):
+    archive.film(films / "disk" / "new.film", ["red"] * 5)
+
+    def sample(path, fps, size):
+        (films / "disk").rename(tmp_path / "away")
+        yield from archive.sample(path, fps, size)
+
+    assert archive.fill(index, video=archive.VIDEO._replace(sample=sample))[0].failed == 1
+    (tmp_path / "away").rename(films / "disk")
+    assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3}
+
+
+def test_another_encoder_is_refused_before_anything_is_decoded(index):
+    with pytest.raises(SearchError, match="fingerprint"):
+        archive.fill(index, archive.Encoder("0" * 64))
+
+
+def test_processes_give_the_same_files_and_one_that_dies_fails_its_video_alone(
+    index, films, tmp_path
+):
+    archive.film(films / "killer.film", ["red"] * 3)
+    for i in range(3):
+        archive.random_film(films / f"{i}.film", 70 + i, seed=i)
+    seen = []
+    other = archive.create(tmp_path / "other", films)
+    report, told = archive.fill(other, workers=2, progress=seen.append)
+    assert counts(report) == {"indexed": 6, "failed": 1}
+    assert told == ["killer.film: its decoding process died (status -9)"]
+    (films / "killer.film").unlink()
+    archive.fill(other)
+    archive.fill(index)
+    assert archive.arrays(other) == archive.arrays(index)
+    long = index.read(index.videos["2.film"].content)
+    np.testing.assert_array_equal(long.times, np.arange(72))
+    assert seen[-1].done == seen[-1].total == 7
+    assert seen[-1].seconds == report.seconds == 5 * 0 + 16 + 20 + 18 + 70 + 71 + 72
+    assert all(one.speed > 0 for one in seen[1:] if one.seconds)
+
+
+def test_a_video_whose_process_was_killed_once_is_tried_once_more(index, films):
+    archive.random_film(films / "once killer.film", 40)
+    other = Index.open(index.directory)
+    report, told = archive.fill(other, workers=1)
+    assert (counts(report), told) == ({"indexed": 1, "unchanged": 3}, [])
+    assert report.seconds == 40 == other.videos["once killer.film"].frames
+
+
+PROGRAM = """
+import pathlib, signal, sys
+import archive
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ours may be started in the background
+if __name__ == "__main__":
+    directory, films = map(pathlib.Path, sys.argv[1:3])
+    from hlformer_jax.search.index.index import Index, SearchError
+    try:
+        index = Index.open(directory)
+    except SearchError:
+        index = archive.create(directory, films)
+    print("begins", flush=True)
+    archive.fill(index, workers=int(sys.argv[3]))
+    print("done", flush=True)
+"""
+
+
+def started(tmp_path, directory, films, workers):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    return subprocess.Popen(
+        [sys.executable, program, directory, films, str(workers)], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=processes.environment(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kills", "workers", "least"), [(3, 0, 1), pytest.param(20, 2, 10, marks=pytest.mark.slow)]
+)
+def test_an_index_whose_makers_were_killed_is_that_of_one_that_was_not(
+    tmp_path, kills, workers, least
+):
+    films = tmp_path / "films"
+    for i in range(12):
+        archive.random_film(films / f"slow {i}.film", 5 + i, seed=i)
+    whole = archive.indexed(tmp_path / "whole", films)
+    draw = random.Random(workers)
+    directory = tmp_path / "index"
+    cut_short = 0
+    for _ in range(kills):
+        process = started(tmp_path, directory, films, workers)
+        assert process.stdout.readline() == "begins\n"
+        time.sleep(draw.uniform(0, 0.4))
+        process.send_signal(signal.SIGKILL)
+        cut_short += "done" not in process.communicate()[0]
+    process = started(tmp_path, directory, films, workers)
+    out, errors = process.communicate(timeout=60)
+    assert out == "begins\ndone\n", errors
+    index = Index.open(directory)
+    assert archive.arrays(index) == archive.arrays(whole)
+    assert index.verify() == {}
+    strip = lambda index: {
+        name: (one.id, one.content, one.size, one.frames, one.state)
+        for name, one in index.videos.items()
+    }
+    assert strip(index) == strip(whole)
+    own = {".lock", ".hlformer-index", "index.db", "index.db.bak", "index.sums"}
+    own |= {f"embeddings-1.{suffix}" for suffix in ("f16", "times", "i8", "bounds")}
+    assert not {path.name for path in directory.iterdir()} - own
+    assert cut_short >= least
+
+
+def test_ctrl_c_keeps_what_is_complete_and_ends_the_processes(tmp_path):
+    films = tmp_path / "films"
+    for i in range(30):
+        archive.random_film(films / f"slow {i:02}.film", 10, seed=i)
+    directory = tmp_path / "index"
+    process = started(tmp_path, directory, films, 1)
+    assert process.stdout.readline() == "begins\n"
+    # The second: the signal may come after a file is written and before it is recorded.
+    while not (directory / "embeddings-1.f16").exists():
+        time.sleep(0.02)
+    while len(Index.open(directory).contents()) < 2:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert errors.rstrip().endswith("KeyboardInterrupt") and errors.count("Traceback") == 1
+    done = [entry.state for entry in Index.open(directory).entries()]
+    assert 1 <= len(done) < 30 and set(done) == {"indexed"}
+
+
+def events(path, sample=archive.sample):
+    """The events of one video, decoded in this process."""
+    job = Job(archive.VIDEO._replace(sample=sample), 1.0, 4, archive.preprocess)
+    return list(decode([path], job, 0))
+
+
+def frames_at(times):
+    """A decoder of black frames at these times, whatever the file."""
+    image = np.zeros((6, 8, 3), np.uint8)
+    return lambda path, fps, size: (SimpleNamespace(time=time, image=image) for time in times)
+
+
+def test_frames_come_in_batches_of_one_size_and_in_order(tmp_path):
+    path = archive.random_film(tmp_path / "long.film", 2 * CHUNK + 5)
+    opened, *batches, done = events(path)
+    assert opened == Opened(path, 2 * CHUNK + 5.0) and isinstance(done, Done)
+    assert [len(batch.times) for batch in batches] == [CHUNK, CHUNK, 5]
+    times = np.concatenate([batch.times for batch in batches])
+    np.testing.assert_array_equal(times, np.arange(2 * CHUNK + 5))
+    assert all(batch.images.shape[1:] == (4, 4, 3) for batch in batches)
+
+
+def test_frames_whose_time_does_not_rise_are_left_out_and_none_is_before_the_beginning(tmp_path):
+    path = archive.film(tmp_path / "a.film", ["red"])
+    _, batch, _ = events(path, frames_at([-0.5, 0.0, 1.0, 1.0, 0.5, 2.0]))
+    assert isinstance(batch, Frames)
+    np.testing.assert_array_equal(batch.times, [0.0, 1.0, 2.0])
+
+
+def raises(error):
+    """A decoder that fails."""
+
+    def sample(path, fps, size):
+        raise error
+        yield
+
+    return sample
+
+
+@pytest.mark.parametrize(
+    ("sample", "reason"),
+    [
+        (frames_at([]), "no frame of it can be decoded"),
+        (raises(OSError(5, "Input/output error")), "Input/output error"),
+        (raises(MemoryError()), "its frames do not fit into memory"),
+        (raises(RuntimeError("odd\nand more")), "RuntimeError: odd"),
+        (raises(KeyError()), "KeyError: KeyError"),
+    ],
+)
+def test_what_cannot_be_decoded_fails_with_one_line(tmp_path, sample, reason):
+    path = archive.film(tmp_path / "a.film", ["red"])
+    assert events(path, sample)[1:] == [Failed(path, reason)]
+
+
+def test_a_video_that_takes_too_long_fails_alone(tmp_path):
+    """One that never gives a frame, and one that gives them slowly."""
+    paths = [archive.film(tmp_path / f"{i}.film", ["red"] * 5) for i in range(4)]
+    paths.insert(1, archive.film(tmp_path / "hanging.film", ["red"]))
+    slow = archive.film(tmp_path / "slow.film", ["red"] * 3 * CHUNK)
+    job = Job(archive.VIDEO, 1.0, 4, archive.preprocess, timeout=0.3)
+    ended = [one for one in decode([*paths, slow], job, 2) if isinstance(one, Done | Failed)]
+    late = {one.path: one.reason for one in ended if isinstance(one, Failed)}
+    assert len(ended) == 6 and set(late) == {paths[1], slow}
+    assert all("more than 0.3 s" in reason and "--timeout" in reason for reason in late.values())
+    assert isinstance(list(decode([slow], job, 0))[-1], Failed)
+
+
+def test_the_limit_of_a_video_grows_with_its_length_and_not_without_bound():
+    job = Job(archive.VIDEO, 1.0, 4, archive.preprocess)
+    assert 60 <= job.limit() < job.limit(60) < job.limit(3600) < job.limit(1e12) < 1e7
+
+
+def test_speed_is_in_multiples_of_real_time_and_finite_at_the_start():
+    progress = Progress(1, 3, "a.mp4", 4.0, 60.0, seconds=90.0, elapsed=30.0)
+    assert progress.speed == pytest.approx(3)
+    assert Report(indexed=1, seconds=90.0, elapsed=30.0).speed == pytest.approx(3)
+    assert progress._replace(seconds=0.0, elapsed=0.0).speed == Report().speed == 0
+
+
+class Raw(archive.Encoder):
+    """An encoder whose vectors have lengths of their own, the second frame's being none."""
+
+    def encode_images(self, pixels):
+        return np.asarray([[3.0, 4.0], [0.0, 0.0]], np.float32)
+
+
+def test_vectors_of_frames_have_unit_length_in_half_precision():
+    frames = Frames(Path("a.mp4"), np.asarray([0.0, 1.0]), np.zeros((2, 4, 4, 3), np.uint8))
+    found = decoding.encode(Raw(), frames)
+    assert found.path == frames.path and found.times is frames.times
+    assert found.vectors.dtype == np.float16
+    expected = np.asarray([[0.6, 0.8], [0, 0]], np.float16)
+    np.testing.assert_array_equal(found.vectors, expected)

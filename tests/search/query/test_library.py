@@ -1,0 +1,428 @@
+"""An archive that is asked: the right video and second, filters, what is refused, what changes."""
+
+import datetime
+import os
+import shutil
+import subprocess
+import sys
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+
+import archive
+import numpy as np
+import processes
+import pytest
+from PIL import Image
+
+from hlformer_jax import search
+from hlformer_jax.errors import DamagedError, QueryError, SearchError
+from hlformer_jax.search import times
+from hlformer_jax.search.query import filters
+from hlformer_jax.search.query.query import Query
+
+DAYS = {"a.film": 1, "b.film": 2, "trips/c.film": 3}
+
+
+@pytest.fixture
+def films(tmp_path):
+    films = archive.folder(tmp_path / "films")
+    for name, day in DAYS.items():
+        time = datetime.datetime(2026, 3, day, 12).timestamp()
+        os.utime(films / name, (time, time))
+    return films
+
+
+@pytest.fixture
+def library(index):
+    return archive.opened(index)
+
+
+@pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments", None])
+def test_the_video_and_the_moment_of_a_sentence_come_first(index, ranker):
+    library = archive.opened(index, ranker=ranker)
+    [hit] = library.query("blue", k=1)
+    assert (hit.video, hit.folder, hit.path.name) == ("trips/c.film", "trips", "c.film")
+    assert (hit.moments[0].start, hit.moments[0].end) == (10, 14)
+    assert hit.duration == 18 and len(hit.times) == len(hit.scores) == 18
+    assert hit.id == library.entry(hit.id).id
+    assert library.encoder_name == "colours" and library.ranker_name == (ranker or "best_frame")
+
+
+def test_letters_and_their_accents_are_asked_as_one(library, monkeypatch):
+    asked, sentences = [], library.encoder.encode_texts
+    monkeypatch.setattr(library.encoder, "encode_texts", lambda x: asked.extend(x) or sentences(x))
+    for form in ("NFC", "NFD"):
+        library.query(unicodedata.normalize(form, "café 강아지"))
+    assert asked == ["café 강아지"] * 2
+
+
+def test_several_moments_come_apart_and_best_first(index):
+    library = archive.opened(index, ranker="best_frame")
+    hit = library.query("red")[0]
+    assert hit.video == "a.film"
+    assert [(m.start, m.end) for m in hit.moments] == [(5, 8), (14, 16)]
+    assert hit.score == pytest.approx(hit.moments[0].score)
+    assert len(library.query("red", moments=1)[0].moments) == 1
+
+
+def test_scores_are_probabilities_where_the_encoder_has_them(index):
+    plain = archive.opened(index, ranker="best_frame")
+    learned = archive.Encoder(probable=True)
+    probable = archive.opened(index, ranker="best_frame", encoder=learned)
+    for cosine, probability in zip(plain.query("red"), probable.query("red"), strict=True):
+        assert probability.video == cosine.video
+        assert probability.score == pytest.approx(learned.probability(cosine.score), rel=1e-5)
+        assert probability.moments[0].score == pytest.approx(probability.scores.max())
+        assert probability.moments[0][:3] == cosine.moments[0][:3]
+    for ranker in ("top_3_frames", "segments"):  # whose scores are no cosines of a frame
+        plain, same = (archive.opened(index, ranker=ranker, encoder=one).query("red")
+                       for one in (archive.Encoder(), learned))  # fmt: skip
+        assert [hit.score for hit in plain] == [hit.score for hit in same]
+
+
+def videos(hits):
+    return sorted(hit.video for hit in hits)
+
+
+def test_filters_by_folder_and_date(library):
+    assert videos(library.query("red")) == list(DAYS)
+    assert videos(library.query("red", folder="trips/")) == ["trips/c.film"]
+    with pytest.raises(SearchError, match="'trips'"):
+        library.query("red", folder="trip")
+    assert videos(library.query("red", since="2026-03-02")) == ["b.film", "trips/c.film"]
+    day = datetime.date(2026, 3, 2)
+    assert videos(library.query("red", since=day, until=day)) == ["b.film"]
+    assert library.query("red", k=1)[0].date_of == "file"
+    assert videos(library.query("red", folder="trips", until="2026-03-02")) == []
+    with pytest.raises(SearchError, match="'yesterday'"):
+        library.query("red", since="yesterday")
+
+
+def test_a_picture_finds_what_resembles_it_alone_and_with_words(library, films, index, tmp_path):
+    archive.film(films / "d.film", ["white"] * 4 + ["blue"] * 2)
+    archive.fill(index)
+    image = tmp_path / "blue.png"
+    Image.new("RGBA", (9, 6), (0, 0, 255, 0)).save(image)
+    hits = library.query(image=image)
+    assert [hit.video for hit in hits[:2]] == ["d.film", "trips/c.film"]
+    assert hits[0].score == pytest.approx(1, abs=1e-3)
+    assert library.query(image=image.read_bytes())[0].score == hits[0].score
+    with pytest.raises(SearchError, match="no image"):
+        library.query(image=b"text")
+    # The instant's video is left out, and copies of it; its id names it as well.
+    (films / "copy.film").write_bytes((films / "d.film").read_bytes())
+    archive.fill(index)
+    for video in ("d.film", str(films / "copy.film"), library.videos()[3].id):
+        like = library.query(like=(video, 4.6))
+        assert like[0].video == "trips/c.film" and like[0].moments[0][:2] == (10, 14)
+        assert {hit.video for hit in like} == set(DAYS)
+    # With words: the unit mean of both vectors, against all frames in a loop.
+    encoder = archive.Encoder()
+    vectors = archive.embed(np.asarray([archive.COLOURS["blue"], archive.COLOURS["red"]], float))
+    asked = vectors.sum(0) / np.linalg.norm(vectors.sum(0))
+    for hit in library.query("red", like=("d.film", 5), k=9):
+        frames = encoder.encode_images(np.load(hit.path)[:, None, None])
+        assert hit.score == pytest.approx((frames @ asked).max(), abs=1e-3)
+
+
+def test_scores_of_pictures_are_cosines_whatever_the_encoder(index):
+    pair = [archive.opened(index, encoder=archive.Encoder(probable=p)) for p in (0, 1)]
+    plain, probable = (one.query("red", like=("b.film", 0)) for one in pair)
+    assert [hit.score for hit in plain] == [hit.score for hit in probable]
+
+
+def test_videos_of_equal_content_are_one_hit_and_equally_good_ones_follow_their_paths(films, index):
+    for name in ("z.film", "0.film", "trips/b.film"):
+        (films / name).write_bytes((films / "b.film").read_bytes())
+    archive.film(films / "a green.film", ["green"] * 3)
+    archive.fill(index)
+    library = archive.opened(index)
+    first, second = library.query("green", k=2)
+    assert (first.video, first.copies) == ("0.film", ("b.film", "trips/b.film", "z.film"))
+    assert (second.video, second.copies) == ("a green.film", ()) and first.score == second.score
+    assert library.query("green", k=1, folder="trips")[0].video == "trips/b.film"
+    (films / "0.film").unlink()
+    assert library.query("green", k=2)[1].copies == ("trips/b.film", "z.film")
+
+
+def test_results_go_on_where_they_ended_and_end_at_a_score(library):
+    every = library.query("red", k=9)
+    pages = [hit for start in range(4) for hit in library.query("red", k=1, offset=start)]
+    assert [hit.video for hit in pages] == [hit.video for hit in every] == videos_by(every)
+    assert library.query("red", offset=3) == []
+    kept = library.query("red", min_score=every[1].score)
+    assert [hit.video for hit in kept] == [hit.video for hit in every[:2]]
+
+
+def videos_by(hits):
+    return [hit.video for hit in sorted(hits, key=lambda hit: -hit.score)]
+
+
+def test_results_keep_their_warnings_when_sliced(library):
+    results = library.query("red", k=3)
+    results.warnings.append("a disk is offline")
+    part = results[1:]
+    assert [one.video for one in part] == [one.video for one in results][1:]
+    assert part.warnings == ["a disk is offline"] and part[0] == results[1]
+
+
+def test_a_picture_that_the_index_lacks_is_refused(library, index):
+    for asked, complaint in (
+        ({"like": ("b.flim", 0)}, "did you mean 'b.film'"),
+        ({"like": ("b.film", 21)}, "has no second 21"),
+    ):
+        with pytest.raises(SearchError, match=complaint):
+            library.query(**asked)
+    with pytest.raises(SearchError, match="'x'"):
+        library.entry("x")
+    with pytest.raises(QueryError) as refused:
+        archive.opened(index, normalise=True).query(like=("b.film", 0))
+    assert refused.value.field == "normalise"
+
+
+def test_a_library_that_stays_open_sees_what_is_indexed_meanwhile(library, films, index):
+    assert library.query("white", k=1)[0].video != "new.film"
+    archive.film(films / "new.film", ["white"] * 4)
+    (films / "b.film").unlink()
+    archive.fill(index)
+    assert library.query("white", k=1)[0].video == "new.film"
+    assert videos(library.query("green")) == ["a.film", "new.film", "trips/c.film"]
+    states = {entry.video: entry.state for entry in library.videos()}
+    assert states.pop("b.film") == "offline" and set(states.values()) == {"indexed"}
+    assert library.status()["videos"] == 4 and library.status()["offline"] == 1
+
+
+def test_failed_videos_are_listed_and_not_searched(library, films, index):
+    (films / "bad.film").write_bytes(b"broken")
+    archive.fill(index)
+    assert "bad.film" not in videos(library.query("red"))
+    [bad] = [entry for entry in library.videos() if entry.video == "bad.film"]
+    assert bad.state == "failed" and "no film" in bad.reason
+    status = library.status()
+    assert (status["videos"], status["failed"], status["ranker"]) == (3, 1, "best_frame")
+    assert status["seconds"] == 54 and status["bytes"] > 0
+
+
+def test_an_index_of_which_nothing_could_be_indexed_says_so(tmp_path):
+    (tmp_path / "films").mkdir()
+    (tmp_path / "films" / "bad.film").write_bytes(b"broken")
+    index = archive.indexed(tmp_path / "index", tmp_path / "films")
+    library = archive.opened(index)
+    with pytest.raises(SearchError, match="indexed"):
+        library.query("red")
+
+
+@pytest.mark.parametrize("ranker", ["best_frame", "segments"])
+@pytest.mark.parametrize("asked", [False, True])
+def test_damaged_vectors_are_left_out_with_a_line(index, ranker, asked):
+    open_ = lambda: archive.opened(index, ranker=ranker)
+    library = open_()
+    if asked:  # rows are packed: the damage shows when the moments are looked for
+        library.query("red")
+        library = open_()
+    archive.damage(index, "b.film")
+    if ranker == "best_frame":  # threads read what queries of several parts need
+        hits = open_().query("black", then="green", k=9)
+        assert "b.film" not in videos(hits) and "'b.film'" in hits.warnings[0]
+    for one in (library, open_()):
+        hits = one.query("red", k=9)
+        assert videos(hits) == ["a.film", "trips/c.film"]
+        [line] = hits.warnings
+        assert "'b.film'" in line and "index the folder again" in line
+    archive.fill(index)
+    assert videos(library.query("red", k=9)) == list(DAYS)
+    for path in index.directory.glob("embeddings-*"):
+        path.unlink()
+    shutil.rmtree(index.directory / "packed", ignore_errors=True)
+    with pytest.raises(DamagedError):
+        open_().query("red")
+
+
+def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, index):
+    found = lambda hits: [(hit.video, hit.score, hit.moments) for hit in hits]
+    first = library.query("red", k=9)
+    every = found(first)
+    assert not first.warnings
+    gone_with = {"trips": ["trips/c.film"], "b.film": ["b.film"], "": list(DAYS)}
+    for name, gone in gone_with.items():
+        place = films / name
+        place.rename(tmp_path / "away")
+        hits = library.query("red", k=9)
+        assert found(hits) == [hit for hit in every if hit[0] not in gone]
+        [line] = hits.warnings
+        assert "left out" in line
+        assert [e.video for e in library.videos() if e.state == "offline"] == gone
+        assert archive.opened(index).query("red", k=9).warnings
+        (tmp_path / "away").rename(place)
+        assert found(library.query("red", k=9)) == every
+    films.rename(tmp_path / "away")
+    films.mkdir()  # where a disk was mounted
+    assert library.query("red") == [] and library.status()["offline"] == 3
+    assert archive.fill(index)[0].offline == 3
+    films.rmdir()
+    (tmp_path / "away").rename(films)
+    assert found(library.query("red", k=9)) == every
+
+
+def test_threads_that_ask_at_once_get_the_same_answers(library):
+    expected = [hit.video for hit in library.query("red", k=3)]
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda _: library.query("red", k=3), "abc"))
+    assert [[hit.video for hit in hits] for hits in found] == [expected] * 3
+
+
+def test_what_fails_in_a_thread_fails_and_the_next_question_is_answered(library, monkeypatch):
+    def fail(*arguments):
+        raise SearchError("broken")
+
+    now = library._ready()[0]
+    transcript, visual = now.signals["transcript"], now.visual
+    for thing, name in ((transcript, "search"), (visual, "search"), (library, "_result")):
+        with monkeypatch.context() as patch, pytest.raises(SearchError, match="broken"):
+            patch.setattr(thing, name, fail)
+            library.query("red")
+    assert library.query("red")
+
+
+def test_opening_an_index_loads_neither_jax_nor_vectors(index):
+    program = (
+        "import sys\nfrom hlformer_jax import search\nlibrary = search.open(sys.argv[1])\n"
+        "assert len(library.videos()) == 3\n"
+        "print([name for name in ('jax', 'pywt', 'av', 'fastapi', 'flax') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(index.directory)],
+        capture_output=True, text=True, env=processes.environment(), check=True,
+    )  # fmt: skip
+    assert done.stdout == "[]\n"
+
+
+def test_a_library_without_a_store_has_nowhere_to_upload_to(library):
+    with pytest.raises(SearchError, match="store"):
+        library.upload()
+
+
+# Filters
+
+
+def entry(folder, modified=0.0, recorded=0.0):
+    return search.Entry("", "", folder, None, 0, modified, 1.0, 1, "indexed", "", recorded=recorded)
+
+
+def test_filters_agree_with_a_loop_over_random_entries():
+    rng = np.random.default_rng(0)
+    folders = ["", "a", "a/b", "ab", "a/b/c"]
+    day = datetime.date(2026, 1, 1)
+    start, *_ = times.date_span(day)
+    entries = [
+        entry(str(rng.choice(folders)), start + 86400 * t, rng.choice([0.0, start + 86400 * u]))
+        for t, u in rng.uniform(0, 100, (50, 2))
+    ]
+    for folder in (None, *folders):
+        first, last = sorted(int(one) for one in rng.integers(0, 100, 2))
+        since, until = (day + datetime.timedelta(days=n) for n in (first, last))
+        found = filters.passing(
+            entries, Query("x", folder=folder, since=since, until=until.isoformat())
+        )
+        for one, kept in zip(entries, found, strict=True):
+            within = not folder or one.folder == folder or one.folder.startswith(folder + "/")
+            date = one.recorded or one.modified
+            days = (datetime.datetime.fromtimestamp(date).date() - day).days
+            assert kept == (within and first <= days <= last)
+
+
+def test_filters_by_length_tags_and_folders_of_any_case_agree_with_a_loop():
+    rng = np.random.default_rng(1)
+    entries = [
+        entry(str(rng.choice(["Trips/Sea", "trips", "x"])))._replace(
+            duration=float(seconds), tags=tuple(map(str, rng.choice(["Oma", "b", "c"], 2, False)))
+        )
+        for seconds in rng.integers(0, 20, 40)
+    ]
+    for longer, shorter, tags, folder in (
+        (5, None, (), None), (None, 9, (), "TRIPS"),
+        (3, 15, ["oma"], None), (0, 19, ["B", "oma"], "x"),
+    ):  # fmt: skip
+        found = filters.passing(
+            entries, Query("x", folder=folder, longer=longer, shorter=shorter, tags=tags)
+        )
+        for one, kept in zip(entries, found, strict=True):
+            assert kept == (
+                (longer is None or one.duration >= longer)
+                and (shorter is None or one.duration <= shorter)
+                and all(tag.lower() in [own.lower() for own in one.tags] for tag in tags)
+                and (not folder or one.folder.lower().split("/")[0] == folder.lower())
+            )
+        assert 0 < found.sum() < len(entries)
+    with pytest.raises(SearchError, match="did you mean 'Oma'"):
+        filters.passing(entries, Query("x", tags=["Omi"]))
+
+
+def test_a_folder_whose_name_is_no_text_is_chosen_as_it_is_shown():
+    entries = [entry(os.fsdecode(b"caf\xe9/x")), entry("caf")]
+    assert filters.passing(entries, Query("x", folder="caf\ufffd")).tolist() == [True, False]
+
+
+def test_a_folder_that_the_index_lacks_is_refused():
+    entries = [entry("trips/sea")]
+    assert filters.passing(entries, Query("x", folder="trips")).all()
+    with pytest.raises(SearchError, match="'trips/sea'"):
+        filters.passing(entries, Query("x", folder="trips/see"))
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "after"),
+    [
+        ("2026", (2026, 1, 1), (2027, 1, 1)),
+        ("2026-01", (2026, 1, 1), (2026, 2, 1)),
+        ("2026-12", (2026, 12, 1), (2027, 1, 1)),
+        ("2024-02-29", (2024, 2, 29), (2024, 3, 1)),
+        ("20260110", (2026, 1, 10), (2026, 1, 11)),
+        ("2026-01-10T18", (2026, 1, 10, 18), (2026, 1, 10, 19)),
+        ("2026-01-10 18:30", (2026, 1, 10, 18, 30), (2026, 1, 10, 18, 31)),
+        ("20260110T183015", (2026, 1, 10, 18, 30, 15), (2026, 1, 10, 18, 30, 16)),
+        (" 2026-01-10T23:59:59.5 ", (2026, 1, 10, 23, 59, 59, 500_000),
+         (2026, 1, 10, 23, 59, 59, 500_001)),
+        (datetime.date(2026, 1, 10), (2026, 1, 10), (2026, 1, 11)),
+        (datetime.datetime(2026, 1, 10, 5), (2026, 1, 10, 5), (2026, 1, 10, 5, 0, 0, 1)),
+    ],
+)  # fmt: skip
+def test_a_date_is_the_whole_span_that_it_names(text, first, after):
+    expected = [datetime.datetime(*one).timestamp() for one in (first, after)]
+    assert list(times.date_span(text)) == expected
+
+
+def test_a_time_may_name_its_zone():
+    for text in ("2026-01-10T18:30Z", "2026-01-10T19:30+01:00", "20260110T1130-0700"):
+        assert times.date_span(text) == (1768069800, 1768069860)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " ", "nan", "inf", "0", "1", "26", "0001", "0001-01-01", "202601", "1767225600",
+        "1767225600.5", "2026-13", "2026-00", "2026-02-30", "20260230", "2026-1", "2026-1-1",
+        "2026/01/10", "10.01.2026", "2026-01T10:00", "2026T10", "2026-01-10T", "2026-01-10T25",
+        "2026-01-10T10:60", "2026-01-10T10:00+99", "2026-W02", "2026-010", "-2026", "+2026",
+        "yesterday", "\uff12\uff10\uff12\uff16", "2026\n2027", "\udcff", 2026, 1.5, True, None,
+        float("nan"),
+        datetime.datetime(1, 1, 1),
+    ],
+)  # fmt: skip
+def test_what_is_no_date_is_one_line(text):
+    with pytest.raises(SearchError) as refused:
+        times.date_span(text)
+    assert "2026-01" in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["9999", "9999-12", "9999-12-31", "9999-12-31T23:59:59"])
+def test_the_last_dates_have_a_beginning(text):
+    begin, end = times.date_span(text)
+    assert 253_370_000_000 < begin < end == float("inf")
+
+
+def test_dates_are_written_of_every_year():
+    assert times.format_date(1768069800.25)[:10] in ("2026-01-10", "2026-01-11")
+    assert times.date_span(times.format_date(1768069800))[0] == 1768069800
+    assert times.format_date(-1e11).startswith("-") and times.format_date(9e9 * 100)[-1] == "Z"

@@ -1,0 +1,37 @@
+"""A query: errors that name its fields, and the form in which it is stored."""
+
+import pytest
+
+from hlformer_jax.errors import QueryError
+from hlformer_jax.search.query.query import Query
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("text", {}),
+        ("text", {"text": ["red", " "]}),
+        ("text", {"text": ["red", "blue"], "then": "green"}),
+        ("text", {"without": "red"}),
+        ("image", {"image": b"", "like": ("a", 1)}),
+        ("k", {"text": "red", "k": 0}),
+        ("offset", {"text": "red", "offset": -1}),
+        ("within", {"text": "red", "within": 0}),
+        ("longer", {"text": "red", "longer": float("nan")}),
+        ("min_score", {"text": "red", "min_score": float("nan")}),
+        ("since", {"text": "red", "since": "yesterday"}),
+        ("signals", {"text": "red", "signals": "smell"}),
+    ],
+)
+def test_an_error_names_the_field_of_a_query(field, options):
+    with pytest.raises(QueryError) as refused:
+        Query(**options)
+    error = refused.value
+    assert error.field == field and field in str(error)
+    assert f"<{field}>" in error.phrased({field: f"<{field}>"})
+
+
+def test_a_query_is_stored_in_one_form():
+    assert Query("red", then="", without="blue", signals="visual, transcript") == Query(
+        ["red"], then=[], without=["blue"], signals=("visual", "transcript")
+    )

@@ -1,0 +1,59 @@
+"""A library of three real videos for each file of tests, rendered once for all, and its server.
+
+And one of films, whose index can be changed.
+"""
+
+import threading
+
+import archive
+import page_library
+import pytest
+
+from hlformer_jax import search
+from hlformer_jax.search.ingest import extract
+
+
+@pytest.fixture(scope="session")
+def rendered(tmp_path_factory):
+    return tmp_path_factory.mktemp("videos")
+
+
+@pytest.fixture(scope="module")
+def library(rendered):
+    return page_library.Library(rendered)
+
+
+@pytest.fixture(scope="module")
+def url(library):
+    with page_library.running(library) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def client(url):
+    with page_library.asking(url) as client:
+        yield client
+
+
+class Encoder(archive.Encoder):
+    """An encoder that waits before every batch until its gate is open."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.inside = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def encode_images(self, pixels):
+        self.inside.set()
+        assert self.gate.wait(20)
+        return super().encode_images(pixels)
+
+
+@pytest.fixture
+def changing(index, monkeypatch):
+    """A library of the films of `index`, which may be changed in this process."""
+    monkeypatch.setattr(extract, "real_video", lambda: archive.VIDEO)
+    monkeypatch.setattr(extract, "default_workers", lambda: 0)
+    library = search.open(index.directory, encoder=Encoder())
+    yield library
+    library.encoder.gate.set()

@@ -1,0 +1,709 @@
+"""The page in a real browser: Debian's chromium, steered by Playwright.
+
+HLFORMER_SCREENSHOTS names a folder for the pictures; they go to a temporary one without it.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+
+import archive
+import page_library
+import pytest
+import videos
+from PIL import Image
+from playwright.sync_api import expect, sync_playwright
+
+from hlformer_jax import video
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+pytestmark = pytest.mark.skipif(
+    not os.path.exists(CHROMIUM),
+    reason="the page is tested in chromium, and there is none: apt-get install chromium",
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens pages; at the end of the test none may have had an error that was not expected."""
+    faults, expected, contexts = [], [], []
+
+    def open_page(address, width=1280, height=860, scheme="light"):
+        contexts.append(
+            browser.new_context(
+                viewport={"width": width, "height": height}, color_scheme=scheme, locale="en-GB"
+            )
+        )
+        page = contexts[-1].new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda line: line.type == "error" and faults.append(line.text))
+        page.expected = expected  # parts of errors, which may come when the test has ended
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not [fault for fault in faults if not any(part in fault for part in expected)]
+
+
+@pytest.fixture
+def page(opened, url):
+    return opened(url)
+
+
+def search(page, sentence):
+    page.locator("#q").fill(sentence)
+    expect(page.locator("#said")).to_contain_text(f"“{sentence}”")
+
+
+def names(page):
+    return page.locator("#results .open").all_inner_texts()
+
+
+def time_of(page):
+    return page.evaluate("document.getElementById('player').currentTime")
+
+
+def is_at(page, seconds, within=1.0):
+    """Waits until the video stands, or plays, within so many seconds after an instant."""
+    page.wait_for_function(
+        """([from, to]) => { const v = document.getElementById('player');
+            return v.readyState >= 2 && !v.seeking && v.currentTime >= from - 0.05
+                && v.currentTime <= to; }""",
+        arg=[seconds, seconds + within],
+    )
+
+
+def is_playing(page):
+    page.wait_for_function("() => { const v = document.getElementById('player');"
+                           " return !v.paused && v.readyState >= 3; }")  # fmt: skip
+
+
+def colour(page):
+    """The colour that the video shows in its corner."""
+    seen = page.evaluate(
+        """() => { const pen = document.createElement('canvas').getContext('2d');
+            pen.drawImage(document.getElementById('player'), 0, 0);
+            return [...pen.getImageData(4, 4, 1, 1).data].slice(0, 3); }"""
+    )
+    distance = lambda name: sum(
+        (a - b) ** 2 for a, b in zip(seen, page_library.COLOURS[name], strict=True)
+    )
+    return min(page_library.COLOURS, key=distance)
+
+
+def test_enter_plays_the_first_result_from_its_moment(page):
+    page.keyboard.type("a red scene")  # the field has the focus from the start
+    page.keyboard.press("Enter")
+    expect(page.locator("#name")).to_have_text("Küche & <b>Herd.mp4")
+    is_playing(page)
+    is_at(page, 6)
+    assert names(page) == ["Küche & <b>Herd.mp4", "garden.mp4", "boat ride.mp4"]
+    assert colour(page) == "red"
+    assert page.locator("main b").count() == 0  # a name is text, whatever it holds
+
+
+def test_typing_sends_fewer_queries_than_letters(page, library):
+    asked = len(library.asked)
+    page.locator("#q").press_sequentially("a blue scene", delay=20)
+    expect(page.locator("#said")).to_have_text("3 videos for “a blue scene”")
+    assert names(page)[0] == "boat ride.mp4"
+    assert 1 <= len(library.asked) - asked <= 4
+    page.wait_for_function("() => document.querySelector('.card img').naturalWidth == 320")
+    is_at(page, 8)
+    assert page.evaluate("document.getElementById('player').paused")
+
+
+def test_an_answer_that_was_overtaken_is_not_shown(page):
+    # As if requests could not be aborted: the late answer arrives after the newer one.
+    page.evaluate(
+        """() => { const real = fetch; window.late = 0;
+            window.fetch = async (url, options) => {
+                const answer = await real(url, {});
+                if (!String(url).includes('violet')) return answer;
+                await new Promise((go) => setTimeout(go, 1200));
+                window.late += 1;
+                return answer; }; }"""
+    )
+    page.locator("#q").fill("violet")
+    page.wait_for_timeout(350)
+    search(page, "blue")
+    page.wait_for_function("() => window.late == 1")
+    page.wait_for_timeout(100)
+    assert page.locator("#said").inner_text() == "3 videos for “blue”"
+    assert names(page)[0] == "boat ride.mp4"
+
+
+def test_the_strip_seeks_by_click_and_by_keys(page):
+    search(page, "red")
+    strip = page.locator("#strip")
+    box = strip.bounding_box()
+    strip.click(position={"x": box["width"] * 13.25 / 14, "y": 20})
+    is_at(page, 13.25, 0.8)
+    assert colour(page) == "violet"
+    page.keyboard.press("Escape")
+    strip.focus()
+    page.keyboard.press("Home")
+    is_at(page, 0, 0)
+    assert colour(page) == "yellow"
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    is_at(page, 2, 0.1)
+    expect(strip).to_have_attribute("aria-valuetext", "0:02 of 0:14")
+    page.keyboard.press("End")
+    is_at(page, 13.9, 0.1)
+
+
+def test_the_strip_is_drawn_with_its_moments(page):
+    search(page, "red")
+    drawn = page.evaluate(
+        """() => new Promise((done) => requestAnimationFrame(() => {
+            const c = document.getElementById('strip'), w = c.width, h = c.height;
+            const at = (time) => String([...c.getContext('2d')
+                .getImageData(time / 14 * w, h - 4, 1, 1).data]);
+            done([at(7.5), at(8.5), at(4.5)]); }))"""
+    )
+    assert drawn[0] == drawn[1] == "15,118,110,255" and drawn[2] != drawn[0]
+
+
+@pytest.mark.slow
+def test_every_moment_is_a_chip_that_plays_it(page):
+    search(page, "blue")
+    chips = page.locator("#chips .chip")
+    assert chips.all_inner_texts() == ["0:08–0:11", "0:02–0:04"]
+    chips.nth(1).click()
+    is_playing(page)
+    is_at(page, 2)
+    assert colour(page) == "blue"
+    expect(chips.nth(1)).to_have_attribute("aria-pressed", "true")
+    expect(chips.nth(0)).to_have_attribute("aria-pressed", "false")
+    # Those of another result play that one.
+    page.locator("#results li").nth(2).locator(".chip").first.click()
+    assert page.locator("#name").inner_text() == names(page)[2]
+
+
+@pytest.mark.slow
+def test_every_result_and_the_player_have_more_like_this(opened, page):
+    search(page, "green")
+    page.get_by_role("button", name="More like garden.mp4 at 0:0").click()
+    expect(page.locator("#said")).to_contain_text("2 videos for like garden.mp4 at 0:0")
+    assert "garden.mp4" not in names(page) and page.locator("#q").input_value() == ""
+    page.locator("#q").fill("violet")  # words beside the picture
+    expect(page.locator("#said")).to_contain_text("and “violet”")
+    restored = opened(page.url)
+    expect(restored.locator("#results .open")).to_have_count(2)
+    page.locator("#unlike").click()
+    expect(page.locator("#said")).to_have_text("3 videos for “violet”")
+    expect(page.locator("#unlike")).to_be_hidden()
+    page.get_by_role("button", name="More like this", exact=True).last.click()
+    expect(page.locator("#results .open")).to_have_count(2)
+
+
+def test_what_is_said_is_shown_and_played(page):
+    search(page, "red captain")
+    page.get_by_text("0:04 “the captain's ship”").click()
+    is_playing(page)
+    is_at(page, 4)
+    page.get_by_label("By").select_option("transcript")
+    expect(page.get_by_role("button", name="Clear filters")).to_be_visible()
+
+
+def test_a_transcript_follows_the_video_and_is_a_way_into_it(page):
+    search(page, "green")
+    page.get_by_text("Transcript", exact=True).click()
+    page.get_by_role("button", name="0:01 look").click()
+    is_playing(page)
+    is_at(page, 1)
+    expect(page.locator("#transcript [aria-current]")).to_have_text("0:01 look")
+    page.get_by_role("button", name="0:04 the captain's ship").click()
+    expect(page.locator("#transcript [aria-current]")).to_contain_text("ship")
+    search(page, "yellow")  # of a video that has none
+    expect(page.get_by_text("Transcript", exact=True)).to_be_hidden()
+
+
+def test_a_picture_is_looked_for_until_it_is_left_out(page, tmp_path):
+    path = tmp_path / "lilac.png"
+    Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(path)
+    page.locator("#file").set_input_files(path)
+    expect(page.locator("#said")).to_have_text("3 videos for like lilac.png")
+    assert names(page)[0] == "Küche & <b>Herd.mp4"
+    page.locator("#q").fill("green")
+    expect(page.locator("#said")).to_have_text("3 videos for like lilac.png and “green”")
+    page.get_by_role("button", name="like lilac.png").click()
+    expect(page.locator("#said")).to_have_text("3 videos for “green”")
+
+
+@pytest.mark.slow
+def test_parts_copies_and_further_results_are_shown(page, library):
+    page.evaluate("PAGE_SIZE = 2")
+    search(page, "red")
+    expect(page.locator("#results .open")).to_have_count(2)
+    page.get_by_label("Then").fill("blue")
+    page.get_by_label("But not").fill("green")
+    expect(page.locator("#said")).to_have_text("2 videos for “red”, then “blue”, but not “green”")
+    assert library.asked[-1].then == ("blue",) and library.asked[-1].without == ("green",)
+    page.get_by_role("button", name="More results").click()
+    expect(page.locator("#results .open")).to_have_count(3)
+    expect(page.get_by_role("button", name="More results")).to_be_hidden()
+    page.locator("#results .chip").nth(-2).click()
+    expect(page.locator("#name")).to_have_text(names(page)[2])
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#said")).to_have_text("2 videos for “red”")
+
+
+def test_filters_by_folder_and_date_narrow_the_results(page):
+    search(page, "grey")
+    page.locator("#folder").select_option("trips/lake")
+    expect(page.locator("#results .open")).to_have_text(["boat ride.mp4"])
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#results .open")).to_have_count(3)
+    page.get_by_label("From date").fill("2026-06-15")
+    expect(page.locator("#results .open")).to_have_count(2)
+    page.get_by_label("To date").fill("2026-06-15")
+    expect(page.locator("#results .open")).to_have_text(["boat ride.mp4"])
+    page.get_by_label("From date").fill("2027-01-01")
+    page.get_by_label("To date").fill("")
+    expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
+    expect(page.locator("#note-text")).to_contain_text("filters")
+
+
+def test_a_star_makes_a_favourite_by_which_results_are_filtered(page):
+    search(page, "grey")
+    star = page.get_by_role("button", name="Favourite garden.mp4")
+    expect(star).to_have_attribute("aria-pressed", "false")
+    star.click()
+    expect(star).to_have_attribute("aria-pressed", "true")
+    page.get_by_label("Tag").select_option("favourite")
+    expect(page.locator("#results .open")).to_have_text(["garden.mp4"])
+    star.click()
+    expect(star).to_have_text("☆")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#results .open")).to_have_count(3)
+
+
+@pytest.mark.slow
+def test_the_keyboard_alone_is_enough(page):
+    search(page, "red")
+    first, second = (page.locator("#results .open").nth(i) for i in (0, 1))
+    page.keyboard.press("ArrowDown")
+    expect(first).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(second).to_be_focused()
+    expect(page.locator("#name")).to_have_text("garden.mp4")
+    expect(second).to_have_attribute("aria-current", "true")
+    page.keyboard.press("Enter")
+    is_playing(page)
+    is_at(page, 8)
+    page.keyboard.press("Escape")
+    expect(page.locator("#q")).to_be_focused()
+    assert page.evaluate("document.getElementById('player').paused")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    expect(page.locator("#q")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("/")  # in a list of folders it is a letter
+    expect(page.locator("#q")).not_to_be_focused()
+    first.focus()
+    page.keyboard.press("/")
+    expect(page.locator("#q")).to_be_focused()
+    page.keyboard.type("blue")  # what was there is selected
+    expect(page.locator("#said")).to_contain_text("“blue”")
+
+
+@pytest.mark.slow
+def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page):
+    search(page, "red")
+    page.locator("#folder").select_option("trips")
+    page.get_by_label("From date").fill("2026-01-01")
+    expect(page.locator("#results .open")).to_have_count(2)
+    page.locator("#results .open").nth(1).click()
+    page.locator("#strip").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("PageUp")
+    is_at(page, 1.2, 8)
+    page.keyboard.press("Escape")
+    time = time_of(page)
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.locator("#toast")).to_contain_text("link")
+
+    other = opened(page.url)
+    expect(other.locator("#name")).to_have_text("boat ride.mp4")
+    assert other.locator("#q").input_value() == "red"
+    assert other.locator("#folder").input_value() == "trips"
+    assert other.locator("#since").input_value() == "2026-01-01"
+    is_at(other, time - 0.1, 0.2)
+    # The address of a search without more is a link too, and going back to it works.
+    other.goto(f"{url}/#q=blue&until=2026-07-01")
+    expect(other.locator("#said")).to_have_text("2 videos for “blue”")
+
+
+def test_token_leaves_the_address_of_the_page(opened, library):
+    with page_library.running(library, token="t" * 32) as url:
+        page = opened(f"{url}/?token={'t' * 32}#q=red")
+        expect(page.locator("#results .open")).to_have_count(3)
+        assert page.url == f"{url}/#q=red"
+        is_at(page, 6)
+        page.reload()
+        expect(page.locator("#results .open")).to_have_count(3)
+        page.context.close()  # while the server still answers what the page is loading
+
+
+@pytest.mark.slow
+def test_a_result_says_its_date_and_whose_it_is(page, library):
+    entry = library.entry(library.id("garden"))
+    entry.date_of = "recording"
+    try:
+        search(page, "green")
+        expect(page.locator("#place")).to_contain_text("recorded 2026-03-01")
+        page.locator("#results .open").nth(1).click()
+        expect(page.locator("#place")).to_contain_text("file of 2026-")
+    finally:
+        entry.date_of = "file"
+
+
+@pytest.mark.slow
+def test_a_cut_is_downloaded_with_its_margin(page):
+    search(page, "red")
+    page.get_by_label("Margin before").select_option("5")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Cut this moment").click()
+    assert download.value.suggested_filename == "Küche & _b_Herd 0m06s-0m09s.mp4"
+    assert video.probe(download.value.path()).duration == pytest.approx(13, abs=0.05)
+    expect(page.locator("#toast")).to_contain_text("downloads")
+
+
+@pytest.mark.slow
+def test_a_search_that_takes_long_shows_that_it_is_under_way(page, library):
+    library.gate.clear()
+    try:
+        page.locator("#q").fill("red")
+        expect(page.locator(".skeleton").first).to_be_visible()
+        expect(page.locator("#found")).to_have_attribute("aria-busy", "true")
+    finally:
+        library.gate.set()
+    expect(page.locator("#results .open")).to_have_count(3)
+    expect(page.locator("#found")).to_have_attribute("aria-busy", "false")
+
+
+def test_what_fails_is_said_and_can_be_tried_again(page):
+    page.expected.append("Failed to load resource")
+    page.route("**/api/query*", lambda route: route.abort())
+    page.locator("#q").fill("red")
+    expect(page.get_by_role("heading", name="The search failed")).to_be_visible()
+    expect(page.locator("#note-text")).to_contain_text("does not answer")
+    page.unroute("**/api/query*")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("#results .open")).to_have_count(3)
+    page.locator("#q").fill("refuse")
+    expect(page.locator("#note-text")).to_have_text("the text is refused")
+
+
+@pytest.mark.slow
+def test_a_video_that_was_deleted_or_cannot_be_played_is_said(page, library, tmp_path):
+    entry = library.entry(library.id("garden"))
+    kept = vars(entry).copy()
+    entry.path = tmp_path / "garden.mp4"
+    page.expected.append("Failed to load resource")
+    try:
+        search(page, "red")
+        page.locator("#results .open").nth(1).click()
+        expect(page.get_by_role("alert")).to_contain_text("garden.mp4 was deleted")
+        entry.path.write_bytes(b"no film")
+        about = entry.path.stat()
+        entry.size, entry.modified = about.st_size, about.st_mtime_ns / 1e9
+        page.locator("#results .open").nth(0).click()
+        expect(page.locator("#trouble")).to_be_hidden()
+        page.locator("#results .open").nth(1).click()
+        expect(page.get_by_role("alert")).to_contain_text("cannot play")
+    finally:
+        vars(entry).update(kept)
+
+
+def test_a_video_of_another_format_is_played_from_a_preview(page, library, tmp_path):
+    entry = library.entry(library.id("garden"))
+    kept = vars(entry).copy()
+    entry.path = videos.write(tmp_path / "garden.avi", "mpeg4", frames=120)
+    about = entry.path.stat()
+    entry.size, entry.modified = about.st_size, about.st_mtime_ns / 1e9
+    try:
+        search(page, "red")
+        page.locator("#results .open").nth(1).click()
+        expect(page.get_by_role("alert")).to_contain_text("encoded anew")
+        page.wait_for_function("() => player.readyState > 1 && preview.start === 3")
+        assert page.evaluate("position()") == pytest.approx(8, abs=1)
+    finally:
+        vars(entry).update(kept)
+
+
+# Changes of the index
+
+
+@pytest.fixture
+def managed(changing, opened):
+    """A page that may change the index of `changing`, whose films have no pictures."""
+    with page_library.running(changing, manage=None) as url:
+
+        def open_page(**options):
+            page = opened(url, **options)
+            page.expected.append("Failed to load resource")
+            return page
+
+        yield open_page
+
+
+def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films, tmp_path):
+    for name, colour in (("d", "red"), ("e", "blue")):
+        archive.film(tmp_path / "photos" / f"{name}.film", [colour] * 40)
+    page = managed()
+    page.get_by_role("button", name="Manage").click()
+    panel = page.get_by_role("dialog", name="The index")
+    expect(panel.get_by_role("list", name="Folders")).to_contain_text(f"{films} 3 videos")
+    changing.encoder.gate.clear()
+    panel.get_by_label("Add a folder").fill(str(tmp_path / "photos"))
+    page.keyboard.press("Enter")
+    expect(panel.locator("#job-line")).to_have_text("Adding: 0 of 2 videos")
+    expect(panel.get_by_role("button", name="Index again")).to_be_disabled()
+    page.reload()  # the job is the server's
+    expect(page.get_by_role("button", name="Manage · 0/2")).to_be_visible()
+    page.get_by_role("button", name="Manage").click()
+    expect(panel.get_by_role("progressbar")).to_have_attribute("max", "2")
+    panel.get_by_role("button", name="Stop").click()
+    expect(panel.locator("#job-line")).to_have_text("Stopping…")
+    changing.encoder.gate.set()
+    expect(panel.locator("#job-line")).to_contain_text("stopped: what is indexed is kept")
+    panel.get_by_role("button", name="Index again").click()
+    expect(panel.locator("#job-line")).to_contain_text("indexed")
+    expect(panel.get_by_role("list", name="Folders")).to_contain_text("photos 2 videos")
+    expect(page.locator("#job-said")).to_contain_text("the index: ")  # aloud
+    panel.get_by_role("button", name="Remove").click()
+    expect(page.get_by_role("dialog", name="from the index?")).to_contain_text("Its 2 videos leave")
+    page.keyboard.press("Enter")  # the focus is on what removes nothing
+    expect(panel.get_by_role("list", name="Folders")).to_contain_text("photos")
+    panel.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog", name="from the index?").get_by_text("Remove", exact=True).click()
+    expect(panel.locator("#job-line")).to_have_text("removed 2 of 5 videos")
+    expect(panel.get_by_role("list", name="Folders")).not_to_contain_text("photos")
+    page.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    expect(page.locator("#facts")).to_contain_text("3 videos")
+
+
+def test_a_job_that_another_page_has_begun_is_said_and_shown(managed, changing, films):
+    archive.film(films / "new.film", ["red"] * 40)
+    changing.encoder.gate.clear()
+    page, other = managed(), managed()
+    for one in (page, other):
+        one.get_by_role("button", name="Manage").click()
+        expect(one.get_by_role("button", name="Index again")).to_be_enabled()
+    page.get_by_role("button", name="Index again").click()
+    expect(page.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
+    other.get_by_role("button", name="Index again").click()
+    expect(other.get_by_role("alert")).to_contain_text("wait until that has ended, or stop it")
+    expect(other.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
+    changing.encoder.gate.set()
+    for one in (page, other):
+        expect(one.locator("#job-line")).to_contain_text("1 indexed")
+        expect(one.locator("#facts")).to_contain_text("4 videos")
+
+
+def test_a_failure_is_tried_again_and_a_video_removed(managed, films):
+    (films / "bad.film").write_bytes(b"broken")
+    page = managed()
+    page.get_by_role("button", name="Manage").click()
+    page.get_by_role("button", name="Index again").click()
+    expect(page.locator("#job-line")).to_have_text("the index: 3 unchanged, 1 failed")
+    page.get_by_text("1 file could not be indexed").last.click()
+    archive.film(films / "bad.film", ["red"] * 6)
+    page.get_by_role("button", name="Try bad.film again").click()
+    expect(page.locator("#job-line")).to_have_text("the index: 1 indexed")
+    expect(page.locator("#broken")).to_be_hidden()
+    page.get_by_label("Add a folder").fill("films")
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("give the whole path")
+    page.get_by_role("button", name="Close").click()
+    search(page, "red")
+    expect(page.locator("#results .open")).to_have_count(4)
+    page.locator("#results .open").filter(has_text="bad.film").focus()
+    page.get_by_role("button", name="Remove…").click()
+    page.get_by_role("dialog", name="Remove bad.film").get_by_text("Remove", exact=True).click()
+    expect(page.locator("#results .open")).to_have_count(3)
+    assert (films / "bad.film").exists()
+
+
+def test_a_page_that_may_not_change_the_index_shows_no_way_to(page):
+    search(page, "red")
+    expect(page.get_by_role("button", name="Manage")).to_be_hidden()
+    expect(page.get_by_role("button", name="Remove…")).to_be_hidden()
+
+
+# What it looks like, and to whom
+
+
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def is_accessible(page):
+    """Asks axe-core, which has a program for each of its rules; none waits for the player here."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="extra test").Axe()
+    result = axe.run(page, options={"runOnly": WCAG, "preload": False}).response
+    assert len(result["passes"]) > 10
+    wrong = [
+        (rule["id"], node["html"][:200], node["failureSummary"])
+        for rule in result["violations"]
+        for node in rule["nodes"]
+    ]
+    assert wrong == []
+
+
+def edges(page):
+    """The least contrast of a field's edge with what is inside and around it (WCAG 1.4.11)."""
+    found = page.evaluate(
+        """() => [...document.querySelectorAll('input:not([type=hidden], [hidden]), select')]
+            .map((one) => {
+                const own = getComputedStyle(one), around = one.closest('dialog, #stage');
+                return [own.borderTopColor, own.backgroundColor,
+                    getComputedStyle(around ?? document.body).backgroundColor]; })"""
+    )
+    assert len(found) > 8
+    return min(contrast(edge, side) for edge, *sides in found for side in sides)
+
+
+def contrast(*colours):
+    """Of two colours, by the formula of WCAG 2.2."""
+    luminances = []
+    for colour in colours:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        luminances.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(luminances) + 0.05) / (min(luminances) + 0.05)
+
+
+LOOKS = pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1280, "light"),
+        (380, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.slow),
+        pytest.param(380, "light", marks=pytest.mark.slow),
+    ],
+)
+
+
+@LOOKS
+def test_axe_finds_nothing_in_search_player_and_transcript(opened, url, width, scheme):
+    page = opened(url, width, 860, scheme)
+    expect(page.locator("#results .open")).to_have_count(3)
+    if width == 380:  # unfolded by the button, or by a link with one of them
+        expect(page.locator("#folder")).to_be_hidden()
+        page.get_by_role("button", name="Filters").click()
+        expect(page.locator("#folder")).to_be_visible()
+        expect(opened(f"{url}/#q=red&folder=trips", width).locator("#folder")).to_be_visible()
+    is_accessible(page)
+    assert edges(page) >= 3
+    search(page, "green captain")
+    page.get_by_text("Transcript", exact=True).click()
+    page.get_by_role("button", name="0:04 the captain's ship").click()
+    expect(page.locator("#transcript [aria-current]")).to_contain_text("ship")
+    page.evaluate("player.pause()")
+    is_accessible(page)
+    page.locator("#q").fill("nothing")
+    expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
+    is_accessible(page)
+
+
+@LOOKS
+def test_axe_finds_nothing_where_the_index_is_changed(managed, changing, films, width, scheme):
+    (films / "bad.film").write_bytes(b"broken")
+    page = managed(width=width, scheme=scheme)
+    page.get_by_role("button", name="Manage").click()
+    page.get_by_role("button", name="Index again").click()
+    expect(page.locator("#job-line")).to_have_text("the index: 3 unchanged, 1 failed")
+    archive.film(films / "new.film", ["red"] * 40)
+    changing.encoder.gate.clear()
+    page.get_by_role("button", name="Index again").click()
+    expect(page.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
+    page.get_by_text("1 file could not be indexed").last.click()
+    is_accessible(page)
+    picture(page, f"manage_{width}_{scheme}")
+    changing.encoder.gate.set()
+    expect(page.locator("#job-line")).to_contain_text("1 indexed")
+    page.get_by_role("button", name="Close").click()
+    page.locator("#results .open").first.click()
+    page.get_by_role("button", name="Remove…").click()
+    is_accessible(page)
+    picture(page, f"sure_{width}_{scheme}")
+    page.keyboard.press("Escape")
+    is_accessible(page)
+
+
+def picture(page, name):
+    """Keeps a picture where HLFORMER_SCREENSHOTS names a folder, and finds nothing cut off."""
+    if folder := os.environ.get("HLFORMER_SCREENSHOTS"):
+        page.screenshot(path=pathlib.Path(folder) / f"{name}.png")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1280, "light"),
+        pytest.param(380, "dark", marks=pytest.mark.slow),
+        pytest.param(1280, "dark", marks=pytest.mark.slow),
+        pytest.param(380, "light", marks=pytest.mark.slow),
+    ],
+)
+def test_it_fits_and_is_named_at_both_widths_in_both_schemes(opened, url, tmp_path, width, scheme):
+    folder = pathlib.Path(os.environ.get("HLFORMER_SCREENSHOTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    page = opened(url, width, 860 if width == 1280 else 800, scheme)
+    for state, sentence in (("start", ""), ("results", "a red scene"), ("nothing", "nothing")):
+        if sentence == "nothing":
+            page.locator("#q").fill(sentence)
+            expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
+        elif sentence:
+            search(page, sentence)
+            is_at(page, 6)
+            if "HLFORMER_SCREENSHOTS" in os.environ:
+                page.wait_for_timeout(2500)  # the browser's own spinner fades
+        else:
+            expect(page.locator("#results .open")).to_have_count(3)
+        if sentence != "nothing":
+            page.wait_for_function(
+                "() => [...document.images].every((one) => one.complete && one.naturalWidth)"
+            )
+        page.screenshot(path=folder / f"{state}_{width}_{scheme}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        unnamed = [
+            (node["role"]["value"], node.get("name", {}).get("value"))
+            for node in accessible(page)
+            if is_focusable(node) and not node.get("name", {}).get("value", "").strip()
+        ]
+        assert unnamed == []
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground))) > 384) == (scheme == "light")
+
+
+def accessible(page):
+    session = page.context.new_cdp_session(page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    assert len(nodes) > 20
+    return [node for node in nodes if not node.get("ignored")]
+
+
+def is_focusable(node):
+    states = {one["name"]: one["value"].get("value") for one in node.get("properties", ())}
+    return states.get("focusable") and node["role"]["value"] != "RootWebArea"

@@ -1,0 +1,245 @@
+"""What the page is given: folders, finite scores, curves; files, and no others; as described."""
+
+import asyncio
+import math
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import page_library
+import pytest
+from starlette.exceptions import HTTPException
+
+from hlformer_jax.errors import UserError
+from hlformer_jax.files import jsonable
+from hlformer_jax.search.serve import files, redaction, schemas
+
+NAME = os.fsdecode(b"caf\xe9.mp4")
+"""A name that is no UTF-8."""
+
+
+def test_a_folder_that_holds_only_folders_can_be_chosen_too():
+    entries = [SimpleNamespace(video=video) for video in ("a/b/c.mp4", "a/d.mp4", "e.mp4")]
+    assert schemas.folders(entries) == ["a", "a/b"]
+
+
+def test_what_json_lacks_is_null_or_replaced():
+    found = jsonable({"a": np.float32("nan"), "b": [math.inf, 0.5], 3: {1}, NAME: NAME})
+    assert found == {"a": None, "b": [None, 0.5], "3": "{1}", "caf\ufffd.mp4": "caf\ufffd.mp4"}
+
+
+def test_a_long_curve_keeps_its_peaks():
+    times = np.arange(10_000) / 2
+    scores = np.zeros(10_000)
+    scores[[0, 7_777, 9_999]] = 1, 3, 2
+    scores[5_000] = math.nan
+    few, kept = schemas.thin(times, scores, 100)
+    assert len(few) == len(kept) == 100 and few == sorted(few) and not np.isnan(kept).any()
+    curve = dict(zip(few, kept, strict=True))
+    assert curve.items() >= {7_777 / 2: 3.0, 9_999 / 2: 2.0, 0.0: 1.0}.items()
+    assert schemas.thin(times[:7], scores[:7], 100) == (times[:7].tolist(), scores[:7].tolist())
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("/srv/my films/a.mp4 is damaged", "a.mp4 is damaged"),
+        ("'/srv/my films' is gone: see /srv/my films", "'my films' is gone: see my films"),
+        ("'/home/o b/x y.mp4' and --index=/var/i", "'x y.mp4' and --index=i"),
+        ("see http://host:6333/name and 1/2 or and/or", None),
+    ],
+)
+def test_of_absolute_paths_the_last_name_is_told(line, told):
+    assert redaction.without_paths(line, {"folder": "/srv/my films", "videos": 3}) == (told or line)
+
+
+# ---- files: the indexed ones alone
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """A folder, its library, and what adds a file to both, as if it was indexed now."""
+    root = tmp_path / "root"
+    (root / "trips").mkdir(parents=True)
+    entries = {}
+
+    def add(video, state="indexed", content=b"film"):
+        path = root / video
+        path.write_bytes(content)
+        about = path.stat()
+        entries[video] = SimpleNamespace(
+            id=video, video=video, path=path, state=state, size=about.st_size,
+            modified=about.st_mtime_ns / 1e9,
+        )  # fmt: skip
+        return path
+
+    return SimpleNamespace(root=root, add=add, entry=entries.__getitem__, outside=tmp_path)
+
+
+def refusal(archive, id):
+    with pytest.raises(HTTPException) as refused:
+        files.open_video(archive, id)
+    assert str(archive.root) not in refused.value.detail
+    return refused.value.status_code
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_served_is_the_file_that_was_indexed(archive):
+    path = archive.add("trips/a.mp4", content=b"one")
+    file = files.open_video(archive, "trips/a.mp4")
+    path.unlink()
+    path.write_bytes(b"two")  # under the same name: the open file is still the other
+    assert file.path.read_bytes() == b"one" and file.media_type == "video/mp4"
+    assert refusal(archive, "trips/a.mp4") == 410
+    descriptor = file._descriptor
+    del file
+    with pytest.raises(OSError):
+        os.fstat(descriptor)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("replaced", ["link", "folder link", "pipe", "folder", "other", "nothing"])
+def test_what_took_the_place_of_an_indexed_file_is_refused(archive, replaced):
+    path = archive.add("trips/a.mp4")
+    secret = archive.outside / "a.mp4"
+    path.rename(secret)  # of the same size and time
+    if replaced == "link":
+        path.symlink_to(secret)
+    elif replaced == "folder link":
+        path.parent.rmdir()
+        path.parent.symlink_to(archive.outside)
+    elif replaced == "pipe":
+        os.mkfifo(path)
+    elif replaced == "folder":
+        path.mkdir()
+    elif replaced == "other":
+        path.write_bytes(b"not the film")
+    assert refusal(archive, "trips/a.mp4") == (403 if "link" in replaced else 410)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_file_of_a_further_folder_is_served_from_it(archive):
+    path = archive.add("trips/a.mp4")
+    entry = archive.entry("trips/a.mp4")
+    entry.video = "disk//a.mp4"
+    assert files.open_video(archive, "trips/a.mp4").path.read_bytes() == b"film"
+    path.rename(archive.root / "a.mp4")
+    path.symlink_to(archive.root / "a.mp4")  # out of the further folder, trips
+    assert refusal(archive, "trips/a.mp4") == 403
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_link_in_the_folder_is_followed_but_not_a_loop(archive):
+    path = archive.add("a.mp4")
+    path.rename(archive.root / "trips" / "kept.mp4")
+    path.symlink_to("trips/kept.mp4")
+    assert files.open_video(archive, "a.mp4").path.read_bytes() == b"film"
+    path.unlink()
+    path.symlink_to("a.mp4")
+    assert refusal(archive, "a.mp4") == 410
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_failed_is_not_served(archive):
+    archive.add("passwd", state="failed")
+    assert refusal(archive, "passwd") == 404
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("error", [KeyError, IndexError, UserError])
+def test_an_unknown_id_is_refused_without_what_the_library_says(error):
+    def entry(id):
+        raise error("/home/secret/index")
+
+    with pytest.raises(HTTPException) as refused:
+        files.open_video(SimpleNamespace(entry=entry), "x")
+    assert refused.value.status_code == 404 and "secret" not in refused.value.detail
+
+
+def test_files_of_other_kinds_are_never_a_page(client, library, rendered):
+    path = rendered / "x.HTML"
+    path.write_text("<script>alert(1)</script>")
+    about = path.stat()
+    library.entries.append(
+        SimpleNamespace(
+            id="a3", video=path.name, folder="", path=path, state="indexed", reason="",
+            size=about.st_size, modified=about.st_mtime_ns / 1e9, duration=1.0,
+        )
+    )  # fmt: skip
+    try:
+        assert client.get("/video/a3").headers["content-type"] == "application/octet-stream"
+        failed = client.get("/thumbnail/a3")
+    finally:
+        del library.entries[-1]
+    assert client.get(f"/video/{'f' * 16}").status_code == 404
+    assert failed.status_code == 422 and str(rendered) not in failed.text
+
+
+def test_file_name_that_is_not_text_is_addressed_by_id(rendered):
+    library = page_library.Library(rendered)
+    entry = library.entries[0]
+    path = entry.path.with_name(NAME)
+    os.link(entry.path, path)
+    entry.video, entry.folder, entry.path = NAME, NAME[:-4], path
+    library.entries[-1].video = library.entries[-1].reason = NAME
+    library.colours[NAME] = library.colours["garden.mp4"]
+    shown = "caf\ufffd.mp4"
+    try:
+        with page_library.running(library) as url, page_library.asking(url) as client:
+            status = client.get("/api/status").json()
+            assert status["failed"][0]["video"] == status["failed"][0]["reason"] == shown
+            assert shown in [one["video"] for one in status["recent"]]
+            hits = client.get("/api/query?q=green").json()["results"]
+            assert (hits[0]["video"], hits[0]["id"]) == (shown, entry.id)
+            assert client.get("/api/folders").status_code == 200
+            assert client.get(f"/video/{entry.id}", headers={"Range": "bytes=0-9"}).is_success
+            assert client.get(f"/thumbnail/{entry.id}").is_success
+            cut = client.get(f"/cut/{entry.id}?start=0&end=1")
+            assert "caf%EF%BF%BD" in cut.headers["content-disposition"]
+            path.unlink()
+            assert shown in client.get(f"/video/{entry.id}").json()["error"]
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["sent", "closed by the browser"])
+def test_temporary_file_is_deleted_even_after_an_error(tmp_path, closed):
+    path, sent = tmp_path / "clip.mp4", []
+    path.write_bytes(b"clip")
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    async def send(message):
+        if closed:
+            raise OSError("the connection was closed")
+        sent.append(message.get("body", b""))
+
+    scope = {"type": "http", "method": "GET", "headers": []}
+    failed = False
+    try:
+        asyncio.run(files.TemporaryFileResponse(path)(scope, receive, send))
+    except* OSError:  # within a group, by the newer versions of Starlette
+        failed = True
+    assert failed == closed and b"".join(sent) == (b"" if closed else b"clip")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "form"),
+    [
+        ("/api/query?q=captain%20red", schemas.Results),
+        ("/api/query?q=nothing", schemas.Results),
+        ("/api/status", schemas.Status),
+        ("/api/folders", schemas.Folders),
+        ("/api/query", schemas.Problem),
+        ("/api/job", schemas.Problem),  # who may not change the index
+    ],
+)
+def test_an_answer_has_the_described_form(client, address, form):
+    answer = client.get(address)
+    form.model_validate_json(answer.content, strict=True)
+    schema = client.get("/api/openapi.json").json()
+    described = schema["paths"][address.partition("?")[0]]["get"]["responses"]
+    reference = described[str(answer.status_code)]["content"]["application/json"]["schema"]["$ref"]
+    assert reference.endswith(f"/{form.__name__}")

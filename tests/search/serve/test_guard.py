@@ -1,0 +1,208 @@
+"""Who may ask: hosts, origins, tokens, slow connections; and errors, all of them lines of JSON."""
+
+import contextlib
+import json
+import socket
+import time
+
+import page_library
+import pytest
+from page_library import raw
+
+from hlformer_jax.search.serve import guard
+
+TOKEN = "a-token-of-24-characters"
+
+
+@pytest.mark.parametrize(
+    ("headers", "refused"),
+    [
+        *(({"Host": host}, 400) for host in (
+            "evil.example", "localhost.evil.example", "127.0.0.1@evil.example", "192.168.1.5", "",
+            "localhost:port",
+        )),
+        *(({"Origin": one}, 403) for one in ("https://evil.example", "null", "http://127.0.0.1:1")),
+        *(({"Sec_Fetch_Site": site}, 403) for site in ("cross-site", "same-site")),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}, 403),
+    ],
+)  # fmt: skip
+def test_other_hosts_and_origins_are_refused(client, library, headers, refused):
+    asked = len(library.asked)
+    status, answered, body = raw(client, "/api/query?q=red", **headers)
+    assert status == refused and list(json.loads(body)) == ["error"]
+    assert answered["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in answered and len(library.asked) == asked
+
+
+def test_its_own_page_and_links_to_it_are_answered(client):
+    port = client.base_url.port
+    own = f"localhost:{port}"
+    assert raw(client, "/api/folders", Host=own, Origin=f"http://{own}")[0] == 200
+    assert raw(client, "/api/folders", Host="[::1]", Sec_Fetch_Site="same-origin")[0] == 200
+    assert raw(client, "/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate")[0] == 200
+
+
+def test_server_on_all_addresses_accepts_any_ip_address(library):
+    hosts = {"studio", "*.home.arpa"}
+    with (
+        page_library.running(library, hosts=hosts, addresses=True) as url,
+        page_library.asking(url) as client,
+    ):
+        known = "192.168.1.5:8000", "[fe80::1]:8000", "STUDIO", "nas.home.arpa:80"
+        for host in (*known, "evil.example", "192.168.1.5.evil.example", "[fe80::1"):
+            assert (raw(client, "/api/folders", Host=host)[0] == 200) == (host in known), host
+
+
+def test_every_response_has_security_headers(client, library):
+    for path in ("/", "/page.js", "/api/status", f"/video/{library.id('garden')}", "/nothing"):
+        headers = client.get(path).headers
+        assert "default-src 'self'" in headers["content-security-policy"], path
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_without_the_token_nothing_is_answered(library):
+    with page_library.running(library, token=TOKEN) as url, page_library.asking(url) as client:
+        for path in ("/", "/page.js", "/api/status", f"/video/{library.id('garden')}", "/nothing"):
+            for wrong in (
+                {},
+                {"Authorization": f"Bearer {TOKEN}x"},
+                {"Authorization": TOKEN},
+                {"Authorization": b"Bearer \xfc"},
+                {"Cookie": f"hlformer-{client.base_url.port}=x"},
+            ):
+                answer = client.get(path, headers=wrong)
+                assert answer.status_code == 401 and TOKEN not in answer.text, (path, wrong)
+                assert list(answer.json()) == ["error"] and "set-cookie" not in answer.headers
+        for path in ("/?token=", "/?token=x", f"/api/status?token={TOKEN}"):
+            assert client.get(path).status_code == 401, path
+
+
+def test_token_is_accepted_as_header_and_cookie(library):
+    with page_library.running(library, token=TOKEN) as url, page_library.asking(url) as client:
+        header = {"Authorization": f"Bearer {TOKEN}"}
+        assert client.get("/api/status", headers=header).status_code == 200
+        assert "set-cookie" not in client.get("/", headers=header).headers
+        page = client.get(f"/?token={TOKEN}")
+        assert page.status_code == 200 and "<!doctype html>" in page.text
+        cookie = page.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+        assert client.get("/api/status").status_code == 200  # the client keeps it, as browsers do
+
+
+# ---- connections
+
+
+def connected(client):
+    return contextlib.closing(
+        socket.create_connection((client.base_url.host, client.base_url.port), timeout=10)
+    )
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+        b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
+        b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\n\r\n",  # and then another, slowly
+    ],
+    ids=["nothing", "headers", "body", "second request"],
+)
+def test_slow_connection_is_closed(client, monkeypatch, beginning):
+    monkeypatch.setattr(guard, "REQUEST_SECONDS", 0.6)
+    with connected(client) as connection:
+        connection.sendall(beginning)
+        begun = time.monotonic()
+        connection.settimeout(0.1)
+        while time.monotonic() - begun < 8:
+            with contextlib.suppress(TimeoutError):
+                if connection.recv(10_000) == b"":
+                    break
+            with contextlib.suppress(ConnectionError):
+                if beginning:
+                    connection.send(b"a")  # drips: each byte must not begin the wait anew
+        assert 0.4 < time.monotonic() - begun < 4
+
+
+def test_a_connection_in_use_is_not_closed(client, monkeypatch):
+    monkeypatch.setattr(guard, "REQUEST_SECONDS", 0.6)
+    with connected(client) as connection:
+        for _ in range(3):
+            connection.sendall(b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+            time.sleep(0.35)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+        b"POST /api/query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["words", "no host", "TLS", "bad chunk"],
+)
+def test_what_is_no_http_is_refused_in_json(client, request_, caplog):
+    with connected(client) as connection:
+        connection.sendall(request_)
+        answer = b""
+        while more := connection.recv(10_000):
+            answer += more
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400") and b"application/json" in head
+    assert list(json.loads(body)) == ["error"] and "Traceback" not in caplog.text
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/api/query", "q"), ("/api/query?q=", "q"), ("/api/query?q=%20%00%0a", "q"),
+        ("/api/query?q=" + "a" * 501, "q"), ("/api/query?q=red&k=0", "k"),
+        ("/api/query?q=red&k=1000000", "k"), ("/api/query?q=red&k=many", "k"),
+        ("/api/query?q=red&since=yesterday", "since"),
+        ("/api/query?q=red&until=1767225600", "until"),
+        ("/api/query?q=red&until=0001-01-01", "until"),
+        ("/thumbnail/ID?t=nan", "t"), ("/thumbnail/ID?t=-1", "t"),
+        ("/thumbnail/ID?t=1&width=100000", "width"), ("/cut/ID?start=2&end=2", "end"),
+        ("/cut/ID?start=0&end=1e9", "end"), ("/cut/ID?start=0&end=inf", "end"),
+        ("/cut/ID?start=0&end=1&margin=1000", "margin"),
+    ],
+)  # fmt: skip
+def test_a_parameter_out_of_bounds_is_refused_by_its_name(client, library, path, name):
+    answer = client.get(path.replace("ID", library.id("garden")))
+    assert answer.status_code == 400 and answer.json()["error"].startswith(name)
+
+
+def test_a_clip_that_ends_before_it_begins_is_told_as_that(client, library):
+    answer = client.get(f"/cut/{library.id('garden')}?start=5&end=2")
+    assert answer.json() == {"error": "end: 2 s is not after start, 5 s"}
+
+
+def test_error_is_one_line_and_crash_has_no_details(client, caplog):
+    refused = client.get("/api/query", params={"q": "refuse"})
+    assert (refused.status_code, refused.json()) == (422, {"error": "the text is refused"})
+    crashed = client.get("/api/query", params={"q": "crash"})
+    assert crashed.status_code == 500 and "secret" not in crashed.text
+    assert "RuntimeError" in crashed.json()["error"] and "a secret" in caplog.text
+
+
+def test_every_error_is_one_line_of_json(client, library):
+    video = f"/video/{library.id('garden')}"
+    for method, path, headers, status in (
+        ("POST", "/api/status", {}, 405),
+        ("OPTIONS", "/", {}, 405),
+        ("GET", "/nothing", {}, 404),
+        ("GET", "/video/x", {}, 404),
+        ("GET", video, {"Range": "bytes=999999999-"}, 416),
+        ("GET", video, {"Range": "lines=1-2"}, 400),
+    ):
+        answer = client.request(method, path, headers=headers)
+        assert answer.status_code == status, (method, path)
+        assert list(answer.json()) == ["error"] and "\n" not in answer.json()["error"]
+        assert answer.json()["error"] and str(library.entries[0].path.parent) not in answer.text

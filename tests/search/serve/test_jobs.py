@@ -1,0 +1,411 @@
+"""Changes of an index by the page: who may make them, what they do, how they are followed."""
+
+import contextlib
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import archive
+import page_library
+import pytest
+from starlette.testclient import TestClient
+
+from hlformer_jax import files
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.ingest import decoding, extract
+from hlformer_jax.search.serve import jobs, server
+from hlformer_jax.video import listing
+
+CHANGES = ["index", "retry/0", "add?path=/x", "remove?id=0", "stop"]
+READ = ["roots", "job", "job/events"]
+
+
+@pytest.fixture
+def library(changing):
+    return changing
+
+
+@pytest.fixture
+def client(library):
+    with TestClient(server.app(library, manage=None), "http://localhost") as client:
+        yield client
+
+
+@pytest.fixture
+def live(library):
+    """A client of a server that answers while it sends, and the server's address."""
+    with page_library.running(library, manage=None) as url, page_library.asking(url) as client:
+        yield client
+
+
+def ended(client):
+    """The job, once it has ended."""
+    for _ in range(400):
+        job = client.get("/api/job").json()
+        if job["state"] not in ("running", "stopping"):
+            return job
+        time.sleep(0.02)
+    raise AssertionError(job)
+
+
+def change(client, address):
+    begun = client.post(f"/api/{address}")
+    assert begun.status_code == 200, begun.text
+    return ended(client)
+
+
+def names(client):
+    return [hit["video"] for hit in client.get("/api/query?q=red&k=50").json()["results"]]
+
+
+def begin(client, library, films):
+    """Begins a job, which waits in the encoder with the first of two videos in its hands."""
+    archive.film(films / "new.film", ["red"] * 40)
+    archive.film(films / "newer.film", ["blue"] * 40)
+    library.encoder.gate.clear()
+    assert client.post("/api/index").json()["state"] == "running"
+    assert library.encoder.inside.wait(10)
+
+
+@contextlib.contextmanager
+def under_way(client, library, films):
+    """A job that waits until the block ends."""
+    begin(client, library, films)
+    try:
+        yield
+    finally:
+        library.encoder.gate.set()
+
+
+# Who may
+
+
+@pytest.mark.parametrize("manage", [None, False])
+def test_who_may_not_is_refused_everything_and_told_how(library, films, manage):
+    passed_on = {"X-Forwarded-For": "203.0.113.9"} if manage is None else {}
+    before = archive.everything(films.parent)
+    with TestClient(server.app(library, manage=manage), "http://localhost") as client:
+        for address in CHANGES + READ:
+            ask = client.post if address in CHANGES else client.get
+            refused = ask(f"/api/{address}", headers=passed_on)
+            assert refused.status_code == 403 and "--manage" in refused.json()["error"], address
+        assert client.get("/api/status", headers=passed_on).json()["manage"] is False
+        if manage is None:
+            assert client.get("/api/status").json()["manage"] is True
+    assert archive.everything(films.parent) == before
+
+
+def test_strangers_change_nothing(library):
+    app = server.app(library, manage=True, token="t" * 32)
+    with TestClient(app, "http://localhost") as client:
+        known = {"Authorization": f"Bearer {'t' * 32}"}
+        for wrong, status in (
+            ({}, 401),
+            (known | {"Origin": "http://elsewhere.example"}, 403),
+            (known | {"Origin": "null"}, 403),
+            (known | {"Sec-Fetch-Site": "cross-site"}, 403),
+            (known | {"Host": "elsewhere.example"}, 400),
+        ):
+            for address in CHANGES:
+                assert client.post(f"/api/{address}", headers=wrong).status_code == status
+        for address in CHANGES:  # a link or an image of another site can only GET
+            assert client.get(f"/api/{address}", headers=known).status_code == 405
+        assert client.get("/api/job", headers=known).json()["state"] == "none"
+        assert client.post("/api/index", headers=known).status_code == 200
+        passed_on = known | {"X-Forwarded-For": "203.0.113.9"}  # --manage was given
+        assert client.get("/api/job", headers=passed_on).status_code == 200
+
+
+# What they do
+
+
+def test_updated_index_is_queried_without_restart(client, films):
+    assert "new.film" not in names(client)
+    archive.film(films / "new.film", ["red"] * 9)
+    job = change(client, "index")
+    assert (job["kind"], job["state"]) == ("index", "done")
+    assert job["line"] == "the index: 1 indexed, 3 unchanged"
+    assert "new.film" in names(client)
+
+
+def test_a_further_folder_is_added_listed_and_removed_again(client, films, tmp_path):
+    other = tmp_path / "photos"
+    archive.film(other / "d.film", ["red"] * 7)
+    (other / "bad.film").write_bytes(b"broken")
+    job = change(client, f"add?path={other}")
+    assert job["state"] == "done" and job["line"] == "the index: 1 indexed, 1 failed"
+    assert job["notes"] == [
+        f"{other} is a further folder of the index, 'photos'",
+        "photos//bad.film: is no film: copy it again",
+    ]
+    first, second = client.get("/api/roots").json()["roots"]
+    assert first == {"name": "", "path": str(films), "available": True, "videos": 3, "failed": 0}
+    assert second == {
+        "name": "photos", "path": str(other), "available": True, "videos": 1, "failed": 1,
+    }  # fmt: skip
+    assert "photos//d.film" in names(client)
+    before = archive.everything(other) | archive.everything(films)
+    job = change(client, "remove?folder=photos")
+    assert job["line"] == "removed 2 of 5 videos"
+    assert "photos//d.film" not in names(client)
+    assert len(client.get("/api/roots").json()["roots"]) == 1
+    assert archive.everything(other) | archive.everything(films) == before
+
+
+def test_a_removed_video_stays_out_until_it_is_added(client, films):
+    ids = {one["video"]: one["id"] for one in client.get("/api/query?q=red").json()["results"]}
+    content = archive.everything(films)
+    assert change(client, f"remove?id={ids['a.film']}&id={ids['b.film']}")["state"] == "done"
+    assert names(client) == ["trips/c.film"] and archive.everything(films) == content
+    change(client, "index")
+    assert names(client) == ["trips/c.film"]
+    assert change(client, f"add?path={films / 'a.film'}")["state"] == "done"
+    assert sorted(names(client)) == ["a.film", "trips/c.film"]
+
+
+def test_refused_add_leaves_the_index_unchanged(client, index, films, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "note.txt").write_text("x")
+    before = archive.everything(index.directory)
+    for path, part in (
+        (films.parent, "hold the same files"),
+        (tmp_path / "missing", "is not there"),
+        (tmp_path / "empty", "holds no video"),
+        (tmp_path / "note.txt", "add the folder that it is in"),
+    ):
+        job = change(client, f"add?path={path}")
+        assert job["state"] == "failed" and part in job["line"] and "\n" not in job["line"]
+    for wrong in ("", "films", "../x", "~nobody-of-this-name", "/a%00b"):
+        assert client.post(f"/api/add?path={wrong}").status_code == 400, wrong
+    assert archive.everything(index.directory) == before
+
+
+def test_what_is_not_in_the_index_cannot_be_removed_or_tried(client):
+    for address in ("remove?id=0", "remove?folder=", "remove?folder=x", "retry/0"):
+        assert client.post(f"/api/{address}").status_code == 404, address
+    assert client.post("/api/remove").status_code == 400
+    assert client.get("/api/job").json()["state"] == "none"
+
+
+def test_failures_are_tried_again_one_or_all(client, films):
+    for name in ("x.film", "y.film"):
+        (films / name).write_bytes(b"broken")
+    assert change(client, "index")["line"] == "the index: 3 unchanged, 2 failed"
+    failed = {one["video"]: one["id"] for one in client.get("/api/status").json()["failed"]}
+    assert change(client, "index")["line"] == "the index: 3 unchanged, 2 failed before"
+    job = change(client, f"retry/{failed['x.film']}")
+    assert (job["kind"], job["line"]) == ("retry", "the index: 1 failed")
+    assert change(client, "index?retry=true")["line"] == "the index: 3 unchanged, 2 failed"
+    archive.film(films / "x.film", ["red"] * 5)
+    assert change(client, f"retry/{failed['x.film']}")["line"] == "the index: 1 indexed"
+    assert [one["video"] for one in client.get("/api/status").json()["failed"]] == ["y.film"]
+
+
+# How they are followed, and end
+
+
+def events(stream):
+    """The states and the comments of a stream of server-sent events."""
+    for line in stream.iter_lines():
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
+        elif line:
+            yield line
+
+
+def test_a_job_is_followed_from_its_present_state_to_its_end(live, library, films):
+    with under_way(live, library, films), live.stream("GET", "/api/job/events") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        states = events(stream)
+        first = next(states)  # as for a page that is loaded again
+        assert (first["kind"], first["state"], first["total"]) == ("index", "running", 2)
+        assert first["video"] == "new.film" and first["done"] == 0
+        library.encoder.gate.set()
+        seen = [first, *states]  # the stream ends with the job
+    assert seen[-1]["state"] == "done" and seen[-1]["line"].startswith("the index: 2 indexed")
+    assert (seen[-1]["done"], seen[-1]["total"], seen[-1]["failed"]) == (2, 2, 0)
+    assert [one["done"] for one in seen] == sorted(one["done"] for one in seen)
+
+
+def test_where_nothing_runs_the_stream_says_so_and_ends(client):
+    [state] = events(client.get("/api/job/events"))
+    assert state["state"] == "none"
+
+
+def test_a_stream_has_a_heartbeat_and_ends_when_nobody_listens(live, library, films, monkeypatch):
+    monkeypatch.setattr(jobs, "HEARTBEAT_SECONDS", 0.05)
+    left, real = threading.Event(), jobs.Jobs.events
+
+    async def watched(self):
+        try:
+            async for event in real(self):
+                yield event
+        finally:
+            left.set()
+
+    monkeypatch.setattr(jobs.Jobs, "events", watched)
+    with under_way(live, library, films):
+        with live.stream("GET", "/api/job/events") as stream:
+            told = events(stream)
+            assert next(told)["state"] == "running" and next(told) == ":"
+            assert not left.is_set()
+        assert left.wait(10)
+        assert live.get("/api/job").json()["state"] == "running"
+
+
+def test_one_job_runs_at_a_time_beside_queries(live, library, films):
+    with under_way(live, library, films):
+        for address in ("index", f"add?path={films}"):
+            refused = live.post(f"/api/{address}")
+            assert refused.status_code == 409 and "wait" in refused.json()["error"]
+        assert "a.film" in names(live)
+    assert ended(live)["state"] == "done"
+
+
+def test_stopped_job_keeps_complete_videos(live, library, films):
+    with under_way(live, library, films):
+        assert live.post("/api/stop").json()["state"] == "stopping"
+    job = ended(live)
+    assert job["state"] == "stopped" and "kept" in job["line"]
+    assert len(Index.open(library.directory).contents()) < 5
+    assert change(live, "index")["state"] == "done"
+    assert len(Index.open(library.directory).contents()) == 5
+    assert live.post("/api/stop").json()["state"] == "done"  # there is nothing to stop
+
+
+def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
+    archive.film(films / "hanging.film", ["red"] * 9)
+    monkeypatch.setattr(decoding, "PULSE", 0.05)
+    asked = iter(range(15))  # more often than there are files and events
+
+    def pulse():
+        if next(asked, None) is None:
+            raise jobs._Stopped
+
+    with pytest.raises(jobs._Stopped):
+        extract.index_folder(
+            index, archive.Encoder(), workers=1, timeout=9, video=archive.VIDEO, report=print,
+            pulse=pulse,
+        )  # fmt: skip
+    with index.running():  # the lock is free again
+        assert "hanging.film" not in index.videos
+
+
+def test_job_beside_another_writer_fails_with_one_line(client, library):
+    with files.lock(library.directory):
+        job = change(client, "index")
+    assert job["state"] == "failed" and "another process is writing" in job["line"]
+    assert change(client, "index")["state"] == "done"
+
+
+def test_unexpected_failure_of_a_job_is_one_line(client, library, monkeypatch):
+    def fail(pixels):
+        raise TypeError
+
+    monkeypatch.setattr(library.encoder, "encode_images", fail)
+    archive.film(library.directory.parent / "films" / "new.film", ["red"] * 3)
+    job = change(client, "index")
+    assert job["state"] == "failed" and "TypeError" in job["line"]
+
+
+def test_server_stops_its_job_when_it_ends(library, films, monkeypatch):
+    real = jobs.Jobs.stop
+    opened = lambda self: (real(self), library.encoder.gate.set())[0]
+    monkeypatch.setattr(jobs.Jobs, "stop", opened)
+    with TestClient(server.app(library, manage=True), "http://localhost") as client:
+        begin(client, library, films)
+    assert not any(one.name == "job" for one in threading.enumerate())
+    assert len(Index.open(library.directory).contents()) < 5
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "CF-Connecting-IP", "CF-Ray", "True-Client-IP", "X-Client-IP", "X-Real-IP", "Via",
+        "Forwarded", "Tailscale-User-Login", "Tailscale-User-Name", "X-Forwarded-Proto",
+        "X-Forwarded-Server", "X-Original-Host", "X-Cluster-Client-Ip", "Fastly-Client-IP",
+    ],
+)  # fmt: skip
+def test_a_request_that_a_proxy_passed_on_may_change_nothing(client, header):
+    assert client.get("/api/job").status_code == 200
+    assert client.get("/api/job", headers={header: "x"}).status_code == 403
+    assert client.post("/api/index", headers={header.lower(): ""}).status_code == 403
+
+
+def test_tags_that_are_given_at_once_wait_for_each_other(live, library):
+    id = library.videos()[0].id
+    give = lambda i: live.post(f"/api/tag/{id}", params={"add": f"tag {i}"})
+    with ThreadPoolExecutor(30) as threads:
+        answers = list(threads.map(give, range(30)))
+    assert [one.status_code for one in answers] == [200] * 30
+    assert len(library.entry(id).tags) == 30
+
+
+def test_tags_of_one_meaning_are_one(client, library):
+    id = library.videos()[0].id
+    tag = lambda **change: client.post(f"/api/tag/{id}", params=change).json()["tags"]
+    assert tag(add="Favourite") == ["Favourite"]
+    assert tag(add="favourite") == ["favourite"] and tag(drop="FAVOURITE") == []
+    decomposed, composed = "Cafe\u0301", "CAF\u00c9"
+    tag(add=decomposed)
+    assert tag(add=composed) == [composed]
+    assert client.get("/api/query", params={"q": "red", "tag": decomposed}).json()["results"]
+    assert tag(drop=decomposed.upper()) == []
+
+
+def many_files(folder):
+    """A folder whose listing takes long, by name."""
+    for i in range(20):
+        (folder / f"{i}").mkdir(parents=True)
+        for j in range(20):
+            (folder / f"{i}" / f"{j}").write_bytes(b"x")
+    return folder
+
+
+def test_a_stopped_job_ends_while_it_lists_a_folder(live, monkeypatch, tmp_path):
+    folder = many_files(tmp_path / "many")
+    begun, look = threading.Event(), listing._is_video
+
+    def slow(path, pseudo):
+        begun.set()
+        time.sleep(0.05)
+        return look(path, pseudo)
+
+    monkeypatch.setattr(listing, "_is_video", slow)
+    monkeypatch.setattr(extract, "real_video", lambda: archive.VIDEO._replace(find=listing.find))
+    live.post("/api/add", params={"path": str(folder)})
+    assert begun.wait(10)
+    stopped = time.monotonic()
+    live.post("/api/stop")
+    assert ended(live)["state"] == "stopped" and time.monotonic() - stopped < 2
+
+
+def test_a_stopped_job_ends_while_it_reads_a_large_file(live, films, monkeypatch):
+    begun = threading.Event()
+    with (films / "large.film").open("wb") as file:
+        file.truncate(2**36)
+    real = files.digest
+
+    def watched(path, pulse):
+        begun.set()
+        return real(path, pulse)
+
+    monkeypatch.setattr(extract, "digest", watched)
+    live.post("/api/index")
+    assert begun.wait(10)
+    stopped = time.monotonic()
+    live.post("/api/stop")
+    assert ended(live)["state"] == "stopped" and time.monotonic() - stopped < 2
+
+
+def test_a_wrong_path_is_answered_with_a_whole_example(client):
+    refused = client.post("/api/add", params={"path": "Videos"})
+    assert refused.status_code == 400 and "/home/ann/Videos" in refused.json()["error"]
+
+
+def test_a_name_that_is_no_text_is_shown_replaced(client, films):
+    (films / os.fsdecode(b"caf\xe9.film")).write_bytes(b"broken")
+    job = change(client, "index")
+    assert job["notes"] == ["caf\ufffd.film: is no film: copy it again"]

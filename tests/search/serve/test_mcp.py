@@ -1,0 +1,163 @@
+"""An archive for agents: what the tools give, and what they refuse, over the protocol itself."""
+
+import base64
+import io
+import json
+import os
+import sys
+
+import anyio
+import av
+import page_library
+import processes
+import pytest
+from PIL import Image
+
+from hlformer_jax.files import OutputError
+
+mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
+from hlformer_jax.search.serve import mcp as agents  # noqa: E402
+
+
+def call(server, *asked):
+    """The results of tools, each asked by its name and arguments."""
+
+    async def conversation():
+        async with mcp.Client(server) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            return names, [await client.call_tool(name, given) for name, given in asked]
+
+    return anyio.run(conversation)
+
+
+def error(result):
+    assert result.is_error
+    [content] = result.content
+    assert "\n" not in content.text
+    return content.text
+
+
+def test_an_agent_finds_a_moment_and_sees_its_frame(library):
+    garden = library.id("garden")
+    asked = {"text": "a blue scene", "k": 1, "since": "2026-06", "without": ["red"]}
+    names, (found, shown) = call(
+        agents.server(library), ("search", asked), ("show", {"id": garden, "time": 8.5})
+    )
+    assert names == ["search", "show"]
+    [hit] = found.structured_content["results"]
+    assert hit["video"] == "trips/lake/boat ride.mp4"
+    assert [(m["start"], m["end"]) for m in hit["moments"]] == [(8, 11), (2, 4)]
+    assert json.loads(found.content[0].text) == found.structured_content
+    assert library.asked[-1].since == "2026-06" and library.asked[-1].without == ("red",)
+    [picture] = shown.content
+    image = Image.open(io.BytesIO(base64.b64decode(picture.data)))
+    red, green, _ = image.getpixel((2, 2))
+    assert picture.mime_type == "image/jpeg" and image.size == (320, 180)
+    assert red > 150 and green < 90
+
+
+def test_clip_has_a_generated_name_and_replaces_nothing(library, tmp_path):
+    clips = tmp_path / "clips"
+    asked = "cut", {"id": library.id("boat"), "start": 2, "end": 4, "margin": 1}
+    names, (made, again) = call(agents.server(library, clips), asked, asked)
+    assert names == ["search", "show", "cut"]
+    [clip] = clips.iterdir()
+    assert made.content[0].text == clip.name == "trips%2Flake%2Fboat ride.mp4_1-5.mp4"
+    with av.open(str(clip)) as container:
+        assert container.duration / av.time_base == pytest.approx(4, abs=0.1)
+    assert clip.name in error(again) and str(tmp_path) not in error(again)
+    assert "--" not in error(again)
+    (tmp_path / "link").symlink_to(clips)
+    with pytest.raises(OutputError):
+        agents.server(library, tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "named"),
+    [
+        ("search", {"text": "red", "image": "/etc/passwd"}, "image"),
+        ("search", {"text": "red", "K": 3}, "K"),
+        ("search", {"text": "red", "k": "many"}, "k"),
+        ("search", {}, "text"),
+        ("show", {"id": "0", "time": 1, "path": "/etc/passwd"}, "path"),
+    ],
+)
+def test_arguments_that_a_tool_lacks_are_refused_by_name(library, tool, given, named):
+    asked = len(library.asked)
+    _, [result] = call(agents.server(library), (tool, given))
+    assert named in error(result) and "/etc/passwd" not in error(result)
+    assert len(library.asked) == asked
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a.mp4 is there already: give another name, or --overwrite",
+        "the disk is not there (index NEW --move-root, where it has another path now)",
+        "--store=postgresql://h/d: PostgreSQL says: no route to host",
+        "ix holds no video that could be indexed: see hlformer-search status --index=ix",
+    ],
+)
+def test_an_agent_is_told_of_no_option_of_a_command(line):
+    told = agents._for_agents(line)
+    assert "--" not in told and agents.ASK in told
+
+
+def test_clips_are_not_written_into_an_index(library, index):
+    with pytest.raises(OutputError, match="is inside the index"):
+        agents.server(library, index.directory / "clips")
+
+
+def test_agent_errors_are_lines_and_open_no_other_file(rendered, tmp_path):
+    folder = tmp_path / "films"
+    folder.mkdir()
+    for video in page_library.VIDEOS:
+        (folder / video).parent.mkdir(parents=True, exist_ok=True)
+        (folder / video).write_bytes((rendered / video).read_bytes())
+    library = page_library.Library(folder)
+    garden, boat = folder / "garden.mp4", folder / "trips/lake/boat ride.mp4"
+    (tmp_path / "outside.mp4").write_bytes(garden.read_bytes())
+    times = os.stat(garden).st_mtime_ns
+    garden.unlink()
+    garden.symlink_to(tmp_path / "outside.mp4")
+    os.utime(tmp_path / "outside.mp4", ns=(times, times))
+    boat.write_bytes(b"another file")
+    ids = [library.id("garden"), library.id("boat"), "0" * 16, "../garden.mp4", str(garden)]
+    asked = [("show", {"id": one, "time": 1}) for one in ids]
+    asked += [("cut", {"id": one, "start": 1, "end": 2}) for one in ids]
+    herd = library.id("Herd")
+    asked += [("show", {"id": herd, "time": -1}), ("cut", {"id": herd, "start": 3, "end": 3})]
+    asked += [("search", {"text": "refuse"}), ("search", {"text": "crash"})]
+    clips = tmp_path / "clips"
+    _, results = call(agents.server(library, clips), *asked)
+    lines = [error(result) for result in results]
+    assert not any(str(tmp_path) in line or "secret" in line for line in lines)
+    assert "link out of the indexed folder" in lines[0] and "has changed" in lines[1]
+    assert lines[11].endswith("end: 3 s is not after start, 3 s")
+    assert not clips.exists() or not list(clips.iterdir())
+
+
+def test_malformed_message_gets_an_error():
+    lines = [
+        b"not JSON\n", b"\n", b"[1]\n", b'{"a": "\\ud800\\u00e9"}\n', b'{"b": "\\ud83d\\ude00"}\n',
+        b'{"c": "\xff"}\n',
+    ]  # fmt: skip
+    told = []
+    read = io.BufferedReader(agents._Messages(io.BytesIO(b"".join(lines)), told.append))
+    messages = [json.loads(line) for line in read.read().splitlines()]
+    assert messages[:2] == [{"a": "\ufffd\u00e9"}, {"b": "\U0001f600"}] and len(messages) == 3
+    assert [json.loads(line)["error"]["code"] for line in told] == [-32700, -32700]
+
+
+@pytest.mark.slow  # it starts a process
+def test_the_server_speaks_over_stdin_and_stdout(rendered):
+    program = (
+        "import page_library, sys\nfrom hlformer_jax.search.serve import mcp\n"
+        "from pathlib import Path\n"
+        "mcp.run(mcp.server(page_library.Library(Path(sys.argv[1]))))"
+    )
+    started = mcp.StdioServerParameters(
+        command=sys.executable, args=["-c", program, str(rendered)], env=processes.environment()
+    )
+    names, [found] = call(started, ("search", {"text": "red", "k": 2}))
+    assert names == ["search", "show"] and len(found.structured_content["results"]) == 2

@@ -1,0 +1,394 @@
+"""The server of the page: what its addresses answer, work in turn, how it begins and ends."""
+
+import io
+import itertools
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import httpx
+import page_library
+import processes
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.serve import guard, server
+
+
+def test_a_query_answers_with_videos_moments_and_curves(client, library):
+    answer = client.get("/api/query", params={"q": "a blue scene", "k": 2}).json()
+    first, second = answer["results"]
+    assert first["video"] == "trips/lake/boat ride.mp4" and first["folder"] == "trips/lake"
+    assert first["id"] == library.id("boat") and first["duration"] == 12
+    assert [(m["start"], m["end"]) for m in first["moments"]] == [(8, 11), (2, 4)]
+    assert first["times"] == list(range(12))
+    assert first["score"] == max(first["scores"]) == pytest.approx(first["moments"][0]["score"])
+    assert second["score"] < first["score"] and answer["seconds"] >= 0
+
+
+def test_filters_reach_the_library_as_a_folder_and_as_dates(client, library):
+    filters = {"folder": "trips", "since": "2026-06", "until": "20260615"}
+    answer = client.get("/api/query", params={"q": "grey", **filters}).json()
+    [hit] = answer["results"]
+    assert hit["video"] == "trips/lake/boat ride.mp4"
+    assert hit["date"].startswith("2026-06-15T12:00:00") and hit["date_of"] == "file"
+    query = library.asked[-1]
+    assert (query.folder, query.since, query.until) == ("trips", "2026-06", "20260615")
+
+
+def test_a_video_is_tagged_and_found_by_its_tags(client, library):
+    garden = library.id("garden")
+    tagged = client.post(f"/api/tag/{garden}?add=favourite&add=b").json()
+    assert tagged == {"tags": ["b", "favourite"]}
+    assert client.post(f"/api/tag/{garden}", params={"drop": "b"}).json() == {"tags": ["favourite"]}
+    asked = {"q": "grey", "tag": "favourite", "longer": 1, "shorter": 60}
+    [hit] = client.get("/api/query", params=asked).json()["results"]
+    assert hit["id"] == garden and hit["tags"] == ["favourite"]
+    assert (library.asked[-1].longer, library.asked[-1].shorter) == (1, 60)
+    assert client.get("/api/folders").json()["tags"] == ["favourite"]
+    assert client.post("/api/tag/nowhere?add=x").status_code == 404
+    crossing = {"Origin": "http://elsewhere.example"}
+    assert client.post(f"/api/tag/{garden}?add=x", headers=crossing).status_code == 403
+    assert client.get(f"/api/tag/{garden}?add=x").status_code == 405
+    client.post(f"/api/tag/{garden}?drop=favourite")
+
+
+def test_a_picture_is_asked_for_by_its_video_and_second(client, library):
+    like = f"{library.id('garden')}@8.5"
+    hits = client.get("/api/query", params={"like": like}).json()["results"]
+    assert hits[0]["video"] == "trips/Küche & <b>Herd.mp4" and len(hits) == 2
+    assert library.asked[-1].like == (library.id("garden"), 8.5)
+    for wrong in ("x", "x@", "@1", "x@-1", "x@1e400"):
+        answer = client.get("/api/query", params={"like": wrong})
+        assert answer.status_code == 400 and "\n" not in answer.json()["error"]
+    assert client.get("/api/query").status_code == 400
+
+
+def test_sent_picture_is_searched_and_a_huge_one_refused(client, monkeypatch):
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(picture, "png")
+    content = picture.getvalue()
+    hits = client.post("/api/query", content=content).json()["results"]
+    assert hits[0]["video"] == "trips/Küche & <b>Herd.mp4"
+    assert [(m["start"], m["end"]) for m in hits[0]["moments"]] == [(13, 14)]
+    monkeypatch.setattr(server, "MAX_PICTURE", len(content) - 1)
+    refused = client.post("/api/query", content=content)
+    assert refused.status_code == 413 and "\n" not in refused.json()["error"]
+    strange = {"Origin": "http://elsewhere.example"}
+    assert client.post("/api/query", content=content, headers=strange).status_code == 403
+
+
+def test_a_transcript_is_that_of_an_indexed_video(client, library):
+    cues = client.get(f"/api/transcript/{library.id('garden')}").json()["cues"]
+    assert cues[1] == {"start": 4, "end": 6, "text": "the captain's ship"}
+    assert client.get(f"/api/transcript/{library.id('boat')}").json() == {"cues": []}
+    for unknown in ("0" * 16, "f" * 16, "garden.mp4"):
+        assert client.get(f"/api/transcript/{unknown}").status_code == 404
+
+
+def test_parts_of_a_query_reach_the_library(client, library):
+    parts = {"q": "grey", "then": "green", "not": ["red", "blue"], "within": "30", "min_score": "0"}
+    answer = client.get("/api/query", params={**parts, "offset": 1, "k": 1}).json()
+    assert len(answer["results"]) == 1 and answer["good"] is True
+    assert answer["verdict"] == ""
+    assert library.asked[-1] == Query(
+        "grey", k=1, moments=5, then="green", without=["red", "blue"], within=30, min_score=0,
+        offset=1,
+    )  # fmt: skip
+    wrong = {
+        "within": "0", "min_score": "nan", "offset": "-1", "signals": "smell", "then": "x" * 501,
+        "not": ["red", " "], "since": "yesterday",
+    }  # fmt: skip
+    for name, value in wrong.items():
+        refused = client.get("/api/query", params={"q": "red", name: value})
+        assert refused.status_code == 400 and name in refused.json()["error"]
+    assert "visual" in client.get("/api/query?q=red&signals=smell").json()["error"]
+
+
+def test_the_status_counts_what_is_there_and_names_what_failed(client):
+    status = client.get("/api/status").json()
+    assert status["encoder"] == "colours-by-name"
+    assert (status["videos"], status["failures"], status["seconds"]) == (3, 1, 36)
+    failed = {"id": "f" * 16, "video": "broken.mp4", "reason": "holds no video"}
+    assert status["failed"] == [failed]
+    recent = [entry["video"][:8] for entry in status["recent"]]
+    assert recent == ["trips/Kü", "trips/la", "garden.m"]
+    assert status["index"] == {"age": None, "rate": 1, "path": "garden.mp4"}
+    assert client.get("/api/folders").json() == {
+        "folders": ["trips", "trips/lake"], "tags": [], "signals": ["visual", "transcript"],
+    }  # fmt: skip
+
+
+def test_a_video_is_sent_whole_or_in_ranges(client, library):
+    content = library.entry(library.id("garden")).path.read_bytes()
+    address = f"/video/{library.id('garden')}"
+    whole = client.get(address)
+    assert whole.content == content and whole.headers["content-type"] == "video/mp4"
+    assert whole.headers["accept-ranges"] == "bytes"
+    for asked, expected in (("5-9", content[5:10]), ("100-", content[100:]), ("-7", content[-7:])):
+        part = client.get(address, headers={"Range": f"bytes={asked}"})
+        assert part.status_code == 206 and part.content == expected
+        assert part.headers["content-range"].endswith(f"/{len(content)}")
+    beyond = client.get(address, headers={"Range": f"bytes={len(content)}-"})
+    assert beyond.status_code == 416
+    head = client.head(address)
+    assert head.headers["content-length"] == str(len(content)) and head.content == b""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/video/../../../../etc/passwd", "/video/..%2f..%2f..%2f..%2fetc%2fpasswd",
+        "/video/%2e%2e/%2e%2e/etc/passwd", "/video//etc/passwd", "/video/%2fetc%2fpasswd",
+        "/video/garden.mp4", "/video/%00", "/video/%ff%fe", "/thumbnail/..%2f..%2fetc%2fpasswd",
+        "/cut/..%2fgarden.mp4?start=0&end=1", "/page.css/../server.py", "/server.py",
+        "/%2e%2e/server.py", "/openapi.json", "/docs",
+    ],
+)  # fmt: skip
+def test_no_path_leads_to_a_file(client, path):
+    status, headers, body = page_library.raw(client, path)
+    assert status == 404 and headers["content-type"] == "application/json"
+    assert b'{"error":"' in body and b"root:" not in body and b"\\n" not in body
+
+
+def test_thumbnail_shows_its_second_and_is_cached(client, library, monkeypatch):
+    made, draw = [], server.video.thumbnail
+    count = lambda path, at, width: made.append(at) or draw(path, at, width)
+    monkeypatch.setattr(server.video, "thumbnail", count)
+    address = f"/thumbnail/{library.id('garden')}?t=8.5&width=64"
+    first, second = (client.get(address) for _ in range(2))
+    assert first.headers["content-type"] == "image/jpeg" and len(made) == 1
+    picture = Image.open(io.BytesIO(second.content))
+    red, green, _ = picture.getpixel((2, 2))
+    assert picture.size == (64, 36) and red > 150 and green < 90
+
+
+def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypatch):
+    clips, clip = tmp_path / "clips", tmp_path / "clip.mp4"
+    clips.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(clips))
+    cut, half = server.video.cut, []
+
+    def fail(path, start, end, out, margin):
+        cut(path, start, end, out, margin)
+        half.append(out.name)
+        raise page_library.RefusedError(f"{str(path)!r} cannot be cut into {str(out)!r}")
+
+    with page_library.running(library) as url:
+        address = f"{url}/cut/{library.id('Herd')}"
+        answer = httpx.get(f"{address}?start=6&end=9.5&margin=2")
+        monkeypatch.setattr(server.video, "cut", fail)
+        failed = httpx.get(f"{address}?start=3&end=4")
+        left = [file for folder in clips.iterdir() for file in folder.iterdir()]
+    clip.write_bytes(answer.content)
+    assert server.video.probe(clip).duration == pytest.approx(7.5, abs=0.05)
+    disposition = answer.headers["content-disposition"]
+    assert disposition.startswith("attachment; filename*=utf-8''K%C3%BCche%20")
+    assert disposition.endswith("%200m06s-0m09s.mp4")
+    assert (failed.status_code, failed.json()) == (
+        422,
+        {"error": f"'trips/Küche & <b>Herd.mp4' cannot be cut into '{half[0]}'"},
+    )
+    assert left == [] and list(clips.iterdir()) == []
+
+
+def test_page_loads_nothing_from_other_servers():
+    names = {name for name, _ in server.STATIC_FILES.values()}
+    for name in names:
+        text = (server.STATIC / name).read_text()
+        assert not re.search(r"""(src|href|url|import|fetch)\W{1,3}(https?:)?//""", text), name
+    declared = tomllib.loads((processes.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert declared["package-data"]["hlformer_jax.search.serve"] == ["static/*"]
+    assert {path.name for path in server.STATIC.iterdir()} == names
+
+
+def test_busy_server_refuses_more_than_its_queue_holds(library):
+    video = library.id("garden")
+    limits = httpx.Limits(max_connections=40)
+    with (
+        page_library.running(library) as url,
+        httpx.Client(base_url=url, timeout=20, limits=limits) as client,
+        ThreadPoolExecutor(25) as others,
+    ):
+        ask = lambda: client.get("/api/query", params={"q": "red"})
+        library.gate.clear()
+        try:
+            waiting = [others.submit(ask) for _ in range(25)]
+            # One runs and sixteen wait; those beyond are told so at once.
+            refused = [done.result() for done in itertools.islice(as_completed(waiting, 10), 8)]
+            begun = time.monotonic()
+            assert client.get("/api/status").status_code == 200
+            assert client.get(f"/video/{video}", headers={"Range": "bytes=0-9"}).status_code == 206
+            assert client.get(f"/thumbnail/{video}?t=8.5").content[:2] == b"\xff\xd8"
+            assert time.monotonic() - begun < 5 and sum(done.done() for done in waiting) == 8
+        finally:
+            library.gate.set()
+        assert [answer.status_code for answer in refused] == [503] * 8
+        assert refused[0].headers["retry-after"] == "1" and "too many" in refused[0].text
+        assert [done.result().status_code for done in waiting].count(200) == 17
+
+
+def test_a_search_that_nobody_waits_for_is_dropped(library):
+    with page_library.running(library) as url, httpx.Client(base_url=url, timeout=20) as client:
+        library.gate.clear()
+        library.inside.clear()
+        try:
+            first = threading.Thread(target=client.get, args=("/api/query?q=first",))
+            first.start()
+            assert library.inside.wait(10)
+            with pytest.raises(httpx.ReadTimeout):
+                client.get("/api/query?q=overtaken", timeout=0.3)
+            time.sleep(0.5)  # the server looks whether anybody is there every tenth of a second
+        finally:
+            library.gate.set()
+        first.join()
+        assert client.get("/api/query?q=last").status_code == 200
+    sentences = ["".join(query.text) for query in library.asked]
+    assert "overtaken" not in sentences and sentences[-2:] == ["first", "last"]
+
+
+def test_a_port_that_is_taken_is_one_line(library):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(server.ServeError, match=f"port {port} "):
+            server.serve(library, port)
+    with pytest.raises(server.ServeError, match="70000"):
+        server.serve(library, 70000)
+
+
+@pytest.fixture
+def served(library, monkeypatch, capsys):
+    """Calls `serve` with a server that does not run; returns its lines, and a client of it."""
+    configs = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: configs.append(self.config))
+
+    def call(**options):
+        server.serve(library, 0, **options)
+        told = capsys.readouterr().out.splitlines()
+        assert configs[-1].http is guard.Protocol and configs[-1].ws == "none"
+        url = re.search(r"http://\S+", told[0])[0]
+        return told, url, TestClient(configs[-1].app, url.partition("?")[0])
+
+    return call
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
+def test_on_this_machine_alone_no_token_is_wanted(served, host):
+    told, url, client = served(host=host)
+    assert len(told) == 1 and "token" not in url
+    assert client.get("/api/folders").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])
+def test_beyond_this_machine_a_token_is_made_and_printed(served, host):
+    _, url, client = served(host=host, allow_hosts=["nas.local"])
+    _, other, _ = served(host=host)
+    token = url.partition("?token=")[2]
+    assert len(token) >= 32 and token not in other
+    assert client.get("/api/folders").status_code == 401
+    header = {"Authorization": f"Bearer {token}"}
+    for name, status in (("nas.local", 200), ("192.168.1.5", 200), ("evil.example", 400)):
+        assert client.get("/api/folders", headers={"Host": name, **header}).status_code == status
+    assert client.get(url).status_code == 200
+    assert client.get("/api/folders").status_code == 200  # by the cookie
+
+
+def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
+    told, url, client = served(host="0.0.0.0", no_token=True)
+    assert "token=" not in url and "without a token" in told[1]
+    assert client.get("/api/folders").status_code == 200
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    for host in ("0.0.0.0", "127.0.0.1"):
+        _, url, client = served(host=host, token_file=file)
+        assert url.endswith("?token=0123456789abcdef")
+        assert client.get("/api/folders").status_code == 401
+        assert client.get(url).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["*.home.arpa", "*.example.com", "*.tail1.ts.net", "com"])
+def test_names_below_a_domain_of_ones_own_are_allowed(served, name):
+    served(allow_hosts=[name])
+
+
+@pytest.mark.parametrize(("mode", "open_to_others"), [(0o644, True), (0o602, True), (0o600, False)])
+def test_a_token_that_others_may_read_is_told(tmp_path, capsys, mode, open_to_others):
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    file.chmod(mode)
+    assert server._read_token(file) == "0123456789abcdef"
+    assert (str(file) in capsys.readouterr().err) == open_to_others
+
+
+@pytest.mark.parametrize(
+    ("options", "may"),
+    [
+        ({}, True),
+        ({"host": "::1"}, True),
+        ({"manage": False}, False),
+        ({"allow_hosts": ["nas.local"]}, False),  # a proxy has that name, say
+        ({"allow_hosts": ["nas.local"], "manage": True}, True),
+        ({"host": "0.0.0.0"}, False),
+        ({"host": "0.0.0.0", "no_token": True}, False),
+        ({"host": "0.0.0.0", "manage": True}, True),
+    ],
+)
+def test_the_index_is_changed_from_this_machine_or_with_manage(served, options, may):
+    told, url, client = served(**options)
+    client.get(url)  # for the cookie
+    assert client.get("/api/status").json()["manage"] is may
+    assert client.get("/api/job").status_code == (200 if may else 403)
+    if "host" in options and options["host"] == "0.0.0.0":
+        assert ("any folder of this machine" in told[1]) == may
+
+
+def test_what_is_no_token_or_name_is_one_line(served, tmp_path):
+    files = {"empty": b"", "short": b"123", "lines": b"0123456789abcdef\n0", "bytes": b"\xff" * 20}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    wrong = [{"token_file": tmp_path / name} for name in (*files, "missing")]
+    wrong += [{"token_file": tmp_path / "short", "no_token": True}, {"host": ""}]
+    wrong += [{"host": host, "no_token": True, "manage": True} for host in ("0.0.0.0", "::1")]
+    wrong += [{"allow_hosts": [name]} for name in ("*", "http://nas", "nas:80", "", "a b")]
+    public = "*.com", "*.co.uk", "*.CO.UK.", "*.github.io", "*.ts.net", "*.local", "*.1"
+    wrong += [{"allow_hosts": ["nas.local", name]} for name in public]
+    for options in wrong:
+        with pytest.raises(server.ServeError) as error:
+            served(**options)
+        assert "\n" not in str(error.value) and "--" in str(error.value)
+
+
+def test_serve_prints_its_address_and_ends_with_ctrl_c():
+    program = (
+        "import signal, types\n"
+        # Ours may have been started in the background, where it is ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from hlformer_jax.search.serve.server import serve\n"
+        "library = types.SimpleNamespace(videos=list)\n"
+        "serve(library, 0)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(processes.ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    with process:
+        try:
+            url = process.stdout.readline().split()[4]
+            assert url.startswith("http://127.0.0.1:")
+            answer = httpx.get(url + "api/folders", timeout=20).json()
+            assert (answer["folders"], answer["tags"]) == ([], [])
+            process.send_signal(signal.SIGINT)
+            assert process.wait(15) == 0 and process.stdout.read() == "stopped\n"
+        finally:
+            process.kill()

@@ -1,0 +1,129 @@
+"""Queries of several parts, exact against loops over all frames; match thresholds."""
+
+import itertools
+
+import archive
+import numpy as np
+import pytest
+
+from hlformer_jax.errors import QueryError
+from hlformer_jax.search.index import packed
+from hlformer_jax.search.signals import visual
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    """Of films of random colours: 17, of 1 to 63 frames."""
+    folder = tmp_path_factory.mktemp("archive")
+    films = folder / "films"
+    for i in range(16):
+        archive.random_film(films / f"{i:02}.film", 3 + 4 * i, seed=i)
+    archive.film(films / "single.film", ["red"])
+    return archive.indexed(folder / "index", films)
+
+
+def brute(index, wanted, unwanted=(), levels=(), within=None):
+    """The score of every video by loops over its frames, and the best sequence's ends."""
+    encoder, found = archive.Encoder(), {}
+    for name, record in index.videos.items():
+        arrays = index.read(record.content)
+        frames = arrays.vectors.astype(np.float32)
+        parts = []
+        for vector in encoder.encode_texts(wanted):
+            scores = [float(frame @ vector) for frame in frames]
+            for i, level in enumerate(levels):
+                other = encoder.encode_texts(unwanted)[i]
+                for f, frame in enumerate(frames):
+                    scores[f] -= max(float(frame @ other) - level, 0)
+            parts.append(scores)
+        if within is None:
+            found[name] = np.mean([max(part) for part in parts]), None
+            continue
+        best = -np.inf, None
+        for places in itertools.combinations(range(len(frames)), len(parts)):
+            times = arrays.times[list(places)]
+            if all(0 < b - a <= within for a, b in itertools.pairwise(times)):
+                score = np.mean([parts[i][place] for i, place in enumerate(places)])
+                if score > best[0]:
+                    best = score, (times[0], times[-1])
+        found[name] = best
+    return found
+
+
+@pytest.fixture(params=[1, 2**30], ids=["rounded", "whole"])
+def library(index, monkeypatch, request):
+    monkeypatch.setattr(packed, "LARGE", request.param)
+    return archive.opened(index)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options"),
+    [
+        (["red", "green white"], {}),
+        (["red", "blue", "yellow"], {"without": "green"}),
+        (["red"], {"without": ["green", "black white"]}),
+        (["red"], {"then": "blue"}),
+        (["red"], {"then": "blue", "within": 3}),
+        (["red"], {"then": ["blue", "green"], "within": 4, "without": "white"}),
+        (["red"], {"then": "blue", "within": 0.5}),
+    ],
+)
+def test_scores_are_those_of_a_loop_over_all_frames(library, index, wanted, options):
+    texts = lambda one: [one] if isinstance(one, str) else one
+    then, without = (texts(options.get(name, [])) for name in ("then", "without"))
+    ranker = library._ready()[0].visual.ranker
+    levels = [
+        visual.chosen_threshold(ranker, one, archive.Encoder().probability)
+        for one in (archive.Encoder().encode_texts(without) if without else ())
+    ]
+    within = options.get("within", 60) if then else None
+    expected = brute(index, [*wanted, *then], without, levels, within)
+    expected = {name: one for name, one in expected.items() if np.isfinite(one[0])}
+    order = sorted(expected, key=lambda name: (-round(expected[name][0], 5), name))
+    for k in (1, 4, 99):
+        hits = library.query(wanted, k=k, **options)
+        assert [hit.video for hit in hits] == order[:k]
+        for hit in hits:
+            score, ends = expected[hit.video]
+            assert hit.score == pytest.approx(score, abs=1e-5) and np.isfinite(hit.scores).all()
+            if ends:  # the moment goes from the first of the sequence to the last
+                assert hit.moments[0].peak == ends[0] and hit.moments[0].end >= ends[1] + 1
+
+
+def test_of_several_sentences_each_has_its_moment(tmp_path):
+    films = archive.folder(tmp_path / "films")
+    archive.film(films / "d.film", ["black"] * 4 + ["red"] * 2 + ["black"] * 4 + ["blue"] * 3)
+    index = archive.indexed(tmp_path / "index", films)
+    library = archive.opened(index)
+    hit = library.query(["blue", "red"])[0]
+    assert hit.video == "d.film" and [m[:2] for m in hit.moments[:2]] == [(10, 13), (4, 6)]
+    first = library.query("red", then="blue")[0]
+    assert first.video == "d.film" and first.moments[0][:2] == (4, 11)
+    assert library.query("red", then="blue", within=2)[0].score < first.score
+
+
+@pytest.mark.parametrize("probable", [True, False])
+def test_what_no_video_shows_is_no_good_match(tmp_path, probable):
+    films = tmp_path / "films"
+    for i in range(12):  # grey and black scenes; red in one of them
+        rows = np.random.default_rng(i).normal(90, 6, size=(90, 3))
+        rows[30:33] = (255, 0, 0) if i == 3 else rows[30:33]
+        archive.film(films / f"{i:02}.film", rows.clip(0, 255))
+    index = archive.indexed(tmp_path / "index", films)
+    encoder = archive.Encoder(probable=probable)
+    if probable:  # 0.01 at a cosine of 0.82, which grey and red have not
+        encoder.probability = lambda cosine: 1 / (1 + np.exp(-(60 * cosine - 54)))
+    library = archive.opened(index, encoder=encoder)
+    hits = library.query("red", k=12)
+    assert hits.good and [hit.video for hit in hits if hit.is_match] == ["03.film"]
+    absent = library.query("blue", k=12)
+    assert len(absent) == 12 and not absent.good and not any(hit.is_match for hit in absent)
+
+
+def test_parts_are_asked_of_frames_alone(index):
+    for options in ({"ranker": "segments"}, {"ranker": "top_3_frames"}):
+        library = archive.opened(index, **options)
+        with pytest.raises(QueryError) as refused:
+            library.query("red", then="blue")
+        assert refused.value.field == "ranker"
+        assert library.query("red").good in (True, False)

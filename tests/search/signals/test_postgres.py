@@ -1,0 +1,296 @@
+"""Search in PostgreSQL: schemas, uploads that end anywhere, and the ranking of an index alone.
+
+The server is a real one, started for the tests.
+"""
+
+import datetime
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import archive
+import numpy as np
+import processes
+import pytest
+
+from hlformer_jax.errors import MissingExtra, SearchError
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.signals.postgres import Store, Uploaded
+from hlformer_jax.search.signals.rankers import Untrained
+
+psycopg = pytest.importorskip("psycopg", reason="the extra postgres is not installed")
+
+SENTENCES = ("red", "blue", "green white", "yellow", "black red")
+
+
+@pytest.fixture
+def films(tmp_path):
+    """Films whose order, dates and equal contents a store has to keep."""
+    return archive.varied_folder(tmp_path / "films")
+
+
+def opened(index, store, **options):
+    """The library of an index, on a store or, with None, without one."""
+    return archive.opened(index, store=store, **options)
+
+
+def agree(found, expected, tolerance=1e-6):
+    """The same videos in the same order, of the same scores and moments, up to rounding."""
+    assert [hit.video for hit in found] == [hit.video for hit in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.score == pytest.approx(other.score, abs=tolerance)
+        assert len(one.moments) == len(other.moments)
+        np.testing.assert_allclose(one.scores, other.scores, atol=tolerance)
+        for moment, same in zip(one.moments, other.moments, strict=True):
+            assert moment == pytest.approx(same, abs=tolerance)
+
+
+def sql(address, text):
+    """The rows of a statement, in the schema of an address."""
+    server, _, schema = address.partition("&schema=")
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f'SET search_path = "{schema}"')
+        cursor = connection.execute(text)
+        return cursor.fetchall() if cursor.description else None
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["folder/store", "http://h:6333/films", "localhost:5432", "postgresql", "x://me:secret@h/d"],
+)
+def test_what_is_no_address_of_a_database_is_refused(address):
+    with pytest.raises(SearchError, match="is not the address") as refused:
+        Store(address)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://me:se/cret@h/d", "postgresql://me:se?cret@h/d", "postgresql://me:s cret@h/d",
+        "postgresql://me:12/cret@h/d", "postgresql://me:'cret@h/d'", "dbname=x password=cret",
+        "dbname=x password = 'a cret'", "postgresql://h/d?password", "x://h/?p%61ssword=cret",
+        "postgresql://me:cret@h:port/d", "postgresql://me:cret@h/d?a=b&cret@x",
+    ],
+)  # fmt: skip
+def test_no_address_shows_its_password(address):
+    try:
+        shown = Store(address).address
+    except SearchError as refused:
+        assert "is not the address" in str(refused)
+        shown = str(refused)
+    assert "cret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("address", "server", "schema"),
+    [
+        ("postgresql:///db?host=/run/postgresql", None, "hlformer"),
+        ("postgresql:///db?host=/run/postgresql&schema=mine",
+         "postgresql:///db?host=/run/postgresql", "mine"),
+        ("postgresql://%2Frun%2Fpostgresql/db?schema=a%20b", "postgresql://%2Frun%2Fpostgresql/db",
+         "a b"),
+        ("postgres://me:p%40ss@a:1,b:2/db?options=-c%20x", None, "hlformer"),
+        ("postgresql://me@[::1]:5432/db", None, "hlformer"),
+        ("postgresql://me:p#w+d@h/db?application_name=a+b", None, "hlformer"),
+        ("postgresql:///", None, "hlformer"),
+    ],
+)  # fmt: skip
+def test_an_address_is_libpq_s_but_for_the_schema(address, server, schema):
+    store = Store(address)
+    assert (store._server, store._name) == (server or address, schema)
+    psycopg.conninfo.conninfo_to_dict(store._server)
+    for secret in ("p%40ss", "p@ss", "p#w+d"):
+        assert secret not in store.address + repr(store)
+
+
+def test_a_server_s_answer_does_not_show_the_password(monkeypatch, index):
+    store = Store("postgresql://me:s%20cret@h/d?sslpassword=k%26y")
+
+    def refuse(*_, **__):
+        raise psycopg.OperationalError("connection with 's cret', s%20cret, k&y and k%26y failed")
+
+    monkeypatch.setattr(psycopg, "connect", refuse)
+    with pytest.raises(SearchError, match="failed") as refused:
+        store.check(index, Untrained("best_frame", index, None))
+    assert not any(one in str(refused.value) for one in ("cret", "k&y", "k%26y"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql://me:secret@{}/films", "postgresql://me@{}/films?password=secret&schema=s"],
+)
+def test_a_server_that_does_not_answer_is_a_line_without_the_password(index, address):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    library = opened(index, address.format(f"127.0.0.1:{port}"))
+    with pytest.raises(SearchError, match="refused") as refused:
+        library.query("red")
+    assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
+
+
+def test_without_the_client_the_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r"hlformer-jax\[postgres\]"):
+        Store("postgresql://h/films")
+
+
+@pytest.mark.slow  # PostgreSQL starts in seconds
+class TestServer:
+    def test_a_schema_of_another_encoder_rate_ranker_folder_or_program_is_refused(
+        self, index, films, tmp_path, monkeypatch, address
+    ):
+        with pytest.raises(SearchError, match="has no schema .*upload"):
+            opened(index, address).query("red")
+        opened(index, address).upload()
+        with pytest.raises(SearchError, match="another ranker .best_frame, and here segments"):
+            opened(index, address, ranker="segments").query("red")
+        faster = archive.create(tmp_path / "faster", films, fps=2)
+        archive.fill(faster)
+        for act in (lambda one: one.upload(), lambda one: one.query("red")):
+            with pytest.raises(SearchError, match="frames a second .1.0, and here 2.0"):
+                act(opened(faster, address))
+        other = archive.indexed(tmp_path / "other", archive.folder(tmp_path / "other films"))
+        with pytest.raises(SearchError, match="whose videos an upload would delete"):
+            opened(other, address).upload()
+        monkeypatch.setattr(archive.Encoder, "name", "other")
+        monkeypatch.setattr(archive.Encoder, "preprocessing", "another")
+        renamed = archive.indexed(tmp_path / "renamed", films)
+        with pytest.raises(SearchError, match="another encoder .colours, and here other"):
+            opened(renamed, address).upload()
+        with pytest.raises(SearchError, match="not made by this program"):
+            opened(renamed, address.partition("&")[0] + "&schema=public").upload()
+        assert sql(address, "SELECT count(*) FROM contents") == [(len(index.contents()),)]
+        foreign = address.replace("&schema=", "&schema=foreign")
+        with psycopg.connect(address.partition("&")[0], autocommit=True) as connection:
+            name = foreign.partition("schema=")[2]
+            connection.execute(f'CREATE SCHEMA "{name}"')
+            connection.execute(f'CREATE TABLE "{name}".facts (fact text)')
+        with pytest.raises(SearchError, match="not made by this program"):
+            opened(renamed, foreign).query("red")
+
+    @pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments"])
+    def test_the_ranking_is_that_without_a_store(self, index, ranker, address):
+        library = opened(index, address, ranker=ranker)
+        count = len(index.contents())
+        assert count < 18 and library.upload() == Uploaded(sent=count)
+        plain = opened(index, None, ranker=ranker)
+        for sentence in SENTENCES:
+            for k in (1, 2, 5, 100):
+                agree(library.query(sentence, k=k), plain.query(sentence, k=k))
+        for position in (0, 7):
+            found, expected = (one.examiner()[1]("red", position) for one in (library, plain))
+            np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
+            agree([found[2]], [expected[2]])
+
+    def test_a_normalised_score_is_refused(self, index, address):
+        with pytest.raises(SearchError, match="cannot compute"):
+            opened(index, address, normalise=True).upload()
+
+    def test_filters_are_those_without_a_store(self, index, address):
+        library, plain = opened(index, address), opened(index, None)
+        library.upload()
+        library.query("red")
+        assert not (index.directory / "packed").exists()  # no matrix of all vectors is made here
+        days = [datetime.datetime.fromtimestamp(entry.date) for entry in plain.videos()]
+        for filters in (
+            {"folder": "trips"}, {"folder": "f1"}, {"folder": "f0", "since": days[3]},
+            {"since": days[3], "until": days[3]}, {"since": "2001-09-12", "until": "2001-09-14"},
+        ):  # fmt: skip
+            agree(library.query("red", k=20, **filters), plain.query("red", k=20, **filters))
+
+    def test_an_upload_sends_what_is_new_and_deletes_what_is_gone(self, index, films, address):
+        library = opened(index, address)
+        assert library.upload().sent == 15
+        assert library.upload() == Uploaded(kept=15)
+        (films / "a.film").rename(films / "trips" / "moved.film")
+        os.utime(films / "b.film", (5, 5))
+        archive.film(films / "f0" / "0.film", ["white"] * 9)
+        archive.film(films / "new.film", ["yellow"] * 4)
+        archive.fill(Index.open(index.directory))
+        # Until the upload: what is there is found by what the index knows, and nothing else is.
+        found = {hit.video for hit in library.query("red", k=50)}
+        assert "trips/moved.film" in found and "new.film" not in found
+        assert library.upload() == Uploaded(sent=2, kept=14, removed=1)
+        plain = opened(index, None)
+        for options in ({}, {"folder": "trips"}, {"until": "1970"}):
+            agree(library.query("red", k=50, **options), plain.query("red", k=50, **options))
+
+    def test_a_killed_upload_leaves_whole_contents_and_the_next_goes_on(
+        self, index, address, tmp_path
+    ):
+        # In the midst of the sixth content: its rows are on their way.
+        program = tmp_path / "upload.py"
+        program.write_text(
+            "import sys, time, archive\n"
+            "from hlformer_jax import search\n"
+            "from hlformer_jax.search.signals.postgres import Upload\n"
+            "add, sent = Upload.add, []\n"
+            "def slow(self, content, branches):\n"
+            "    def rows():\n"
+            "        yield from branches\n"
+            "        if len(sent) == 5:\n"
+            "            print('in the midst', flush=True)\n"
+            "            time.sleep(100)\n"
+            "    add(self, content, rows())\n"
+            "    sent.append(content)\n"
+            "Upload.add = slow\n"
+            "search.open(sys.argv[1], encoder=archive.Encoder(), store=sys.argv[2]).upload()\n"
+        )
+        with subprocess.Popen(
+            [sys.executable, program, index.directory, address], text=True,
+            stdout=subprocess.PIPE, env=processes.environment(),
+        ) as process:  # fmt: skip
+            assert process.stdout.readline() == "in the midst\n"
+            library = opened(index, address)
+            with pytest.raises(SearchError, match="another upload is at work"):
+                library.upload()
+            assert len({hit.path.read_bytes() for hit in library.query("red", k=50)}) == 5
+            process.kill()
+        deadline = time.monotonic() + 20
+        while "the server has not seen the end of the connection":
+            try:
+                assert library.upload() == Uploaded(sent=10, kept=5)
+                break
+            except SearchError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        agree(library.query("red", k=50), opened(index, None).query("red", k=50))
+
+    def test_a_server_that_ends_while_it_is_asked_is_a_line_and_then_answers_again(
+        self, index, address, server
+    ):
+        library = opened(index, address)
+        library.upload()
+        expected = library.query("red")
+        held = psycopg.connect(server)
+        held.execute(f'LOCK TABLE "{address.partition("schema=")[2]}".rows')  # makes a query wait
+        ended = threading.Thread(target=end_queries, args=(server,))
+        ended.start()
+        with held, pytest.raises(SearchError, match="PostgreSQL says"):
+            library.query("red")
+        ended.join()
+        agree(library.query("red"), expected)
+
+    def test_a_content_that_cannot_be_stored_is_not_there_in_part(self, index, address):
+        store, ranker = Store(address), Untrained("best_frame", index, None)
+        with store.uploading(index, ranker) as upload:
+            wrong = [np.zeros((2, ranker.width), np.float32), np.zeros((1, 3), np.float32)]
+            with pytest.raises(psycopg.Error):
+                upload.add("x", wrong)
+            assert upload.contents() == set()
+
+
+def end_queries(server):
+    """Ends the connections that wait for a lock, as a server does that is stopped."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            if connection.execute(f"SELECT pg_terminate_backend(pid) {waiting}").fetchall():
+                return
+            time.sleep(0.05)

@@ -1,0 +1,240 @@
+"""Rankers without training against brute force, and their intervals."""
+
+import itertools
+import math
+
+import archive
+import numpy as np
+import pytest
+import pywt
+from scipy.signal import find_peaks
+
+from hlformer_jax.errors import DamagedError, QueryError
+from hlformer_jax.retrieval import segments as intervals
+from hlformer_jax.retrieval.segments import segments
+from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.signals import rankers
+
+
+@pytest.fixture
+def films(tmp_path):
+    return archive.random_folder(tmp_path / "films")
+
+
+def pooled(products, name):
+    """The score of a video from the products of its rows, in float64."""
+    return np.mean(sorted(products, reverse=True)[: 3 if name == "top_3_frames" else 1])
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("name", rankers.RANKERS)
+def test_scores_are_those_of_brute_force(index, records, name, normalise, monkeypatch):
+    monkeypatch.setattr(packed, "ROWS_AT_ONCE", 10)
+    bank = [" ".join(words) for words in itertools.product(archive.COLOURS, repeat=3)][:100]
+    monkeypatch.setattr(rankers, "BANK", tuple(bank))
+    ranker = rankers.Untrained(name, index, records, archive.Encoder(), normalise)
+    query = ranker.encode(archive.Encoder(), "red yellow").astype(np.float64)
+    found = ranker.scores(query.astype(np.float32))
+    others = archive.Encoder().encode_texts(bank).astype(np.float64)
+    for i, record in enumerate(records):
+        arrays = index.read(record.content)
+        rows, over_time = arrays.vectors, arrays.vectors.astype(np.float64) @ query
+        if name == "segments":
+            spans, rows = segments(arrays.vectors, arrays.times)
+            for frame, time in enumerate(arrays.times):
+                [holder] = [j for j, (a, b) in enumerate(spans) if a <= time < b]
+                over_time[frame] = (rows[holder] @ query + over_time[frame]) / 2
+        best = pooled(rows.astype(np.float64) @ query, name)
+        if normalise:
+            bias = 0.75 * np.mean(sorted(pooled(rows @ other, name) for other in others)[-64:])
+            best, over_time = best - bias, over_time - bias
+        np.testing.assert_allclose(found[i], best, atol=1e-6)
+        scores = ranker.over_time(i, arrays, query.astype(np.float32))
+        np.testing.assert_allclose(scores, over_time, atol=1e-6)
+
+
+def test_biases_are_computed_once_for_an_archive_an_encoder_and_a_bank(index, records, monkeypatch):
+    asked = []
+
+    class Encoder(archive.Encoder):
+        def encode_texts(self, texts):
+            asked.append(len(texts))
+            return super().encode_texts(texts)
+
+    build = lambda: rankers.Untrained("best_frame", index, records, Encoder(), normalise=True)
+    query = build().encode(archive.Encoder(), "red")
+    assert asked == [len(rankers.BANK)] and len(set(rankers.BANK)) == 256
+    first = build().scores(query)
+    for beside in [*(index.directory / "packed").glob("bias*"), *index.directory.rglob("bank*")]:
+        assert len(asked) == 1  # biases that are lost need the bank, which is there
+        beside.write_bytes(b"damaged" * 99)
+        np.testing.assert_array_equal(build().scores(query), first)
+    next((index.directory / "packed").glob("bias*")).unlink()
+    np.testing.assert_array_equal(build().scores(query), first)
+    monkeypatch.setattr(rankers, "BANK", ("red", "blue"))
+    other = build().scores(query)
+    assert len(asked) == 3 and not np.allclose(other, first)
+    assert not packed.damaged(index.directory)
+
+
+def test_intervals_are_computed_once_and_again_for_other_videos(index, records, monkeypatch):
+    first = rankers.Untrained("segments", index, records)
+    query = first.encode(archive.Encoder(), "red")
+    with monkeypatch.context() as patch:
+        patch.setattr(intervals, "segments", None)  # read from their file
+        again = rankers.Untrained("segments", index, records)
+    np.testing.assert_array_equal(again.scores(query), first.scores(query))
+    fewer = rankers.Untrained("segments", index, records[:3])
+    np.testing.assert_array_equal(fewer.scores(query), first.scores(query)[:3])
+    assert len(packed.own_files(index.directory, "segments-")) == 2  # of the last index alone
+
+
+def test_a_damaged_video_is_named_and_an_unknown_ranker_too(index, records):
+    name = next(name for name, one in index.videos.items() if one == records[2])
+    archive.damage(index, name)
+    for ranker in ("segments", "best_frame"):
+        with pytest.raises(DamagedError, match=name) as damaged:
+            rankers.Untrained(ranker, Index.open(index.directory), records)
+        assert list(damaged.value.contents) == [records[2].content]
+    assert not packed.own_files(index.directory)
+    with pytest.raises(QueryError, match="'segments'") as refused:
+        rankers.Untrained("segment", index, records)
+    assert refused.value.field == "ranker" and refused.value.allowed == tuple(rankers.RANKERS)
+
+
+@pytest.mark.parametrize("name", ["best_frame", "segments"])
+def test_the_best_of_a_large_archive_have_the_scores_of_a_small_one(index, records, name, large):
+    ranker = rankers.Untrained(name, index, records)
+    among = np.arange(len(records)) != 3
+    for sentence in ("red", "blue yellow", "white"):
+        query = ranker.encode(archive.Encoder(), sentence)
+        every = np.where(among, ranker.scores(query), -np.inf)
+        found = ranker.best(query, 2, among)
+        best = np.argsort(-every)[:2]
+        np.testing.assert_array_equal(np.argsort(-found)[:2], best)
+        # Two programs for one product: rounding of float32.
+        np.testing.assert_allclose(found[best], every[best], atol=1e-6)
+
+
+def video(frames, seed, width=6):
+    rng = np.random.default_rng(seed)
+    scene = np.cumsum(rng.random(frames) < 0.15)
+    vectors = rng.normal(size=(frames + 1, width))[scene] + 0.3 * rng.normal(size=(frames, width))
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def unit(vector):
+    norm = math.sqrt(sum(x * x for x in vector))
+    return [x / norm for x in vector] if norm else list(vector)
+
+
+def by_loops(frames):
+    """The intervals as the module describes them, word by word: first frames and vectors."""
+    count = len(frames)
+    steps = [unit(frames[t + 1] - frames[t]) for t in range(count - 1)]
+    signal = []
+    for t in range(count - 2):
+        still = not any(steps[t]) and not any(steps[t + 1])
+        signal.append(0.0 if still else 1 - float(np.dot(steps[t], steps[t + 1])))
+    bounds = []
+    if signal:
+        depth = max(pywt.dwt_max_level(len(signal), pywt.Wavelet("db4").dec_len), 1)
+        parts = [np.asarray(signal)]
+        for _ in range(depth):
+            parts[:1] = pywt.dwt(parts[0], "db4", "symmetric")
+        for level in range(depth, 0, -1):
+            alone = [p if i == level else np.zeros_like(p) for i, p in enumerate(parts)]
+            wave = np.abs(pywt.waverec(alone, "db4", "symmetric"))[: len(signal)]
+            height = max(wave.mean() + wave.std(), 1e-6)
+            peaks = [p for p in find_peaks(wave)[0] if wave[p] > height]
+            bounds.append([0, *(int(p) + 2 for p in peaks), count])
+    bounds = bounds or [[0, count]]
+    nodes = [
+        (level, a, b)
+        for level, edges in enumerate(bounds)
+        for a, b in zip(edges[:-1], edges[1:], strict=True)
+    ]
+    means = [np.asarray(unit(frames[a:b].mean(axis=0))) for _, a, b in nodes]
+    graph = np.zeros((len(nodes), len(nodes)))
+    for i, (level, a, b) in enumerate(nodes):
+        lengths = [end - start for other, start, end in nodes if other == level]
+        for j, (other, c, d) in enumerate(nodes):
+            cosine = max(float(means[i] @ means[j]), 0.0)
+            if i == j:
+                graph[i, j] = 1
+            elif level == other:
+                distance = abs((a + b) / 2 - (c + d) / 2)
+                graph[i, j] = cosine + math.exp(-distance / np.mean(lengths))
+            elif abs(level - other) == 1:
+                both = max(min(b, d) - max(a, c), 0)
+                graph[i, j] = cosine * both / ((b - a) + (d - c) - both)
+    degree = graph.sum(axis=1)
+    walk = graph / np.sqrt(np.outer(degree, degree))
+    # The series of the inverse, as far as it matters.
+    spread, term = np.zeros((len(nodes), frames.shape[1])), np.asarray(means)
+    for _ in range(150):
+        spread, term = spread + 0.3 * term, 0.7 * walk @ term
+    starts = sorted({a for _, a, _ in nodes})
+    rows = [
+        np.mean([spread[i] for i, (_, a, b) in enumerate(nodes) if a <= start < b], axis=0)
+        for start in starts
+    ]
+    return starts, np.asarray(rows)
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 4, 7, 15, 16, 31, 60, 131, 260])
+def test_segments_are_those_of_an_evaluation_by_loops(frames):
+    vectors = video(frames, seed=frames)
+    times = np.arange(frames) * 0.5
+    starts, rows = by_loops(vectors)
+    spans, found = segments(vectors, times, period=0.5)
+    np.testing.assert_array_equal(spans[:, 0], times[starts])
+    np.testing.assert_array_equal(spans[:-1, 1], spans[1:, 0])
+    assert spans[-1, 1] == times[-1] + 0.5
+    np.testing.assert_allclose(found, rows, rtol=0, atol=2e-7)
+    assert found.dtype == np.float32
+    if frames >= 60:
+        assert len(starts) > 3
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_frames_that_are_no_numbers_are_refused_and_never_spread(number):
+    vectors = video(20, seed=1)
+    vectors[7, 2] = number
+    with pytest.raises(ValueError):
+        segments(vectors, np.arange(20.0))
+
+
+def test_a_video_that_stands_still_is_one_interval_of_its_own_vector():
+    frame = video(1, seed=3)
+    spans, rows = segments(np.repeat(frame, 40, axis=0), np.arange(40.0))
+    assert spans.tolist() == [[0.0, 40.0]]
+    cosine = rows[0] @ frame[0] / np.linalg.norm(rows[0])
+    np.testing.assert_allclose(cosine, 1, atol=1e-6)
+
+
+def test_a_change_of_scene_is_a_cut_before_its_first_frame():
+    one, other = video(2, seed=4, width=20)
+    vectors = np.asarray([one] * 30 + [other] * 30)
+    spans, _ = segments(vectors, np.arange(60.0))
+    assert 30.0 in spans[:, 0]
+
+
+def test_peaks_are_those_of_scipy_rows_of_equal_values_too():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        details = rng.integers(0, 4, size=rng.integers(1, 30)).astype(float)
+        height = max(details.mean() + details.std(), intervals.ROUNDING)
+        peaks = [p + 2 for p in find_peaks(details)[0] if details[p] > height]
+        assert intervals.peak_cuts(details).tolist() == peaks
+
+
+def test_a_very_long_video_is_ranked_in_parts_that_do_not_see_each_other(monkeypatch):
+    vectors = video(90, seed=5)
+    monkeypatch.setattr(intervals, "LONGEST", 32)
+    spans, rows = segments(vectors, np.arange(90.0))
+    parts = [segments(vectors[i : i + 30], np.arange(30.0)) for i in (0, 30, 60)]
+    np.testing.assert_array_equal(
+        spans[:, 0], np.concatenate([s[:, 0] + 30 * i for i, (s, _) in enumerate(parts)])
+    )
+    np.testing.assert_array_equal(rows, np.concatenate([rows for _, rows in parts]))

@@ -1,0 +1,479 @@
+"""Recognition: cues of words, pieces of sound, tracks, what is kept and counted; real OCR.
+
+The model here hears beeps: it says how high each is. test_speech.py has a real one.
+"""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import archive
+import numpy as np
+import pytest
+import videos
+from PIL import Image, ImageDraw, ImageFont
+from videos import Track
+
+from hlformer_jax.errors import SearchError
+from hlformer_jax.search.__main__ import main
+from hlformer_jax.search.cli import index as index_commands
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.ingest.decoding import update_transcripts
+from hlformer_jax.search.ingest.extract import index_folder, real_video
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.signals.transcript import recognition, said
+from hlformer_jax.search.signals.transcript.recognition import Word
+
+RATE = recognition.SAMPLE_RATE
+
+
+def beeps(total, **frequencies):
+    """Sound of `total` seconds with a beep of half a second at each of the seconds s1, s2, …"""
+    samples = np.zeros(round(total * RATE), np.float32)
+    wave = 2 * np.pi * np.arange(RATE // 2) / RATE
+    for second, frequency in frequencies.items():
+        begin = round(float(second[1:].replace("_", ".")) * RATE)
+        samples[begin : begin + RATE // 2] = 0.5 * np.sin(frequency * wave)
+    return samples
+
+
+def find_beeps(samples):
+    """Stretches of sound with 0.1 s of silence between them."""
+    loud = np.flatnonzero(np.abs(samples) > 0.05)
+    if not len(loud):
+        return []
+    breaks = np.flatnonzero(np.diff(loud) > 0.1 * RATE)
+    begins, ends = loud[[0, *(breaks + 1)]], loud[[*breaks, -1]] + 1
+    return [(int(begin), int(end)) for begin, end in zip(begins, ends, strict=True)]
+
+
+class Model:
+    """A model that hears the frequency of each beep, to ten hertz."""
+
+    def __init__(self, languages=("de", "en"), detects="en", temperature=0.0):
+        self.supported_languages = list(languages)
+        self.detects, self.temperature = detects, temperature
+        self.calls = []  # seconds and language of each
+        self.fail_at, self.error = None, None
+
+    def detect_language(self, audio):
+        return self.detects, 0.9, []
+
+    def transcribe(self, audio, language=None, *, word_timestamps=False):
+        assert word_timestamps and audio.dtype == np.float32
+        if len(self.calls) == self.fail_at:
+            raise self.error
+        self.calls.append((len(audio) / RATE, language))
+        return self._segments(audio), None
+
+    def _segments(self, audio):
+        for begin, end in find_beeps(audio):
+            spectrum = np.abs(np.fft.rfft(audio[begin:end]))
+            hertz = round(np.argmax(spectrum) * RATE / (end - begin), -1)
+            word = SimpleNamespace(start=begin / RATE - 0.2, end=end / RATE, word=f" {hertz:.0f}.")
+            yield SimpleNamespace(
+                start=word.start, end=word.end, words=[word], temperature=self.temperature
+            )
+
+
+def recogniser(model, **settings):
+    return recognition.SpeechRecogniser(model, find_beeps, "beeps", **settings)
+
+
+def recognised(path, model=None, state=None, **settings):
+    """The outcome for a file, and the steps to it."""
+    steps, work = [], recogniser(model or Model(), **settings).recognise(path, state)
+    while True:
+        try:
+            steps.append(next(work))
+        except StopIteration as stop:
+            return stop.value, steps
+
+
+def texts(outcome):
+    return [cue.text.rstrip(".") for cue in outcome.cues]
+
+
+# Cues
+
+
+def words(*described):
+    return [Word(start, end, f" {text}") for start, end, text in described]
+
+
+def cues_of(*described, voices=((0, 100),)):
+    stretches = [(round(begin * RATE), round(end * RATE)) for begin, end in voices]
+    return recognition._cues_of(words(*described), stretches)
+
+
+def test_cue_ends_with_its_sentence_or_at_a_pause():
+    cues = cues_of(
+        (1, 1.4, "It"), (1.4, 1.8, "rains."), (1.9, 2.2, "We"), (2.2, 2.5, "go"),
+        (4.0, 4.3, "home"), (4.3, 4.6, "now"),
+    )  # fmt: skip
+    assert cues == [(1, 1.8, "It rains."), (1.9, 2.5, "We go"), (4.0, 4.6, "home now")]
+
+
+def test_sentences_without_full_stops_are_split_at_silences():
+    said_words = [
+        (1, 1.5, "it"), (1.5, 2, "rains"), (2, 2.6, "today,"), (2.6, 3.4, "we"), (3.4, 4, "stay"),
+        (4, 5, "home"), (5.1, 5.4, "well"), (5.4, 5.6, "then"),
+    ]  # fmt: skip
+    cues = cues_of(*said_words, voices=((1, 2.5), (2.9, 5), (5.3, 5.6)))
+    assert [cue[::2] for cue in cues] == [(1, "it rains today,"), (2.9, "we stay home well then")]
+
+
+def test_title_ends_no_sentence_without_a_pause():
+    assert [
+        cue.text for cue in cues_of((1, 1.2, "Dr."), (1.2, 1.6, "Smith"), (1.6, 2, "left."))
+    ] == ["Dr. Smith left."]
+    assert len(cues_of((1, 1.2, "by"), (1.2, 1.6, "Tom."), (2, 2.4, "Next"))) == 2
+
+
+def test_cue_begins_and_ends_with_the_voice():
+    [cue] = cues_of((2, 6, "Good"), (6, 9, "morning"), voices=((5, 6.5),))
+    assert cue == (5, 6.7, "Good morning")
+
+
+def test_script_without_spaces_stays_one_word():
+    [cue] = recognition._cues_of([Word(1, 1.2, "日"), Word(1.2, 1.4, "本")], [(RATE, 2 * RATE)])
+    assert cue.text == "日本"
+
+
+# Pieces
+
+
+def test_cues_are_at_the_seconds_of_the_sound(tmp_path):
+    sound = beeps(40, s3=300, s4=500, s20=700, s39=900)
+    path = videos.write_tracks(tmp_path / "a.mkv", Track(sound))
+    outcome, _ = recognised(path)
+    assert outcome.result == "transcribed" and texts(outcome) == ["300", "500", "700", "900"]
+    assert [cue.start for cue in outcome.cues] == pytest.approx([3, 4, 20, 39], abs=0.01)
+    assert all(0.5 <= cue.end - cue.start < 0.8 for cue in outcome.cues)
+
+
+def test_pieces_are_bounded_and_no_word_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(recognition, "MAX_PIECE", 10.0)
+    monkeypatch.setattr(recognition, "MIN_PIECE", 6.0)
+    starts = np.arange(0.3, 59, 1.3)
+    frequencies = {
+        f"s{start:.1f}".replace(".", "_"): 300 + 10 * i for i, start in enumerate(starts)
+    }
+    path = videos.write_tracks(tmp_path / "a.mkv", Track(beeps(60, **frequencies)))
+    model, longest = Model(), []
+    find = lambda samples: longest.append(len(samples)) or find_beeps(samples)
+    work = recognition.SpeechRecogniser(model, find, "beeps").recognise(path, None)
+    with pytest.raises(StopIteration) as stop:
+        while True:
+            next(work)
+    assert texts(stop.value.value) == [f"{frequency}" for frequency in frequencies.values()]
+    assert [cue.start for cue in stop.value.value.cues] == pytest.approx(starts, abs=0.02)
+    assert max(longest) <= 10 * RATE and len(longest) >= 6
+
+
+def test_speech_without_silence_is_heard_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(recognition, "MAX_PIECE", 10.0)
+    # A word each half second without silence; its loudness is its number.
+    levels = np.repeat(np.arange(1, 121) / 128, RATE // 2).astype(np.float32)
+    path = videos.write_tracks(tmp_path / "a.mkv", Track(levels))
+
+    class Levels(Model):
+        def _segments(self, audio):
+            change = np.flatnonzero(np.abs(np.diff(audio)) > 1 / 512) + 1
+            bounds = [0, *change.tolist(), len(audio)]
+            own = [
+                SimpleNamespace(start=a / RATE, end=b / RATE, word=f" {audio[a] * 128:.0f}")
+                for a, b in zip(bounds, bounds[1:], strict=False)
+            ]
+            yield SimpleNamespace(start=0, end=bounds[-1] / RATE, words=own, temperature=0.0)
+
+    find = lambda samples: [(0, len(samples))]
+    work = recognition.SpeechRecogniser(Levels(), find, "levels").recognise(path, None)
+    with pytest.raises(StopIteration) as stop:
+        while True:
+            next(work)
+    said_words = " ".join(texts(stop.value.value)).split()
+    assert said_words == [str(number) for number in range(1, 121)]
+
+
+def test_silence_and_clicks_are_not_given_to_the_model(tmp_path):
+    sound = beeps(10)
+    sound[5 * RATE : 5 * RATE + 800] = 0.5  # 50 ms
+    model = Model()
+    outcome, _ = recognised(videos.write_tracks(tmp_path / "a.mkv", Track(sound)), model)
+    assert outcome.result == "without speech" and not model.calls
+
+
+# Tracks and languages
+
+
+def two_languages(path, default=0):
+    german, english = (beeps(4, s1=frequency) for frequency in (300, 900))
+    return videos.write_tracks(
+        path,
+        Track(german, language="ger", is_default=default == 0),
+        Track(english, language="eng", is_default=default == 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("default", "settings", "expected"),
+    [
+        (0, {}, ["300"]),
+        (1, {}, ["900"]),
+        (0, {"language": "en"}, ["900"]),
+        (1, {"language": "de"}, ["300"]),
+        (1, {"language": "fr"}, ["900"]),
+        (0, {"audio": "all"}, ["300", "900"]),
+    ],
+)
+def test_track_is_the_default_or_of_the_language(tmp_path, default, settings, expected):
+    model = Model(("de", "en", "fr"))
+    outcome, _ = recognised(two_languages(tmp_path / "a.mkv", default), model, **settings)
+    assert texts(outcome) == expected
+    assert {language for _, language in model.calls} == {settings.get("language", "en")}
+
+
+def test_english_model_hears_the_english_track(tmp_path):
+    outcome, _ = recognised(two_languages(tmp_path / "a.mkv"), Model(["en"]))
+    assert texts(outcome) == ["900"]
+
+
+@pytest.mark.parametrize("how", ["tagged", "unsure"])
+def test_other_language_is_not_kept_by_an_english_model(tmp_path, how):
+    language = "ger" if how == "tagged" else ""
+    path = videos.write_tracks(tmp_path / "a.mkv", Track(beeps(4, s1=300), language=language))
+    model = Model(["en"], temperature=1.0)
+    outcome, _ = recognised(path, model)
+    assert outcome.result == "in another language" and outcome.cues == [] and outcome.notes
+    assert bool(model.calls) == (how == "unsure")
+    assert texts(recognised(path, model, language="en")[0]) == ["300"]
+
+
+def test_same_words_of_two_tracks_are_one_cue(tmp_path):
+    both = [Track(beeps(4, s1=300, s2_5=frequency)) for frequency in (500, 900)]
+    outcome, _ = recognised(videos.write_tracks(tmp_path / "a.mkv", *both), audio="all")
+    assert sorted(texts(outcome)) == ["300", "500", "900"]
+
+
+def test_silent_default_track_names_the_others(tmp_path):
+    tracks = Track(beeps(4), is_default=True), Track(beeps(4, s1=300))
+    outcome, _ = recognised(videos.write_tracks(tmp_path / "a.mkv", *tracks))
+    assert outcome.result == "without speech" and "--audio=all" in outcome.notes[0]
+
+
+def test_language_is_detected_once_for_a_video(tmp_path, monkeypatch):
+    monkeypatch.setattr(recognition, "MAX_PIECE", 10.0)
+    path = videos.write_tracks(tmp_path / "a.mkv", Track(beeps(30, s1=300, s15=500, s28=700)))
+    model = Model(detects="de")
+    detected = iter(["de", "en", "en"])
+    monkeypatch.setattr(model, "detect_language", lambda audio: (next(detected), 0.9, []))
+    recognised(path, model)
+    assert [language for _, language in model.calls] == ["de"] * 3
+
+
+# What an index keeps
+
+
+@pytest.fixture
+def index(tmp_path):
+    folder = tmp_path / "films"
+    folder.mkdir()
+    videos.write_tracks(folder / "loud.mkv", Track(beeps(30, s1=300, s12=500, s25=700)), seconds=30)
+    videos.write_tracks(folder / "quiet.mkv", Track(beeps(4)))
+    videos.write(folder / "subtitled.mp4", sound=(0, 1), frames=24)
+    (folder / "subtitled.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nhello\n")
+    videos.write(folder / "still.mp4", frames=30)
+    index = archive.create(tmp_path / "index", folder)
+    index_folder(index, archive.Encoder(), workers=0)
+    return index
+
+
+@pytest.fixture(autouse=True)
+def encoder(monkeypatch):
+    monkeypatch.setattr(index_commands, "reload_encoder", lambda facts, given: archive.Encoder())
+
+
+@pytest.fixture
+def model(monkeypatch):
+    """The model that `transcribe` loads, which hears pieces of at most 10 s."""
+    model = Model()
+    monkeypatch.setattr(
+        recognition,
+        "load_speech",
+        lambda name, language="", audio="default": recognition.SpeechRecogniser(
+            model, find_beeps, name, language, audio
+        ),
+    )
+    monkeypatch.setattr(recognition, "MAX_PIECE", 10.0)
+    monkeypatch.setattr(recognition, "MIN_PIECE", 5.0)
+    return model
+
+
+def transcribe(index, *options):
+    return main(["transcribe", f"--index={index.directory}", *options])
+
+
+def told(index):
+    library = Library(index.directory, encoder=archive.Encoder())
+    return {entry.video: library.transcript(entry.id) for entry in library.videos()}
+
+
+def told_texts(index, video):
+    return [text.rstrip(".") for *_, text in told(index)[video]]
+
+
+def partial_files(index):
+    return index.select("SELECT content, model, state FROM partial_recognitions")
+
+
+def test_every_video_is_counted_by_its_result(index, model, capsys):
+    assert transcribe(index, "--speech=small") == 0
+    assert capsys.readouterr().out.strip() == (
+        "faster-whisper small: 1 transcribed, 1 without speech, 1 without audio, 1 with subtitles"
+    )
+    assert told_texts(index, "loud.mkv") == ["300", "500", "700"]
+    assert told_texts(index, "subtitled.mp4") == ["hello"]
+    [hit] = Library(index.directory, encoder=archive.Encoder()).query("500", signals="transcript")
+    assert hit.video == "loud.mkv" and hit.passages[0].start == pytest.approx(12, abs=0.1)
+    calls = len(model.calls)
+    assert transcribe(index, "--speech=small") == 0 and len(model.calls) == calls
+    assert "3 done before" in capsys.readouterr().out
+    (index.root / "loud.mkv").rename(index.root.parent / "loud.mkv")
+    assert transcribe(index, "--speech=small") == 0
+    assert "1 offline" in capsys.readouterr().out and said.damaged(index) == {}
+
+
+def test_subtitles_that_come_later_replace_speech(index, model):
+    assert transcribe(index, "--speech=small") == 0
+    (index.root / "loud.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nahoy\n")
+    index_folder(index, archive.Encoder(), workers=0)
+    assert told_texts(index, "loud.mkv") == ["ahoy"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(5, "Input/output error"), RuntimeError("CUDA failed\nout of memory")]
+)
+def test_failure_is_named_and_tried_again(index, model, capsys, error):
+    model.fail_at, model.error = 0, error
+    assert transcribe(index, "--speech=small") == 0
+    done = capsys.readouterr()
+    assert "1 failed" in done.out and len(done.err.splitlines()) == 1 and "loud" in done.err
+    model.fail_at = None
+    assert transcribe(index, "--speech=small") == 0 and len(told(index)["loud.mkv"]) == 3
+
+
+def test_disk_error_of_the_sound_is_a_failure(index, model, capsys, monkeypatch):
+    from hlformer_jax.video import sound
+
+    def failing(self):
+        yield from packets(self)
+        self.stopped, self.stopped_by_disk = "cannot be read (Input/output error)", True
+
+    packets = sound.Sound._packets
+    monkeypatch.setattr(sound.Sound, "_packets", failing)
+    assert transcribe(index, "--speech=small") == 0
+    done = capsys.readouterr()
+    assert "2 failed" in done.out and "Input/output error" in done.err
+    monkeypatch.setattr(sound.Sound, "_packets", packets)
+    assert transcribe(index, "--speech=small") == 0 and len(told(index)["loud.mkv"]) == 3
+
+
+def test_killed_run_goes_on_within_the_video(index, model, capsys):
+    model.fail_at, model.error = 2, KeyboardInterrupt()
+    assert transcribe(index, "--speech=small") == 130
+    assert len(model.calls) == 2 and len(partial_files(index)) == 1
+    assert told(index)["loud.mkv"] == []  # never mistaken for the whole
+    index_folder(Index.open(index.directory), archive.Encoder(), workers=0)
+    model.fail_at = None
+    assert transcribe(index, "--speech=small") == 0
+    assert len(model.calls) == 3 and not partial_files(index)
+    cues = told(index)["loud.mkv"]
+    assert told_texts(index, "loud.mkv") == ["300", "500", "700"]
+    assert [start for start, *_ in cues] == pytest.approx([1, 12, 25], abs=0.01)
+
+
+@pytest.mark.parametrize("change", ["model", "language", "video"])
+def test_partial_result_of_something_else_is_discarded(index, model, change):
+    model.fail_at, model.error = 2, KeyboardInterrupt()
+    assert transcribe(index, "--speech=small") == 130
+    model.fail_at, options, [_] = None, ["--speech=small"], partial_files(index)
+    if change == "model":
+        options = ["--speech=large-v3"]
+    elif change == "language":
+        options.append("--language=de")
+    else:
+        video = index.root / "loud.mkv"
+        videos.write_tracks(video, Track(beeps(30, s2=400, s13=600, s26=800)), seconds=30)
+        index_folder(Index.open(index.directory), archive.Encoder(), workers=0)
+        assert not partial_files(index)
+    assert transcribe(index, *options) == 0
+    assert len(model.calls) == 2 + 3 and not partial_files(index)
+    assert len(told(index)["loud.mkv"]) == 3
+
+
+def test_progress_tells_the_seconds_of_the_video(index, model):
+    positions = []
+    with index.running():
+        update_transcripts(index, real_video(), print, workers=0)
+        recognition.recognise(index, recogniser(model), print, positions.append)
+    loud = [one for one in positions if one.path and one.path.name == "loud.mkv"]
+    assert [one.duration for one in loud] == pytest.approx([30] * len(loud), abs=0.1)
+    seconds = [one.second for one in loud]
+    assert seconds == sorted(seconds) and len(set(seconds)) >= 4 and seconds[-1] > 29
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ([], "--ocr"),
+        (["--speech=nope"], "expected one of: tiny, small"),
+        (["--speech=small", "--language=xx"], "'xx'"),
+    ],
+)
+def test_unknown_model_or_language_is_refused(index, monkeypatch, capsys, options, word):
+    def load(name, compute_type):
+        if name == "nope":
+            raise ValueError("Invalid model size 'nope',\nexpected one of: tiny, small")
+        return Model()
+
+    module, vad = ModuleType("faster_whisper"), ModuleType("faster_whisper.vad")
+    module.WhisperModel, module.vad = load, vad
+    vad.VadOptions = vad.get_speech_timestamps = dict
+    monkeypatch.setitem(sys.modules, "faster_whisper", module)
+    monkeypatch.setitem(sys.modules, "faster_whisper.vad", vad)
+    assert transcribe(index, *options) == 1
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert word in line
+
+
+def test_real_package_refuses_an_unknown_model():
+    pytest.importorskip("faster_whisper", reason="extra speech")
+    with pytest.raises(SearchError, match="nope"):
+        recognition.load_speech("nope")
+
+
+# Text in pictures
+
+
+def signs(frame):
+    """Frames of 12 a second: a sign for seconds 2 to 5, none until then, another afterwards."""
+    image = Image.new("RGB", (320, 180), (40, 60, 80))
+    text = "" if frame < 24 else "PLATFORM SEVEN" if frame < 72 else "Lisbon 09:40"
+    ImageDraw.Draw(image).text((20, 70), text, fill="white", font=ImageFont.load_default(28))
+    return np.asarray(image)
+
+
+def test_text_in_pictures_is_read(tmp_path, capsys):
+    pytest.importorskip("rapidocr", reason="extra ocr")
+    folder = tmp_path / "films"
+    folder.mkdir()
+    videos.write(folder / "signs.mp4", paint=signs, frames=120)
+    index = archive.create(tmp_path / "index", folder)
+    index_folder(index, archive.Encoder(), workers=0)
+    assert transcribe(index, "--ocr") == 0 and "1 transcribed" in capsys.readouterr().out
+    first, second = told(index)["signs.mp4"]
+    assert (first[2], second[2]) == ("PLATFORM SEVEN", "Lisbon 09:40")
+    assert first[:2] == (2, 6) and second[:2] == pytest.approx((6, 10), abs=0.01)
+    library = Library(index.directory, encoder=archive.Encoder())
+    assert library.query("platform seven", signals="transcript")[0].passages[0].start == 2
+    assert transcribe(index, "--ocr") == 0 and "1 done before" in capsys.readouterr().out

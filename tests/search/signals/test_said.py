@@ -1,0 +1,390 @@
+"""What is said: read from subtitles, kept, found by its words, fused with what is seen."""
+
+import errno
+import json
+import os
+
+import archive
+import numpy as np
+import pytest
+
+from hlformer_jax import files
+from hlformer_jax.data.transforms import unit
+from hlformer_jax.errors import QueryError, SearchError
+from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.query import library
+from hlformer_jax.search.query.fusion import Ranking, fuse
+from hlformer_jax.search.signals import rankers
+from hlformer_jax.search.signals.protocol import Group
+from hlformer_jax.search.signals.transcript import said, transcripts
+from hlformer_jax.search.signals.transcript.transcripts import Reader
+
+WORDS = {
+    "a.film": [(1, 3, "Good morning, captain"), (3.5, 5, "the ships are leaving")],
+    "b.film": [(2, 4, "the weather"), (12, 15, "a captain's ship, and the harbour")],
+}
+
+
+def write(films, words):
+    for name, cues in words.items():
+        (films / name).with_suffix(".en.srt").write_text(json.dumps(cues))
+
+
+@pytest.fixture
+def index(tmp_path, films):
+    write(films, WORDS)
+    index = archive.create(tmp_path / "index", films)
+    archive.fill(index, video=archive.TOLD)
+    return index
+
+
+def test_words_are_found_where_they_are_said(index):
+    second, first = archive.opened(index).query("the captain ships", signals="transcript")
+    assert (first.video, second.video) == ("b.film", "a.film")
+    assert first.passages[0][:3] == (12, 15, "a captain's ship, and the harbour")
+    # Words of two cues that follow each other are one passage; stems and case are one.
+    assert second.moments[0][:3] == (1, 5, 1) and second.signals == ("transcript",)
+    assert (
+        (second.score, first.score)
+        == (1 / 61, 1 / 62)
+        == (second.passages[0].score, first.passages[0].score)
+    )
+    assert archive.opened(index).query("recorded", signals="transcript")[0].video == "trips/c.film"
+    assert (
+        archive.opened(index).query("CAPTAINS", signals="transcript", k=1, offset=1, folder="")
+        != []
+    )
+    # Of the whole video.
+    library = archive.opened(index)
+    assert library.transcript(first.id) == WORDS["b.film"]
+    assert library.transcript(second.id) == WORDS["a.film"]
+    # Articles alone are no match.
+    assert archive.opened(index).query("the red weather balloon of a", signals="transcript") == []
+    assert archive.opened(index).query('"NEAR( OR *', signals="transcript") == []
+
+
+@pytest.mark.parametrize(
+    ("window", "share", "order"),
+    [
+        # 1/61 + 1/62 + 1/63 …: 4 by 61 and 63, 9 by 61, 2 by 62 and 7 by 62 alone, 1 by 64.
+        (1, 0.6, [4, 9, 2, 7, 1]),
+        (1, 1 - 2**-52, [4, 9, 7, 2, 1]),  # all words are said
+        (4, 0.6, [4, 7, 9, 2, 1]),  # 7 by 62 and 63
+    ],
+)
+def test_fusion_is_the_sum_of_reciprocal_ranks(window, share, order):
+    by_frames = [Group(position, 1 / (1 + position)) for position in (4, 2, 7, 1)]
+    by_words = [
+        Group(position, 1.0, certainty=certainty)
+        for position, certainty in ((9, 1.0), (7, share), (4, 0.5))
+    ]
+    visual, transcript = Ranking(by_frames, False), Ranking(by_words, True)
+    found = fuse([visual, transcript], window)
+    assert [group.position for group in found] == order
+    assert found[0] == by_frames[0]  # what the first ranking says of it
+    assert fuse([visual, Ranking([], True)], window) == by_frames
+
+
+def test_every_selective_ranking_counts_in_full():
+    rankings = [
+        Ranking([Group(position, 0.0) for position in (1, 2, 3)], False),
+        Ranking([Group(3, 0.0), Group(2, 0.0)], True),
+        Ranking([Group(2, 0.0)], True),
+    ]
+    # 2: 1/61 + 1/62; 3: 1/61; 1: 1/61 as the first of the videos that match in no other way.
+    assert [group.position for group in fuse(rankings, 1)] == [2, 3, 1]
+
+
+def test_a_sentence_is_seen_and_said(index):
+    write(index.root, {"a.film": [(6, 8, "red alert")]})
+    archive.fill(index, video=archive.TOLD)
+    hits = archive.opened(index).query("red")
+    assert hits[0].video == "a.film" and "transcript" in hits[0].signals and hits.good
+    assert [hit.video for hit in hits if hit.passages] == ["a.film"]
+    seen = archive.opened(index).query("red", signals="visual")
+    assert not any(hit.passages for hit in seen) and seen[0].score == hits[0].score
+    pages = [archive.opened(index).query("red", k=1, offset=i)[0].video for i in range(3)]
+    assert pages == [hit.video for hit in hits]
+
+
+def test_what_is_only_said_has_no_score(index, monkeypatch):
+    monkeypatch.setattr(library, "WINDOW", 1)
+    write(index.root, {"a.film": [(6, 8, "green light")]})
+    archive.fill(index, video=archive.TOLD)
+    # The first of what is seen is b.film.
+    [hit] = archive.opened(index).query("green", k=1, min_score=0.5)
+    assert hit.video == "a.film" and hit.score is hit.score_kind is None
+    assert hit.signals == ("transcript",) and hit.is_match
+    assert hit.moments[0][:2] == (6, 8) and hit.as_json()["score"] is None
+
+
+def test_texts_follow_their_files(index, films):
+    found = lambda words: [
+        hit.video for hit in archive.opened(index).query(words, signals="transcript")
+    ]
+    kept = archive.everything(index.directory)
+    archive.fill(index, video=archive.TOLD)
+    assert kept == archive.everything(index.directory)  # not even the database was written
+    write(films, {"b.film": [(0, 1, "something else")]})
+    (films / "a.film").rename(films / "moved.film")  # its text is not beside it any more
+    archive.fill(index, video=archive.TOLD)
+    assert found("captain") == [] and found("something else") == ["b.film"]
+    (films / "a.en.srt").rename(films / "moved.en.srt")
+    (films / "b.en.srt").write_text("broken")
+    told = archive.fill(index, video=archive.TOLD)[1]
+    assert found("captain") == ["moved.film"] and found("something else") == []
+    assert [line for line in told if "b.en.srt is broken" in line]
+    (films / "b.film").unlink()
+    with index.writing() as writer:
+        writer.forget(["b.film"])
+    assert len(transcripts.contents(index)) == 2
+    assert len(list((index.directory / "texts").glob("*.vectors"))) == 2
+
+
+class Words(archive.Encoder):
+    """An encoder whose sentences are sums of their words, of which some mean the same."""
+
+    asked = ()
+
+    def encode_texts(self, texts):
+        self.asked = [*self.asked, *texts]
+        same = lambda word: {"boat": "ship", "vessel": "ship", "noon": "midday"}.get(word, word)
+        of = lambda word: np.random.default_rng(list(same(word).encode())).normal(size=self.width)
+        return unit(np.stack([sum(map(of, text.split())) for text in texts])).astype(np.float32)
+
+
+BESIDE = archive.TOLD._replace(texts=Reader(frozenset({".srt"}), lambda path: [], archive.beside))
+
+
+@pytest.fixture
+def spoken(tmp_path, films, monkeypatch):
+    """An index whose three films have 15 cues each, of three words, ten seconds apart."""
+    monkeypatch.setattr(said, "FEW", 20)
+    words = iter(np.random.default_rng(0).integers(200, size=(45, 3)))
+    cues = lambda: [(10 * i, 10 * i + 2, " ".join(f"w{x}" for x in next(words))) for i in range(15)]
+    told = {name: cues() for name in ("a.film", "b.film", "trips/c.film")}
+    told["b.film"][7] = (70, 72, "ship leaves midday")
+    write(films, told)
+    index = archive.create(tmp_path / "index", films)
+    archive.fill(index, Words(), video=BESIDE)
+    return index
+
+
+def test_other_words_of_the_same_meaning_are_found_by_their_vectors(spoken):
+    library = archive.opened(spoken, encoder=Words())
+    [hit] = library.query("boat leaves noon", signals="transcript")
+    assert hit.video == "b.film" and hit.passages[0][:3] == (70, 72, "ship leaves midday")
+    # "leaves" alone has less than half of the weight; what has all words has both ranks.
+    assert hit.passages[0].share == 0 and hit.score == 1 / 61
+    assert library.query("ship leaves midday", signals="transcript")[0].score == 2 / 61
+    assert (
+        "transcript"
+        in next(x for x in library.query("boat leaves noon") if x.video == "b.film").signals
+    )
+    assert library.query("w1000 w1001 w1002", signals="transcript") == []
+
+
+@pytest.mark.parametrize("least", [1, 2**16])
+def test_near_passages_are_those_above_the_level_of_the_bank(spoken, monkeypatch, least):
+    monkeypatch.setattr(packed, "LARGE", least)
+    monkeypatch.setattr(said, "UNSAID", 0.05)
+    known = {entry.content: entry.id for entry in spoken.entries()}
+    library, encoder = archive.opened(spoken, encoder=Words()), Words()
+    passages = [(key, *cue) for key, id in known.items() for cue in library.transcript(id)]
+    rows = encoder.encode_texts([text for *_, text in passages]).astype(np.float16)
+    cosines = lambda texts: (
+        encoder.encode_texts(texts).astype(np.float64) @ rows.T.astype(np.float64)
+    )
+    bank = cosines(list(rankers.BANK))
+    above = np.quantile(bank.max(1) - np.median(bank, axis=1), 0.05)
+    found = 0
+    for sentence in ("boat noon", "ship leaves", "w3 w9 w27", "w5 boat"):
+        [expected] = cosines([sentence])
+        wanted = np.flatnonzero(expected > np.median(expected) + above)
+        wanted = wanted[np.argsort(-expected[wanted])]
+        near = said.Said(spoken, encoder).near(encoder.encode_texts([sentence])[0])
+        got = sorted((one for own in near.values() for one in own), key=lambda one: -one.score)
+        assert [one.text for one in got] == [passages[i][3] for i in wanted]
+        np.testing.assert_allclose([one.score for one in got], expected[wanted], atol=1e-6)
+        order = [passages[i][0] for i in wanted]
+        assert list(near) == sorted(set(order), key=order.index)
+        found += len(got)
+    assert found > 4
+
+
+def test_vectors_are_made_once_and_anew_where_their_text_or_file_is_another(spoken, films):
+    encoder = Words()
+    again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
+    again()
+    assert encoder.asked == ()
+    write(films, {"b.film": [(0, 1, "ship"), (2, 3, "leaves"), (4, 5, "midday"), (9, 10, "late")]})
+    again()
+    # No cue is in two of them.
+    assert encoder.asked == ["ship leaves", "midday late"]
+    path = spoken.text_vectors(next(x.content for x in spoken.entries() if x.video == "b.film"))
+    whole, encoder.asked = path.read_bytes(), ()
+    path.write_bytes(whole[:-9] + b"x" + whole[-8:])
+    assert list(said.damaged(spoken)) == [path.name]
+    found = archive.opened(spoken, encoder=Words()).query(
+        "w3", signals="transcript"
+    )  # goes on without it
+    assert isinstance(found, list)
+    again()
+    assert encoder.asked == ["ship leaves", "midday late"] and path.read_bytes() == whole
+    assert said.damaged(spoken) == {}
+
+
+def test_vectors_are_never_those_of_other_texts(spoken, films, monkeypatch):
+    def full(path, content):
+        if path.suffix == ".vectors":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_bytes(path, content)
+
+    write_bytes = files.write_bytes
+    again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
+    encoder, path = Words(), spoken.text_vectors(spoken.videos["b.film"].content)
+    before = archive.opened(spoken, encoder=encoder).passage_count
+    write(films, {"b.film": [(10 * i, 10 * i + 2, f"w{i} other w{i + 1}") for i in range(15)]})
+    with monkeypatch.context() as patch, pytest.raises(SearchError, match="is full"):
+        patch.setattr(files, "write_bytes", full)
+        again()
+    assert path.exists() and list(said.damaged(spoken)) == [path.name]
+    library = archive.opened(spoken, encoder=Words())
+    assert library.passage_count == before  # by their words
+    encoder.asked = ()
+    again()
+    assert len(encoder.asked) == 15 and said.damaged(spoken) == {}
+    (films / "b.en.srt").unlink()
+    again()
+    assert not path.exists()
+
+
+def test_what_is_whole_is_kept_when_vectors_are_interrupted(spoken, monkeypatch):
+    def stopped():
+        if len(encoder.asked) == 20:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(said, "AT_ONCE", 1)
+    for content in spoken.contents():
+        spoken.text_vectors(content).unlink()
+    encoder = Words()
+    with pytest.raises(KeyboardInterrupt), spoken.running():
+        said.embed(spoken, encoder, print, stopped)
+    assert len(encoder.asked) == 20 and said.damaged(spoken) == {}
+    with spoken.running():
+        said.embed(spoken, encoder, print)
+    assert len(encoder.asked) == 50 and len(set(encoder.asked)) == 45  # a third was half done
+
+
+@pytest.mark.parametrize(("share", "order"), [(1 - 2**-52, "bac"), (0.6, "bca")])
+def test_two_rankings_of_what_is_said_are_one_by_reciprocal_ranks(share, order):
+    words = {"a": [said.Passage(0, 5, "x", 9, share)], "b": [said.Passage(0, 5, "y", 8, 0.5)]}
+    near = {
+        "c": [said.Passage(0, 5, "z", 0.9)],
+        "b": [said.Passage(a, a + 5, "n", 0.8) for a in (4, 5, 8)],
+    }
+    found = said.joined(words, near)
+    assert "".join(found) == order  # 2/62, and 1/61 of words and of vectors
+    assert [one.start for one in found["b"]] == [0, 5]  # the others overlap these
+    assert {one.score for one in found["b"]} == {2 / 62} and found["c"][0].share == 0
+
+
+def test_a_damaged_table_of_passages_is_made_anew(index):
+    before = archive.opened(index).query("captain", signals="transcript")[0].passages
+    for path in (index.directory / "packed").glob("said-*"):
+        content = path.read_bytes()
+        path.write_bytes(content[:-9] + b"x" + content[-8:])
+    assert archive.opened(index).query("captain", signals="transcript")[0].passages == before
+
+
+def test_what_cannot_be_asked_of_subtitles_is_refused(index, films, tmp_path):
+    for options in ({"then": "blue"}, {"like": ("b.film", 1)}, {"signals": "heard"}):
+        with pytest.raises(QueryError) as refused:
+            archive.opened(index).query("red", **{"signals": "transcript", **options})
+        assert refused.value.field == "signals" and "visual" in refused.value.allowed
+    os.mkdir(tmp_path / "bare")
+    archive.film(tmp_path / "bare" / "a.film", ["red"])
+    bare = archive.indexed(tmp_path / "other", tmp_path / "bare")
+    with pytest.raises(SearchError, match="no subtitles"):
+        archive.opened(bare).query("red", signals="transcript")
+
+
+@pytest.fixture
+def copies(tmp_path, films):
+    """An index with three copies of one content, two of them with subtitles of their own."""
+    for name in ("holiday.new", "holiday", "z"):
+        archive.film(films / f"{name}.film", ["red"] * 9 + ["blue"] * 9)
+    (films / "holiday.new.srt").write_text('[[1, 3, "purple elephant"], [12, 13, "the end"]]')
+    (films / "z.srt").write_text('[[2, 4, "purple elephant"], [12, 13, "the end"]]')
+    index = archive.create(tmp_path / "index", films)
+    archive.fill(index, video=archive.TOLD)
+    return index
+
+
+def spoken_in(index, sentence, **options):
+    hits = archive.opened(index).query(sentence, **options)
+    return {
+        hit.video: ([one[:3] for one in hit.passages], hit.copies) for hit in hits if hit.passages
+    }
+
+
+def test_subtitle_files_belong_to_one_copy_of_a_content(films, copies):
+    found = spoken_in(copies, "elephant", signals="transcript")
+    assert found == {
+        "holiday.new.film": ([(1, 3, "purple elephant")], ()),
+        "z.film": ([(2, 4, "purple elephant")], ()),
+    }
+    assert spoken_in(copies, "elephant") == found
+    # The copy without words is seen, and a hit of its own beside those that are said.
+    hits = archive.opened(copies).query("elephant")
+    assert {hit.video for hit in hits} >= {"holiday.film", *found}
+    [(video, (_, others))] = spoken_in(copies, "end", signals="transcript").items()
+    assert (video, others) == ("holiday.new.film", ("z.film",))
+    library = archive.opened(copies)
+    texts = {one.video: library.transcript(one.id) for one in library.videos()}
+    assert texts["holiday.film"] == [] and len(texts["z.film"]) == 2
+    # Files that move with their videos change hands, though none of them is read again.
+    (films / "z.srt").rename(films / "holiday.srt")
+    (films / "z.film").rename(films / "y.film")
+    archive.fill(Index.open(copies.directory), video=archive.TOLD)
+    assert {*spoken_in(copies, "elephant", signals="transcript")} == {
+        "holiday.film",
+        "holiday.new.film",
+    }
+
+
+def test_copies_that_say_the_same_are_one_hit(films, copies):
+    (films / "holiday.srt").write_text('[[1, 3, "purple elephant"], [12, 13, "the end"]]')
+    archive.fill(Index.open(copies.directory), video=archive.TOLD)
+    found = spoken_in(copies, "elephant", signals="transcript")
+    assert {video: others for video, (_, others) in found.items()} == {
+        "holiday.film": ("holiday.new.film",), "z.film": (),
+    }  # fmt: skip
+
+
+def test_what_is_inside_a_content_is_of_all_its_copies(films, tmp_path):
+    for name in ("trips/c", "d/c", "e/c"):
+        archive.film(films / f"{name}.film", ["white"] * 7)
+    (films / "d" / "c.srt").write_text('[[4, 5, "beside one"]]')
+    index = archive.create(tmp_path / "index of copies", films)
+    archive.fill(index, video=archive.TOLD)
+    assert {*spoken_in(index, "recorded", signals="transcript")} == {"d/c.film", "e/c.film"}
+    assert {*spoken_in(index, "beside", signals="transcript")} == {"d/c.film"}
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "absent"),
+    [
+        ("我们去市场，今天天气很好", ["市场", "我们去市场", "天气 市场", "去市场吧"], "商场"),
+        ("犬が通りを走っている", ["走っている", "犬", "通りを走る犬が"], "猫が寝る"),
+        ("今日はVLOGを撮る", ["vlog", "今日はvlog"], "明日"),
+    ],
+)
+def test_words_are_found_in_scripts_without_spaces(index, films, text, asked, absent):
+    write(films, {"a.film": [(1, 3, text)]})
+    archive.fill(Index.open(index.directory), video=archive.TOLD)
+    for sentence in asked:
+        assert spoken_in(index, sentence, signals="transcript") == {
+            "a.film": ([(1, 3, text)], ())
+        }, sentence
+    assert spoken_in(index, absent, signals="transcript") == {}

@@ -1,0 +1,120 @@
+"""A third signal in this file alone: sounds are searched, listed and fused like the other two."""
+
+import json
+
+import archive
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from hlformer_jax.errors import QueryError
+from hlformer_jax.retrieval.moments import Moment
+from hlformer_jax.search.__main__ import main
+from hlformer_jax.search.cli import console
+from hlformer_jax.search.serve import server
+from hlformer_jax.search.signals import SIGNALS
+from hlformer_jax.search.signals.protocol import ContentMatches
+
+NOTES = {"bark": 0, "bell": 1, "rain": 2}
+THRESHOLD = 0.9
+"""Cosine from which on a second of sound matches."""
+
+
+def encode_text(text):
+    """Return the sum of the axes of the words that name sounds."""
+    return sum((np.eye(len(NOTES))[NOTES[word]] for word in text.split() if word in NOTES), 0.0)
+
+
+def encode_sound(path):
+    """Return an embedding of each second of the file beside a film: a noisy axis of its sound."""
+    sounds = path.with_suffix(".sound").read_text().split()
+    noise = np.random.default_rng(0).normal(0, 0.05, (len(sounds), len(NOTES)))
+    return np.asarray([encode_text(sound) for sound in sounds]) + noise
+
+
+class Sound:
+    """Embeddings of the sound of each second."""
+
+    name = "sound"
+    embeddings = {}  # by content
+
+    def __init__(self, archive):
+        self.notes, self._contents = [], [record.content for record in archive.records]
+
+    @classmethod
+    def update(cls, index, encoder, report, pulse):
+        for entry in index.entries():
+            pulse()
+            if entry.path.with_suffix(".sound").exists():
+                cls.embeddings[entry.content] = encode_sound(entry.path)
+
+    def accepts(self, query):
+        return query.single_text is not None
+
+    def missing(self):
+        return "" if self.embeddings else "no sound was encoded"
+
+    def search(self, query):
+        wanted, found = encode_text(query.single_text), {}
+        for content in self.embeddings.keys() & {*self._contents} if np.any(wanted) else ():
+            rows = self.embeddings[content]
+            cosines = rows @ wanted / np.linalg.norm(rows, axis=1) / np.linalg.norm(wanted)
+            seconds = [i for i in np.argsort(-cosines).tolist() if cosines[i] >= THRESHOLD]
+            moments = [Moment(i, i + 1, i, float(cosines[i])) for i in seconds]
+            if moments:
+                found[content] = moments
+        best = sorted(found, key=lambda content: -found[content][0].score)
+        return ContentMatches({content: found[content] for content in best}, "cosine")
+
+
+@pytest.fixture
+def index(tmp_path, films, monkeypatch):
+    """Three films; a dog barks in the second, and a bell rings in two."""
+    monkeypatch.setitem(SIGNALS, "sound", Sound)
+    monkeypatch.setattr(Sound, "embeddings", {})
+    (films / "a.sound").write_text("rain bell rain rain")
+    (films / "b.sound").write_text("rain rain bark bell")
+    (films / "b.srt").write_text(json.dumps([[12, 14, "the red bell rings"]]))
+    index = archive.create(tmp_path / "index", films)
+    archive.fill(index, video=archive.TOLD)
+    return index
+
+
+def test_a_video_is_found_by_its_sound(index):
+    [result] = archive.opened(index).query("a loud bark", signals="sound")
+    assert result.video == "b.film" and result.moments[0][:2] == (2, 3)
+    assert result.score > THRESHOLD and result.score_kind == "cosine"
+    assert result.signals == ("sound",) and result.is_match
+    assert archive.opened(index).query("silence", signals="sound") == []
+
+
+def test_sound_takes_part_in_every_query_that_it_accepts(index):
+    library = archive.opened(index)
+    results = {one.video: one for one in library.query("red bell rings")}
+    assert results["b.film"].signals == ("transcript", "sound")
+    assert results["a.film"].signals == ("sound",)
+    sums = dict.fromkeys(results, 0.0)
+    for name in SIGNALS:
+        for rank, one in enumerate(library.query("red bell rings", signals=name), 1):
+            # Of a ranking of all videos a tenth counts in full, here one; the others find less.
+            if name != "visual" or rank == 1 or not results[one.video].signals:
+                sums[one.video] += 1 / (60 + rank)
+    assert [*results] == sorted(sums, key=lambda video: -sums[video])
+    assert library.query("red", then="blue")[0].signals == ()
+    with pytest.raises(QueryError) as refused:
+        library.query("red", then="blue", signals="sound")
+    assert refused.value.field == "signals"
+
+
+def test_the_command_line_and_the_server_have_the_signal(index, monkeypatch, capsys):
+    monkeypatch.setattr(console, "open_library", lambda options: archive.opened(index))
+    query = ["query", "bark", f"--index={index.directory}"]
+    assert main([*query, "--signals=sound"]) == 0
+    assert "b.film" in capsys.readouterr().out
+    assert main([*query, "--signals=smell"]) == 1
+    line = capsys.readouterr().err
+    assert "--signals" in line and "visual, transcript, sound" in line
+    with TestClient(server.app(archive.opened(index)), base_url="http://127.0.0.1") as client:
+        assert client.get("/api/folders").json()["signals"] == ["visual", "transcript", "sound"]
+        [result] = client.get("/api/query?q=bark&signals=sound").json()["results"]
+    assert result["signals"] == ["sound"] and result["video"] == "b.film"

@@ -1,0 +1,447 @@
+"""Which subtitle files are taken for which videos, and what is told of those that give nothing."""
+
+import errno
+import json
+import os
+import time
+import unicodedata
+
+import archive
+import pytest
+
+from hlformer_jax.search.__main__ import main
+from hlformer_jax.search.cli import index as index_commands
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.ingest import decoding
+from hlformer_jax.search.signals.transcript import sidecars, transcripts
+
+SUFFIXES = frozenset({".srt", ".vtt", ".sub"})
+VIDEO = archive.TOLD._replace(
+    texts=archive.TOLD.texts._replace(suffixes=SUFFIXES, video_suffixes=frozenset({".film"}))
+)
+
+
+def owner(videos, file, **options):
+    """Return the videos to which a file belongs, and why it is left out."""
+    found = sidecars.match(sidecars.Names(videos), [file], SUFFIXES, **options)
+    owners = [video for video, names in found.of_video.items() if file in names]
+    return owners, found.left_out.get(file, "")
+
+
+@pytest.mark.parametrize(
+    ("video", "file"),
+    [
+        *(("a.mp4", f"a{words}.srt") for words in (
+            "", ".en", ".English", ".forced", ".sdh", ".cc", ".default", ".en-US.forced", ".mp4",
+            ".mp4.en", ".pt_BR", ".zh-Hans", ".es-419", ".eng.2", ".日本語", ".Deutsch", "_en",
+            "-fr", " (English)", " - English", ".[ger]", ".en-orig", ".Portuguese (Brazil)",
+            ".en.hi", ".track3.eng", ".EN", ".fr.commentary", ".Français",
+            ".turkce", ".yue", ".chi.sdh",
+        )),
+        ("UP.mp4", "up.SRT"),
+        ("up.MP4", "UP.en.srt"),
+        ("Straße.mkv", "STRASSE.srt"),
+        ("Trip. Day 1.mov", "Trip. Day 1.nl.srt"),
+        ("a.b.c.mp4", "a.b.c.vtt"),
+        (unicodedata.normalize("NFD", "Café.mp4"), unicodedata.normalize("NFC", "Café.de.srt")),
+        ("100% [x] (1).mp4", "100% [x] (1).en.srt"),
+    ],
+)  # fmt: skip
+def test_names_that_belong_to_a_video(video, file):
+    assert owner([video, "other.mp4"], file) == ([video], "")
+
+
+@pytest.mark.parametrize(
+    ("videos", "file", "expected"),
+    [
+        (["holiday.mp4", "holiday.new.mp4"], "holiday.new.srt", "holiday.new.mp4"),
+        (["holiday.mp4", "holiday.new.mp4"], "holiday.new.en.srt", "holiday.new.mp4"),
+        (["GH01.mp4", "GH01.cut.mp4"], "GH01.cut.forced.srt", "GH01.cut.mp4"),
+        (["a.mp4", "a.en.mp4"], "a.en.srt", "a.en.mp4"),
+        (["a.mp4", "a.en.mp4"], "a.fr.srt", "a.mp4"),
+        (["a.mp4", "a.mkv"], "a.mkv.srt", "a.mkv"),
+        (["day 1.mp4", "day 1 (2).mp4"], "day 1 (2).srt", "day 1 (2).mp4"),
+        (["A.mp4", "a.mp4"], "a.en.srt", "a.mp4"),
+        (["1.mp4", "1-1.mp4"], "1-1_en.srt", "1-1.mp4"),
+    ],
+)
+def test_the_longest_video_name_wins(videos, file, expected):
+    assert owner(videos, file) == ([expected], "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ".new",
+        ".cut",
+        ".old",
+        ".may",
+        ".run",
+        ".2",
+        "-2",
+        ".part1",
+        " en",
+        "2",
+        ".2024",
+        ".original",
+        ".mkv",
+        ".final.cut",
+    ],
+)
+def test_unknown_words_are_left_out_with_a_reason(words):
+    owners, reason = owner(["holiday.mp4"], f"holiday{words}.srt")
+    assert owners == [] and reason
+    assert words == "2" or words.strip(".- ")[:60] in reason
+
+
+def test_videos_of_one_stem_share_a_file():
+    assert owner(["a.mp4", "a.mkv"], "a.en.srt") == (["a.mkv", "a.mp4"], "")
+
+
+def test_pictures_and_unread_formats_are_named():
+    found = sidecars.match(
+        sidecars.Names(["a.mp4", "b.mp4"]),
+        sidecars.subtitle_names(["a.idx", "a.sub", "b.sub", "b.en.sup", "._b.srt"], SUFFIXES),
+        SUFFIXES,
+    )
+    assert found.of_video == {"b.mp4": ["b.sub"]}
+    assert sorted(found.left_out) == ["a.idx", "a.sub", "b.en.sup"]
+    assert "VobSub" in found.left_out["a.sub"] and ".sup" in found.left_out["b.en.sup"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "01.en" + "_ab" * 100_000 + " (1).srt",
+        "01" + ".en" * 100_000 + ".srt",
+        "01" + "." * 300_000 + "srt",
+        "01.en-" + "ab-" * 100_000 + "!.srt",
+        "01" + " (" * 100_000 + ".srt",
+        "01." + "ß" * 300_000 + ".srt",
+    ],
+    ids=range(6),
+)
+def test_hostile_names_take_no_longer_than_others(name):
+    started = time.perf_counter()
+    owners, reason = owner(["01.mp4", *(f"{'0' * n}1.mp4" for n in range(200))], name)
+    assert time.perf_counter() - started < 1  # measured: 0.03 s; today's pattern needs years
+    assert owners == [] and reason
+
+
+def test_time_is_linear_in_the_files_of_a_folder():
+    def seconds(count):
+        names = sidecars.Names(f"video {i}.mp4" for i in range(count))
+        started = time.process_time()
+        found = sidecars.match(names, [f"video {i}.en.srt" for i in range(count)], SUFFIXES)
+        assert len(found.of_video) == count
+        return time.process_time() - started
+
+    few, many = min(seconds(500) for _ in range(3)), seconds(4000)
+    assert many < 30 * few  # 8 if linear, 64 if quadratic
+
+
+# In an index
+
+
+def write(path, text="hello there"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([(1, 3, text)]))
+    return path
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "films"
+    for i, name in enumerate(("a.film", "holiday.film", "holiday.new.film")):
+        archive.film(folder / name, ["red"] * (4 + i))
+    return folder
+
+
+def fill(index, **options):
+    return archive.fill(Index.open(index.directory), video=VIDEO, **options)[1]
+
+
+def said_in(index):
+    """Return the texts of the cues of each video."""
+    index = Index.open(index.directory)
+    found = {}
+    for name, record in index.videos.items():
+        transcript = transcripts.load(index, record.content) if record.content else None
+        found[name] = [text for *_, text in transcript.cues(name)] if transcript else []
+    return found
+
+
+def test_folders_of_subtitles_are_read(tmp_path, root):
+    write(root / "Subs" / "a.en.srt", "beside a")
+    write(root / "Subs" / "holiday.new" / "2_English.srt", "of its folder")
+    write(root / "Subs" / "holiday.cut.srt")
+    write(root / "Subs" / "English.srt")  # of which of three videos?
+    archive.film(root / "one" / "only.film", ["blue"])
+    write(root / "one" / "subtitles" / "2_English.srt", "of the only one")
+    index = archive.create(tmp_path / "index", root)
+    told = fill(index)
+    assert said_in(index) == {
+        "a.film": ["beside a"],
+        "holiday.film": [],
+        "holiday.new.film": ["of its folder"],
+        "one/only.film": ["of the only one"],
+    }
+    assert [line for line in told if "Subs/holiday.cut.srt" in line]
+    left_out = {problem.file for problem in transcripts.problems(index)}
+    assert left_out == {"Subs/holiday.cut.srt", "Subs/English.srt"}
+
+
+def test_files_that_give_nothing_are_told_once_and_listed(tmp_path, root, capsys, monkeypatch):
+    monkeypatch.setattr(index_commands, "reload_encoder", lambda facts, given: archive.Encoder())
+    (root / "a.srt").write_text("[]")
+    (root / "a.vtt").write_text("broken")
+    write(root / "holiday.cut.srt")
+    write(root / "unrelated.srt")
+    index = archive.create(tmp_path / "index", root)
+    told = fill(index)
+    lines = {line.partition(":")[0]: line for line in told}
+    assert set(lines) == {"a.srt", "a.vtt", "holiday.cut.srt"}  # of the last, status alone tells
+    assert "no cue" in lines["a.srt"] and "broken" in lines["a.vtt"]
+    assert fill(index) == []
+    assert main(["status", f"--index={index.directory}"]) == 0
+    shown = capsys.readouterr().out
+    assert "4 files" in shown and all(name in shown for name in (*lines, "unrelated.srt"))
+    assert main(["status", f"--index={index.directory}", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["subtitles"]
+    assert {one["file"] for one in listed} == {*lines, "unrelated.srt"}
+    # A file that is mended is read, and a new problem is told.
+    write(root / "a.srt", "mended")
+    (root / "a.vtt").unlink()
+    assert fill(index) == [] and said_in(index)["a.film"] == ["mended"]
+    assert len(transcripts.problems(index)) == 2
+    for path in root.glob("*.srt"):
+        path.unlink()
+    fill(index)
+    assert transcripts.problems(index) == []
+
+
+def test_subtitles_of_videos_that_failed_stay_theirs(tmp_path, root):
+    (root / "holiday.new.film").write_bytes(b"broken")
+    write(root / "holiday.new.srt")
+    write(root / "holiday.gone.srt")
+    index = archive.create(tmp_path / "index", root)
+    fill(index)
+    assert said_in(index)["holiday.film"] == []
+    assert [problem.file for problem in transcripts.problems(index)] == ["holiday.gone.srt"]
+
+
+def test_links_are_followed_below_the_root_alone(tmp_path, root):
+    secret = write(tmp_path / "elsewhere" / "secret.srt", "secret")
+    (root / "a.srt").symlink_to(secret)
+    (root / "Subs").symlink_to(secret.parent)
+    os.link(secret, secret.parent / "a.en.srt")
+    write(root / "kept" / "words.srt", "within")
+    (root / "holiday.srt").symlink_to(root / "kept" / "words.srt")
+    (root / "holiday.de.srt").symlink_to("nowhere.srt")
+    index = archive.create(tmp_path / "index", root)
+    told = "\n".join(fill(index))
+    assert said_in(index) == {"a.film": [], "holiday.film": ["within"], "holiday.new.film": []}
+    for name in ("a.srt", "Subs/a.en.srt"):
+        assert f"{name}: it is a link out of the indexed folder" in told
+    assert "holiday.de.srt: it is a link to nothing" in told
+
+
+def test_a_file_that_becomes_a_link_is_not_read(tmp_path, root):
+    task = transcripts.SubtitleTask(write(root / "a.srt"), root / "a.film")
+    [read] = decoding.Reading(VIDEO.texts).events(task)
+    assert read.cues and not read.problem
+    task.path.unlink()
+    task.path.symlink_to(write(tmp_path / "secret.srt", "secret"))
+    [read] = decoding.Reading(VIDEO.texts).events(task)
+    assert read.cues == () and "now a link" in read.problem and not read.is_final
+
+
+def test_special_files_are_never_opened(tmp_path, root):
+    os.mkfifo(root / "a.srt")
+    (root / "holiday.srt").mkdir()
+    index = archive.create(tmp_path / "index", root)
+    told = "\n".join(fill(index))
+    assert "a.srt: it is a folder, pipe" in told and "holiday.srt: it is a folder, pipe" in told
+
+
+def test_a_file_of_the_same_size_and_time_is_read_again(tmp_path, root):
+    path = write(root / "a.srt", "first")
+    index = archive.create(tmp_path / "index", root)
+    fill(index)
+    before = os.stat(path)
+    time.sleep(0.02)  # a tick of the clock of files is 4 ms
+    write(path, "FIRST")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert os.stat(path).st_size == before.st_size
+    fill(index)
+    assert said_in(index)["a.film"] == ["FIRST"]
+    # Another file that is moved to its place, of the same dates even.
+    other = write(root / "other", "third")
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.replace(path)
+    fill(index)
+    assert said_in(index)["a.film"] == ["third"]
+
+
+def unreadable(monkeypatch, target, name="scandir"):
+    """Let a call of `os` on a path fail with an I/O error; returns how to end that."""
+    call = getattr(os, name)
+
+    def failing(path, *options, **more):
+        if os.fspath(path) == os.fspath(target):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), os.fspath(path))
+        return call(path, *options, **more)
+
+    monkeypatch.setattr(os, name, failing)
+    return lambda: monkeypatch.setattr(os, name, call)
+
+
+@pytest.mark.parametrize("what", ["scandir", "lstat", "open"])
+def test_an_io_error_keeps_what_subtitles_gave(tmp_path, root, monkeypatch, what):
+    path = write(root / "a.srt", "kept")
+    index = archive.create(tmp_path / "index", root)
+    fill(index)
+    os.utime(path)  # so that it must be read again
+    if what == "open":
+        path.write_text("EIO")
+        reader = VIDEO.texts._replace(file=_failing)
+        monkeypatch.setattr(f"{__name__}.VIDEO", VIDEO._replace(texts=reader))
+    end = unreadable(monkeypatch, root if what == "scandir" else path, what)
+    told = fill(index)
+    assert said_in(index)["a.film"] == ["kept"]
+    assert [line for line in told if os.strerror(errno.EIO) in line]
+    assert os.strerror(errno.EIO) in transcripts.problems(index)[0].reason
+    end()
+    monkeypatch.setattr(f"{__name__}.VIDEO", ORIGINAL)
+    write(path, "again")
+    assert fill(index) == [] and said_in(index)["a.film"] == ["again"]
+    assert transcripts.problems(index) == []
+
+
+ORIGINAL = VIDEO
+
+
+def _failing(path, video=None):
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+
+def test_subtitles_beside_an_absent_copy_stay(tmp_path, root, monkeypatch):
+    other = tmp_path / "disk"
+    write(other / "copy.srt", "beside the copy")
+    (other / "copy.film").write_bytes((root / "a.film").read_bytes())
+    index = archive.create(tmp_path / "index", root)
+    archive.fill(index, video=VIDEO, further=[other])
+    [copy] = (name for name in index.videos if name.endswith("copy.film"))
+    assert said_in(index)[copy] == ["beside the copy"] and said_in(index)["a.film"] == []
+    end = unreadable(monkeypatch, other / "copy.film", "stat")
+    fill(index)
+    assert said_in(index)[copy] == ["beside the copy"]
+    end()
+    other.rename(tmp_path / "unplugged")
+    fill(index)
+    assert said_in(index)[copy] == ["beside the copy"]
+    (tmp_path / "unplugged" / "copy.srt").unlink()
+    (tmp_path / "unplugged").rename(other)
+    fill(index)
+    assert said_in(index)[copy] == []
+
+
+def test_an_unreadable_track_is_read_again(tmp_path, root, monkeypatch):
+    index = archive.create(tmp_path / "index", root)
+    reader = VIDEO.texts._replace(tracks=_failing)
+    archive.fill(index, video=VIDEO._replace(texts=reader))
+    assert len(transcripts.problems(index)) == 3
+    reader = VIDEO.texts._replace(tracks=lambda path: [(0, 1, path.stem)])
+    archive.fill(Index.open(index.directory), video=VIDEO._replace(texts=reader))
+    assert said_in(index)["a.film"] == ["a"] and transcripts.problems(index) == []
+
+
+def test_what_failed_is_read_again_by_retry_alone(tmp_path, root):
+    (root / "a.srt").write_text("broken")
+    index = archive.create(tmp_path / "index", root)
+    fill(index)
+    reads = []
+
+    def file(path, video):
+        reads.append(path.name)
+        return [(0, 1, "now it is read")]
+
+    video = VIDEO._replace(texts=VIDEO.texts._replace(file=file))
+    archive.fill(Index.open(index.directory), video=video)
+    assert reads == []
+    archive.fill(Index.open(index.directory), video=video, retry=True)
+    assert reads == ["a.srt"] and said_in(index)["a.film"] == ["now it is read"]
+
+
+# In processes
+
+
+def hostile(path, video=None):
+    if "crash" in path.name:
+        os.kill(os.getpid(), 9)
+    if "hang" in path.name:
+        time.sleep(600)
+    return archive.beside(path)
+
+
+HOSTILE = VIDEO._replace(texts=VIDEO.texts._replace(file=hostile))
+
+
+@pytest.mark.parametrize("what", [pytest.param("crash", marks=pytest.mark.slow), "hang"])
+def test_a_crash_or_hang_costs_that_file_alone(tmp_path, root, what):
+    write(root / "a.srt", "whole")
+    archive.film(root / f"{what}.film", ["green"])
+    write(root / f"{what}.srt")
+    index = archive.create(tmp_path / "index", root)
+    archive.fill(index, video=archive.VIDEO)
+    told = []
+    with index.running():
+        decoding.update_transcripts(index, HOSTILE, told.append, workers=1, timeout=1.0)
+    assert said_in(index)["a.film"] == ["whole"]
+    [problem] = transcripts.problems(index)
+    assert {"crash": "died", "hang": "more than 1 s"}[what] in problem.reason
+    assert told == [f"{what}.srt: {problem.reason}"]
+
+
+class Stop(Exception):
+    pass
+
+
+def test_stop_reaches_the_reading_of_subtitles(tmp_path, root):
+    archive.film(root / "hang.film", ["green"])
+    write(root / "hang.srt")
+    index = archive.create(tmp_path / "index", root)
+    archive.fill(index, video=archive.VIDEO)
+    started = time.monotonic()
+    write(root / "a.srt", "whole")
+
+    def pulse():
+        transcript = transcripts.load(index, index.videos["a.film"].content)
+        if transcript is not None:  # the other file hangs now, or soon
+            pulses.append(time.monotonic())
+        if len(pulses) > 1:
+            raise Stop
+
+    pulses = []
+    with pytest.raises(Stop), index.running():
+        decoding.update_transcripts(index, HOSTILE, print, workers=2, pulse=pulse)
+    assert time.monotonic() - pulses[0] < 2 and time.monotonic() - started < 30
+    assert said_in(index)["a.film"] == ["whole"]
+
+
+def test_stop_reaches_the_listing_of_a_folder(tmp_path, root, monkeypatch):
+    monkeypatch.setattr(transcripts, "_PULSE_NAMES", 10)
+    for i in range(50):
+        (root / f"{i}.txt").touch()
+    index = archive.create(tmp_path / "index", root)
+    archive.fill(index, video=archive.VIDEO)
+    pulses = []
+
+    def pulse():
+        pulses.append(None)
+        if len(pulses) == 5:
+            raise Stop
+
+    with pytest.raises(Stop), index.running():
+        decoding.update_transcripts(index, VIDEO, print, workers=0, pulse=pulse)
+    assert transcripts.load(index, index.contents()[0]) is None  # it was the listing

@@ -1,0 +1,210 @@
+"""Trained models as rankers."""
+
+import json
+
+import archive
+import jax
+import numpy as np
+import pytest
+import tiny
+from tiny import configuration, write_run
+
+from hlformer_jax import models
+from hlformer_jax.config import default
+from hlformer_jax.data import extracted
+from hlformer_jax.errors import SearchError
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.signals import trained
+from hlformer_jax.search.signals.transcript import said
+from hlformer_jax.training.loaded_run import LoadedRun
+
+FRAMES = (3, 8, 21, 14, 1)
+
+
+@pytest.fixture
+def index(tmp_path):
+    for i, frames in enumerate(FRAMES):
+        archive.random_film(tmp_path / "films" / f"{i}.film", frames, seed=i)
+    return archive.indexed(tmp_path / "index", tmp_path / "films")
+
+
+def unit(vectors):
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def encoder_of(config):
+    """Unit vectors of a video's positions, by the model applied to it alone."""
+    built, params = models.build(config), tiny.params(config)
+    encode = jax.jit(lambda params, videos: models.encode_video(built, params, videos))
+
+    def encoded(vectors):
+        found = encode(params, trained.videos_of([vectors], config.data, 1))
+        return {
+            name: unit(np.asarray(branch[0], np.float64))
+            for name, branch in found._asdict().items()
+            if branch is not None
+        }
+
+    return encoded
+
+
+def cosines_of(name, encoded, query):
+    """Cosines of the positions and the query, of which each branch of DL-DKD has its half."""
+    parts = unit(np.stack(np.split(query, 2))) if name == "dl_dkd" else (query, query)
+    return {name: rows @ part for (name, rows), part in zip(encoded.items(), parts, strict=False)}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gmmformer_v2", {}),
+        pytest.param("gmmformer_v2", {"model.video_level": True}, marks=pytest.mark.slow),
+        pytest.param("gmmformer_v2", {"model.glance": False}, marks=pytest.mark.slow),
+        pytest.param("ms_sl", {}, marks=pytest.mark.slow),
+        pytest.param("dl_dkd", {"loss.distillation": 0.0}, marks=pytest.mark.slow),
+    ],
+    ids=["both branches", "one vector a video", "frames alone", "ms_sl", "dl_dkd"],
+)
+def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_path, name, options):
+    config = configuration(name, **options)
+    ranker = trained.Trained(write_run(tmp_path / "run", config), index, records)
+    query = ranker.encode(archive.Encoder(), "red blue white")
+    assert np.linalg.norm(query) == pytest.approx(1, abs=1e-5)
+    scores = ranker.scores(query)
+    assert scores.shape == (len(FRAMES),)
+    encoded = encoder_of(config)
+    clip, frame = (0.7, 0.3) if config.model.glance else (1.0, 1.0)
+    for i, record in enumerate(records):
+        arrays = index.read(record.content)
+        cosines = cosines_of(name, encoded(arrays.vectors), query)
+        over_time = ranker.over_time(i, arrays, query)
+        assert over_time.shape == arrays.times.shape
+        if name == "ms_sl":
+            best = int(np.argmax(cosines["clips"]))
+            expected = clip * cosines["clips"][best] + frame * cosines["guided"][best]
+            both = clip * cosines["clips"] + frame * cosines["guided"]
+            assert over_time.max() == pytest.approx(both.max(), abs=2e-5)
+        else:
+            expected = frame * cosines["frames"].max()
+            if "clips" in cosines:
+                expected += clip * cosines["clips"].max()
+            assert over_time.max() <= expected + 2e-5
+        np.testing.assert_allclose(scores[i], expected, atol=2e-5)
+    # Fewer frames than positions: a frame is its own position.
+    arrays = index.read(records[1].content)
+    if name == "dl_dkd" or (name != "ms_sl" and not options):
+        cosines = cosines_of(name, encoded(arrays.vectors), query)
+        per_clip = 1 if name == "dl_dkd" else 2
+        clips, frames = cosines["clips"], cosines["frames"]
+        expected = [clip * clips[i // per_clip] + frame * frames[i] for i in range(7)]
+        np.testing.assert_allclose(ranker.over_time(1, arrays, query)[:7], expected, atol=2e-5)
+
+
+def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
+    config = configuration("gmmformer_v2", **{"model.gaze": False})
+    run = write_run(tmp_path / "run", config)
+    library = archive.opened(index, checkpoint=run)
+    hits = library.query("red", k=5)
+    assert len(hits) == 5 and library.ranker_name == str(run)
+    assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
+    assert all(len(hit.times) == len(hit.scores) and hit.moments for hit in hits)
+
+
+def test_what_is_said_is_near_by_the_encoder_whatever_ranks(index, tmp_path, monkeypatch):
+    monkeypatch.setattr(said, "FEW", 1)
+    monkeypatch.setattr(said.Said, "search", lambda self, sentence: {})
+    cues = [(20 * i, 20 * i + 1, colour) for i, colour in enumerate(("red", "green", "blue"))]
+    (tmp_path / "films" / "1.srt").write_text(json.dumps(cues))
+    archive.fill(index, video=archive.TOLD)
+    run = write_run(tmp_path / "run", configuration("gmmformer_v2"))
+    for options in ({}, {"checkpoint": run}):
+        [hit] = archive.opened(index, **options).query("green", signals="transcript")
+        assert hit.video == "1.film" and [one.text for one in hit.passages] == ["green"]
+
+
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
+def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, monkeypatch, dtype):
+    config = configuration("gmmformer_v2", **{"model.gaze": False, "eval.corpus": dtype})
+    run = write_run(tmp_path / "run", config)
+    with index.writing() as writer:
+        writer.set_checkpoint(run)  # as `index --checkpoint` does
+    first = archive.opened(index).query("red", k=5)
+    [kept] = (index.directory / "packed").iterdir()
+    encode = trained.encode_videos
+    monkeypatch.setattr(trained, "encode_videos", None)
+    again = archive.opened(index).query("red", k=5)
+    assert [(hit.video, hit.score) for hit in again] == [(hit.video, hit.score) for hit in first]
+    monkeypatch.setattr(trained, "encode_videos", encode)
+    kept.write_bytes(b"damaged")
+    records = list(Index.open(index.directory).records().values())
+    trained.Trained(run, index, records)
+    assert len(kept.read_bytes()) > 100
+    (run / "config.json").write_text((run / "config.json").read_text() + " ")
+    trained.Trained(run, index, records)
+    [other] = (index.directory / "packed").iterdir()
+    assert other.name != kept.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [(dtype, "gmmformer_v2") for dtype in ("float32", "bfloat16", "int8")] + [("int8", "dl_dkd")],
+)
+def test_a_store_adds_the_best_of_both_branches(index, tmp_path, dtype, name, address):
+    run = write_run(tmp_path / "run", configuration(name, **{"eval.corpus": dtype}))
+    stored = archive.opened(index, checkpoint=run, store=address)
+    assert stored.upload().sent == len(FRAMES)
+    plain = archive.opened(index, checkpoint=run)
+    for sentence in ("red blue white", "green"):
+        for k in (2, 9):
+            found, expected = stored.query(sentence, k=k), plain.query(sentence, k=k)
+            assert [hit.video for hit in found] == [hit.video for hit in expected]
+            for one, other in zip(found, expected, strict=True):
+                assert one.score == pytest.approx(other.score, abs=1e-6)
+                np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+    other = write_run(tmp_path / "other", configuration("gmmformer_v2", **{"model.gaze": False}))
+    unlike = archive.opened(index, checkpoint=other, store=address)
+    with pytest.raises(SearchError, match="another ranker"):
+        unlike.query("red")
+
+
+def test_a_store_refuses_the_score_of_ms_sl(index, tmp_path):
+    pytest.importorskip("psycopg", reason="the extra postgres is not installed")
+    run = write_run(tmp_path / "run", configuration("ms_sl"))
+    library = archive.opened(index, checkpoint=run, store="postgresql://localhost/films")
+    with pytest.raises(SearchError, match="leave out store"):
+        library.upload()
+
+
+def test_a_run_of_another_encoder_or_none_is_refused_in_one_line(index, tmp_path):
+    records = list(index.videos.values())
+    config = configuration("gmmformer_v2")
+    run = write_run(tmp_path / "run", config, fingerprint="0" * 64)
+    with pytest.raises(SearchError, match="'colours'"):
+        trained.Trained(run, index, records)
+    (run / "features" / extracted.ENCODER).unlink()
+    with pytest.raises(SearchError, match="which encoder"):
+        trained.Trained(run, index, records)
+    with pytest.raises(SearchError, match="config.json"):
+        trained.Trained(tmp_path / "nowhere", index, records)
+    (run / "config.json").write_text("{}")
+    with pytest.raises(SearchError, match="version"):
+        trained.Trained(run, index, records)
+
+
+def test_a_run_of_another_family_is_refused(tmp_path):
+    config = json.loads(default("hover").to_json())
+    (tmp_path / "config.json").write_text(json.dumps({"config": config}))
+    with pytest.raises(SearchError, match="'hover'"):
+        trained.read_config(tmp_path)
+
+
+def test_a_run_of_other_widths_is_refused(index, tmp_path):
+    config = configuration("gmmformer_v2")
+    config.data.visual_dim = 7
+    run = write_run(tmp_path / "run", config)
+    with pytest.raises(SearchError, match="width 7"):
+        trained.Trained(run, index, list(index.videos.values()))
+    found = LoadedRun(run, config, None, None)
+    with pytest.raises(SearchError, match="width 12"):
+        trained.encode_query(found, np.zeros((2, 5), np.float32))

@@ -1,0 +1,83 @@
+"""Helpers of commands: printable commands, flags, numbers, exit statuses."""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import processes
+import pytest
+from absl import flags
+
+from hlformer_jax import cli
+
+
+def test_interrupt_has_the_status_of_a_shell(capsys):
+    assert cli.interrupted() == 130
+    assert "resumes" in capsys.readouterr().err
+
+
+def test_cores_without_an_affinity_are_the_machines(monkeypatch):
+    assert 1 <= cli.cores() <= os.cpu_count()
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert cli.cores() == os.cpu_count()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1234.5, "1,234"), (-2e13, "-20,000,000,000,000"), (99.96, "100"), (1.5, "1.5"),
+        (0.123456, "0.123"), (1.5e-7, "0.00000015"), (0.0, "0"),
+    ],
+)  # fmt: skip
+def test_three_digits_have_no_exponent(value, text):
+    assert cli.three_digits(value) == text
+
+
+@pytest.mark.parametrize(
+    ("file", "workdir"),
+    [
+        ("configs/anet.py", "runs/anet"),
+        ("x/gmmformer_v2.py:tvr-debug", "runs/gmmformer_v2-tvr-debug"),
+    ],
+)
+def test_default_workdir_follows_the_configuration(monkeypatch, file, workdir):
+    class Flag:
+        config_filename = file
+
+    monkeypatch.setattr(flags, "FLAGS", {"config": Flag})
+    assert cli.default_workdir() == workdir
+
+
+def test_empty_path_argument_is_refused():
+    assert cli.path_argument(".").is_dir()
+    with pytest.raises(argparse.ArgumentTypeError):
+        cli.path_argument("")
+
+
+def test_command_line_can_be_pasted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = 'it\'s $(touch gone) & "quoted"; ü\n.d'
+    line = cli.command_line("search", "status", f"--index={folder}")
+    shown = 'it\'s $(touch gone) & "quoted"; ü .d'
+    environment = processes.environment()
+    done = subprocess.run(
+        line, shell=True, capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 1 and shown in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_command_line_names_a_python_that_the_shell_finds(tmp_path, monkeypatch):
+    def program():
+        return shlex.split(cli.command_line("main"))[0]
+
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    assert program() == "python"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert program() == sys.executable
+    monkeypatch.chdir(Path(sys.executable).parent.parent)
+    assert program() == f"bin/{os.path.basename(sys.executable)}"
