@@ -171,7 +171,7 @@ def test_refused_add_leaves_the_index_unchanged(client, index, films, tmp_path):
     before = archive.everything(index.directory)
     for path, part in (
         (films.parent, "hold the same files"),
-        (tmp_path / "missing", "is not there"),
+        (tmp_path / "missing", "does not exist"),
         (tmp_path / "empty", "holds no video"),
         (tmp_path / "note.txt", "add the folder that it is in"),
     ):
