@@ -425,7 +425,7 @@ def _with_norm(v: Array, norm: Array) -> Array:
 
 @_with_norm.defjvp
 def _with_norm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
-    return primals[1], dot(over_norm(*primals), tangents[0])
+    return _with_norm(*primals), dot(over_norm(*primals), tangents[0])
 
 
 @jax.custom_jvp
@@ -438,7 +438,9 @@ def over_norm(v: Array, norm: Array) -> Array:
 def _over_norm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
     # Of v / norm the derivative would have the square of a tiny norm.
     unit, dv = over_norm(*primals), tangents[0]
-    return unit, over_norm(dv - dot(unit, dv)[..., None] * unit, primals[1])
+    norm = primals[1]
+    inverse_of_norm = jnp.where(norm == 0, 0, 1 / jnp.where(norm == 0, 1, norm))
+    return unit, (dv - dot(unit, dv)[..., None] * unit) * inverse_of_norm[..., None]
 
 
 def safe_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
