@@ -23,7 +23,7 @@ from hlformer_jax import training
 from hlformer_jax.config import family_of
 from hlformer_jax.data.dataset import Data
 from hlformer_jax.data.feed import Chunk, VideoFeed
-from hlformer_jax.data.layouts import Collection
+from hlformer_jax.data.released.layouts import Collection
 from hlformer_jax.data.source import SPLITS
 from hlformer_jax.data.split import SimulatedVideos, Split
 from hlformer_jax.data.synthetic import Corpus, is_synthetic, write_corpus

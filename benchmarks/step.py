@@ -143,6 +143,7 @@ def step(config: ConfigDict, options: Options, peer: "Released | None" = None) -
 def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
     """An epoch of training, resident and streamed, without validation, and a checkpoint."""
     videos = num_videos(config, options, "train")
+    step_floor: Floor | None = None
     for resident in (True, False):
         name = "resident" if resident else "streamed"
         announce(f"compile the steps of an epoch of {videos:,} videos, {name}")
@@ -154,7 +155,8 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
         loading = time.perf_counter() - start
         announce(f"train epochs of {training.steps_per_epoch:,} steps")
         timing = timed(training.run_epoch, repeats=options.repeats)
-        steps, step_floor = training.steps_per_epoch, training.floor()
+        steps = training.steps_per_epoch
+        step_floor = step_floor or training.floor()  # the same for both; it takes seconds
         facts = {"steps": float(steps), "videos/s": videos / timing.median, "load s": loading}
         floor = Floor(*(steps * part for part in step_floor))
         yield Row(f"epoch, {name}", timing, floor, facts | training.memory())

@@ -10,7 +10,7 @@ import pytest
 from absl import logging as absl_logging
 
 from hlformer_jax.data.prepared import Records
-from hlformer_jax.data.qvhighlights import TEXT_DIM, TEXT_FOLDER, WIDTHS, QVHighlights
+from hlformer_jax.data.released.qvhighlights import TEXT_DIM, TEXT_FOLDER, WIDTHS, QVHighlights
 from hlformer_jax.data.source import SPLITS, DataError
 from hlformer_jax.data.synthetic import Corpus
 

@@ -88,7 +88,7 @@ def test_a_machine_of_a_cluster_says_why_it_lacks_a_file(tmp_path, monkeypatch):
     assert cluster._difference(tmp_path / "a.mp4", 5) == ""
     assert cluster._difference(tmp_path / "a.mp4", None) == ""
     assert cluster._difference(tmp_path / "a.mp4", 6) == "is another file"
-    assert cluster._difference(tmp_path / "b.mp4", 5) == "is not there"
+    assert cluster._difference(tmp_path / "b.mp4", 5) == "is missing"
 
     def failing(path, **options):
         raise OSError(errno.EIO, EIO, str(path))

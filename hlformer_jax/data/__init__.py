@@ -2,9 +2,7 @@
 
     source          the protocols `Source` and `Reader`, and `DataError`
     annotations     caption lists, moments and their times, read strictly
-    layouts         the layouts in which features were published, as sources
-    frame_lists     frames of the released layout: id.txt, video2frames.txt, shape.txt, feature.bin
-    hdf5            features in HDF5 files: checked, read and written
+    released        the layouts in which features were published, as sources
     synthetic       small corpora with planted moments, as a source and as released files
     extracted       features of one's own videos, as a source
     prepared        any source → array_record, written once and checked on the way

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo, annotate
-from hlformer_jax.data.layouts import Collection
+from hlformer_jax.data.released.layouts import Collection
 from hlformer_jax.data.source import (
     SPLITS,
     Caption,

@@ -19,7 +19,7 @@ from hlformer_jax.ops.dropout import dropout
 from hlformer_jax.ops.numerics import as_float, asinhc_sqrt, check_floating, exact_precision, wide
 from hlformer_jax.typing import Array
 
-# What is added to a masked key's logit, as released: a row without any real key still gives a
+# Number added to a masked key's logit, as released: a row without any real key still gives a
 # defined (uniformly shifted) softmax.
 _EUCLIDEAN_MASKED = -1e4
 
@@ -49,7 +49,7 @@ def euclidean_attention(
       Attended values, in the dtype of ``value``.
 
     Raises:
-      TypeError: for queries, keys or values that are no floating arrays.
+      TypeError: for queries, keys or values that are not floating arrays.
       ValueError: for windows and masks that do not broadcast to the logits [*batch, N, M, L].
     """
     check_floating(query, key, value)
@@ -82,13 +82,13 @@ def single_query_attention(
 ) -> Float[Array, "*#batch N d"]:
     """`euclidean_attention` of one query, without keys and values of the L positions.
 
-    q . (x W + b) = (q W^T) . x + q . b, and the weighted sum of x W + b is that of x, times W, plus
-    b times the sum of the weights: d times fewer operations for the keys and as many for the
+    q . (x W + b) = (q W^T) . x + q . b, and the weighted sum of x W + b is the sum of x, times W,
+    plus b times the sum of the weights: d times fewer operations for the keys and as many for the
     values, for the same numbers up to rounding.
 
     Args:
       query: one query per head.
-      inputs: features at L positions, of which keys and values are linear maps.
+      inputs: features at L positions, whose linear maps are keys and values.
       key: gives the keys.
       value: gives the values.
       mask: as in `euclidean_attention`; so are the following.
@@ -99,7 +99,7 @@ def single_query_attention(
       Attended values, in the dtype of ``inputs``.
 
     Raises:
-      TypeError: for a query or inputs that are no floating arrays.
+      TypeError: for a query or inputs that are not floating arrays.
       ValueError: for a mask that does not broadcast to [*batch, L].
     """
     check_floating(query, inputs)
@@ -240,7 +240,7 @@ def _check_axes(
     mask: Array | None = None,
     **windows: Array | None,
 ) -> None:
-    """Check a mask and windows against the logits, of which they must not add or lengthen axes.
+    """Check a mask and windows against the logits, whose axes they must not add to or lengthen.
 
     Raises:
       ValueError: for queries without a head axis, and for shapes that do not broadcast to the
@@ -292,7 +292,7 @@ def _broadcast_window(window: Float[Array, "*heads #M #L"], logits: Array) -> Ar
 
 
 def _broadcast_mask(mask: Array, logits: Array, axes: int = 3) -> Array:
-    """A mask [*batch, L] with the axes of logits, of which the last ``axes`` are no batch axes."""
+    """A mask [*batch, L] with the axes of logits, whose last ``axes`` are not batch axes."""
     lead = (1,) * (logits.ndim - axes - (mask.ndim - 1)) + mask.shape[:-1]
     return mask.reshape(*lead, *(1,) * (axes - 1), mask.shape[-1])
 

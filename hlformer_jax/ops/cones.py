@@ -6,10 +6,10 @@ it, and opens as wide as the half aperture
     arcsin(2 min_radius / (√c |x_space|)) = arcsin(min_radius (1 − c |p|²) / (√c |p|));
 
 y lies in it where its exterior angle, at x between the axis and the geodesic to y, is at most that.
-In the Lorentz model the angle is that of `lorentz.direction`. The ball is conformal: there it is
-that of the Euclidean directions p and log_p(q), which is along γ_p (q − p) − c |q − p|² p.
+In the Lorentz model the angle comes from `lorentz.direction`. The ball is conformal: there it is
+the angle of the Euclidean directions p and log_p(q), which is along γ_p (q − p) − c |q − p|² p.
 
-Conventions for points and c are those of `lorentz` and `poincare`; ``min_radius`` broadcasts as
+Conventions for points and c are as in `lorentz` and `poincare`; ``min_radius`` broadcasts as
 ``c`` does. Angles are in radians, and their errors absolute: below 1e-12 in float64 and 2e-5 in
 float32 for √c · norm up to 25, unless a docstring says otherwise.
 

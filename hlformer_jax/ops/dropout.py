@@ -5,7 +5,7 @@ rounds of the kind used in hash tables), run once for each half of the key. Thes
 operations compile into the kernel that uses them, where JAX's default generator takes about a
 hundred. Masks are the same however an array is sharded, and, inside of `part_of_batch`, however a
 batch is split. The streams pass the tests of uniformity and independence that dropout needs, not
-those of cryptography.
+cryptographic ones.
 """
 
 import contextlib

@@ -16,7 +16,7 @@ keep most of the generalised variance of the projections,
     σ² = Σ_ij d(π(x_i), π(x_j))² / N²,
 
 one after another: q_{k+1} is the best beside q_1 … q_k. With `joint`, which is what the authors'
-code does, they are the best together, of which there may be several local optima. Curvature is −c,
+code does, they are the best together: there may be several local optima. Curvature is −c,
 as in `ops.lorentz`.
 
 The search: directions of tangent PCA and random ones, of both signs, since the ideal points of q
@@ -66,7 +66,7 @@ def lorentz_busemann(
 ) -> Scalar:
     """Busemann function log(√c x_time − √c ξ · x_space) / √c in the Lorentz model.
 
-    The ideal points ξ are given by directions of any length that is no zero to `numerics.unit`.
+    The ideal points ξ are given by directions of any length that is not zero to `numerics.unit`.
     """
     c, (x, ideal) = align(c, as_float(x)[..., 1:], ideal)
     ideal, root = unit(ideal), jnp.sqrt(c)
@@ -129,7 +129,7 @@ def lorentz_horospherical(
 def poincare_horospherical(
     p: Float[Array, "*#batch n"], directions: Float[Array, "k n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch k"]:
-    """`lorentz_horospherical` from the Poincaré ball to that of dimension k."""
+    """`lorentz_horospherical` from the Poincaré ball to the ball of dimension k."""
     return poincare.from_lorentz(lorentz_horospherical(poincare.to_lorentz(p, c), directions, c), c)
 
 

@@ -2,7 +2,7 @@
 
 A space is a frozen dataclass whose curvature is a leaf: an argument of functions under `jax.jit`,
 `jax.vmap` and `jax.grad`, which gives the gradient in the curvature, and a parameter of a model.
-Those of hyperbolic space have the functions of `lorentz` and `poincare`, whose rules for shapes,
+Hyperbolic spaces have the functions of `lorentz` and `poincare`, whose rules for shapes,
 dtypes and c all the others follow too. A point of a `Product` is a tuple of points. To learn a
 curvature in a range see `bounded_curvature`.
 
@@ -134,7 +134,7 @@ def _at_curvature(name: str, method: str | None = None) -> Callable[..., Any]:
 def _normal(
     key: Array, like: Points, n: int, shape: tuple[int, ...], scale: float
 ) -> Float[Array, "*batch n"]:
-    """Draw normal vectors of n coordinates for batch axes before those of an array of points."""
+    """Draw normal vectors of n coordinates for batch axes before the axes of an array of points."""
     size = (*shape, *like.shape[:-1], n)
     return jnp.asarray(scale, like.dtype) * jax.random.normal(key, size, like.dtype)
 
@@ -332,9 +332,9 @@ class Sphere:
     """The sphere |x| = 1/√c of R^{n+1}, of curvature +c; its origin is [1/√c, 0, …, 0].
 
     At the antipode −x of a point, to which all geodesics from x lead, the logarithm is 0, a vector
-    is transported as it is, and their gradients and that of the distance are 0; near it errors are
+    is transported as it is, and their gradients and the distance's are 0; near it errors are
     relative to eps over the angle that is missing. All is finite, and elsewhere, as at y = x,
-    errors are those of `lorentz`.
+    errors are as in `lorentz`.
 
     Attributes:
       c: curvature, as in `Poincare`.
@@ -557,7 +557,7 @@ def bounded_curvature(
       The curvature, of the parameter's shape, float32 at least.
 
     Raises:
-      ValueError: for bounds that are no range of positive numbers.
+      ValueError: for bounds that are not a range of positive numbers.
     """
     _check_range(low, high)
     share = jax.nn.sigmoid(as_float(parameter))
@@ -577,7 +577,7 @@ def curvature_parameter(c: ArrayLike, low: float = 0.1, high: float = 10.0) -> F
       The parameter, of the shape of ``c``.
 
     Raises:
-      ValueError: for bounds that are no range of positive numbers, and for a curvature outside.
+      ValueError: for bounds that are not a range of positive numbers, and for a curvature outside.
     """
     _check_range(low, high)
     check_positive(f"c - {low}", as_float(c) - low)

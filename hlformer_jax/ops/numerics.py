@@ -21,7 +21,7 @@ from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.typing import Array
 
-# As a share of all pairs of two sets: at least those of a point with itself are near, so a few to
+# As a share of all pairs of two sets: at least each point with itself are near, so a few to
 # each point are provided for.
 _NEAR_PER_POINT = 4
 
@@ -29,7 +29,7 @@ _NEAR_PER_POINT = 4
 def as_float(x: ArrayLike) -> Array:
     """Casts to a floating dtype that the package computes in, and leaves those alone.
 
-    float32 of what is narrower (bfloat16, float16, integers of up to 32 bits, booleans), float64 of
+    float32 of narrower ones (bfloat16, float16, integers of up to 32 bits, booleans), float64 of
     integers of 64 bits. TypeError is raised for lists, as everywhere in JAX, and complex numbers.
     """
     if isinstance(x, (list, tuple)):
@@ -54,16 +54,16 @@ def check_floating(*arrays: Array) -> None:
 
 
 def wide(dtype: DTypeLike) -> jnp.dtype:
-    """The dtype to accumulate, exponentiate and compare in: float32 for what is narrower."""
+    """The dtype to accumulate, exponentiate and compare in: float32 for narrower ones."""
     return jnp.dtype(dtype) if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
 
 
 def exact_precision() -> jax.lax.Precision | None:
-    """The precision of products that stay exact where those of dense layers may be rounded.
+    """The precision of products that stay exact where dense layers may be rounded.
 
     None where a run asks for no precision, as in bfloat16: the hardware then chooses for all.
     """
-    # Part of the key of what JAX has traced and compiled.
+    # Part of the key of JAX's compiled programs.
     is_set = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  # it has no stub
     return jax.lax.Precision.HIGHEST if is_set else None
 
@@ -135,13 +135,13 @@ def broadcast_number(
 
     Args:
       t: a number for each entry of the batch, or an array that broadcasts with ``*batch``; axes
-        before those of the batch are new axes of the result.
+        before the batch axes are new axes of the result.
       v: vectors.
       vectors: further vectors with as many axes.
       name: name of the number, in errors.
 
     Returns:
-      The number with one more axis, that of coordinates, and the vectors, with axes of length 1 in
+      The number with one more axis, of coordinates, and the vectors, with axes of length 1 in
       front where they had fewer.
 
     Raises:
@@ -306,7 +306,7 @@ def shortest_direction(dtype: jnp.dtype) -> float:
     """The length below which a vector counts as zero where its direction is derived twice.
 
     It is 16 / √(largest number), 8.7e-19 in float32: second derivatives of the direction grow with
-    1 / length², and those of shorter vectors are beyond the numbers.
+    1 / length², and for shorter vectors they are beyond the numbers.
     """
     return 16 / math.sqrt(float(jnp.finfo(dtype).max))
 
@@ -326,7 +326,7 @@ def largest_coordinate(
     """Largest absolute coordinate, a constant to differentiation; 0 where that is negligible.
 
     Dividing by it keeps squares from under- and overflowing. A function that is homogeneous in v
-    may treat it as a constant: its own derivative cancels. Negligible is by default what is below
+    may treat it as a constant: its own derivative cancels. Negligible is by default a number below
     the 5/8-th power of the smallest normal number, 2e-24 in float32, so that 1 / |v|, the size of
     the derivative of v / |v|, has room for factors as large as points may be
     (`max_hyperbolic_norm`); another bound is `smallest` at least, and a constant to
@@ -373,7 +373,7 @@ def safe_normalize(
     """Direction and length of a vector, without under- or overflow of the square.
 
     Both are 0, with gradient 0, for vectors without a coordinate above ``negligible``, by default
-    that of `largest_coordinate`: 2e-24 in float32.
+    as in `largest_coordinate`: 2e-24 in float32.
     """
     v = as_float(v)
     return _safe_normalize(v, largest_coordinate(v, negligible))
@@ -400,7 +400,7 @@ def _safe_normalize_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
 def bounded_norm(v: Float[Array, "*#batch n"], longest: Array) -> Float[Array, "*#batch"]:
     """`safe_norm` of vectors of at most a length ``longest``, by one pass over the coordinates.
 
-    What is below 2e-34 times that, or 1e-35 (float32), counts as zero.
+    A norm below 2e-34 times that, or 1e-35 (float32), counts as zero.
     """
     scale = bounded_scale(longest, v.dtype)
     scaled = jax.lax.stop_gradient(v) / scale[..., None]
@@ -425,7 +425,7 @@ def _with_norm(v: Array, norm: Array) -> Array:
 
 @_with_norm.defjvp
 def _with_norm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
-    return primals[1], dot(over_norm(*primals), tangents[0])
+    return _with_norm(*primals), dot(over_norm(*primals), tangents[0])
 
 
 @jax.custom_jvp
@@ -438,7 +438,9 @@ def over_norm(v: Array, norm: Array) -> Array:
 def _over_norm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
     # Of v / norm the derivative would have the square of a tiny norm.
     unit, dv = over_norm(*primals), tangents[0]
-    return unit, over_norm(dv - dot(unit, dv)[..., None] * unit, primals[1])
+    norm = primals[1]
+    inverse_of_norm = jnp.where(norm == 0, 0, 1 / jnp.where(norm == 0, 1, norm))
+    return unit, (dv - dot(unit, dv)[..., None] * unit) * inverse_of_norm[..., None]
 
 
 def safe_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
@@ -454,7 +456,7 @@ def unit(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch n"]:
 def inverse_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
     """1 / |v|; 0 for zero vectors, with gradient 0, so that their cosine with everything is 0.
 
-    Zero is what is below 1.1e-19 in float32, 1.5e-154 in float64: its derivative would overflow.
+    Zero is a norm below 1.1e-19 in float32, 1.5e-154 in float64: its derivative would overflow.
     """
     norm = safe_norm(v)
     nonzero = norm > 2 / math.sqrt(float(jnp.finfo(norm.dtype).max))
@@ -470,7 +472,7 @@ def _power_of_two(x: Array, shift: int) -> Array:
 def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "*#batch n"]:
     """Shortens vectors longer than ``limit`` to that length, keeping their direction.
 
-    The limit is positive and broadcasts to ``*batch``. What is short enough stays bit for bit;
+    The limit is positive and broadcasts to ``*batch``. A vector short enough stays bit for bit;
     beyond the limit the gradient is tangential. Vectors longer than 8e37 limits (float32; 4e307 in
     float64) become 0, and infinite coordinates NaN.
     """
@@ -550,7 +552,7 @@ def along_and_across(
 def safe_atan2(y: Float[Array, "*#batch"], x: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
     """Angle of the vector (x, y) in [-π, π]; 0 with gradient 0 where both are 0.
 
-    As in `jnp.arctan2`, that of a negative x is π for y = 0 and -π for y = -0. It keeps its
+    As in `jnp.arctan2`, for a negative x it is π for y = 0 and -π for y = -0. It keeps its
     gradient where x² + y² would under- or overflow.
     """
     scale = jnp.squeeze(largest_coordinate(jnp.stack([x, y], axis=-1)), -1)
@@ -568,7 +570,7 @@ _ARTANHC = tuple(1 / (2 * k + 1) for k in range(20))
 
 
 def _quotient(dividend: list[Fraction], divisor: list[Fraction]) -> tuple[float, ...]:
-    """Coefficients of the quotient of two power series, the second of which starts with 1."""
+    """Coefficients of the quotient of two power series; the second starts with 1."""
     result: list[Fraction] = []
     for k, coefficient in enumerate(dividend):
         result.append(coefficient - sum(divisor[k - j] * result[j] for j in range(k)))
@@ -581,9 +583,9 @@ _TANHC = _quotient(
 )
 _FLOAT32_TERMS = 9
 _ENTIRE_BELOW = 1.0  # the series of cosh and sinhc converge everywhere
-_ASINHC_BELOW = 0.0625  # those of asinhc and artanhc only for z < 1
+_ASINHC_BELOW = 0.0625  # for asinhc and artanhc only for z < 1
 _ARTANHC_BELOW = 0.125
-_TANHC_BELOW = 0.25  # that of tanhc for z < 2.4
+_TANHC_BELOW = 0.25  # for tanhc with z < 2.4
 
 
 def _series(coefficients: tuple[float, ...], z: Float[Array, "*#batch"]) -> Array:
@@ -691,7 +693,7 @@ def scaled_asinh(rise: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> A
 
 
 def logits(
-    space: Array, tau: Array, normals: Array, offsets: Array, c: Array, scale: ArrayLike = 1.0
+    space: Array, tau: Array, normals: Array, offsets: Array, c: Array, scale: Array | None = None
 ) -> Array:
     """Compute `lorentz.mlr` for both models.
 
@@ -701,13 +703,14 @@ def logits(
       normals: normals of the hyperplanes.
       offsets: their signed distances from the origin.
       c: curvature.
-      scale: a number for each point.
+      scale: a number for each point; None for 1.
     """
     normals, offsets = as_float(normals), as_float(offsets)
     same_length(space, normals)
     directions, length = safe_normalize(normals)
     along = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
-    along = along * jnp.asarray(scale)[..., None]
+    if scale is not None:
+        along = along * scale[..., None]
     c = c[..., None]
     limit = max_hyperbolic_norm(space.dtype) / jnp.sqrt(c)
     offsets = jnp.clip(offsets.reshape((1,) * (space.ndim - 1) + offsets.shape), -limit, limit)
@@ -726,7 +729,7 @@ def replace_near(
 ) -> Float[Array, "*#batch M N"]:
     """Puts exact values where a matrix product would not be exact enough.
 
-    Time and memory are those of some M × N arrays, unless more than 4 max(M, N) pairs a batch
+    Time and memory are some M × N arrays, unless more than 4 max(M, N) pairs a batch
     element are near: then all are computed by ``exact``, row by row, in the time of that. Under
     `jax.vmap` both are: add batch axes instead.
 

@@ -90,8 +90,8 @@ def riemannian(
 
     Args:
       optimizer: an optax optimiser, learning rate included, in any of its wrappers. For points its
-        arithmetic is that of vectors of the frame. Elementwise moments depend on the choice of the
-        frame; those of `scale_by_length_adam` do not.
+        arithmetic is on vectors of the frame. Elementwise moments depend on the choice of the
+        frame; in `scale_by_length_adam` they do not.
       manifold: the space of all parameters, such as `Lorentz(c)`; or a tree of spaces that is a
         prefix of the parameters, as in `optax.masked`; or a function of the parameters that returns
         either, for spaces whose curvature is a parameter. `Euclidean` parameters are optimised as
@@ -123,7 +123,7 @@ def riemannian(
     def map_points(
         function: Callable[..., Array], spaces: list[Manifold | None], *trees: Params
     ) -> Params:
-        """Map each space and its leaves; Euclidean leaves are those of the last tree."""
+        """Map each space and its leaves; Euclidean leaves come from the last tree."""
         paths, structure = tree_flatten_with_path(trees[0])
         rows = zip(spaces, paths, *map(jax.tree.leaves, trees), strict=True)
         mapped = []
@@ -216,7 +216,7 @@ def _space_of_each(spaces: Any, params: Params) -> list[Manifold | None]:
       params: parameters.
 
     Raises:
-      ManifoldError: for a prefix that does not fit, a leaf of it that is no space, and a parameter
+      ManifoldError: for a prefix that does not fit, a leaf in it that is not a space, a parameter
         that cannot be an array of points.
     """
     space_of_leaf: list[Manifold | None] = []
@@ -346,10 +346,10 @@ def _refuse_coordinate_states(state: optax.OptState) -> None:
 
 
 def _refuse_coordinate_transformations(update: Any) -> None:
-    """Refuse an update in whose closure is that of one of `COORDINATE_TRANSFORMATIONS`.
+    """Refuse an update in whose closure belongs to one of `COORDINATE_TRANSFORMATIONS`.
 
     Raises:
-      ManifoldError: for such a transformation, in whatever optax wraps it.
+      ManifoldError: for such a transformation, in any wrapper of optax.
     """
     remaining, visited = [update], set()
     while remaining:
@@ -413,13 +413,13 @@ def scale_by_length_adam(
     amsgrad: bool = False,
     per_coordinate: bool = True,
 ) -> optax.GradientTransformation:
-    """Scale by Adam with one second moment for each vector, that of its length.
+    """Scale by Adam with one second moment for each vector, of its length.
 
     Rotating all gradients of a vector rotates its updates, so in `riemannian` the choice of frames
     does not change them: this is the adaptive method of Bécigneul and Ganea for a product of
     manifolds, one for each point.
 
-    With ``per_coordinate`` the second moment is the mean of the squared coordinates, like that of
+    With ``per_coordinate`` the second moment is the mean of the squared coordinates, as in
     `optax.adam`, and a vector of n coordinates moves by up to about √n times the learning rate.
     Without, it is their sum, as in geoopt and hyperbolix, and a vector moves by up to about the
     learning rate; a learning rate for geoopt is then right here too.
@@ -431,7 +431,7 @@ def scale_by_length_adam(
       amsgrad: whether to divide by the root of the largest second moment so far (Reddi, Kale and
         Kumar, ICLR 2018), bias-corrected as in PyTorch and geoopt; `optax.amsgrad` corrects each
         second moment before it takes the largest, so that a long first gradient counts for ever.
-      per_coordinate: whether the second moment is that of the length per √n.
+      per_coordinate: whether the second moment is of the length per √n.
 
     Returns:
       The transformation; vectors lie along the last axis of floating arrays [*batch, n].

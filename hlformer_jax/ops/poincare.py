@@ -17,13 +17,13 @@ they are sums of positive terms, or of terms not larger than a few times the res
     den = c |D|² + γ_p γ_q,    1 + c p · q = (γ_p + γ_q + c |D|²) / 2,
     p ⊕ q = (γ_p D + c |D|² p) / den,    1 − c |p ⊕ q|² = γ_p γ_q / den.
 
-D is exact where q is near −p, so (−p) ⊕ q is as exact as the difference of near points. What is
-left is the error of γ itself, some eps / γ in relative terms: that of rounding p. Likewise, with
+D is exact where q is near −p, so (−p) ⊕ q is as exact as the difference of near points. There
+remains the error of γ itself, some eps / γ in relative terms, by rounding p. In the same way, with
 z = c |p − q|² / (γ_p γ_q), the distance 2 asinh(√z) / √c is as exact for near points as their
 difference; arcosh(1 + 2 z) / √c would lose it.
 
 Arguments: p and q are points, v tangent vectors at the point before them or at the origin. Shapes,
-the rule for ``c``, dtypes and what is refused are those of `lorentz`, and so is what a function
+the rule for ``c``, dtypes and refusals are as in `lorentz`, and so is what a function
 does that has the same name there.
 
 Relative errors, in the norm of a result that is a vector, are below 1e-12 in float64 and 2e-5 in
@@ -158,7 +158,7 @@ def to_lorentz(p: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array,
     """
     p = as_float(p)
     root = jnp.sqrt(per_batch(c, p))[..., None]
-    # Of the unit ball, in which what is moved inside does not depend on c.
+    # Of the unit ball, where moving points inside does not depend on c.
     p, square = limit_norm_and_square(p * root, 1 - 4 * float(jnp.finfo(p.dtype).eps))
     room = 1 - square
     return lorentz.from_space(2 * p / room[..., None] / root, c)
@@ -240,7 +240,7 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     lean = c * dot(p, step)  # √c p · u sinh a
     steep = 2 * lean < -cosh  # so neither p nor v is 0
 
-    # As what is added to p, which v = 0 leaves as it is, to the bit.
+    # As a sum with p, which v = 0 leaves unchanged, to the bit.
     denominator = (room + (2 - room) * cosh) / 2 + lean
     added = (room / 2)[..., None] * ((cosh - 1)[..., None] * p + step)
 
@@ -417,7 +417,7 @@ def pairwise_distance(
 
     Near is where |p − q|² is less than a sixteenth of |p|² + |q|²: there |p|² + |q|² − 2 p · q
     would amplify rounding by more than that. Elsewhere the product adds a relative error of at most
-    16 times that of p · q in units of |p| |q|, some eps. See `lorentz.pairwise_distance`.
+    16 times the error of p · q in units of |p| |q|, some eps. See `lorentz.pairwise_distance`.
     """
     p, q, c, squares, room, is_near = _squares_between(p, q, c)
     squares = squares / room
@@ -463,7 +463,7 @@ def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     total = p + q
     total2 = curvature * dot(total, total)
     pp, qq = curvature * dot(p, p), curvature * dot(q, q)
-    # Where one is much shorter, as what is added to the other: 0 leaves that as it is, to the bit.
+    # If one is much shorter, as a sum with the longer one: 0 leaves that unchanged, to the bit.
     short_p, short_q = (4 * pp < qq)[..., None], (4 * qq <= pp)[..., None]
     pq = curvature * dot(p, q)
     add_q = gap_p[..., None] * (q + qq[..., None] * p)
@@ -523,7 +523,7 @@ def _rotate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) 
     """`gyration` by points `inside`, with their gaps, all of the same batch axes."""
     total = p + q
     total2 = c * dot(total, total)
-    # Of p and p + q: their wedge product is that of p and q.
+    # Of p and p + q: their wedge product equals p ∧ q.
 
     def turn(w: Ball) -> Ball:
         return p * dot(total, w)[..., None] - total * dot(p, w)[..., None]
@@ -541,7 +541,7 @@ def gyromidpoint(
 ) -> Float[Array, "*#batch M n"]:
     """Weighted midpoint ½ ⊗ (Σ_i weight_i λ_i p_i / Σ_i weight_i (λ_i − 1)) of points.
 
-    It is their centroid in the Lorentz model, and its weights are those of `lorentz.centroid`
+    It is their centroid in the Lorentz model, and its weights are as in `lorentz.centroid`
     (Ungar, 2009; Shimizu, Mukuta and Harada, 2021). With a_i = weight_i / γ_i, W and A the sums of
     weight and a, and m = Σ_i a_i p_i / A, the Lorentzian norm N of the sum of the points is the
     root of a sum of squares, and the midpoint a quotient in which nothing cancels:
@@ -582,7 +582,7 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ba
 def split(p: Ball, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
     """Points with ``dims`` consecutive coordinates of the tangent vector: it undoes `concatenate`.
 
-    ValueError is raised for dimensions whose sum is not that of ``p``.
+    ValueError is raised for dimensions that do not add up to the one of ``p``.
     """
     v = log_map0(p, c)
     parts = split_coordinates(v, dims)
@@ -619,7 +619,7 @@ def mlr(
 ) -> Float[Array, "*#batch classes"]:
     """Logits of multinomial logistic regression, by one matrix product.
 
-    They are those of `lorentz.mlr` for the same points and offsets and the normals 2 z, which are
+    They equal `lorentz.mlr` for the same points and offsets and the normals 2 z, which are
     as long at the origin of the ball:
 
         2 |z| arsinh(λ_p √c ⟨z / |z|, p⟩ cosh(√c b) − (λ_p − 1) sinh(√c b)) / √c

@@ -1,20 +1,20 @@
 """Fréchet means, and the wrapped normal distribution, of both models of hyperbolic space.
 
-The Fréchet mean minimises the weighted sum of squared geodesic distances. There is no closed form
-(that of the squared Lorentzian distance is `lorentz.centroid`). At μ the gradient of half that sum,
+The Fréchet mean minimises the weighted sum of squared geodesic distances. It has no closed form
+(for the squared Lorentzian distance it is `lorentz.centroid`). At μ the gradient of half that sum,
 over the sum of the weights, is −g = −Σ w_i u_i / Σ w_i with u_i = log_μ(x_i), and its Hessian
 Σ w_i (e_i e_iᵀ + a_i coth a_i (1 − e_i e_iᵀ)) / Σ w_i with a_i = √c |u_i| and e_i = u_i / |u_i|. It
-is at least 1, so the mean is no farther from μ than |g|. Newton's method starts from the centroid.
-Derivatives are those of the solution of g = 0, by the implicit function theorem; nothing of the
+is at least 1, so the mean is within |g| of μ. Newton's method starts from the centroid.
+Derivatives belong to the solution of g = 0, by the implicit function theorem; nothing of the
 iterations is kept.
 
 A draw of the wrapped normal distribution is a normal vector at the origin, u ~ N(0, diag(scale²)),
 transported to the mean and followed to exp_mean(u). Its density, with respect to the volume of the
-space, is that of u over the factor by which the exponential map stretches volumes:
+space, is the density of u over the factor by which the exponential map stretches volumes:
 
     log p(x) = log N(u; 0, diag(scale²)) − (n − 1) log(sinh(√c |u|) / (√c |u|)).
 
-Lengths of u are those of the space in both models, so both give the same distribution: in the ball,
+Lengths of u are lengths of the space, so both models give the same distribution: in the ball,
 where a tangent vector at the origin has the length 2 |v|, u is 2 v.
 
 References:
@@ -89,7 +89,7 @@ def poincare_mean(
     c: ArrayLike = 1.0,
     tolerance: float | None = None,
 ) -> Float[Array, "*#batch M n"]:
-    """Fréchet mean in the Poincaré ball; arguments and errors are those of `lorentz_mean`."""
+    """Fréchet mean in the Poincaré ball; arguments and errors as in `lorentz_mean`."""
     points = as_float(points)
     c = per_batch(c, points[..., 0])[..., None]
     mean = lorentz_mean(poincare.to_lorentz(points, c), weights, c[..., 0], tolerance)

@@ -47,9 +47,9 @@ def log_attention_windows(
     """Return logarithms of the windows of K widths over L positions; row i attends to column j.
 
     Args:
-      widths: numbers, of which the windows are constants, computed in float64 whatever the dtype;
+      widths: numbers, whose windows are constants, computed in float64 for any dtype;
         or a JAX array [K], which may be traced and learned: then they are computed in its dtype
-        (float32 at least), with derivatives in the widths. Those of a boxcar are 0, and so are
+        (float32 at least), with derivatives in the widths. For a boxcar they are 0, and so are
         those at width 0 and below `MIN_WIDTH`.
       length: number of positions L.
       kind: one of `KINDS`.
@@ -92,7 +92,7 @@ def _log_windows_of(xp: ModuleType | Any, widths: Array, length: int, kind: str)
     """`_log_windows` by the functions of NumPy or of JAX, in the dtype of the widths."""
     if widths.ndim != 1:
         raise ValueError(f"widths {widths.shape}: give one axis, of K windows")
-    # Positions are constants in float64, whatever the dtype of the widths.
+    # Positions are constants in float64 for any dtype of the widths.
     positions = np.arange(length, dtype=np.float64)
     steps = np.abs(positions[None, :] - positions[:, None])[None]
     offset = np.square(positions[None, :] / max(length - 1, 1) - positions[:, None] / length)

@@ -7,8 +7,7 @@
     pixels    frames as upright pictures of 8 bit
     sound     audio tracks, decoded as one continuous signal
     clips     clips of exact bounds, thumbnails
-    subtitles    subtitle files and tracks as cues; subtitle_formats, subtitle_text: their parsing
-    text_encoding    the encoding of a text; closed_captions: captions in the pictures
+    subtitles    subtitle files and tracks, and captions in the pictures, as cues
 
 ```python
 from hlformer_jax import video

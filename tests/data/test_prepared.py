@@ -19,8 +19,8 @@ from corpora import assert_prepared, assert_refused, feature, read_all, warnings
 
 from hlformer_jax.data import dataset
 from hlformer_jax.data import prepared as module
-from hlformer_jax.data.layouts import Collection
 from hlformer_jax.data.prepared import prepare
+from hlformer_jax.data.released.layouts import Collection
 from hlformer_jax.data.source import (
     SPLITS,
     Caption,
@@ -35,7 +35,7 @@ from hlformer_jax.data.source import (
 def python(code: str, *args: object, **environment: str) -> subprocess.Popen:
     """Starts a process that has a `collection` and a `data_dir`."""
     head = (
-        "import sys, os; from hlformer_jax.data.layouts import Collection; "
+        "import sys, os; from hlformer_jax.data.released.layouts import Collection; "
         "from hlformer_jax.data.prepared import prepare; "
         "from hlformer_jax.data.prepared import Records; "
         "collection = Collection(sys.argv[1], 'tiny', 'feat', 6, 5); data_dir = sys.argv[2]\n"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from corpora import assert_refused, edit, line, warnings_of
 
-from hlformer_jax.data.qvhighlights import QVHighlights
+from hlformer_jax.data.released.qvhighlights import QVHighlights
 from hlformer_jax.data.source import DataError, MissingSourceError
 
 

@@ -179,7 +179,7 @@ def test_damaged_data_ends_the_sweep_and_is_not_skipped(sweep_of, tmp_path, monk
 WINDOW = "--config=configs/sweeps/lorentz_window.py"
 CASES = {
     "nothing": ((), "--config is missing"),
-    "no sweep": (("--config=configs/anet.py",), "no sweep"),
+    "no sweep": (("--config=configs/anet.py",), "not a sweep"),
     "no file": (("--config=configs/sweeps/nowhere.py",), "nowhere.py"),
     "no variant": ((f"{WINDOW}:fast",), "variant 'fast'"),
     "a task alone": ((WINDOW, "--task=1"), "go together"),

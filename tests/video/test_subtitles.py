@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax.video import VideoError, subtitles
-from hlformer_jax.video.subtitles import read_file, read_tracks
+from hlformer_jax.video.subtitles import read_file, read_tracks, reader
 
 TWO = [(1.0, 2.5, "Hello there, world"), (3.0, 4.0, "Second line of two")]
 SRT = (
@@ -163,7 +163,7 @@ def test_files_without_cues_say_why(tmp_path, monkeypatch):
         path.write_bytes(content)
         with pytest.raises(VideoError, match=reason):
             read_file(path)
-    monkeypatch.setattr(subtitles, "MAX_SUBTITLE_BYTES", 9)
+    monkeypatch.setattr(reader, "MAX_SUBTITLE_BYTES", 9)
     with pytest.raises(VideoError, match="too large"):
         read_file(path)
     with pytest.raises(VideoError, match="not there"):
@@ -658,7 +658,7 @@ def test_time_is_linear_in_the_length_of_a_file(tmp_path, head, unit):
 
 
 def test_what_is_too_long_is_cut_with_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr(subtitles, "MAX_CUES", 1)
+    monkeypatch.setattr(reader, "MAX_CUES", 1)
     found = read(tmp_path, SUBRIP.replace("purple", "purple " * 9999))
     assert len(found) == 1 and len(found.cues[0].text) <= 10_000
     assert found.warnings == (

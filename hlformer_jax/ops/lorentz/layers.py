@@ -51,7 +51,7 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Po
 def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
     """Points with ``dims`` consecutive space components each: it undoes `concatenate`.
 
-    ValueError is raised for dimensions whose sum is not that of ``x``.
+    ValueError is raised for dimensions that do not add up to the one of ``x``.
     """
     space = as_float(x)[..., 1:]
     return [from_space(part, c) for part in split_coordinates(space, dims)]
@@ -61,7 +61,7 @@ def from_linear(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[
     """The last step of a fully Lorentzian linear map: any vector becomes a point of curvature −1.
 
     [time, space] with time = sigmoid(z_0) exp(scale) + 1.1 and space along z_1.., |space|² =
-    time² − 1; the origin where z_1.. is zero. The dtype is that of ``z``, which a layer chooses
+    time² − 1; the origin where z_1.. is zero. It has the dtype of ``z``, which a layer chooses
     (HLFormer eqs. 13 and 14, as in the released code).
     """
     time = jax.nn.sigmoid(z[..., :1]) * jnp.exp(scale).astype(z.dtype) + 1.1

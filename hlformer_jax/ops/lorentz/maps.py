@@ -45,7 +45,7 @@ from hlformer_jax.ops.numerics import (
 def inner(x: Point, y: Point) -> Scalar:
     """Lorentzian inner product of vectors of R^{n+1} (HLFormer, eq. 2).
 
-    It is that of the given coordinates, and cancels: its error is relative to x_time y_time.
+    It uses the given coordinates, and cancels: its error is relative to x_time y_time.
     """
     x, y = as_float(x), as_float(y)
     return dot(x[..., 1:], y[..., 1:]) - x[..., 0] * y[..., 0]
@@ -77,7 +77,7 @@ def time_error(x: Point, c: ArrayLike = 1.0) -> Scalar:
 def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Point:
     """The point [1/√c, 0, …, 0] with n + 1 coordinates, once for each entry of c.
 
-    ``dtype`` is float32 for what is narrower; None is that of ``c`` if it is an array, else JAX's
+    ``dtype`` is float32 for narrower ones; None takes it from ``c`` if it is an array, else JAX's
     default (float64 in x64 mode).
     """
     if dtype is None:
@@ -99,7 +99,7 @@ def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:
 def tangent_inner(x: Point, v: Point, w: Point, c: ArrayLike = 1.0) -> Scalar:
     """Return the inner product ⟨v, w⟩ of tangent vectors at x.
 
-    Its error is relative to eps √c x_time |v| |w|, the effect of rounding v and w; that of `inner`,
+    Its error is relative to eps √c x_time |v| |w|, the effect of rounding v and w; that in `inner`,
     the product of any vectors, to eps v_time w_time.
     """
     x, v, w = space_components(x, v, w)
@@ -116,12 +116,12 @@ def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     """Projects a vector of R^{n+1} onto the tangent space at x: v + c ⟨x, v⟩ x (HLFormer, eq. 3).
 
     Its error is relative to c x_time² |v|, not to the result: the two may cancel, and then the
-    rounding of v's own coordinates has as large an effect. What is too large to be represented is
-    infinite, with its sign.
+    rounding of v's own coordinates has as large an effect. Results too large to be represented are
+    infinite, with their sign.
     """
     x, v = common_batch(x, v)
     x = project(x, c)
-    # It is linear in v, of which a long one would overflow halfway: infinity less infinity.
+    # It is linear in v, and a long v would overflow halfway: infinity less infinity.
     scale = jnp.maximum(largest_coordinate(v), 1)
     v = v / scale
     factor = per_batch(c, x) * inner(x, v)
@@ -132,7 +132,7 @@ def exp_map0(u: Space, c: ArrayLike = 1.0) -> Point:
     """Exponential map at the origin: space components sinh(√c |u|) u / (√c |u|).
 
     Where √c |u| exceeds `max_hyperbolic_norm` (31.9 in float32, 72.1 in float64) the vector is
-    shortened to it, and the gradient is that of the shortened vector (HLFormer, eqs. 4 and 11).
+    shortened to it, and the gradient belongs to the shortened vector (HLFormer, eqs. 4 and 11).
     """
     u = as_float(u)
     curvature = per_batch(c, u)
@@ -171,7 +171,7 @@ def log_map(x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def retract(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
-    """The point with space components x + v, to first order in v that of the exponential map."""
+    """The point with space components x + v, to first order in v the exponential map."""
     x, v = space_components(x, v)
     return point_from_space(x + v, per_batch(c, x))
 
@@ -189,7 +189,7 @@ def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
 def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     """The point exp_map(x, t v / |v|) at a distance t from x in the direction v.
 
-    ``t`` is that of `geodesic`; ``v`` has any length, and where it is 0 the result is x.
+    ``t`` is as in `geodesic`; ``v`` has any length, and where it is 0 the result is x.
     Coordinates below 1e-18 (float32; 2e-153 in float64) count as 0.
     """
     x, v = space_components(x, v)
@@ -302,7 +302,7 @@ def distance0(x: Point, c: ArrayLike = 1.0) -> Scalar:
 def limit_distance0(x: Point, limit: ArrayLike, c: ArrayLike = 1.0) -> Point:
     """Moves points farther than ``limit`` from the origin radially to that distance.
 
-    The limit is positive and broadcasts as ``c`` does. What is near enough keeps its space
+    The limit is positive and broadcasts as ``c`` does. Points near enough keep their space
     components bit for bit; the gradient of a point that was moved is tangential.
     """
     space = as_float(x)[..., 1:]
@@ -314,8 +314,8 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     """The boost that takes the origin to a point; it is Möbius addition in the Lorentz model.
 
     It moves x to the space components x + (τ_x + c a · x / (1 + τ_a)) a for a = to_space and
-    τ = √c time. `boost(antipode(to), x)` is what is left of x as seen from ``to``: its polar
-    coordinates there are those of `direction`, from differences that are exact for near points
+    τ = √c time. `boost(antipode(to), x)` is x as seen from ``to``: its polar
+    coordinates there come from `direction`, from differences that are exact for near points
     (Chen et al., Fully hyperbolic neural networks, ACL 2022).
     """
     to, x = space_components(to, x)

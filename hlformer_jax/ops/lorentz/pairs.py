@@ -157,11 +157,11 @@ def split_tangent(x: Space, v: Space) -> TangentParts:
     xx = dot(x, x)
     is_near, tau = xx <= 1, jnp.sqrt(1 + xx)
     r = jnp.sqrt(jnp.where(is_near, 1, xx))
-    per_r = 1 / r  # twice a factor: not divided by xx, whose square is no number far out
+    per_r = 1 / r  # twice a factor: not divided by xx, whose square overflows far out
     outward = x * per_r[..., None]
     lean = dot(outward, v)
     along = jnp.where(is_near, 0, lean)
-    # By multiples of x, for the rounding of x / |x| would leave eps v_∥; again for that of these.
+    # By multiples of x, for the rounding of x / |x| would leave eps v_∥; twice for their own.
     across = v - x * (along * per_r)[..., None]
     for _ in range(2):
         across = across - x * jnp.where(is_near, 0, dot(outward, across) * per_r)[..., None]
@@ -181,7 +181,7 @@ def rescale(x: Space, y: Space, c: Scalar, negligible: float | None = None) -> P
     """Bring a pair to size 1 if it is smaller, so that no square underflows.
 
     Dividing lengths by s and multiplying c by s² leaves the geometry as it was. ``negligible`` is
-    that of `largest_coordinate`.
+    as in `largest_coordinate`.
     """
     x, y = jnp.broadcast_arrays(x, y)
     scale = jnp.maximum(*(largest_coordinate(v, negligible) for v in (x, y)))
@@ -226,7 +226,7 @@ def chord_of(sums: PairSums, c: Scalar) -> Chord:
     r, q = (jnp.sqrt(jnp.where(aligned, v, 1)) for v in (xx, yy))
     gap = jnp.where(aligned, rise, 0) / (r + q)
     across2 = jnp.where(aligned, across2, 0)
-    # (1 + c r² + c q²) / (τ_x τ_y), of which the numerator's square would overflow.
+    # (1 + c r² + c q²) / (τ_x τ_y), whose numerator's square would overflow.
     ratio = tau_x / tau_y + tau_y / tau_x - (1 / tau_x) * (1 / tau_y)
     ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
     away = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)

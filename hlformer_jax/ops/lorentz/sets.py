@@ -51,7 +51,7 @@ def pairwise_distance(
     With lift = (τ_x τ_y − 1) / c half the squared Lorentzian distance is lift − x · y. Where that
     is less than a sixteenth of lift the difference would amplify rounding by more than that; there
     the distance is taken from exact differences of coordinates, and costs what
-    `numerics.replace_near` says; that of two equal points, and its gradient, is 0. Elsewhere its
+    `numerics.replace_near` says; for two equal points it is 0, with gradient 0. Elsewhere its
     relative error is below 8 eps times the error of x · y in units of eps |x| |y|: a few, at most
     n / 2, for n coordinates.
     """
@@ -93,10 +93,11 @@ def centroid(
 
     The weighted sum over its Lorentzian norm, which is a difference of squares. The exact form
     takes that from terms that do not cancel, one for each point and centroid, by M L n operations,
-    of which a gradient may keep as many numbers; it reads space components only. Errors of values
+    and a gradient may keep as many numbers; it reads space components only. Errors of values
     and gradients are a few eps as far out as points go, whether they coincide or lie far apart;
-    those of gradients in weights and in c are relative to the centroid. Not so of points at several
-    distances along nearly one ray: from √c times the distance 12 (float64: 20) gradients in them
+    errors of gradients in weights and in c are relative to the centroid. Not so for points at
+    several distances along nearly one ray: from √c times the distance 12 (float64: 20) gradients
+    in them
     are lost to rounding, from 18 (35) values.
 
     The other form is one matrix product of the points as they are, time components included. The
@@ -109,19 +110,19 @@ def centroid(
       weights: non-negative, their scale is free; None for one centroid with equal weights. Where
         all are 0 the result is the origin.
       c: curvature, positive; broadcasts to ``*batch``.
-      exact: whether the error is that of the module's other functions, or time and memory are those
+      exact: whether the error is as in the module's other functions, or time and memory are as
         of a matrix product.
 
     Raises:
       ValueError: for weights that do not have the axes [*batch, M, L] for points [*batch, L, n+1]:
-        those of a single centroid are [*batch, 1, L].
+        weights of one centroid are [*batch, 1, L].
     """
     points = as_float(points)
     weights = mean_weights(weights, points, relative=exact)
     curvature = per_batch(c, points[..., 0])[..., None]
     if exact:
         return point_from_space(_exact_centroid(points[..., 1:], weights, curvature), curvature)
-    # Behind a barrier: for the gradient XLA would write that of a sum of weights out for each of
+    # Behind a barrier: for the gradient XLA would write the gradient of a sum out for each of
     # them, for a GPU's product to be added to.
     factor = jax.lax.optimization_barrier(weights)
     total = jnp.matmul(factor, points, precision=jax.lax.Precision.HIGHEST)
@@ -158,7 +159,7 @@ def _weighted_sum(
     the root of (T − |S|) (T + |S|), and T − |S| is the sum of t − p, with t = x_time, r = |x_space|
     and p = u · x_space. Of that t − r is 1 / (t + r), and r − p is |x_⊥|² / (r + p) for the part
     x_⊥ of x_space across S. The sum of all x_⊥ is 0, so they are not left to the rounding of u: of
-    points beside the one that weighs most they are those of the differences from it, which are
+    points beside the one that weighs most they are parts of the differences from it, which are
     exact, less what makes the sum 0.
 
     Where T² − |S|² does not cancel nothing is split: u = 0 and x_⊥ = x. Returns S [*batch, M, n],

@@ -125,7 +125,8 @@ def features(options: Options) -> None:
 
 def _text_features(options: Options) -> None:
     """Write the features of a released collection's captions."""
-    from hlformer_jax.data import annotations, hdf5, layouts, source
+    from hlformer_jax.data import annotations, source
+    from hlformer_jax.data.released import hdf5, layouts
 
     folder = options.folder.resolve()
     collection = layouts.Collection(folder.parent, folder.name, "-", 0, 0)

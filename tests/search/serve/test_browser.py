@@ -218,7 +218,7 @@ def test_what_is_said_is_shown_and_played(page):
     page.get_by_text("0:04 “the captain's ship”").click()
     is_playing(page)
     is_at(page, 4)
-    page.get_by_label("By").select_option("transcript")
+    page.get_by_label("Search in").select_option("transcript")
     expect(page.get_by_role("button", name="Clear filters")).to_be_visible()
 
 
@@ -484,7 +484,7 @@ def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films
     panel.get_by_role("button", name="Stop").click()
     expect(panel.locator("#job-line")).to_have_text("Stopping…")
     changing.encoder.gate.set()
-    expect(panel.locator("#job-line")).to_contain_text("stopped: what is indexed is kept")
+    expect(panel.locator("#job-line")).to_contain_text("stopped: the indexed videos are kept")
     panel.get_by_role("button", name="Index again").click()
     expect(panel.locator("#job-line")).to_contain_text("indexed")
     expect(panel.get_by_role("list", name="Folders")).to_contain_text("photos 2 videos")
@@ -512,7 +512,7 @@ def test_a_job_that_another_page_has_begun_is_said_and_shown(managed, changing, 
     page.get_by_role("button", name="Index again").click()
     expect(page.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
     other.get_by_role("button", name="Index again").click()
-    expect(other.get_by_role("alert")).to_contain_text("wait until that has ended, or stop it")
+    expect(other.get_by_role("alert")).to_contain_text("wait for its end, or stop it")
     expect(other.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
     changing.encoder.gate.set()
     for one in (page, other):
@@ -533,7 +533,7 @@ def test_a_failure_is_tried_again_and_a_video_removed(managed, films):
     expect(page.locator("#broken")).to_be_hidden()
     page.get_by_label("Add a folder").fill("films")
     page.get_by_role("button", name="Add", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("give the whole path")
+    expect(page.get_by_role("alert")).to_contain_text("give an absolute path")
     page.get_by_role("button", name="Close").click()
     search(page, "red")
     expect(page.locator("#results .open")).to_have_count(4)

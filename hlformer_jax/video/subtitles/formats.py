@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from hlformer_jax.video.subtitle_text import Block
+from hlformer_jax.video.subtitles.text import Block
 
 DEFAULT_FRAME_RATE = 24_000 / 1001
 """Frames per second of a MicroDVD file that nothing else tells, as FFmpeg assumes."""
@@ -23,7 +23,7 @@ class Parsed(NamedTuple):
 
     blocks: list[Block]
     skipped: int
-    markup: str  # as `subtitle_text.clean_lines` takes it
+    markup: str  # as `text.clean_lines` takes it
 
 
 def sniff(text: str, suffix: str) -> str:

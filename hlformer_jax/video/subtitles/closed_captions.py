@@ -13,7 +13,7 @@ import av
 from av.stream import Discard
 
 from hlformer_jax.video.read import opened
-from hlformer_jax.video.subtitle_text import Block
+from hlformer_jax.video.subtitles.text import Block
 
 CODECS = frozenset({"h264", "hevc", "mpeg2video"})
 """FFmpeg's names of the video codecs that can carry captions."""

@@ -20,14 +20,14 @@ from jaxtyping import Float
 
 from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.annotations import TimedVideo
-from hlformer_jax.data.frame_lists import (
+from hlformer_jax.data.released.frame_lists import (
     FrameFeatures,
     Rows,
     read_frame_lists,
     read_row_names,
     row_names,
 )
-from hlformer_jax.data.hdf5 import (
+from hlformer_jax.data.released.hdf5 import (
     CLIP_WORDS,
     ENCODER_ATTRIBUTES,
     SENTENCES,

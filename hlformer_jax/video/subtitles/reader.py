@@ -15,9 +15,9 @@ import av
 from av.stream import Discard
 
 from hlformer_jax import files
-from hlformer_jax.video import closed_captions, subtitle_formats, text_encoding
 from hlformer_jax.video.read import VideoError, fault, name_errors, opened
-from hlformer_jax.video.subtitle_text import (
+from hlformer_jax.video.subtitles import charset, closed_captions, formats
+from hlformer_jax.video.subtitles.text import (
     MAX_CUE_CHARACTERS,
     Block,
     Cue,
@@ -87,9 +87,9 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
     if not content.strip(b"\x00 \r\n\t"):
         raise fault(path, "holds no cue: it is empty", "write it again, or delete it")
     _check_text(path, content)
-    text, encoding = text_encoding.decode(content, _language(path))
+    text, encoding = charset.decode(content, _language(path))
     text = text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")
-    name = subtitle_formats.sniff(text, path.suffix.lower())
+    name = formats.sniff(text, path.suffix.lower())
     if not name:
         if _is_binary(text):
             raise fault(path, "is not text", "leave it out")
@@ -134,17 +134,17 @@ def _is_binary(text: str) -> bool:
     return controls > 0.05 * len(head)
 
 
-def _parse(name: str, text: str, video: str | Path | None) -> subtitle_formats.Parsed:
+def _parse(name: str, text: str, video: str | Path | None) -> formats.Parsed:
     if name == "microdvd":
-        return subtitle_formats.read_microdvd(text, lambda: _frame_rate(video))
+        return formats.read_microdvd(text, lambda: _frame_rate(video))
     readers = {
-        "srt": subtitle_formats.read_srt,
-        "vtt": subtitle_formats.read_vtt,
-        "sbv": subtitle_formats.read_sbv,
-        "ass": subtitle_formats.read_ass,
-        "mpl2": subtitle_formats.read_mpl2,
-        "ttml": subtitle_formats.read_ttml,
-        "sami": subtitle_formats.read_sami,
+        "srt": formats.read_srt,
+        "vtt": formats.read_vtt,
+        "sbv": formats.read_sbv,
+        "ass": formats.read_ass,
+        "mpl2": formats.read_mpl2,
+        "ttml": formats.read_ttml,
+        "sami": formats.read_sami,
     }
     return readers[name](text)
 
@@ -197,7 +197,7 @@ def _timed(blocks: Sequence[Block], markup: str) -> Iterator[tuple[float, float,
             yield block.start, end, lines
 
 
-def _reason(parsed: subtitle_formats.Parsed) -> str:
+def _reason(parsed: formats.Parsed) -> str:
     if parsed.skipped and not parsed.blocks:
         return f"{_counted(parsed.skipped, 'block')} could not be read"
     if any(block.text.strip() for block in parsed.blocks):
@@ -317,7 +317,7 @@ def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, s
     contents = [packet.content for packet in packets]
     if codec == "mov_text":  # a length of two bytes before the text, styles after it
         contents = [content[2 : 2 + int.from_bytes(content[:2], "big")] for content in contents]
-    encoding = text_encoding.detect(b"\n".join(contents))
+    encoding = charset.detect(b"\n".join(contents))
     blocks = []
     wrong = 0
     for packet, content in zip(packets, contents, strict=True):
