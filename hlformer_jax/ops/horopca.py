@@ -250,17 +250,20 @@ def _next_direction(
     """The direction orthogonal to a basis that keeps most beside it."""
     tried = jnp.concatenate([_principal(x), drawn])
     candidates = _normal(jnp.concatenate([tried, -tried]), basis)
-    frame = lambda direction: jnp.concatenate([basis, _normal(direction, basis)])
+
+    def extend(direction: Array) -> Array:
+        return jnp.concatenate([basis, _normal(direction, basis)])
+
     # A direction in the span of the basis is none.
     real = dot(candidates, candidates) > 0.5
     best = _best_end(
-        lambda direction: _retained_variance(x, frame(direction)),
+        lambda direction: _retained_variance(x, extend(direction)),
         candidates[:, None],
         real,
         steps,
         CLIMBED,
     )
-    return frame(best)[-1]
+    return extend(best)[-1]
 
 
 @partial(jax.jit, static_argnames="steps")
@@ -277,9 +280,12 @@ def _together(
     choices = jnp.arange(2 ** min(count, 4))[:, None] >> jnp.arange(count)[None]
     signs = (1 - 2 * (choices % 2)).astype(x.dtype)
     candidates = (signs[:, None, :, None] * frames[None]).reshape(-1, *greedy.shape)
-    height = lambda candidates: _retained_variance(x, _orthonormal(candidates))
+
+    def variance(candidates: Array) -> Array:
+        return _retained_variance(x, _orthonormal(candidates))
+
     real = jnp.ones(len(candidates), bool)
-    return _orthonormal(_best_end(height, candidates, real, steps, CLIMBED_JOINTLY))
+    return _orthonormal(_best_end(variance, candidates, real, steps, CLIMBED_JOINTLY))
 
 
 def _principal(x: Float[Array, "N n1"]) -> Float[Array, "n n"]:

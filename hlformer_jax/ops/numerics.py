@@ -8,6 +8,7 @@ that is not taken is given a harmless argument, for its gradient is multiplied b
 NaN.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -752,7 +753,7 @@ def replace_near(
         """Exact values of the pairs at these indices of the flattened result."""
         batch = pair // (rows * columns)
         first, second = pair // columns, batch * columns + pair % columns
-        take = lambda v, at: jnp.take(v, at, axis=0, mode="fill", fill_value=1)
+        take = functools.partial(jnp.take, axis=0, mode="fill", fill_value=1)
         return exact(take(x, first), take(y, second), take(c, batch))
 
     @jax.checkpoint

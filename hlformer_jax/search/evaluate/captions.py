@@ -37,14 +37,14 @@ class Caption(NamedTuple):
     kind: str = ""
     duplicates: tuple[str, ...] = ()  # "also"
     in_transcript: bool = False  # "transcript"
-    then: tuple[str, ...] = ()
+    following: tuple[str, ...] = ()  # "then"
     without: tuple[str, ...] = ()  # "not"
     within: float = 60.0
 
     @property
     def is_visual(self) -> bool:
         """True if the query is a single sentence about the picture."""
-        return not (self.in_transcript or self.then or self.without)
+        return not (self.in_transcript or self.following or self.without)
 
     @property
     def videos(self) -> tuple[str, ...]:
@@ -107,10 +107,10 @@ def _parse(line: str, where: str) -> Caption:
         raise SearchError(f'{where}: "within" is {within!r}: give seconds above 0')
     if not fields["video"] and (lists["also"] or start is not None):
         raise SearchError(f'{where}: "video" is empty: leave out "also", "start" and "end" too')
-    duplicates, then, without = map(tuple, lists.values())
+    duplicates, following, without = map(tuple, lists.values())
     return Caption(
         fields["video"], fields["sentence"], start, end, split, kind, duplicates, in_transcript,
-        then, without, float(within),
+        following, without, float(within),
     )  # fmt: skip
 
 

@@ -110,11 +110,11 @@ def by_kind(
     has_transcript = library.passage_count > 0
     kinds: dict[str, dict[str, list[dict[str, float]]]] = {}
     for caption in captions:
-        is_single = not (caption.then or caption.without)
+        is_single = not (caption.following or caption.without)
         rows = SIGNALS if has_transcript and is_single else {"visual": "visual"}
         for signal, signals in rows.items():
             results = library.query(
-                caption.sentence, k=5, moments=1, then=caption.then, without=caption.without,
+                caption.sentence, k=5, moments=1, then=caption.following, without=caption.without,
                 within=caption.within, signals=signals if is_single else None,
             )  # fmt: skip
             row: dict[str, float] = {"queries": 1, "matches": results.good}

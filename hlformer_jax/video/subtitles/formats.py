@@ -81,10 +81,10 @@ def seconds(time: str) -> float:
     """Return the seconds of a clock time: hours may be missing, as may the part of a second."""
     time = "".join(time.split())
     sign = -1.0 if time.startswith("-") else 1.0
-    whole, separator, part = re.fullmatch(
+    clock, separator, part = re.fullmatch(
         r"(\d+:\d+(?::\d+)?)(?:([.,:;])(\d+))?", time.lstrip("-")
     ).groups("")  # type: ignore[union-attr]
-    fields = [int(field) for field in whole.split(":")]
+    fields = [int(field) for field in clock.split(":")]
     if separator in (":", ";") and len(fields) == 2:
         fields.append(int(part))
         part = ""
@@ -381,11 +381,11 @@ def _pieces(text: str) -> Iterator[_Piece]:
     length = len(text)
     comment_ends = section_ends = True  # whether there may be further ends of these
     while position < length:
-        found = _OPENING.search(text, position)
-        if found is None:
+        match = _OPENING.search(text, position)
+        if match is None:
             yield _Piece(text[position:])
             return
-        opening = found.start()
+        opening = match.start()
         if opening > position:
             yield _Piece(text[position:opening])
         position = opening + 1

@@ -38,7 +38,7 @@ def test_read_returns_captions_in_order(tmp_path):
         "x",
         duplicates=("b.mp4",),
         in_transcript=True,
-        then=("y",),
+        following=("y",),
         without=("z",),
         within=9.0,
     )
@@ -201,7 +201,7 @@ def test_by_kind_reports_each_signal(tmp_path, films):
         Caption("a.film", "red", 5.0, 8.0, kind="seen"),
         Caption("b.film", "blue", kind="seen", duplicates=("a.film",)),
         Caption("b.film", "the lighthouse", 2.0, 6.0, kind="said", in_transcript=True),
-        Caption("a.film", "black", 0.0, 8.0, kind="order", then=("red",)),
+        Caption("a.film", "black", 0.0, 8.0, kind="order", following=("red",)),
         Caption("", "submarine", kind="absent", in_transcript=True),
     ]
     kinds = metrics.by_kind(library, asked)
