@@ -66,10 +66,10 @@ def test_an_own_file_is_not_called_foreign(tmp_path, unreadable):
 
 def test_packed_rows_that_cannot_be_listed_are_damaged(tmp_path, unreadable):
     packed = pytest.importorskip("hlformer_jax.search.index.packed")
-    assert packed.damaged(tmp_path) == {}
+    assert packed.find_damaged(tmp_path) == {}
     (tmp_path / "packed").mkdir()
     unreadable("packed")
-    assert EIO in packed.damaged(tmp_path)["packed"]
+    assert EIO in packed.find_damaged(tmp_path)["packed"]
 
 
 def test_a_demo_is_not_called_other_things(tmp_path, unreadable):

@@ -451,7 +451,7 @@ def _check_directory(directory: Path) -> None:
         )
     if not is_marked(directory):
         raise QueryError(
-            "{directory} holds no index: index a folder into this {index} first",
+            "{directory} holds no index: index a folder into it, or give another {index}",
             field="index",
             directory=directory,
         )

@@ -106,7 +106,7 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("query red", "the following arguments are required: --index"),
         (
             "query red --index=nowhere",
-            "nowhere holds no index: index a folder into this --index first",
+            "nowhere holds no index: index a folder into it, or give another --index",
         ),
         ("query red {own} --k=0", "k is 0"),
         ("query red {own} --k=many", "invalid int value: 'many'"),
