@@ -180,7 +180,7 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
     assert search([*arguments, "--overwrite"]) == 1
     assert "another sentence" in capsys.readouterr().err
     assert search(["features", str(tmp_path), "--text-only"]) == 1
-    assert "is not there" in capsys.readouterr().err
+    assert "is missing" in capsys.readouterr().err
     assert search(["features", str(collection.root)]) == 1
     assert "--captions is missing" in capsys.readouterr().err
 
