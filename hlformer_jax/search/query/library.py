@@ -398,7 +398,7 @@ class Library:
         video = scope.videos[place.group.position]
         evidence: dict[str, Evidence] = {}
         for name, matches in search.matches.items():
-            group = place.by_signal.get(name) or place.group._replace(score=math.nan)
+            group = place.by_signal.get(name) or place.group._replace(score=None)
             shown = matches.evidence(group, scope, moments)
             if shown is not None:
                 evidence[name] = shown

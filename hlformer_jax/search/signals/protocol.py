@@ -60,7 +60,8 @@ class Group(NamedTuple):
 
     position: int
     """Position in `Scope.videos` of the first of them, which stands for all."""
-    score: float
+    score: float | None
+    """None in the hands of a signal that has not ranked the group."""
     copies: tuple[str, ...] = ()
     """Names of the others."""
     certainty: float | None = None
@@ -128,7 +129,7 @@ class Matches(Protocol):
     def evidence(self, group: Group, scope: Scope, count: int) -> Evidence | None:
         """Return why the videos of a group are a result, with at most `count` moments.
 
-        None if they do not match. A group that this signal has not ranked has NaN for its score.
+        None if they do not match. A group that this signal has not ranked has no score.
         """
 
 

@@ -226,12 +226,13 @@ class VisualMatches:
         # The last frame's period may end after the video does.
         end = max(video.duration, float(arrays.times[-1]))
         moments = [moment._replace(end=min(moment.end, end)) for moment in moments]
-        is_match = None if self.threshold is None else group.score >= self.threshold
+        is_match = None
+        if self.threshold is not None:
+            is_match = group.score is not None and group.score >= self.threshold
         scores = np.asarray(self._shown(frame_scores), np.float32)
         moments = [moment._replace(score=self._shown(moment.score)) for moment in moments]
-        return Evidence(
-            is_match, self._shown(group.score), moments, times=arrays.times, scores=scores
-        )
+        score = None if group.score is None else self._shown(group.score)
+        return Evidence(is_match, score, moments, times=arrays.times, scores=scores)
 
     def _shown(self, cosines: Any) -> Any:
         """Return the probabilities of cosines if they are shown; a number for a number."""
