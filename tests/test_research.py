@@ -47,9 +47,11 @@ def test_all_code_blocks_of_the_manual(tmp_path, monkeypatch, capsys):
 # What the recipes of docs/training.md insert, each before a text that stands once in its file:
 # a loss term, a fusion and a model.
 RECIPES = {
-    "config.py": {
+    "config/fields.py": {
         '"distillation_temperature": Field': '"hubness": Field(0.0, WEIGHT), ',
         '"weighted", "mean", "concat")': '"largest", ',
+    },
+    "config/definitions.py": {
         '"ms_sl": {"model": _PLAIN': '"mine": {"model": _PLAIN_BLOCK, "loss": _CONTRASTIVE}, ',
     },
     "training/prvr.py": {

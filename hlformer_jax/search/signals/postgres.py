@@ -373,7 +373,7 @@ def upload(
     `Library.upload`, and DamagedError when a file of the index was damaged meanwhile.
     """
     names = list(_weights(ranker))
-    indexed = index.contents()
+    indexed = list(index.records())  # in the order of the ranker
     readable = [content for content in indexed if content not in damaged]
     with store.uploading(index, ranker) as schema:
         uploaded = schema.contents()
