@@ -55,6 +55,21 @@ def list_files(directory: Path, prefix: str = "") -> list[Path]:
     return []
 
 
+def discard_outdated(directory: Path, prefix: str, current: Path, suffix: str = "") -> None:
+    """Delete matrices of older states of an index, unless their folder cannot be listed.
+
+    Args:
+      directory: the index.
+      prefix: the beginning of the names to delete, such as "said-".
+      current: a file of the present state, which stays with all files named after its stem.
+      suffix: the end of the names to delete.
+    """
+    with contextlib.suppress(OSError):
+        for path in list_files(directory, prefix):
+            if path.name.endswith(suffix) and not path.name.startswith(current.stem):
+                files.discard(path)
+
+
 def find_damaged(directory: Path) -> dict[str, str]:
     """Read the derived matrices of an index, and return a line for each damaged one, by file name.
 

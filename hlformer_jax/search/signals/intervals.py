@@ -4,7 +4,6 @@ Intervals are computed from the frame embeddings (`retrieval.segments.segments`,
 algorithm) when the ranker is first used; the matrix of an index is stored beside it.
 """
 
-import contextlib
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,9 +69,7 @@ def rows(index: Index, contents: Sequence[str]) -> tuple[np.ndarray, list[int], 
     if damaged:
         raise DamagedError.of(damaged)
     counts = [len(part) for part in parts]
-    with contextlib.suppress(OSError):  # remove matrices of older states of the index
-        for outdated in packed.list_files(index.directory, "segments-"):
-            outdated.unlink(missing_ok=True)
+    packed.discard_outdated(index.directory, "segments-", path)
     matrix = packed.load_or_compute(path, (sum(counts), width), lambda: np.concatenate(parts))
     packed.load_or_compute(counts_path, (1, len(counts)), lambda: np.asarray([counts], np.float32))
     return matrix, counts, path

@@ -12,7 +12,6 @@ et al., EMNLP 2024) subtracts from each video's score the bias α · (the mean o
 of the video for the texts of `BANK`), with α = 0.75 and k = 64.
 """
 
-import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
@@ -256,10 +255,8 @@ class Untrained:
             source = "\0".join([index.key, self.identity, *BANK, *contents])
             digest = hashlib.sha256(source.encode()).hexdigest()[:32]
             bias_path = index.directory / "packed" / f"bias-{digest}.{name.replace('_', '-')}.npy"
-            with contextlib.suppress(OSError):  # remove matrices of older states of the index
-                for file in packed.list_files(index.directory, "bias-"):
-                    if file.name.endswith(bias_path.suffixes[0] + ".npy") and file != bias_path:
-                        file.unlink(missing_ok=True)
+            suffix = "".join(bias_path.suffixes)  # of this ranker
+            packed.discard_outdated(index.directory, "bias-", bias_path, suffix)
             self._bias = packed.load_or_compute(
                 bias_path, (1, len(records)), lambda: self._biases(embed_bank(index, encoder))[None]
             )[0]

@@ -269,9 +269,7 @@ def _encoded(run: LoadedRun, path: Path, index: Index, records: Sequence[Record]
         leaves = jax.tree.leaves((encoded.stored, encoded.mask))
         arrays = {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}
         files.write_npz(file, arrays | {"digest": _digest(arrays.values())})
-        for outdated in packed.list_files(index.directory, "trained-"):
-            if outdated != file:
-                outdated.unlink(missing_ok=True)
+        packed.discard_outdated(index.directory, "trained-", file)
     return encoded
 
 

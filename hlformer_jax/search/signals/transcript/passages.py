@@ -267,9 +267,7 @@ class PassageIndex:
         with contextlib.suppress(OSError):
             database = self._db.serialize()
             files.write_bytes(path, database + hashlib.sha256(database).hexdigest().encode())
-            for file in packed.list_files(path.parent.parent, "said-"):
-                if not file.name.startswith(path.stem):
-                    files.discard(file)
+            packed.discard_outdated(path.parent.parent, "said-", path)
         return matrix
 
     def _fill(self, index: Index, contents: Iterable[str]) -> Iterator[np.ndarray]:
