@@ -12,7 +12,7 @@ import numpy as np
 import processes
 import pytest
 
-from hlformer_jax.errors import SearchError
+from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.search.encoder import load_encoder, reload_encoder
 from hlformer_jax.search.index import Index, LockedError, database
 from hlformer_jax.search.index.records import EncoderFacts
@@ -176,8 +176,10 @@ def test_the_first_place_that_is_there_is_taken_unless_another_is_named(loaded, 
     ):
         reload_encoder(known, given)
         assert loaded.pop() == expected and not loaded
-    with pytest.raises(SearchError, match=f"{gone}.*encoder="):
+    with pytest.raises(QueryError, match=f"{gone}.*encoder") as refused:
         reload_encoder(facts(gone))
+    assert refused.value.field == "encoder"
+    assert "--encoder" in refused.value.phrased({"encoder": "--encoder"})
 
 
 def test_tags_survive_whatever_happens_to_a_video_but_taking_them(index, films):
