@@ -75,7 +75,7 @@ class DamagedError(SearchError):
     contents: Mapping[str, str] = {}
 
     @classmethod
-    def of(cls, contents: Mapping[str, str]) -> "DamagedError":
+    def from_contents(cls, contents: Mapping[str, str]) -> "DamagedError":
         """Return the error about the damaged vectors of contents."""
         error = cls("; ".join(contents.values()))
         error.contents = contents

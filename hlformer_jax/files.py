@@ -154,6 +154,20 @@ def discard(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def discard_drafts(directory: Path, is_own: Callable[[str], object]) -> None:
+    """Delete the drafts that killed writers left, if the directory can be listed.
+
+    Args:
+      directory: the directory of the files.
+      is_own: says of a name whether the program writes a file of that name there.
+    """
+    with contextlib.suppress(OSError):
+        for name in os.listdir(directory):
+            target = draft_target(name)
+            if target is not None and is_own(target):
+                discard(directory / name)
+
+
 def jsonable(value: Any) -> Any:
     """Convert a value for JSON: NaN to null, NumPy's numbers to Python's, texts to legible ones."""
     if isinstance(value, Mapping):

@@ -293,8 +293,7 @@ class Database:
         with contextlib.ExitStack() as stack:
             _lock_directory(stack, self.directory, wait)
             self._repair(is_locked=True)
-            for name in (MARK, DATABASE, COPY, SUMS):
-                _discard_drafts(self.directory, name)
+            files.discard_drafts(self.directory, {MARK, DATABASE, COPY, SUMS}.__contains__)
             try:
                 with _translate_errors(self._path):
                     yield
@@ -560,14 +559,6 @@ def _lock_directory(stack: contextlib.ExitStack, directory: Path, wait: float) -
             if time.monotonic() >= deadline:
                 raise LockedError(_locked(directory)) from None
         time.sleep(LOCK_POLL_SECONDS)
-
-
-def _discard_drafts(directory: Path, name: str) -> None:
-    """Delete the drafts of a file that killed writers left."""
-    with contextlib.suppress(OSError):
-        for draft in os.listdir(directory):
-            if files.draft_target(draft) == name and (directory / draft).is_file():
-                (directory / draft).unlink(missing_ok=True)
 
 
 def _identity(path: Path) -> tuple[int, ...]:

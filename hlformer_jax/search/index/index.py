@@ -352,7 +352,9 @@ class Index:
         for is_last in (False, True):
             rows = self._database.select(f"{_SPANS} WHERE hash = ?", [content])
             if not rows:
-                raise DamagedError.of({content: f"{self._description(content)} are missing"})
+                raise DamagedError.from_contents(
+                    {content: f"{self._description(content)} are missing"}
+                )
             generation, _, *span, duration, warning, recorded = rows[0]
             try:
                 times, vectors = self.embeddings.read(generation, Span(*span))
@@ -387,7 +389,7 @@ class Index:
             spans = {content: Span(*span) for _, content, *span, _, _, _ in rows}
             missing = [content for content in contents if content not in spans]
             if missing:
-                raise DamagedError.of(
+                raise DamagedError.from_contents(
                     {name: f"{self._description(name)} are missing" for name in missing}
                 )
             generation, selected_spans = rows[0][0], [spans[content] for content in contents]
@@ -401,21 +403,21 @@ class Index:
                 damaged_lines = {
                     name: f"{self._description(name)} are being computed anew" for name in moved
                 }
-                raise DamagedError.of(damaged_lines)
+                raise DamagedError.from_contents(damaged_lines)
             try:
                 content_rows, damaged = self.embeddings.rows(generation, selected_spans)
             except FileNotFoundError as error:  # or they were compacted meanwhile
                 if is_last:
                     line = f"are missing: {error.filename}"
                     damaged_lines = {name: str(self._damaged(name, line)) for name in contents}
-                    raise DamagedError.of(damaged_lines) from None
+                    raise DamagedError.from_contents(damaged_lines) from None
                 continue
             if damaged:
                 where = f"in {self.embeddings.path(generation, FRAMES)} are damaged"
                 damaged_lines = {
                     contents[i]: str(self._damaged(contents[i], where)) for i in damaged
                 }
-                raise DamagedError.of(damaged_lines)
+                raise DamagedError.from_contents(damaged_lines)
             return content_rows, generation, selected_spans
         raise AssertionError
 
@@ -423,7 +425,7 @@ class Index:
         self, content: str, line: str, kind: type[DamagedError] = DamagedError
     ) -> DamagedError:
         line = f"{self._description(content)} {line}: index the folder again to compute them anew"
-        return kind.of({content: line})
+        return kind.from_contents({content: line})
 
     def _description(self, content: str) -> str:
         names = sorted(self.paths(content))
@@ -438,7 +440,7 @@ class Index:
             except DamagedError as error:
                 damaged_lines |= error.contents
         if damaged_lines:
-            raise DamagedError.of(damaged_lines)
+            raise DamagedError.from_contents(damaged_lines)
 
     def verify(self) -> dict[str, str]:
         """Read the database and all embeddings; return a line for each damaged content or file."""
@@ -490,7 +492,8 @@ class Index:
           LockedError: if another process is still indexing then.
         """
         with self._database.running(wait):
-            self._clear_drafts()
+            for folder, pattern in FILES_BY_FOLDER.items():
+                files.discard_drafts(self.directory / folder, pattern.fullmatch)
             self._runs += 1
             try:
                 yield
@@ -514,16 +517,6 @@ class Index:
     def _discard_files(self, content: str) -> None:
         """Delete the files of a content."""
         files.discard(self.text_vectors(content))
-
-    def _clear_drafts(self) -> None:
-        """Delete the drafts that killed writers left."""
-        for folder, pattern in FILES_BY_FOLDER.items():
-            with contextlib.suppress(OSError):
-                for name in os.listdir(self.directory / folder):
-                    target = files.draft_target(name)
-                    path = self.directory / folder / name
-                    if target is not None and pattern.fullmatch(target) and path.is_file():
-                        path.unlink(missing_ok=True)
 
 
 def check_rate(fps: float) -> None:

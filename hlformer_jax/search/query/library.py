@@ -515,7 +515,7 @@ class Library:
         numbers = {record.content: i for i, record in enumerate(records)}
         content_of = np.asarray([numbers[entry.content] for entry in entries], np.int64)
         if not records and damaged:
-            raise DamagedError.of(damaged)
+            raise DamagedError.from_contents(damaged)
         if not records:
             raise SearchError(
                 f"{self._directory} holds no video that could be indexed: its status lists why"

@@ -67,7 +67,7 @@ def rows(index: Index, contents: Sequence[str]) -> tuple[np.ndarray, list[int], 
         except DamagedError as error:
             damaged |= error.contents
     if damaged:
-        raise DamagedError.of(damaged)
+        raise DamagedError.from_contents(damaged)
     counts = [len(part) for part in parts]
     packed.discard_outdated(index.directory, "segments-", path)
     matrix = packed.load_or_compute(path, (sum(counts), width), lambda: np.concatenate(parts))
