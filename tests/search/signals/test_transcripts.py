@@ -65,7 +65,7 @@ def test_a_damaged_database_loses_no_recognised_text(index, capsys):
     code, shown = status(index, capsys, "verify")
     assert code == 1 and "index.db is damaged" in shown
     saying, warnings = found(index)
-    assert saying == ["a.film"] and "transcribe what was recognised since" in warnings[0]
+    assert saying == ["a.film"] and "repeat later transcriptions" in warnings[0]
     assert [line for line in fill(index) if "index.db" in line] == []
     assert found(index) == (["a.film"], []) and status(index, capsys, "verify")[0] == 0
 
