@@ -48,6 +48,16 @@ def test_the_example_of_spaces_and_optimisers_prints_what_it_says(capsys):
 
 @pytest.mark.slow  # it compiles for seconds
 @pytest.mark.usefixtures("standard_promotion")
+def test_the_example_of_layers_trains_points_and_classes(capsys):
+    examples = _examples((ROOT / "docs" / "layers.md").read_text(encoding="utf-8"))
+    exec(compile("\n".join(examples), "docs/layers.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == [
+        *("(8, 4) (4,)", "Poincare ()", "(8, 2)", "(8, 16)", "(8, 2)", "True True")
+    ]
+
+
+@pytest.mark.slow  # it compiles for seconds
+@pytest.mark.usefixtures("standard_promotion")
 def test_the_example_of_one_job_in_each_library_learns(capsys):
     [example] = _examples((ROOT / "docs" / "peers.md").read_text(encoding="utf-8"))
     exec(compile(example, "docs/peers.md", "exec"), {})
@@ -80,6 +90,10 @@ def test_the_example_of_a_search_in_videos_prints_their_moments(tmp_path, monkey
     assert {one[1] for one in found} == {"a.mp4", "b.mp4"}
     assert all(0 <= float(one[2]) < float(one[3]) <= 3 for one in found)
     assert last == f"(2, {encoder.width}) best_frame"
+    [example] = _examples((ROOT / "docs" / "search" / "programs.md").read_text(encoding="utf-8"))
+    exec(compile(example, "docs/search/programs.md", "exec"), {})
+    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert set(printed) == {"a.mp4", "b.mp4"}
 
 
 def test_the_files_that_the_readme_names_exist():
@@ -146,7 +160,7 @@ def test_no_text_installs_the_package_by_its_name():
 
 def test_most_pages_have_commands_that_are_run():
     run = {block.page for block in BLOCKS if not block.reason}
-    assert {"README.md", "docs/index.md", "docs/hover.md", "docs/search.md"} <= run
+    assert {"README.md", "docs/index.md", "docs/hover.md", "docs/reproduce.md"} <= run
     # A reason says more than that a block is not run.
     assert all(len(block.reason) > 10 for block in BLOCKS if block.reason)
 
