@@ -177,8 +177,7 @@ class Database:
                 raise error from None
             self._is_unreadable = isinstance(error, UnreadableError)
             self._damaged = _identity(self._path)
-            copied = time.strftime("%Y-%m-%d %H:%M", time.localtime(_modified(copy)))
-            self.note = f"{error}: its copy of {copied} is used"
+            self.note = f"{error}: its copy of {_modified(copy)} is used"
             if not self._is_unreadable:
                 self.note += (
                     "; index the folder again to repair it, and repeat later transcriptions"
@@ -635,11 +634,12 @@ def _identity(path: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _modified(path: Path) -> float:
+def _modified(path: Path) -> str:
+    """Return the local time of the last modification of a file."""
     try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
+    except (OSError, ValueError, OverflowError):  # a year that the system's calendar lacks
+        return "unknown date"
 
 
 def _value(connection: sqlite3.Connection, statement: str) -> Any:
