@@ -107,13 +107,15 @@ class BatchNorm(nn.Module):
         scale = self.param("scale", nn.initializers.ones, ())
         bias = self.param("bias", nn.initializers.zeros, (m,))
         centre = lorentz.from_space(running_mean.value, space.c)
+        mean: Array
+        variance: Array
         if use_running_average:
             mean, variance = space.from_lorentz(centre), running_variance.value
         else:
             mean, variance = batch_moments(space, x, mask)
             if not self.is_initializing():
                 moved = lorentz.geodesic(1 - momentum, centre, space.to_lorentz(mean), space.c)
-                running_mean.value = moved[1:]
+                running_mean.value = jnp.asarray(moved[1:])
                 running_variance.value = (
                     momentum * running_variance.value + (1 - momentum) * variance
                 )
