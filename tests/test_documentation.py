@@ -87,6 +87,12 @@ def test_the_files_that_the_readme_names_exist():
         assert (ROOT / name).exists() or name == "configs/x.py", name
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_links_to_files_of_the_repository_lead_somewhere(name):
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / name).read_text(encoding="utf-8"))
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 # Shell blocks
 
 
@@ -118,7 +124,8 @@ def test_a_documented_usage_has_options_that_exist(usage):
         ("bash launch/swep.sh --config=anet", "launch/swep.sh"),
         ("bash launch/sweep.sh --config=configs/sweeps/lorentz_window.py:debg", "debg"),
         ("bash launch/search.sh --dmeo", "has no --dmeo"),
-        ('pip install "hlformer-jax[cuda11]"', "no extra 'cuda11'"),
+        ("pip install -e '.[cuda11]'", "no extra 'cuda11'"),
+        ('pip install "hlformer-jax[search]"', "neither this checkout nor a wheel"),
         ("hlformer-tran --config=anet", "hlformer-tran"),
     ],
 )
@@ -126,6 +133,15 @@ def test_a_wrong_command_of_the_documentation_is_found(command, message):
     [words] = shell_blocks.commands(command)
     with pytest.raises(AssertionError, match=re.escape(message)):
         shell_blocks.check(words)
+
+
+def test_no_text_installs_the_package_by_its_name():
+    """Nobody has registered the name: whoever does chooses what such a command installs."""
+    texts = [*shell_blocks.PAGES, *(ROOT / "hlformer_jax").rglob("*.py"), ROOT / "CHANGELOG.md"]
+    by_name = re.compile(r"pip install [^\n`]*(?<![\w/.])hlformer[-_]jax(?![-_\w.]*\.whl)")
+    assert by_name.search('pip install -U "hlformer-jax[search]"')
+    found = [str(text) for text in texts if by_name.search(text.read_text(encoding="utf-8"))]
+    assert found == []
 
 
 def test_most_pages_have_commands_that_are_run():

@@ -55,6 +55,7 @@ STATIC_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/texts.js": ("texts.js", "text/javascript; charset=utf-8"),
     "/manage.js": ("manage.js", "text/javascript; charset=utf-8"),
 }
 
