@@ -35,7 +35,7 @@ from benchmarks import measure
 from benchmarks.measure import Options, Row
 from hlformer_jax import cli, files
 from hlformer_jax.config import ConfigError, check, default, family_of
-from hlformer_jax.data.synthetic import is_synthetic
+from hlformer_jax.data.sources.synthetic import is_synthetic
 from hlformer_jax.errors import UserError
 from hlformer_jax.lazy import optional
 from hlformer_jax.runtime import compiler

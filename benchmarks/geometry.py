@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from benchmarks.measure import Options, Row, announce, clock, floor, summary
 from hlformer_jax import nn
-from hlformer_jax.data.synthetic import is_synthetic
+from hlformer_jax.data.sources.synthetic import is_synthetic
 from hlformer_jax.lazy import optional
 from hlformer_jax.ops import lorentz, manifolds, optim, poincare
 

@@ -17,7 +17,7 @@ from benchmarks.measure import Floor, Options
 from benchmarks.step import PeerError, Training
 from hlformer_jax import models
 from hlformer_jax.config import debug, default
-from hlformer_jax.data.source import SPLITS
+from hlformer_jax.data.sources.protocol import SPLITS
 from hlformer_jax.runtime import compiler
 from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.step import init_state

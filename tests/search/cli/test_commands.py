@@ -15,7 +15,7 @@ import processes
 import pytest
 
 from hlformer_jax import files
-from hlformer_jax.data.extracted import ExtractedReader
+from hlformer_jax.data.sources.extracted import ExtractedReader
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search import export, times
 from hlformer_jax.search.__main__ import main

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from hlformer_jax.data.extracted import ExtractedReader, contents
+from hlformer_jax.data.sources.extracted import ExtractedReader, contents
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.evaluate import captions, features, metrics, threshold
 from hlformer_jax.search.evaluate.captions import Caption
