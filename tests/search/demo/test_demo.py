@@ -16,8 +16,10 @@ from hlformer_jax.retrieval.moments import intersection_over_union
 from hlformer_jax.search import demo
 from hlformer_jax.search.demo import drawing, making, scenes
 from hlformer_jax.search.demo.scenes import Scene, Thing
+from hlformer_jax.search.encoder import is_demo_encoder
 from hlformer_jax.search.evaluate import captions, metrics, threshold
 from hlformer_jax.search.evaluate.metrics import evaluate
+from hlformer_jax.search.index import EncoderFacts
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 GREY = np.full((drawing.HEIGHT, drawing.WIDTH, 3), 60, np.uint8)
@@ -203,6 +205,15 @@ def test_another_seed_is_refused(tmp_path, calls, monkeypatch):
     assert calls == ["train", "index"]
 
 
+def test_an_encoder_of_a_demo_is_recognised_by_its_place(tmp_path):
+    def facts(*places):
+        return EncoderFacts("encoder", "0", "0", 8, places)
+
+    making._claim(tmp_path / "demo", {"seed": 0, "videos": 2})
+    assert is_demo_encoder(facts("google/siglip", str(tmp_path / "demo" / "encoder")))
+    assert not is_demo_encoder(facts("google/siglip", str(tmp_path / "encoder")))
+
+
 @pytest.mark.parametrize("note", [None, "", "{}", '{"seed": 0, "videos": 24}', "[" * 100_000])
 def test_directory_with_other_files_is_left_alone(tmp_path, calls, note):
     contents = lambda: {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
@@ -337,6 +348,7 @@ def test_page_plays_the_moment_of_the_query(made, tmp_path):
         page = browser.new_page(viewport={"width": 1280, "height": 860}, locale="en-GB")
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(url)
+        expect(page.get_by_role("note")).to_contain_text("the demo’s encoder")
         page.locator("#q").fill(asked.sentence)
         first = page.locator("#results .open").first
         expect(first).to_contain_text(asked.video.split("/")[-1], timeout=30_000)
