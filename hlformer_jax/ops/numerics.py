@@ -410,7 +410,7 @@ def bounded_norm(v: Float[Array, "*#batch n"], longest: Array) -> Float[Array, "
 
 def bounded_scale(longest: Array, dtype: DTypeLike) -> Array:
     """Return the unit in which no square of a coordinate of `bounded_norm` under- or overflows."""
-    return _power_of_two(longest, -510 if dtype == jnp.float64 else -62)
+    return power_of_two(longest, -510 if dtype == jnp.float64 else -62)
 
 
 def with_norm(v: Array, norm: Array) -> Array:
@@ -464,7 +464,7 @@ def inverse_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
     return jnp.where(nonzero, 1 / jnp.where(nonzero, norm, 1), 0)
 
 
-def _power_of_two(x: Array, shift: int) -> Array:
+def power_of_two(x: Array, shift: int = 0) -> Array:
     """A power of two near x · 2^shift, by which products are exact; a constant to derivatives."""
     x = jax.lax.stop_gradient(x) * 2.0**shift
     return jax.lax.reduce_precision(x, jnp.finfo(x.dtype).nexp, mantissa_bits=0)

@@ -1,7 +1,7 @@
 """Server of the search page: its addresses, and `serve`, which runs it.
 
-docs/search.md lists the addresses and their responses. Requests name videos by ids of the index,
-never by paths.
+docs/search/programs.md lists the addresses and their responses. Requests name videos by ids of the
+index, never by paths.
 """
 
 import asyncio
