@@ -117,7 +117,7 @@ def write_archive(folder: Path, videos: int) -> None:
 def _unsynced() -> Iterator[None]:
     """Let nothing wait for the disk while simulated data is written."""
     fsync = os.fsync
-    os.fsync = lambda file: None
+    os.fsync = lambda fd: None
     try:
         yield
     finally:
