@@ -40,7 +40,7 @@ from hlformer_jax.data.feed import Schedule
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
 from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing
-from hlformer_jax.lazy import optional
+from hlformer_jax.lazy import install_command, optional
 from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hover import Points
 from hlformer_jax.retrieval import corpus, scoring
@@ -658,7 +658,7 @@ def mesh(gpu: Gpu, count: int = 1) -> Mesh:
     except Exception as error:  # of the plugin, in many classes
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"no compiler for {gpu.name}: pip install 'hlformer-jax[cuda12]' ({reason})"
+            f"no compiler for {gpu.name}: {install_command('cuda12')} ({reason})"
         ) from None
     return devices.mesh(described.devices)
 

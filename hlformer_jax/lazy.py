@@ -1,10 +1,15 @@
 """Imports at first use: the modules of a namespace, and packages of an extra."""
 
 import importlib
+import importlib.metadata
+import json
 import pkgutil
+import shlex
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from hlformer_jax.errors import MissingExtra, is_memory_error
 
@@ -35,6 +40,43 @@ def namespace(
     return load, lambda: sorted({*vars(sys.modules[package]), *public}), public
 
 
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to the Python that runs now.
+
+    It names the checkout or the wheel that this package is from: the package is on no index, where
+    anybody could register its name.
+    """
+    checkout = Path(__file__).parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        requirement = ["--editable", f"{checkout}[{extra}]"]
+    else:
+        requirement = [_add_extra(_installed_from(), extra)]
+    return shlex.join([sys.executable, "-m", "pip", "install", *requirement])
+
+
+def _installed_from() -> str:
+    """Return the address that pip recorded when it installed this package; "" without one."""
+    try:
+        record = importlib.metadata.distribution("hlformer-jax").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    if not record:
+        return ""
+    source = json.loads(record)
+    if repository := source.get("vcs_info"):
+        return f"{repository['vcs']}+{source['url']}@{repository['commit_id']}"
+    return str(source["url"])
+
+
+def _add_extra(address: str, extra: str) -> str:
+    """Return the requirement of an extra of the package at an address."""
+    if address.startswith("file:"):
+        return f"{unquote(urlsplit(address).path)}[{extra}]"
+    if address:
+        return f"hlformer-jax[{extra}] @ {address}"
+    return f"WHEEL_OF_A_RELEASE[{extra}]"
+
+
 def optional(module: str, extra: str) -> Any:
     """Import a module that needs an extra of this package.
 
@@ -50,5 +92,5 @@ def optional(module: str, extra: str) -> Any:
         if is_memory_error(error):
             raise MemoryError(str(error)) from None
         raise MissingExtra(
-            f'{module} needs more packages: pip install "hlformer-jax[{extra}]" ({error})'
+            f"{module} needs more packages: {install_command(extra)} ({error})"
         ) from None

@@ -86,6 +86,7 @@ class Library(search.Library):
     """The videos of `VIDEOS`, rendered into a folder where they are not there yet."""
 
     encoder_name = "colours-by-name"
+    has_demo_encoder = False
 
     def __init__(self, folder):
         self.asked = []  # every query

@@ -18,7 +18,7 @@ from hlformer_jax.config import ConfigError, flat, leaves, load, locate
 from hlformer_jax.search.__main__ import parser as search_parser
 from hlformer_jax.search.cli.commands import COMMANDS
 
-PROGRAMS = ("bash", "python", "sbatch", "pip", "source", "hlformer-")
+PROGRAMS = ("bash", "python", ".venv/bin/python", "sbatch", "pip", "source", "hlformer-")
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -86,6 +86,10 @@ def commands(text):
 def check(words):
     """Raise an AssertionError that says why a command could not start."""
     program, *rest = words
+    if program == ".venv/bin/python":
+        program = "python"
+    if program == "python" and rest[:2] == ["-m", "pip"]:
+        program, rest = "pip", rest[2:]
     if program == "bash":
         _check_script(*rest)
     elif program == "sbatch":
@@ -179,10 +183,12 @@ def _project():
 
 
 def _check_pip(arguments):
+    """An installation is of this checkout or of a wheel's file: the name is on no index."""
     assert arguments[0] == "install", arguments
-    project = _project()
     for argument in arguments[1:]:
-        match = re.fullmatch(r"([\w-]+)(?:\[([\w,]+)\])?", argument)
-        assert match and match[1].replace("_", "-") == project["name"].replace("_", "-"), argument
+        if argument in ("-e", "-c", "launch/constraints.txt"):
+            continue
+        match = re.fullmatch(r"(\.|\S+\.whl)(?:\[([\w,]+)\])?", argument)
+        assert match, f"{argument} is neither this checkout nor a wheel"
         for extra in filter(None, (match[2] or "").split(",")):
-            assert extra in project["optional-dependencies"], f"there is no extra {extra!r}"
+            assert extra in _project()["optional-dependencies"], f"there is no extra {extra!r}"

@@ -1,6 +1,7 @@
 """What is installed: the base without the extras, and the wheel in an empty environment."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def test_a_program_that_needs_an_extra_says_which_in_one_line(tmp_path, argument
     done = run(tmp_path, *arguments)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and f"hlformer-jax[{extra}]" in errors[0]
+    assert len(errors) == 1 and f"{processes.ROOT}[{extra}]" in errors[0]
     assert [path.name for path in tmp_path.iterdir()] == ["captions"]
 
 
@@ -83,19 +84,24 @@ def test_a_program_that_needs_an_extra_says_which_in_one_line(tmp_path, argument
 def test_the_others_need_none(tmp_path, arguments):
     done = run(tmp_path, *arguments)
     assert done.returncode in (0, 1) and "Traceback" not in done.stdout + done.stderr
-    assert "hlformer-jax[" not in done.stderr
+    assert "more packages" not in done.stderr
 
 
 # The wheel
 
 
-def _run(directory, *command):
-    """Runs a command in a directory that holds no checkout; returns what it prints."""
+def _start(directory, *command):
+    """Runs a command in a directory that holds no checkout."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     bare["JAX_PLATFORMS"] = "cpu"
-    done = subprocess.run(
+    return subprocess.run(
         [*map(str, command)], cwd=directory, capture_output=True, text=True, env=bare, timeout=900
     )
+
+
+def _run(directory, *command):
+    """Runs a command that must succeed; returns what it prints."""
+    done = _start(directory, *command)
     assert done.returncode == 0, f"{command}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
     return done.stdout
 
@@ -132,13 +138,23 @@ def environment(tmp_path_factory):
     return program, install
 
 
+def install_by_hint(directory, *command):
+    """Runs a command that lacks an extra, then the installation that its error names."""
+    done = _start(directory, *command)
+    [error] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    hint = shlex.split(error.partition(" packages: ")[2].partition(" (No module")[0])
+    assert hint[1:4] == ["-m", "pip", "install"], error
+    constraints = processes.ROOT / "launch" / "constraints.txt"
+    _run(directory, *hint, "-qq", "--no-input", "--constraint", constraints)
+
+
 @pytest.mark.slow
 def test_the_wheel_trains_then_searches_and_then_draws(tmp_path, wheel, environment):
     program, install = environment
     install(str(wheel))
     _run(tmp_path, program("hlformer-train"), "--config=synthetic:debug", "--workdir=run")
     assert (tmp_path / "run" / "test_metrics.json").exists()
-    install(f"{wheel}[search]")
+    install_by_hint(tmp_path, program("hlformer-search"), "demo", "--out=demo")
     _run(tmp_path, program("hlformer-search"), "demo", "--out=demo")
     answer = _run(
         tmp_path, program("hlformer-search"), "query", "a red circle", "--index=demo/index"

@@ -48,6 +48,16 @@ def test_the_example_of_spaces_and_optimisers_prints_what_it_says(capsys):
 
 @pytest.mark.slow  # it compiles for seconds
 @pytest.mark.usefixtures("standard_promotion")
+def test_the_example_of_layers_trains_points_and_classes(capsys):
+    examples = _examples((ROOT / "docs" / "layers.md").read_text(encoding="utf-8"))
+    exec(compile("\n".join(examples), "docs/layers.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == [
+        *("(8, 4) (4,)", "Poincare ()", "(8, 2)", "(8, 16)", "(8, 2)", "True True")
+    ]
+
+
+@pytest.mark.slow  # it compiles for seconds
+@pytest.mark.usefixtures("standard_promotion")
 def test_the_example_of_one_job_in_each_library_learns(capsys):
     [example] = _examples((ROOT / "docs" / "peers.md").read_text(encoding="utf-8"))
     exec(compile(example, "docs/peers.md", "exec"), {})
@@ -80,11 +90,21 @@ def test_the_example_of_a_search_in_videos_prints_their_moments(tmp_path, monkey
     assert {one[1] for one in found} == {"a.mp4", "b.mp4"}
     assert all(0 <= float(one[2]) < float(one[3]) <= 3 for one in found)
     assert last == f"(2, {encoder.width}) best_frame"
+    [example] = _examples((ROOT / "docs" / "search" / "programs.md").read_text(encoding="utf-8"))
+    exec(compile(example, "docs/search/programs.md", "exec"), {})
+    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert set(printed) == {"a.mp4", "b.mp4"}
 
 
 def test_the_files_that_the_readme_names_exist():
     for name in re.findall(r"(?:configs|launch|tests|hlformer_jax)/[\w/]+\.(?:py|sh|md)", README):
         assert (ROOT / name).exists() or name == "configs/x.py", name
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_links_to_files_of_the_repository_lead_somewhere(name):
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / name).read_text(encoding="utf-8"))
+    assert [link for link in links if not (ROOT / link).exists()] == []
 
 
 # Shell blocks
@@ -118,7 +138,8 @@ def test_a_documented_usage_has_options_that_exist(usage):
         ("bash launch/swep.sh --config=anet", "launch/swep.sh"),
         ("bash launch/sweep.sh --config=configs/sweeps/lorentz_window.py:debg", "debg"),
         ("bash launch/search.sh --dmeo", "has no --dmeo"),
-        ('pip install "hlformer-jax[cuda11]"', "no extra 'cuda11'"),
+        ("pip install -e '.[cuda11]'", "no extra 'cuda11'"),
+        ('pip install "hlformer-jax[search]"', "neither this checkout nor a wheel"),
         ("hlformer-tran --config=anet", "hlformer-tran"),
     ],
 )
@@ -128,9 +149,18 @@ def test_a_wrong_command_of_the_documentation_is_found(command, message):
         shell_blocks.check(words)
 
 
+def test_no_text_installs_the_package_by_its_name():
+    """Nobody has registered the name: whoever does chooses what such a command installs."""
+    texts = [*shell_blocks.PAGES, *(ROOT / "hlformer_jax").rglob("*.py"), ROOT / "CHANGELOG.md"]
+    by_name = re.compile(r"pip install [^\n`]*(?<![\w/.])hlformer[-_]jax(?![-_\w.]*\.whl)")
+    assert by_name.search('pip install -U "hlformer-jax[search]"')
+    found = [str(text) for text in texts if by_name.search(text.read_text(encoding="utf-8"))]
+    assert found == []
+
+
 def test_most_pages_have_commands_that_are_run():
     run = {block.page for block in BLOCKS if not block.reason}
-    assert {"README.md", "docs/index.md", "docs/hover.md", "docs/search.md"} <= run
+    assert {"README.md", "docs/index.md", "docs/hover.md", "docs/reproduce.md"} <= run
     # A reason says more than that a block is not run.
     assert all(len(block.reason) > 10 for block in BLOCKS if block.reason)
 

@@ -35,7 +35,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from tqdm import tqdm
 
 from hlformer_jax import files
-from hlformer_jax.data.source import (
+from hlformer_jax.data.sources.protocol import (
     MAX_MAGNITUDE,
     SPLITS,
     TAUGHT_SPLIT,

@@ -26,7 +26,7 @@ vectors = encoder.encode_texts(["a red circle", "a blue square"])  # float32, of
 print(vectors.shape, search.open("DIR", ranker="best_frame", encoder=encoder).ranker_name)
 ```
 
-docs/search.md is the manual: scores, dates, the page, what a token is for, rankers side by side.
+docs/search/ is the manual: scores, dates, the page, what a token is for, rankers side by side.
 The package needs the extra `search`, a Ray cluster the extra `ray` and PostgreSQL the extra
 `postgres`; importing it does not load JAX.
 """

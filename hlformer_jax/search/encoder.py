@@ -13,6 +13,9 @@ from hlformer_jax.search.index import EncoderFacts
 DEFAULT_ENCODER = "google/siglip-base-patch16-224"
 """The encoder of a new index, an id of the Hugging Face hub."""
 
+DEMO_NOTE = "demo.json"
+"""File that marks the directory of a demo, in which its encoder is."""
+
 
 def load_encoder(name_or_path: str | Path) -> tuple[Encoder, tuple[str, ...]]:
     """Load an encoder by a hub id or from a folder.
@@ -54,3 +57,9 @@ def reload_encoder(facts: EncoderFacts, name_or_path: str | Path | None = None) 
             place=missing[0],
         )
     return load_encoder((*places, facts.name)[0])[0]
+
+
+def is_demo_encoder(facts: EncoderFacts) -> bool:
+    """Return whether an encoder was loaded from the directory of a demo."""
+    folders = (os.path.dirname(place) for place in facts.places if os.path.isabs(place))
+    return any(os.path.isfile(os.path.join(folder, DEMO_NOTE)) for folder in folders)

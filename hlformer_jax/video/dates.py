@@ -13,6 +13,9 @@ _CLOCK_IS_SET = 2 * 86_400
 _CLOCK_RUNS_AHEAD = 2 * 86_400
 """Seconds from now up to which a recording's time is believed."""
 
+_WRITTEN = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
+"""Time at which this was written; a clock that shows an earlier one is wrong."""
+
 _RECORDED = (
     "com.apple.quicktime.creationdate",  # kept by phones when a clip is trimmed or sent
     "date_recorded",
@@ -43,7 +46,7 @@ def recording_time(container: InputContainer, stream: VideoStream) -> float:
         stated |= {name.lower(): text.strip() for name, text in metadata.items()}
     if container.format.name != "avi" and "T" not in stated.get("date", ""):
         stated.pop("date", None)  # of publication
-    current = datetime.now(UTC).timestamp()
+    current = max(datetime.now(UTC).timestamp(), _WRITTEN)
     for name in _RECORDED:
         time = _parse_date(stated.get(name, ""))
         if time is not None:

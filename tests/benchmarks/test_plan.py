@@ -113,7 +113,7 @@ def test_tiles_cover_the_area_in_proportion():
 compiler = pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda12_plugin") is None
     and importlib.util.find_spec("jax_cuda13_plugin") is None,
-    reason="needs XLA's compiler for GPUs: pip install 'hlformer-jax[cuda12]'",
+    reason="needs XLA's compiler for GPUs: install the extra cuda12",
 )
 
 

@@ -13,12 +13,12 @@ from hlformer_jax import cli, files
 from hlformer_jax.errors import UserError
 from hlformer_jax.search.demo.drawing import frames_for_training, write_video
 from hlformer_jax.search.demo.scenes import Story, stories
-from hlformer_jax.search.encoder import load_encoder
+from hlformer_jax.search.encoder import DEMO_NOTE, load_encoder
 from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.ingest.extract import index_folder
 
-NOTE, MADE_BY = "demo.json", "hlformer_jax.search demo"
-"""File that marks the directory of a demo, and the program that it names."""
+MADE_BY = "hlformer_jax.search demo"
+"""The program that the note of a demo's directory names."""
 
 VIDEOS = 24  # of the demo, at most 40
 TRAINING_GROUPS, GROUP_SIZE = 5, 40  # of `render_training`
@@ -98,7 +98,7 @@ def captions(stories: Sequence[Story], folder: str = "", **fields: str) -> str:
 def _claim(out: Path, settings: dict[str, int]) -> None:
     """Mark a directory as a demo's; refuse one with other files."""
     files.check_directory(out)
-    note = out / NOTE
+    note = out / DEMO_NOTE
     if not out.exists() or not any(out.iterdir()):
         files.write_json(note, {"made_by": MADE_BY, **settings})
         return
@@ -115,7 +115,7 @@ def _claim(out: Path, settings: dict[str, int]) -> None:
 def _read_note(out: Path) -> dict[str, int]:
     """Return the seed and the number of videos of a demo."""
     try:
-        note = files.parse_json((out / NOTE).read_bytes())
+        note = files.parse_json((out / DEMO_NOTE).read_bytes())
         if note["made_by"] == MADE_BY:
             return {name: int(note[name]) for name in ("seed", "videos")}
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):

@@ -8,7 +8,7 @@
                      marker at its best frame
 
 Paths of videos are absolute. Second t of a video at rate r is its frame round(t r); a moment ends
-before the frame at its end. docs/search.md explains rates and timecodes.
+before the frame at its end. docs/search/clips.md explains rates and timecodes.
 """
 
 from collections.abc import Callable, Sequence

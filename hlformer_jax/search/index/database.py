@@ -20,6 +20,7 @@ import errno
 import hashlib
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -113,6 +114,7 @@ class Database:
         """
         self.directory, self._path = directory, directory / DATABASE
         self.note = ""  # a line about the damage, if the copy is used
+        self._sums_note = ""  # a line about index.sums, if the database could not be compared
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._lock = threading.RLock()
@@ -158,6 +160,11 @@ class Database:
         database.finish()
         return database
 
+    @property
+    def notes(self) -> list[str]:
+        """Lines about damaged or unreadable files."""
+        return [note for note in (self.note, self._sums_note) if note]
+
     def _connect_any(self) -> None:
         """Open the database, or its copy if it is damaged."""
         try:
@@ -170,8 +177,7 @@ class Database:
                 raise error from None
             self._is_unreadable = isinstance(error, UnreadableError)
             self._damaged = _identity(self._path)
-            copied = time.strftime("%Y-%m-%d %H:%M", time.localtime(_modified(copy)))
-            self.note = f"{error}: its copy of {copied} is used"
+            self.note = f"{error}: its copy of {_modified(copy)} is used"
             if not self._is_unreadable:
                 self.note += (
                     "; index the folder again to repair it, and repeat later transcriptions"
@@ -195,7 +201,7 @@ class Database:
                         f"{path} has format {user_version}, and this version reads {FORMAT}:"
                         " update hlformer-jax, or index again into another directory"
                     )
-                _check_sum(self.directory, name, connection)
+                sums_note = _check_sum(self.directory, name, connection)
                 if user_version < FORMAT:
                     _migrate(connection, user_version)
             except BaseException:
@@ -204,7 +210,7 @@ class Database:
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
-            self._connection = connection
+            self._connection, self._sums_note = connection, sums_note
 
     def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a query.
@@ -303,11 +309,19 @@ class Database:
     def finish(self) -> None:
         """Copy the database and store its checksum, unless both are up to date.
 
+        If index.sums cannot be read, both stay as they are: the database could not be verified.
+
         Raises:
           SearchError: if the disk is full or read-only.
         """
         with self._lock, _translate_errors(self._path):
-            sums = _read_sums(self.directory)
+            try:
+                sums = _read_sums(self.directory)
+            except UnreadableError as error:
+                self._sums_note = _sums_note(error)
+                return
+            except DamagedError:
+                sums = {}
             version = self.setting("version")
             if {version} == {number for number, _ in sums.values()} and _has_digest(
                 self.directory / COPY, sums[COPY][1]
@@ -319,16 +333,18 @@ class Database:
             files.write_bytes(
                 self.directory / SUMS, checksummed.dump({DATABASE: entry, COPY: entry})
             )
+            self._sums_note = ""
 
     def find_damaged(self) -> dict[str, str]:
-        """Read both files, and return a line for each damaged one, by file name."""
+        """Read all files, and return a line for each damaged or unreadable one, by file name."""
         lines = {DATABASE: self.note} if self.note else {}
         for name in (DATABASE, COPY) if not self.note else (COPY,):
             try:
                 with _translate_errors(self.directory / name):
                     connection, _ = _open(self.directory / name, is_copy=name == COPY)
                     with contextlib.closing(connection):
-                        _check_sum(self.directory, name, connection)
+                        if sums_note := _check_sum(self.directory, name, connection):
+                            lines[SUMS] = sums_note
             except DamagedError as error:
                 lines[name] = f"{error}: index the folder again to write it anew"
         return lines
@@ -358,7 +374,7 @@ class Database:
                 self._current()
         if not self.note and _identity(self._path):
             return
-        if self._is_unreadable:
+        if self._is_unreadable or not (self.note or files.is_gone(self._path, follow=True)):
             raise UnreadableError(f"{self._path} cannot be read: nothing is changed, try again")
         check_exists(self.directory)
         with contextlib.ExitStack() as stack, self._lock:
@@ -399,11 +415,22 @@ def check_place(directory: Path) -> None:
 
 
 def is_marked(directory: Path) -> bool:
-    """Return whether a directory has the mark of an index."""
+    """Return whether a directory has the mark of an index.
+
+    Raises:
+      UnreadableError: if it has a mark that cannot be read.
+    """
+    mark = directory / MARK
     try:
-        return files.read_bytes(directory / MARK).startswith(_MARKED)
-    except OSError:
-        return False
+        return files.read_bytes(mark).startswith(_MARKED)
+    except OSError as error:
+        if error.errno in _NO_MARK:
+            return False
+        raise UnreadableError(f"{mark} cannot be read ({error.strerror or error})") from None
+
+
+_NO_MARK = errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL
+"""Errors of a path without a file; `files.read_bytes` has EINVAL for folders and pipes."""
 
 
 def check_exists(directory: Path) -> None:
@@ -423,7 +450,11 @@ def has_index_files(directory: Path) -> bool:
 
 
 def find_enclosing_index(path: Path) -> Path | None:
-    """Return the directory of the index that contains a path, with links resolved, or None."""
+    """Return the directory of the index that contains a path, with links resolved, or None.
+
+    Raises:
+      UnreadableError: if a folder above has a mark that cannot be read.
+    """
     real = Path(os.path.realpath(path))
     marked = (place for place in (real, *real.parents) if is_marked(place))
     return next(marked, None)
@@ -462,7 +493,9 @@ def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
         status = os.stat(path)
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing") from None
-    if not os.path.isfile(path):
+    except OSError as error:
+        raise UnreadableError(f"{path} cannot be read ({error.strerror or error})") from None
+    if not stat.S_ISREG(status.st_mode):
         raise DamagedError(f"{path} is not a file")
     mode = "ro&immutable=1" if is_copy else "rw"
     connection = sqlite3.connect(
@@ -475,13 +508,20 @@ def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
     return connection, status.st_ino
 
 
-def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> None:
-    """Verify the checksum of a file, or its structure if the checksum is of another version.
+def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> str:
+    """Verify the checksum of a file, or its structure if there is no checksum of its version.
+
+    Returns:
+      A line if index.sums is damaged or cannot be read, or else "".
 
     Raises:
       sqlite3.DatabaseError: if the file is damaged.
     """
-    stored_version, stored_digest = _read_sums(directory).get(name, (0, ""))
+    stored_version, stored_digest, note = 0, "", ""
+    try:
+        stored_version, stored_digest = _read_sums(directory).get(name, (0, ""))
+    except DamagedError as error:
+        note = _sums_note(error)
     version, content = _snapshot(connection)
     if version != stored_version:
         verdict = _value(connection, "PRAGMA quick_check(1)")
@@ -489,6 +529,20 @@ def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> No
             raise sqlite3.DatabaseError(verdict)
     elif hashlib.sha256(content).hexdigest() != stored_digest:
         raise sqlite3.DatabaseError("its checksum does not match")
+    return note
+
+
+def _sums_note(error: DamagedError) -> str:
+    """Return a line about an index.sums that does not verify the database."""
+    if isinstance(error, UnreadableError):
+        return (
+            f"{error}: the checksum of {DATABASE} is not verified, and its copy is not updated;"
+            " check the disk, or move the file away"
+        )
+    return (
+        f"{error}: the checksum of {DATABASE} is not verified; index the folder again to write it"
+        " anew"
+    )
 
 
 def _snapshot(connection: sqlite3.Connection) -> tuple[int, bytes]:
@@ -502,12 +556,22 @@ def _snapshot(connection: sqlite3.Connection) -> tuple[int, bytes]:
 
 
 def _read_sums(directory: Path) -> dict[str, Any]:
-    """Return version and digest of both files; empty if index.sums is unusable."""
+    """Return version and digest of both files; empty if index.sums is missing.
+
+    Raises:
+      DamagedError: if it is damaged.
+      UnreadableError: if it cannot be read.
+    """
+    path = directory / SUMS
     try:
-        sums = checksummed.load(files.read_bytes(directory / SUMS))
+        sums = checksummed.load(files.read_bytes(path))
         return {name: sums[name] for name in (DATABASE, COPY)}
-    except (OSError, ValueError, KeyError):
+    except FileNotFoundError:
         return {}
+    except OSError as error:
+        raise UnreadableError(f"{path} cannot be read ({error.strerror or error})") from None
+    except (ValueError, KeyError) as error:
+        raise DamagedError(f"{path} is damaged ({error})") from None
 
 
 def _has_digest(path: Path, digest: str) -> bool:
@@ -562,7 +626,7 @@ def _lock_directory(stack: contextlib.ExitStack, directory: Path, wait: float) -
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """Return values that change when a file is replaced or modified; () if it is missing."""
+    """Return values that change if a file is replaced or modified; () if they are unknown."""
     try:
         status = os.stat(path)
     except OSError:
@@ -570,11 +634,12 @@ def _identity(path: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _modified(path: Path) -> float:
+def _modified(path: Path) -> str:
+    """Return the local time of the last modification of a file."""
     try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
+    except (OSError, ValueError, OverflowError):  # a year that the system's calendar lacks
+        return "unknown date"
 
 
 def _value(connection: sqlite3.Connection, statement: str) -> Any:

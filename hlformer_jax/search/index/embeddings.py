@@ -233,12 +233,13 @@ class Embeddings:
         """Map a file up to row `end`, or to its end if it is shorter."""
         path = self.path(generation, suffix)
         try:
-            rows = min(end, path.stat().st_size // self._item_bytes[suffix])
+            status = path.stat()
+            rows = min(end, status.st_size // self._item_bytes[suffix])
         except FileNotFoundError:
             if suffix in (FRAMES, TIMES) and end:
                 raise
             rows = 0
-        if not rows or not path.is_file():
+        if not rows or not stat.S_ISREG(status.st_mode):
             return np.empty((0, width), dtype)
         mapped: np.ndarray = np.memmap(path, dtype, "r", shape=(rows, width))
         return mapped

@@ -121,8 +121,8 @@ class Index:
 
     @property
     def notes(self) -> list[str]:
-        """Lines about damage of the database."""
-        return [self._database.note] if self._database.note else []
+        """Lines about damaged or unreadable files of the database."""
+        return self._database.notes
 
     @property
     def state(self) -> tuple[int, int]:

@@ -38,7 +38,9 @@ _ID = re.compile(r"[0-9a-f]{16}")
 class Stamp(NamedTuple):
     """Size and times of a file; an equal stamp means that the content has not changed.
 
-    Times are in nanoseconds; those beyond `MAX_TIME_NS` are kept as that.
+    Times are in nanoseconds. `modified_ns` is what a user or a copy has set, and beyond
+    `MAX_TIME_NS` it is kept as that. `changed_ns` is the clock of the disk at the last change, and
+    beyond that it wraps around, so that two changes differ.
     """
 
     size: int
@@ -48,7 +50,8 @@ class Stamp(NamedTuple):
     @classmethod
     def from_status(cls, status: os.stat_result) -> "Stamp":
         """Return the stamp of a file from its status."""
-        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns).clipped()
+        changed_ns = (status.st_ctime_ns + 2**63) % 2**64 - 2**63
+        return cls(status.st_size, status.st_mtime_ns, changed_ns).clipped()
 
     def clipped(self) -> "Stamp":
         """Return the stamp with both times within `MAX_TIME_NS` of the epoch."""

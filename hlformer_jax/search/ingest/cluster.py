@@ -1,11 +1,11 @@
 """Extraction on several machines by Ray Data: actors decode and encode, this process writes.
 
-docs/search.md has the command and the requirements of the machines. An actor processes its videos
-as a run without Ray does, in the same batches; other kinds of processors round float32 differently,
-so that float16 coordinates may differ in their last bit. A video that is missing or has another
-size on a machine fails, and the machine is named; another encoder ends the run. The other machines
-take over the videos of a machine that is lost. The index is written a few videos of an actor at a
-time, and complete videos are not processed again by the next run.
+docs/search/scale.md has the command and the requirements of the machines. An actor processes its
+videos as a run without Ray does, in the same batches; other kinds of processors round float32
+differently, so that float16 coordinates may differ in their last bit. A video that is missing or
+has another size on a machine fails, and the machine is named; another encoder ends the run. The
+other machines take over the videos of a machine that is lost. The index is written a few videos of
+an actor at a time, and complete videos are not processed again by the next run.
 """
 
 import contextlib

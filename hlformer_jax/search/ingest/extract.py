@@ -387,7 +387,7 @@ class _Run:
             if status.st_size > MAX_FILE_BYTES:
                 self._fail(_File(name, UNKNOWN_STAMP), "", f"has more than {MAX_FILE_BYTES} bytes")
                 return None
-            if max(status.st_mtime_ns, status.st_ctime_ns) > MAX_TIME_NS:
+            if status.st_mtime_ns > MAX_TIME_NS:
                 self.report(f"{printable(name)}: its date is after 2262: stored as 2262-04-11")
             return file, digest(path, self.pulse)
         except FileNotFoundError:

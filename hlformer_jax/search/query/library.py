@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
-from hlformer_jax.search.encoder import reload_encoder
+from hlformer_jax.search.encoder import is_demo_encoder, reload_encoder
 from hlformer_jax.search.index import Entry, Index, Record, find_missing, split_name
 from hlformer_jax.search.query import filters, fusion, pictures
 from hlformer_jax.search.query.fusion import Ranking
@@ -154,6 +154,11 @@ class Library:
     def encoder_name(self) -> str:
         """The name of the encoder of the index."""
         return self._index.encoder.name
+
+    @property
+    def has_demo_encoder(self) -> bool:
+        """True if the encoder of the index belongs to a demo."""
+        return is_demo_encoder(self._index.encoder)
 
     @property
     def ranker_name(self) -> str:

@@ -7,5 +7,5 @@ files        files of videos by their ids
 schemas      JSON responses and their schemas
 redaction    lines without paths of this machine
 mcp          tools for agents that speak the Model Context Protocol
-static       the page: index.html, page.css, page.js, manage.js
+static       the page: index.html, page.css, page.js, manage.js, texts.js
 """

@@ -69,6 +69,7 @@ def status(library: Library, manage: bool) -> dict[str, Any]:
     ]
     return {
         "encoder": library.encoder_name,
+        "demo_encoder": library.has_demo_encoder,
         "videos": len(indexed),
         "seconds": sum(entry.duration for entry in indexed),
         "failures": len(failed),
@@ -194,9 +195,13 @@ class SubtitleProblem(_Schema):
 
 
 class Status(_Schema):
-    """Contents of the index. `manage`: whether this request may change it."""
+    """Contents of the index. `manage`: whether this request may change it.
+
+    `demo_encoder`: whether the encoder is that of a demo, which knows only the demo's videos.
+    """
 
     encoder: str
+    demo_encoder: bool
     videos: int
     seconds: float
     failures: int

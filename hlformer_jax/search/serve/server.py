@@ -1,7 +1,7 @@
 """Server of the search page: its addresses, and `serve`, which runs it.
 
-docs/search.md lists the addresses and their responses. Requests name videos by ids of the index,
-never by paths.
+docs/search/programs.md lists the addresses and their responses. Requests name videos by ids of the
+index, never by paths.
 """
 
 import asyncio
@@ -55,6 +55,7 @@ STATIC_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/texts.js": ("texts.js", "text/javascript; charset=utf-8"),
     "/manage.js": ("manage.js", "text/javascript; charset=utf-8"),
 }
 

@@ -7,7 +7,7 @@ or of several equal videos, is
 
 with one branch for the rankers without training; a trained model has one for its clips and one for
 its frames. No index is approximate. The moments of the best videos are computed here, from the
-index. docs/search.md describes an upload. The tables of the schema:
+index. docs/search/scale.md describes an upload. The tables of the schema:
 
     facts      name, value                     encoder, ranker and folder of the rows
     contents   number, content                 SHA-256 of a video's bytes

@@ -39,7 +39,7 @@ from hlformer_jax.search.signals.protocol import (
 from hlformer_jax.search.signals.rankers import Ranker, ScoreKind, Untrained
 
 MIN_PROBABILITY = 0.01
-"""Probability from which on a frame may show what a text describes; chosen, see docs/search.md."""
+"""Probability above which a frame may show what a text describes (docs/search/scores.md)."""
 
 SPREADS = 4.0
 """Spreads above the median of an archive's cosines from which on a frame may match; chosen."""

@@ -13,7 +13,7 @@ import processes
 import pytest
 
 from hlformer_jax import search
-from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.index.database import COPY, DATABASE, MARK, SUMS
 
@@ -107,14 +107,65 @@ def test_an_index_that_is_whole_is_not_made_anew(index, films):
     assert archive.everything(index.directory) == before
 
 
-def test_a_damaged_list_of_checksums_condemns_nothing(index):
-    flip(index.directory / SUMS, 60)
-    assert Index.open(index.directory).notes == [] and index.verify() == {}
-    archive.fill(index)
+@pytest.mark.parametrize("damage", ["empty", "cut", "a flipped bit"])
+def test_a_damaged_list_of_checksums_is_named_and_written_anew(index, damage):
+    DAMAGES[damage](index.directory / SUMS)
+    again = Index.open(index.directory)
+    [note] = again.notes
+    assert "index.sums is damaged" in note and "\n" not in note
+    assert note in archive.opened(index).query("red").warnings
+    assert list(again.verify()) == [SUMS] and len(again.videos) == 3
+    archive.fill(again)
+    assert again.notes == [] and again.verify() == {} == Index.open(index.directory).verify()
     with index.writing() as writer:
         writer.tag(["a.film"], ["x"])
     flip(index.directory / DATABASE, 5000)
     assert len(Index.open(index.directory).notes) == 1
+
+
+def test_unreadable_checksums_are_named_and_the_copy_stays(index):
+    sums, copy = index.directory / SUMS, index.directory / COPY
+    content, copied = sums.read_bytes(), copy.read_bytes()
+    sums.unlink()
+    sums.symlink_to("/proc/self/mem")  # reading its first byte is an I/O error
+    again = Index.open(index.directory)
+    [note] = again.notes
+    assert f"{SUMS} cannot be read (Input/output error)" in note and "\n" not in note
+    assert list(again.verify()) == [SUMS]
+    with again.writing() as writer:
+        writer.tag(["a.film"], ["kept"])
+    archive.fill(again)
+    assert copy.read_bytes() == copied  # the database that would replace it is not verified
+    assert again.notes == [note]
+    sums.unlink()
+    sums.write_bytes(content)
+    archive.fill(again)
+    assert again.notes == [] and again.verify() == {} and copy.read_bytes() != copied
+    (index.directory / DATABASE).unlink()
+    assert len(Index.open(index.directory).tags) == 1
+
+
+def test_an_unreadable_mark_is_not_a_missing_one(index, tmp_path):
+    (index.directory / MARK).unlink()
+    (index.directory / MARK).symlink_to("/proc/self/mem")
+    with pytest.raises(UnreadableError, match=f"{MARK} cannot be read"):
+        database.find_enclosing_index(index.directory / "out.csv")
+    (index.directory / DATABASE).rename(tmp_path / DATABASE)
+    (index.directory / COPY).unlink()
+    with pytest.raises(UnreadableError, match=f"{MARK} cannot be read"):
+        Index.open(index.directory)
+    with pytest.raises(UnreadableError, match=f"{MARK} cannot be read"):
+        archive.create(index.directory, index.root)
+
+
+def test_a_database_that_cannot_be_examined_is_not_replaced(index):
+    library, path = Index.open(index.directory), index.directory / DATABASE
+    path.unlink()
+    path.symlink_to(DATABASE)  # a link in a circle
+    before = sorted(os.listdir(index.directory))
+    with pytest.raises(UnreadableError, match=f"{DATABASE} cannot be read"):
+        library.remove(["a.film"])
+    assert sorted(os.listdir(index.directory)) == before
 
 
 def test_a_change_whose_checksum_was_not_written_is_kept(index, monkeypatch):

@@ -67,7 +67,14 @@ def page(opened, url):
 
 def search(page, sentence):
     page.locator("#q").fill(sentence)
-    expect(page.locator("#said")).to_contain_text(f"“{sentence}”")
+    expect(page.locator("#status")).to_contain_text(f"“{sentence}”")
+
+
+def unfold(page):
+    """Shows the filters, of which only the chips of those in use are visible otherwise."""
+    expect(page.locator("#filters")).to_be_hidden()
+    page.locator("#fold").click()
+    expect(page.locator("#filters")).to_be_visible()
 
 
 def names(page):
@@ -95,13 +102,13 @@ def is_playing(page):
 
 def colour(page):
     """The colour that the video shows in its corner."""
-    seen = page.evaluate(
+    pixel = page.evaluate(
         """() => { const pen = document.createElement('canvas').getContext('2d');
             pen.drawImage(document.getElementById('player'), 0, 0);
             return [...pen.getImageData(4, 4, 1, 1).data].slice(0, 3); }"""
     )
     distance = lambda name: sum(
-        (a - b) ** 2 for a, b in zip(seen, page_library.COLOURS[name], strict=True)
+        (a - b) ** 2 for a, b in zip(pixel, page_library.COLOURS[name], strict=True)
     )
     return min(page_library.COLOURS, key=distance)
 
@@ -120,7 +127,7 @@ def test_enter_plays_the_first_result_from_its_moment(page):
 def test_typing_sends_fewer_queries_than_letters(page, library):
     asked = len(library.asked)
     page.locator("#q").press_sequentially("a blue scene", delay=20)
-    expect(page.locator("#said")).to_have_text("3 videos for “a blue scene”")
+    expect(page.locator("#status")).to_have_text("3 videos for “a blue scene”")
     assert names(page)[0] == "boat ride.mp4"
     assert 1 <= len(library.asked) - asked <= 4
     page.wait_for_function("() => document.querySelector('.card img').naturalWidth == 320")
@@ -144,7 +151,7 @@ def test_an_answer_that_was_overtaken_is_not_shown(page):
     search(page, "blue")
     page.wait_for_function("() => window.late == 1")
     page.wait_for_timeout(100)
-    assert page.locator("#said").inner_text() == "3 videos for “blue”"
+    assert page.locator("#status").inner_text() == "3 videos for “blue”"
     assert names(page)[0] == "boat ride.mp4"
 
 
@@ -200,14 +207,14 @@ def test_every_moment_is_a_chip_that_plays_it(page):
 def test_every_result_and_the_player_have_more_like_this(opened, page):
     search(page, "green")
     page.get_by_role("button", name="More like garden.mp4 at 0:0").click()
-    expect(page.locator("#said")).to_contain_text("2 videos for like garden.mp4 at 0:0")
+    expect(page.locator("#status")).to_contain_text("2 videos for like garden.mp4 at 0:0")
     assert "garden.mp4" not in names(page) and page.locator("#q").input_value() == ""
     page.locator("#q").fill("violet")  # words beside the picture
-    expect(page.locator("#said")).to_contain_text("and “violet”")
+    expect(page.locator("#status")).to_contain_text("and “violet”")
     restored = opened(page.url)
     expect(restored.locator("#results .open")).to_have_count(2)
     page.locator("#unlike").click()
-    expect(page.locator("#said")).to_have_text("3 videos for “violet”")
+    expect(page.locator("#status")).to_have_text("3 videos for “violet”")
     expect(page.locator("#unlike")).to_be_hidden()
     page.get_by_role("button", name="More like this", exact=True).last.click()
     expect(page.locator("#results .open")).to_have_count(2)
@@ -218,7 +225,10 @@ def test_what_is_said_is_shown_and_played(page):
     page.get_by_text("0:04 “the captain's ship”").click()
     is_playing(page)
     is_at(page, 4)
-    page.get_by_label("Search in").select_option("transcript")
+    unfold(page)
+    signals = page.get_by_role("combobox", name="Search in")
+    assert signals.locator("option").all_inner_texts()[0] == "visual, transcript"
+    signals.select_option("transcript")
     expect(page.get_by_role("button", name="Clear filters")).to_be_visible()
 
 
@@ -239,12 +249,13 @@ def test_a_picture_is_looked_for_until_it_is_left_out(page, tmp_path):
     path = tmp_path / "lilac.png"
     Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(path)
     page.locator("#file").set_input_files(path)
-    expect(page.locator("#said")).to_have_text("3 videos for like lilac.png")
+    expect(page.locator("#status")).to_have_text("3 videos for like lilac.png")
     assert names(page)[0] == "Küche & <b>Herd.mp4"
     page.locator("#q").fill("green")
-    expect(page.locator("#said")).to_have_text("3 videos for like lilac.png and “green”")
-    page.get_by_role("button", name="like lilac.png").click()
-    expect(page.locator("#said")).to_have_text("3 videos for “green”")
+    expect(page.locator("#status")).to_have_text("3 videos for like lilac.png and “green”")
+    page.get_by_role("button", name="Remove the filter like lilac.png").click()
+    expect(page.locator("#status")).to_have_text("3 videos for “green”")
+    expect(page.locator("#q")).to_be_focused()  # the chip is gone
 
 
 @pytest.mark.slow
@@ -252,9 +263,10 @@ def test_parts_copies_and_further_results_are_shown(page, library):
     page.evaluate("PAGE_SIZE = 2")
     search(page, "red")
     expect(page.locator("#results .open")).to_have_count(2)
-    page.get_by_label("Then").fill("blue")
-    page.get_by_label("But not").fill("green")
-    expect(page.locator("#said")).to_have_text("2 videos for “red”, then “blue”, but not “green”")
+    unfold(page)
+    page.get_by_label("Followed by", exact=True).fill("blue")
+    page.get_by_label("Exclude", exact=True).fill("green")
+    expect(page.locator("#status")).to_have_text("2 videos for “red”, then “blue”, but not “green”")
     assert library.asked[-1].then == ("blue",) and library.asked[-1].without == ("green",)
     page.get_by_role("button", name="More results").click()
     expect(page.locator("#results .open")).to_have_count(3)
@@ -262,23 +274,32 @@ def test_parts_copies_and_further_results_are_shown(page, library):
     page.locator("#results .chip").nth(-2).click()
     expect(page.locator("#name")).to_have_text(names(page)[2])
     page.get_by_role("button", name="Clear filters").click()
-    expect(page.locator("#said")).to_have_text("2 videos for “red”")
+    expect(page.locator("#status")).to_have_text("2 videos for “red”")
 
 
 def test_filters_by_folder_and_date_narrow_the_results(page):
     search(page, "grey")
+    unfold(page)
     page.locator("#folder").select_option("trips/lake")
     expect(page.locator("#results .open")).to_have_text(["boat ride.mp4"])
     page.get_by_role("button", name="Clear filters").click()
     expect(page.locator("#results .open")).to_have_count(3)
-    page.get_by_label("From date").fill("2026-06-15")
+    page.get_by_label("From date", exact=True).fill("2026-06-15")
     expect(page.locator("#results .open")).to_have_count(2)
-    page.get_by_label("To date").fill("2026-06-15")
+    page.get_by_label("To date", exact=True).fill("2026-06-15")
     expect(page.locator("#results .open")).to_have_text(["boat ride.mp4"])
-    page.get_by_label("From date").fill("2027-01-01")
-    page.get_by_label("To date").fill("")
+    page.get_by_role("button", name="Filters (2)").click()
+    expect(page.locator("#filters")).to_be_hidden()
+    chips = page.get_by_role("group", name="Filters in use").get_by_role("button")
+    expect(chips).to_have_text(["From date: 2026-06-15 ✕", "To date: 2026-06-15 ✕"])
+    page.get_by_role("button", name="Remove the filter To date").click()
+    expect(page.locator("#results .open")).to_have_count(2)
+    expect(chips).to_be_focused()  # the next one
+    unfold(page)
+    page.get_by_label("From date", exact=True).fill("2027-01-01")
     expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
     expect(page.locator("#note-text")).to_contain_text("filters")
+    expect(page.locator("#tips li").first).to_contain_text("Remove a filter")
 
 
 def test_a_star_makes_a_favourite_by_which_results_are_filtered(page):
@@ -287,7 +308,8 @@ def test_a_star_makes_a_favourite_by_which_results_are_filtered(page):
     expect(star).to_have_attribute("aria-pressed", "false")
     star.click()
     expect(star).to_have_attribute("aria-pressed", "true")
-    page.get_by_label("Tag").select_option("favourite")
+    unfold(page)
+    page.get_by_role("combobox", name="Tag").select_option("favourite")
     expect(page.locator("#results .open")).to_have_text(["garden.mp4"])
     star.click()
     expect(star).to_have_text("☆")
@@ -314,21 +336,30 @@ def test_the_keyboard_alone_is_enough(page):
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowUp")
     expect(page.locator("#q")).to_be_focused()
-    page.keyboard.press("Tab")
-    page.keyboard.press("/")  # in a list of folders it is a letter
+    unfold(page)
+    page.locator("#folder").focus()
+    for key in "/?":  # in a list of folders they are letters
+        page.keyboard.press(key)
     expect(page.locator("#q")).not_to_be_focused()
+    expect(page.get_by_role("dialog", name="Help")).to_be_hidden()
     first.focus()
     page.keyboard.press("/")
     expect(page.locator("#q")).to_be_focused()
     page.keyboard.type("blue")  # what was there is selected
-    expect(page.locator("#said")).to_contain_text("“blue”")
+    expect(page.locator("#status")).to_contain_text("“blue”")
+    first.focus()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Help")).to_contain_text("Esc")
+    page.keyboard.press("Escape")
+    expect(first).to_be_focused()
 
 
 @pytest.mark.slow
 def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page):
     search(page, "red")
+    unfold(page)
     page.locator("#folder").select_option("trips")
-    page.get_by_label("From date").fill("2026-01-01")
+    page.get_by_label("From date", exact=True).fill("2026-01-01")
     expect(page.locator("#results .open")).to_have_count(2)
     page.locator("#results .open").nth(1).click()
     page.locator("#strip").focus()
@@ -344,11 +375,12 @@ def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page
     expect(other.locator("#name")).to_have_text("boat ride.mp4")
     assert other.locator("#q").input_value() == "red"
     assert other.locator("#folder").input_value() == "trips"
+    expect(other.get_by_role("button", name="Remove the filter Folder: trips")).to_be_visible()
     assert other.locator("#since").input_value() == "2026-01-01"
     is_at(other, time - 0.1, 0.2)
     # The address of a search without more is a link too, and going back to it works.
     other.goto(f"{url}/#q=blue&until=2026-07-01")
-    expect(other.locator("#said")).to_have_text("2 videos for “blue”")
+    expect(other.locator("#status")).to_have_text("2 videos for “blue”")
 
 
 def test_token_leaves_the_address_of_the_page(opened, library):
@@ -488,7 +520,7 @@ def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films
     panel.get_by_role("button", name="Index again").click()
     expect(panel.locator("#job-line")).to_contain_text("indexed")
     expect(panel.get_by_role("list", name="Folders")).to_contain_text("photos 2 videos")
-    expect(page.locator("#job-said")).to_contain_text("the index: ")  # aloud
+    expect(page.locator("#job-status")).to_contain_text("the index: ")  # aloud
     panel.get_by_role("button", name="Remove").click()
     expect(page.get_by_role("dialog", name="from the index?")).to_contain_text("Its 2 videos leave")
     page.keyboard.press("Enter")  # the focus is on what removes nothing
@@ -604,15 +636,26 @@ LOOKS = pytest.mark.parametrize(
 
 
 @LOOKS
-def test_axe_finds_nothing_in_search_player_and_transcript(opened, url, width, scheme):
+def test_axe_finds_nothing_in_search_player_and_transcript(opened, url, monkeypatch, width, scheme):
     page = opened(url, width, 860, scheme)
     expect(page.locator("#results .open")).to_have_count(3)
-    if width == 380:  # unfolded by the button, or by a link with one of them
-        expect(page.locator("#folder")).to_be_hidden()
-        page.get_by_role("button", name="Filters").click()
-        expect(page.locator("#folder")).to_be_visible()
-        expect(opened(f"{url}/#q=red&folder=trips", width).locator("#folder")).to_be_visible()
     is_accessible(page)
+    page.get_by_role("button", name="Help").click()
+    is_accessible(page)
+    expect(page.get_by_role("dialog", name="Help")).to_contain_text("encoder is colours-by-name")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Got it").click()  # the hints of the first use
+    page.reload()
+    expect(page.locator("#results .open")).to_have_count(3)
+    expect(page.get_by_role("button", name="Got it")).to_be_hidden()
+    expect(page.get_by_role("note")).to_be_hidden()
+    monkeypatch.setattr(page_library.Library, "has_demo_encoder", True)
+    page.reload()
+    expect(page.get_by_role("note")).to_contain_text("Scores of other sentences mean nothing")
+    unfold(page)
+    page.get_by_role("combobox", name="Folder").select_option("trips/lake")
+    is_accessible(page)
+    page.get_by_role("button", name="Clear filters").click()
     assert edges(page) >= 3
     search(page, "green captain")
     page.get_by_text("Transcript", exact=True).click()

@@ -225,8 +225,10 @@ def test_nothing_is_invented(tmp_path, speech):
 def test_other_language_is_not_kept_as_english(tmp_path, speech, voice):
     texts = {
         "de": GERMAN,
-        "es": "Buenos días a todos y bienvenidos al pueblo. Hoy queremos caminar por el bosque.",
-        "tr": "Herkese günaydın ve köye hoş geldiniz. Bugün ormanda yürümek istiyoruz.",
+        "es": "Buenos días a todos y bienvenidos al pueblo. Hoy queremos caminar por el bosque."
+        " El gato duerme en la cocina mientras la abuela prepara la comida para los niños.",
+        "tr": "Herkese günaydın ve köye hoş geldiniz. Bugün ormanda yürümek istiyoruz."
+        " Kedi mutfakta uyurken büyükanne çocuklar için yemek hazırlıyor.",
     }
     outcome = recognised(speech, in_aac(tmp_path / "a.mkv", say(texts[voice], voice)))
     assert (outcome.result, outcome.cues) == ("in another language", [])

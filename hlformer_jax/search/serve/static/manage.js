@@ -1,19 +1,19 @@
 "use strict";
-// Changes of the index, for those who may make them: page.js calls `manage` with what the server says.
-const DOING = { index: "Indexing", retry: "Trying again", add: "Adding", remove: "Removing" };
+// Changes of the index, if this request may make them: page.js calls `manage` with the server's status.
 let job = null, following = null;    // the server's job, and the stream of its states
-const runs = (one) => one?.state === "running" || one?.state === "stopping";
+const runs = (state) => state?.state === "running" || state?.state === "stopping";
 
 function manage(facts) {
   $("manage").hidden = $("remove").hidden = !facts.manage;
   if (!facts.manage) return;
   if (!job) prepareManaging();
   $("broken").hidden = !facts.failures;
-  $("broken").querySelector("summary").textContent = `${many(facts.failures, "file")} could not be indexed`;
+  $("encoder").textContent = text("panel.encoder", { encoder: facts.encoder });
+  $("broken").querySelector("summary").textContent = text("failures", { count: facts.failures });
   $("broken").querySelector("ul").replaceChildren(...facts.failed.map((entry) => make("li", {},
     make("span", {}, make("strong", {}, entry.video), ` ${entry.reason}`),
-    make("button", { type: "button", class: "button change", "aria-label": `Try ${entry.video} again`,
-      onclick: () => begin(`retry/${entry.id}`) }, "Try again"))));
+    make("button", { type: "button", class: "button change", "aria-label": text("retry.video", { video: entry.video }),
+      onclick: () => begin(`retry/${entry.id}`) }, text("retry")))));
   enable();
 }
 function prepareManaging() {
@@ -29,12 +29,11 @@ function prepareManaging() {
   });
   $("remove").addEventListener("click", async () => {
     const id = player.dataset.id, name = $("name").textContent;
-    const text = "Searches no longer find it, until its file is added again. The file itself stays where it is.";
-    if (await isSure(`Remove ${name} from the index?`, text)) begin("remove", { id });
+    if (await confirmed(text("confirm.title", { name }), text("confirm.video"))) begin("remove", { id });
   });
-  follow();    // one may be under way
+  follow();    // a job may be running
 }
-async function begin(address, parameters = {}) {    // whether the server has begun it
+async function begin(address, parameters = {}) {    // true if the server accepted the job
   try {
     const begun = await (await get(`api/${address}`, parameters, { method: "POST" })).json();
     $("job-error").hidden = true;
@@ -46,17 +45,17 @@ async function begin(address, parameters = {}) {    // whether the server has be
     $("job-error").textContent = error.message;
     $("job-error").hidden = false;
     if (!$("panel").open) toast(error.message);
-    follow();    // another page may have begun one
+    follow();    // another page may have begun a job
     return false;
   }
 }
-function isSure(title, text) {    // what a person answers; Esc is no
-  $("sure-title").textContent = title;
-  $("sure-text").textContent = text;
-  $("sure").returnValue = "";
-  $("sure").showModal();
-  return new Promise((answer) =>
-    $("sure").addEventListener("close", () => answer($("sure").returnValue === "yes"), { once: true }));
+function confirmed(title, line) {    // true if the person answers yes; Esc means no
+  const dialog = $("confirm");
+  $("confirm-title").textContent = title;
+  $("confirm-text").textContent = line;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((answer) => dialog.addEventListener("close", () => answer(dialog.returnValue === "yes"), { once: true }));
 }
 async function showRoots() {
   let roots;
@@ -64,14 +63,15 @@ async function showRoots() {
     ({ roots } = await (await get("api/roots")).json());
   } catch (error) { $("job-error").textContent = error.message; $("job-error").hidden = false; return; }
   $("roots").replaceChildren(...roots.map((root) => {
-    const counts = [many(root.videos, "video"), root.failed && `${root.failed} failed`, !root.available && "not available"];
-    const row = make("li", {}, make("span", {}, make("strong", {}, root.path), ` ${counts.filter(Boolean).join(" · ")}`));
+    const counts = joined([countVideos(root.videos), root.failed && text("root.failed", { count: root.failed }),
+      !root.available && text("root.offline")]);
+    const row = make("li", {}, make("span", {}, make("strong", {}, root.path), ` ${counts}`));
     if (root.name) {
-      row.append(make("button", { type: "button", class: "button change", "aria-label": `Remove ${root.path}`,
+      row.append(make("button", { type: "button", class: "button change", "aria-label": text("root.remove", { folder: root.path }),
         onclick: async () => {
-          const text = `Its ${many(root.videos, "video")} leave the index. The files themselves stay where they are.`;
-          if (await isSure(`Remove ${root.path} from the index?`, text)) begin("remove", { folder: root.name });
-        } }, "Remove…"));
+          const line = text("confirm.root", { count: root.videos });
+          if (await confirmed(text("confirm.title", { name: root.path }), line)) begin("remove", { folder: root.name });
+        } }, text("remove")));
     }
     return row;
   }));
@@ -82,46 +82,46 @@ function follow() {    // from the present state to the job's end; a lost connec
   following = new EventSource("api/job/events");
   following.onmessage = (event) => showJob(JSON.parse(event.data));
   following.onerror = () => {
-    $("job-more").textContent = "The server does not answer: trying again…";
-    if (following?.readyState === EventSource.CLOSED) following = null;    // it refused: the next change asks again
+    $("job-more").textContent = text("job.offline");
+    if (following?.readyState === EventSource.CLOSED) following = null;    // refused: the next change connects again
   };
 }
 function showJob(next) {
   const before = job, going = runs(next);
   job = next;
   if (!going) { following?.close(); following = null; }
-  const stopping = next.state === "stopping", { done, total } = next;
+  const stopping = next.state === "stopping", { done, total } = next, name = next.kind && text(`job.${next.kind}`);
   $("job").hidden = next.state === "none";
-  $("job-line").textContent = !going ? next.line : stopping ? "Stopping…"
-    : next.line || (total ? `${DOING[next.kind]}: ${done} of ${many(total, "video")}` : `${DOING[next.kind]}…`);
+  $("job-line").textContent = !going ? next.line : stopping ? text("job.stopping")
+    : next.line || (total ? text("job.counts", { job: name, done, videos: countVideos(total) }) : text("job.running", { job: name }));
   $("job-line").className = next.state === "failed" ? "bad" : "";
   const bar = $("job-bar"), part = next.duration ? Math.min(1, next.position / next.duration) : 0;
   bar.hidden = $("job-stop").hidden = !going;
   $("job-stop").disabled = stopping;
   bar.max = total || 1;
   if (total) bar.value = Math.min(total, done + (done < total ? part : 0)); else bar.removeAttribute("value");
-  $("job-more").textContent = !going ? "" : [
-    next.video && `${next.video} ${clock(next.position)} of ${clock(next.duration)}`,
-    next.speed && `${next.speed.toFixed(1)}× real time`,
-    next.seconds_left && `about ${long(next.seconds_left)} left`,
-    next.failed && `${next.failed} failed`].filter(Boolean).join(" · ");
+  $("job-more").textContent = !going ? "" : joined([
+    next.video && text("job.video", { video: next.video, position: clock(next.position), duration: clock(next.duration) }),
+    next.speed && text("job.speed", { speed: next.speed.toFixed(1) }),
+    next.seconds_left && text("job.left", { length: long(next.seconds_left) }),
+    next.failed && text("job.failed", { count: next.failed })]);
   $("job-notes").replaceChildren(...(next.notes ?? []).map((line) => make("li", {}, line)));
-  $("manage").textContent = going ? `Manage · ${total ? `${done}/${total}` : "…"}` : "Manage";
+  $("manage").textContent = !going ? text("manage") : total ? text("manage.counts", { done, total }) : text("manage.running");
   enable();
-  const tenth = (one) => one?.total ? Math.floor(10 * one.done / one.total) : -1;
-  if (next.state !== before.state || going && tenth(next) !== tenth(before)) {    // not every frame, aloud
-    $("job-said").textContent = $("job-line").textContent;
+  const tenth = (state) => state?.total ? Math.floor(10 * state.done / state.total) : -1;
+  if (next.state !== before.state || going && tenth(next) !== tenth(before)) {    // announces each tenth, not each frame
+    $("job-status").textContent = $("job-line").textContent;
   }
   if (runs(before) && !going) showChanged();
 }
-function showChanged() {    // what the job has changed
+function showChanged() {    // shows the index as the job has left it
   if (!$("panel").open) toast(job.line);
   else { showRoots(); if (document.activeElement === document.body) $("panel-close").focus(); }
-  choices();
+  listChoices();
   const shown = hits[chosen]?.id;
   if (job.kind === "remove" || wants(values())) ask(0);
   showHome(Boolean(shown) && job.kind !== "remove");
 }
-function enable() {    // one job at a time
-  for (const one of document.querySelectorAll(".change")) one.disabled = runs(job);
+function enable() {    // disables changes while a job runs
+  for (const button of document.querySelectorAll(".change")) button.disabled = runs(job);
 }

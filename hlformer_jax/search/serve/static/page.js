@@ -1,14 +1,16 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
-const player = $("player"), strip = $("strip"), CHOSEN = ["signals", "folder", "tag", "longer", "shorter", "since", "until"], FILTERS = ["then", "not", ...CHOSEN];
+const player = $("player"), strip = $("strip");
+const PROPERTIES = ["folder", "tag", "longer", "shorter", "since", "until"];    // of videos
+const CHOICES = ["signals", ...PROPERTIES], FILTERS = ["then", "not", ...CHOICES], FIELDS = ["q", "like", ...FILTERS];
 let PAGE_SIZE = 20;    // results at once; a test asks for fewer
-const FIELDS = ["q", "like", ...FILTERS], names = new Map();    // of videos that were shown, by their ids
-let hits = [], chosen = -1, moment = null, low = 0, high = 1;    // what is shown
-let turn = 0, timer, request, searching = false, playFirst = false, wanted = null;    // what is asked
-let picture = null, cues = [];    // a file to look for, and what is said in the video that is chosen
-let pending = null, shownStart = null;    // where the player goes, once it can
-let preview = null;    // {start, end} of the clip that is played in place of a file that the browser does not play
-let encoding = false;    // whether one is on its way
+const names = new Map();    // names of shown videos by their ids
+let hits = [], chosen = -1, moment = null, low = 0, high = 1;    // results, the one in the player, the scale of curves
+let turn = 0, timer, request, searching = false, playFirst = false, wanted = null;    // the running query
+let picture = null, cues = [];    // the picture of the query; the transcript of the video in the player
+let pending = null, shownStart = null;    // the time to seek to once the player is ready
+let preview = null;    // {start, end} of the encoded clip that replaces a file that the browser cannot play
+let encoding = false;    // true while a preview is being encoded
 const position = () => pending ?? player.currentTime + (preview?.start ?? 0);
 
 // ---- small things
@@ -21,11 +23,12 @@ function clock(seconds) {
 const span = (m) => `${clock(m.start)}–${clock(m.end)}`;
 const points = (score) => score === null ? "–" : score === 0 || Math.abs(score) >= 0.01
   ? score.toFixed(3) : score.toPrecision(2);    // probabilities may be small
-const many = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+const countVideos = (count) => text("videos", { count });
+const joined = (parts) => parts.filter(Boolean).join(" · ");
 function long(seconds) {
   const minutes = Math.round(seconds / 60), hours = Math.floor(minutes / 60);
-  return hours ? `${hours.toLocaleString("en")} h ${minutes % 60} min`
-    : minutes ? `${minutes} min` : `${Math.round(seconds)} s`;
+  return hours ? text("hours", { hours, minutes: minutes % 60 })
+    : minutes ? text("minutes", { minutes }) : text("seconds", { seconds: Math.round(seconds) });
 }
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -37,13 +40,21 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 let fading;
-function toast(text) {
-  $("toast").textContent = text;
+function toast(line) {
+  $("toast").textContent = line;
   clearTimeout(fading);
   fading = setTimeout(() => { $("toast").textContent = ""; }, 6000);
 }
-function dated(hit) {    // its day, and whose
-  return `${hit.date_of === "recording" ? "recorded" : "file of"} ${hit.date.slice(0, 10)}`;
+function dated(hit) {    // the date of the recording or of the file
+  return text(`date.${hit.date_of}`, { date: hit.date.slice(0, 10) });
+}
+// A setting that this browser keeps; without storage (a private window) it lasts as long as the page.
+const settings = {};
+function setting(name, value) {
+  try {
+    if (value) localStorage.setItem(name, value);
+    return localStorage.getItem(name);
+  } catch { return value ? settings[name] = value : settings[name]; }
 }
 async function get(path, parameters = {}, options = {}) {
   const url = new URL(path, location.href);
@@ -52,22 +63,26 @@ async function get(path, parameters = {}, options = {}) {
   }
   const response = await fetch(url, options).catch((error) => {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer. Is it still running?");
+    throw new Error(text("error.server"));
   });
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({}));
-  throw new Error(error || `The server answered ${response.status}.`);
+  throw new Error(error || text("error.answer", { status: response.status }));
 }
 
-// ---- asking: as it is typed; an answer that has been overtaken is dropped
+// ---- queries: sent as they are typed; an answer to an earlier query is dropped
 
 const wants = ({ q, like }) => Boolean(q || like || picture);
-function sought({ q, like, then, not }) {
+function pictureLabel(like) {
+  if (picture) return text("query.picture", { picture: picture.name });
   const [id, time] = like.split("@");
-  const seen = picture ? `like ${picture.name}`
-    : like && `like ${names.get(id) || "a moment"} at ${clock(Number(time))}`;
-  return [seen, q && `“${q}”`].filter(Boolean).join(" and ") +
-    (then ? `, then “${then}”` : "") + (not ? `, but not “${not}”` : "");
+  return like && text("query.frame", { video: names.get(id) || text("query.moment"), time: clock(Number(time)) });
+}
+function queryLabel({ q, like, then, not }) {
+  const label = pictureLabel(like);
+  let query = label && q ? text("query.both", { picture: label, query: q }) : label || text("query.text", { query: q });
+  if (then) query = text("query.then", { query, then });
+  return not ? text("query.not", { query, not }) : query;
 }
 const values = () => Object.fromEntries(FIELDS.map((name) => [name, $(name).value.trim()]));
 function link(more = {}) {
@@ -83,11 +98,8 @@ function ask(delay) {
   request?.abort();
   const mine = ++turn, asked = values();
   history.replaceState(null, "", link());
-  $("unlike").hidden = !(asked.like || picture);
-  $("unlike").textContent = `${sought({ like: asked.like })} ✕`;
-  document.title = asked.q ? `${asked.q} – Search your videos` : "Search your videos";
-  $("clear").hidden = !FILTERS.some((name) => asked[name]);
-  if (!$("clear").hidden || !$("unlike").hidden) $("fold").ariaExpanded = true;    // what counts is not hidden
+  document.title = asked.q ? text("title.query", { query: asked.q }) : text("title");
+  showFilters(asked);
   busy(wants(asked));
   if (!wants(asked)) { playFirst = false; return showHome(); }
   timer = setTimeout(async () => {
@@ -97,11 +109,32 @@ function ask(delay) {
       const answer = await query(asked, 0, request.signal);
       if (mine === turn) showHits(answer, asked);
     } catch (error) {
-      if (mine === turn) showNote("The search failed", error.message, true);
+      if (mine === turn) showNote(text("error.search"), error.message, { bad: true });
     } finally {
       if (mine === turn) { busy(false); playFirst = false; wanted = null; }
     }
   }, delay);
+}
+function showFilters(asked) {    // a chip for each filter in use, which removes it
+  const label = pictureLabel(asked.like), used = FILTERS.filter((name) => asked[name]);
+  const chips = used.map((name) => {
+    const value = $(name).selectedOptions?.[0].textContent ?? asked[name];
+    return filterChip(text("filter.value", { label: text(name), value }), () => { $(name).value = ""; ask(0); });
+  });
+  if (label) chips.unshift(filterChip(label, () => searchPicture(null), "unlike"));
+  $("used").replaceChildren(...chips);
+  $("used").hidden = !chips.length;
+  $("clear").hidden = !used.length;
+  $("fold").textContent = used.length ? text("filters.counts", { count: used.length }) : text("filters");
+}
+function filterChip(filter, remove, id = "") {
+  return make("button", { type: "button", class: "chip used", ...id && { id }, "aria-label": text("filter.remove", { filter }),
+    onclick: () => { remove(); ($("used").querySelector("button") ?? $("q")).focus(); } },
+    make("span", {}, filter), make("span", { "aria-hidden": "true" }, " ✕"));
+}
+function fold(open) {
+  $("fold").ariaExpanded = open;
+  $("filters").hidden = !open;
 }
 function busy(yes) {
   searching = yes;
@@ -111,32 +144,50 @@ function busy(yes) {
 
 // ---- showing
 
-function say(text, unseen = false) {    // aloud, to a screen reader
-  $("said").textContent = text;
-  $("said").classList.toggle("unseen", unseen);
+function announce(line, hidden = false) {    // a status line, which screen readers read out
+  $("status").textContent = line;
+  $("status").classList.toggle("hidden-text", hidden);
 }
 function layout(kind) { $("main").className = kind; $("stage").hidden = kind !== "split"; }
 function skeletons() {
   hits = [];
   stop();
   layout("grid");
-  $("note").hidden = $("failed").hidden = $("more").hidden = true;
-  say("");
+  $("note").hidden = $("failed").hidden = $("more").hidden = $("advice").hidden = true;
+  announce("");
   $("results").replaceChildren(...Array.from({ length: 4 }, () =>
     make("li", { class: "card skeleton", "aria-hidden": "true" })));
 }
-function showNote(title, text, bad = false) {
+function showNote(title, line, { bad = false, tips = [], hints = false } = {}) {
   hits = [];
   stop();
   layout("");
   $("results").replaceChildren();
-  $("failed").hidden = $("more").hidden = true;
-  say(`${title}. ${text}`, true);
+  $("failed").hidden = $("more").hidden = $("advice").hidden = true;
+  announce(`${title}. ${line}`, true);
   $("note").className = bad ? "bad" : "";
   $("note-title").textContent = title;
-  $("note-text").textContent = text;
+  $("note-text").textContent = line;
+  $("tips").hidden = !tips.length;
+  listTips("tips", tips);
+  $("hints").hidden = !hints;
   $("again").hidden = !bad;
   $("note").hidden = false;
+}
+function listTips(id, tips) {
+  $(id).querySelector("ul").replaceChildren(...tips.map((key) => make("li", {}, text(key))));
+}
+function tipsFor(asked) {    // what may find more than a query found
+  return [
+    PROPERTIES.some((name) => asked[name]) && "try.filters",
+    (asked.since || asked.until) && "try.dates",
+    asked.signals === "transcript" && "try.transcript",
+    asked.signals === "visual" && "try.visual",
+    asked.not && "try.exclude",
+    asked.then && "try.then",
+    asked.q && "try.words",
+    "try.status",
+  ].filter(Boolean);
 }
 async function showHome(factsAlone = false) {
   const mine = turn;
@@ -144,52 +195,52 @@ async function showHome(factsAlone = false) {
   try {
     facts = await (await get("api/status")).json();
   } catch (error) {
-    if (mine === turn && !wants(values())) showNote("Nothing can be searched", error.message, true);
+    if (mine === turn && !wants(values())) showNote(text("error.status"), error.message, { bad: true });
     return;
   }
-  const model = make("span", { id: "encoder" }, ` · ${facts.encoder}`);
-  $("facts").replaceChildren(`${many(facts.videos, "video")} · ${long(facts.seconds)}`, model);
+  const size = { videos: countVideos(facts.videos), length: long(facts.seconds), encoder: facts.encoder };
+  $("facts").textContent = text("facts", size);
+  $("help-index").textContent = text("help.index", size);
+  $("demo").hidden = !facts.demo_encoder;
   manage(facts);
   if (factsAlone || mine !== turn || wants(values())) return;
   if (!facts.videos) {
-    showNote("No video is indexed yet", facts.manage ? "Add a folder by the button Manage."
-      : "Index a folder: python -m hlformer_jax.search index FOLDER --index=DIR");
+    showNote(text("empty.title"), text(facts.manage ? "empty.manage" : "empty.command"));
   } else {
-    showNote("Find the moment you remember",
-      "Describe in a sentence what happens. Press / to type, the arrow keys to move between " +
-      "results, Enter to play and Esc to come back.");
+    showNote(text("start.title"), text("start.text"), { hints: !setting("hlformer.hints") });
     hits = facts.recent;
     layout("grid");
-    say("Newest videos");
+    announce(text("start.newest"));
     $("results").replaceChildren(...hits.map(card));
   }
   const bad = [...facts.failed, ...facts.subtitles];
   $("failed").hidden = !bad.length;
-  $("failed").querySelector("summary").textContent = [
-    facts.failures && `${many(facts.failures, "file")} could not be indexed`,
-    facts.subtitles.length && `${many(facts.subtitles.length, "subtitle file")} not read, or not in full`,
-  ].filter(Boolean).join(" · ");
+  $("failed").querySelector("summary").textContent = joined([
+    facts.failures && text("failures", { count: facts.failures }),
+    facts.subtitles.length && text("failures.subtitles", { count: facts.subtitles.length })]);
   $("failed").querySelector("ul").replaceChildren(...bad.map((entry) =>
     make("li", {}, make("strong", {}, entry.video ?? entry.file), ` ${entry.reason}`)));
 }
 function showHits(answer, asked) {
   hits = answer.results;
   if (!hits.length) {
-    const why = CHOSEN.slice(1).some((name) => asked[name]) ? "No video matches these filters. Try other dates, or all folders."
-      : "No indexed video matches.";
-    return showNote("Nothing found", [why, ...answer.warnings].join(" "));
+    const why = text(PROPERTIES.some((name) => asked[name]) ? "nothing.filters" : "nothing.text");
+    return showNote(text("nothing.title"), [why, ...answer.warnings].join(" "), { tips: tipsFor(asked) });
   }
   measure();
   layout("split");
   $("note").hidden = $("failed").hidden = true;
   const verdict = answer.verdict.charAt(0).toUpperCase() + answer.verdict.slice(1);
-  say([...verdict ? [verdict] : [], `${many(hits.length, "video")} for ${sought(asked)}`, ...answer.warnings].join(" · "));
+  announce(joined([verdict, foundLabel(asked), ...answer.warnings]));
+  $("advice").hidden = !verdict;
+  listTips("advice", tipsFor(asked));
   $("results").replaceChildren(...hits.map(card));
   $("more").hidden = hits.length < PAGE_SIZE;
   const index = Math.max(0, hits.findIndex((hit) => hit.id === wanted?.video));
   choose(index, { at: hits[index].id === wanted?.video ? Number(wanted.t) : null, play: playFirst });
   requestAnimationFrame(drawAll);
 }
+const foundLabel = (asked) => text("found", { videos: countVideos(hits.length), query: queryLabel(asked) });
 async function showMore() {
   const mine = turn, asked = values();
   $("more").disabled = true;
@@ -201,24 +252,24 @@ async function showMore() {
     measure();
     $("results").append(...cards);
     $("more").hidden = answer.results.length < PAGE_SIZE;
-    say(`${many(hits.length, "video")} for ${sought(asked)}`);
+    announce(foundLabel(asked));
     cards[0]?.querySelector(".open").focus();
     requestAnimationFrame(drawAll);
   } catch (error) { toast(error.message); } finally { $("more").disabled = false; }
 }
-function measure() {    // one scale for all curves
+function measure() {    // sets the scale that all curves share
   const scores = hits.flatMap((hit) => hit.scores).filter((score) => score !== null);
   [low, high] = scores.reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]);
 }
-function chip(index, m, label) {
+function momentChip(index, m, video) {
   return make("button", {
     type: "button", class: "chip", "aria-pressed": "false",
-    "aria-label": `Play ${label} from ${clock(m.start)} to ${clock(m.end)}`,
-    title: `score ${points(m.score)}`,
+    "aria-label": text("moment.play", { video, start: clock(m.start), end: clock(m.end) }),
+    title: text("moment.score", { score: points(m.score) }),
     onclick: (event) => { event.stopPropagation(); choose(index, { m, play: true }); },
   }, span(m));
 }
-function alike(file) {    // searches by a picture, or without one
+function searchPicture(file) {    // searches by a picture, or, with null, without
   picture = file;
   $("like").value = $("file").value = "";
   ask(0);
@@ -230,25 +281,25 @@ function moreLike(hit, time) {
   scrollTo({ top: 0 });
   ask(0);
 }
-function isFavourite(hit) {    // letters are compared as the server does: without case, accents as one
+function isFavourite(hit) {    // compares tags as the server does: ignores case, composes accents
   return hit.tags.some((tag) => tag.normalize("NFC").toLowerCase() === "favourite");
 }
-function star(hit, name) {    // makes a video a favourite, and no more one
-  const button = make("button", { type: "button", class: "star", "aria-label": `Favourite ${name}`,
+function star(hit, video) {    // the button that adds and removes the tag `favourite`
+  const button = make("button", { type: "button", class: "star", "aria-label": text("favourite", { video }),
     onclick: async (event) => {
       event.stopPropagation();
       const change = { [isFavourite(hit) ? "drop" : "add"]: "favourite" };
       try {
         hit.tags = (await (await get(`api/tag/${hit.id}`, change, { method: "POST" })).json()).tags;
         show();
-        choices();
+        listChoices();
       } catch (error) { toast(error.message); }
     } });
   const show = () => {
     const yes = isFavourite(hit);
     button.textContent = yes ? "★" : "☆";
     button.setAttribute("aria-pressed", yes);
-    button.title = hit.tags.join(", ") || "Make it a favourite";
+    button.title = hit.tags.join(", ") || text("favourite.hint");
   };
   show();
   return button;
@@ -260,22 +311,23 @@ function card(hit, index) {
   const image = make("img", { src: `thumbnail/${hit.id}?t=${at.toFixed(2)}&width=320`, alt: "",
     loading: "lazy", onerror: () => image.remove() });
   const open = make("button", { type: "button", class: "open", title: hit.video,
-    "aria-label": `Play ${name}` + (first ? ` from ${clock(first.start)}` : "") },
+    "aria-label": first ? text("result.play.from", { video: name, start: clock(first.start) })
+      : text("result.play", { video: name }) },
     make("span", {}, name));
   const row = make("p", { class: "row quiet" }, make("span", { title: [dated(hit), ...hit.copies ?? []].join("\n") },
-    [hit.folder, hit.copies?.length && `${hit.copies.length + 1} copies`].filter(Boolean).join(" · ") || "\u00a0"));
-  if (first) row.append(make("span", { title: "How well the best moment matches" }, points(hit.score)));
+    joined([hit.folder, hit.copies?.length && text("result.copies", { count: hit.copies.length + 1 })]) || "\u00a0"));
+  if (first) row.append(make("span", { title: text("result.score") }, points(hit.score)));
   open.addEventListener("focus", () => { if (first && chosen !== index) choose(index); });
   return make("li", { class: "card", onclick: () => choose(index, { play: true }) },
     make("div", { class: "thumb" }, image, make("span", {}, clock(hit.duration))),
     make("div", {}, open, row, make("canvas", { "aria-hidden": "true" })),
     make("div", {}),
-    ...(hit.passages?.length ? [make("button", { type: "button", class: "said", title: "Play this passage",
+    ...(hit.passages?.length ? [make("button", { type: "button", class: "passage", title: text("result.passage"),
       onclick: (event) => { event.stopPropagation(); choose(index, { at: hit.passages[0].start, play: true }); } },
-      `${clock(hit.passages[0].start)} “${hit.passages[0].text}”`)] : []),
-    make("div", { class: "chips" }, star(hit, name), ...hit.moments.slice(0, 3).map((m) => chip(index, m, name)),
-      make("button", { type: "button", class: "chip like", "aria-label": `More like ${name} at ${clock(at)}`,
-        onclick: (event) => { event.stopPropagation(); moreLike(hit, at); } }, "More like this")));
+      text("passage", { time: clock(hit.passages[0].start), text: hit.passages[0].text }))] : []),
+    make("div", { class: "chips" }, star(hit, name), ...hit.moments.slice(0, 3).map((m) => momentChip(index, m, name)),
+      make("button", { type: "button", class: "chip like", "aria-label": text("alike.of", { video: name, time: clock(at) }),
+        onclick: (event) => { event.stopPropagation(); moreLike(hit, at); } }, text("alike"))));
 }
 
 // ---- the player
@@ -287,9 +339,9 @@ function choose(index, { m = null, at = null, play = false } = {}) {
   $("note").hidden = true;
   const other = player.dataset.id !== hit.id || player.error;
   moment = m || (at === null ? hit.moments[0]
-    : hit.moments.find((one) => one.start <= at && at <= one.end) || hit.moments[0]) || null;
+    : hit.moments.find((m) => m.start <= at && at <= m.end) || hit.moments[0]) || null;
   const start = at ?? moment?.start ?? 0;
-  const moved = other || shownStart !== start;    // a search that finds the same goes on playing
+  const moved = other || shownStart !== start;    // a query with the same first result does not interrupt it
   chosen = index;
   shownStart = start;
   if (other) {
@@ -297,16 +349,16 @@ function choose(index, { m = null, at = null, play = false } = {}) {
     $("trouble").hidden = true;
     player.dataset.id = hit.id;
     player.poster = `thumbnail/${hit.id}?t=${start.toFixed(2)}&width=960`;
-    player.autoplay = play;    // a preview too, once it is there
+    player.autoplay = play;    // also of a preview, which is loaded later
     load(`video/${hit.id}#t=${start.toFixed(2)}`);
   }
   if (moved || play || at !== null || m) seek(start);
-  if (play) player.play().catch(() => {});    // what went wrong, the event `error` tells
+  if (play) player.play().catch(() => {});    // the event `error` shows the reason
   player.setAttribute("aria-label", hit.video);
   $("name").textContent = hit.video.split("/").pop();
-  $("place").textContent = [hit.folder, dated(hit), moment && `score ${points(hit.score)}`].filter(Boolean).join(" · ");
-  $("chips").replaceChildren(...hit.moments.map((one) => chip(index, one, "moment")));
-  [...$("chips").children].forEach((one, i) => one.setAttribute("aria-pressed", hit.moments[i] === moment));
+  $("place").textContent = joined([hit.folder, dated(hit), moment && text("moment.score", { score: points(hit.score) })]);
+  $("chips").replaceChildren(...hit.moments.map((m) => momentChip(index, m, text("moment.this"))));
+  [...$("chips").children].forEach((chip, i) => chip.setAttribute("aria-pressed", hit.moments[i] === moment));
   [...$("results").children].forEach((li, i) =>
     li.querySelector(".open").setAttribute("aria-current", i === index));
   $("cut").hidden = $("margin").parentElement.hidden = !moment;
@@ -314,21 +366,21 @@ function choose(index, { m = null, at = null, play = false } = {}) {
   strip.setAttribute("aria-valuemax", hit.duration.toFixed(1));
   requestAnimationFrame(drawAll);
 }
-async function showTranscript(id) {    // where there are subtitles
+async function showTranscript(id) {    // hidden if the video has none
   cues = [];
   $("transcript").hidden = true;
   const answer = await get(`api/transcript/${id}`).then((response) => response.json())
-    .catch((error) => ({ cues: [], line: error.message }));    // it cannot be read: say so
+    .catch((error) => ({ cues: [], line: error.message }));    // shown in its place
   if (id !== player.dataset.id || !answer.cues.length && !answer.line) return;
   cues = answer.cues;
   const lines = cues.map((cue) => make("li", {},
-    make("button", { type: "button", class: "said", onclick: () => { seek(cue.start); player.play().catch(() => {}); } },
+    make("button", { type: "button", class: "passage", onclick: () => { seek(cue.start); player.play().catch(() => {}); } },
       make("span", {}, clock(cue.start)), ` ${cue.text}`)));
   $("transcript").querySelector("ol").replaceChildren(...answer.line ? [make("li", {}, answer.line)] : lines);
   $("transcript").hidden = false;
   followTranscript();
 }
-function followTranscript() {    // marks what is said now, and keeps it in sight
+function followTranscript() {    // marks the cue at the position of the player, and scrolls to it
   const list = $("transcript").querySelector("ol"), now = position();
   const at = cues.findLastIndex((cue) => cue.start <= now + 0.05 && now < cue.end);
   const marked = list.querySelector("[aria-current]"), next = list.children[at];
@@ -349,29 +401,29 @@ function load(address, part = null) {
   preview = part;
   player.src = address;
 }
-async function showPreview() {    // half a minute around the place, encoded anew; one at a time
+async function showPreview() {    // half a minute around the position, encoded by the server; one at a time
   if (encoding) return;
   const hit = hits[chosen];
   encoding = true;
   try {
     let part, clip;
-    do {    // until it holds the place, which may change meanwhile
-      trouble("This browser cannot play this video: half a minute of it is being encoded…");
+    do {    // until the clip contains the position, which may change meanwhile
+      trouble(text("preview.running"));
       part = { start: Math.max(0, position() - 5), end: Math.min(hit.duration, position() + 25) };
       clip = await (await get(`cut/${hit.id}`, part)).blob();
     } while (hit.id === player.dataset.id && (position() < part.start || position() > part.end));
     if (hit.id === player.dataset.id) {
       load(URL.createObjectURL(clip), part);
-      trouble("This browser cannot play this video: this is half a minute of it, encoded anew.");
+      trouble(text("preview.done"));
     }
   } catch (error) {
-    if (hit.id === player.dataset.id) trouble(`This browser cannot play this video: ${error.message}`);
+    if (hit.id === player.dataset.id) trouble(text("preview.failed", { reason: error.message }));
   }
   encoding = false;
   if (player.dataset.id && player.dataset.id !== hit.id && player.error) showPreview();
 }
-function trouble(text) {
-  $("trouble").textContent = text;
+function trouble(line) {
+  $("trouble").textContent = line;
   $("trouble").hidden = false;
 }
 function stop() {
@@ -398,11 +450,11 @@ player.addEventListener("error", async () => {
     return;
   }
   if (id !== player.dataset.id) return;
-  if (preview) trouble("This browser plays neither this video nor what it is encoded to.");
+  if (preview) trouble(text("preview.broken"));
   else showPreview();
 });
 
-// ---- the strip: scores over the whole length
+// ---- the strip: scores over the length of the video
 
 function draw(canvas, hit, now = null) {
   const width = canvas.clientWidth, height = canvas.clientHeight, scale = devicePixelRatio || 1;
@@ -443,7 +495,7 @@ function drawStrip() {
   draw(strip, hit, now);
   $("now").textContent = clock(now);
   strip.setAttribute("aria-valuenow", now.toFixed(1));
-  strip.setAttribute("aria-valuetext", `${clock(now)} of ${clock(hit.duration)}`);
+  strip.setAttribute("aria-valuetext", text("strip.position", { time: clock(now), length: clock(hit.duration) }));
 }
 function drawAll() {
   drawStrip();
@@ -470,7 +522,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 $("cut").addEventListener("click", async () => {
   const { start, end } = moment, button = $("cut"), id = player.dataset.id;
   button.disabled = true;
-  button.textContent = "Cutting…";
+  button.textContent = text("cut.running");
   try {
     const response = await get(`cut/${id}`, { start, end, margin: $("margin").value });
     const header = response.headers.get("content-disposition") || "";
@@ -478,25 +530,25 @@ $("cut").addEventListener("click", async () => {
     const url = URL.createObjectURL(await response.blob());
     make("a", { href: url, download: name ? decodeURIComponent(name[1]) : "moment.mp4" }).click();
     setTimeout(() => URL.revokeObjectURL(url), 60000);
-    toast("The cut is among your downloads.");
+    toast(text("cut.done"));
   } catch (error) { toast(error.message); }
   button.disabled = false;
-  button.textContent = "Cut this moment";
+  button.textContent = text("cut");
 });
 $("copy").addEventListener("click", async () => {
   const time = position().toFixed(1);
   history.replaceState(null, "", link({ video: player.dataset.id, t: time }));
   try {
     await navigator.clipboard.writeText(location.href);
-    toast("The link is copied.");
-  } catch { toast("The link stands in the address bar."); }
+    toast(text("link.copied"));
+  } catch { toast(text("link.address")); }
 });
 function restore() {
-  picture = null;    // no link holds one
+  picture = null;    // links have no picture
   const given = new URLSearchParams(location.hash.slice(1));
   for (const name of FIELDS) {
     const value = given.get(name) || "", field = $(name);
-    if (CHOSEN.includes(name) && field.options && ![...field.options].some((one) => one.value === value)) {
+    if (field.options && ![...field.options].some((option) => option.value === value)) {
       field.append(make("option", { value }, value));
     }
     field.value = value;
@@ -512,9 +564,10 @@ function move(step) {
 }
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  if (document.querySelector("dialog[open]")) return;    // it has its own keys
+  if (document.querySelector("dialog[open]")) return;    // dialogs have their own keys
   const typing = event.target.matches("input, select"), inField = event.target === $("q");
   if (event.key === "/" && !typing) { event.preventDefault(); $("q").focus(); $("q").select(); }
+  else if (event.key === "?" && !typing) { event.preventDefault(); $("help").showModal(); }
   else if (event.key === "Escape" && !inField) { player.pause(); $("q").focus(); }
   else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && (inField || !typing)
     && event.target !== player && hits.length) {
@@ -528,21 +581,23 @@ $("search").addEventListener("submit", (event) => {
   if (searching) { playFirst = true; ask(0); } else if (chosen >= 0) choose(chosen, { m: moment, play: true });
 });
 for (const name of ["q", "then", "not"]) $(name).addEventListener("input", () => ask(200));
-for (const name of CHOSEN) $(name).addEventListener("change", () => ask(0));
-$("fold").addEventListener("click", () => { $("fold").ariaExpanded = $("fold").ariaExpanded === "false"; });
+for (const name of CHOICES) $(name).addEventListener("change", () => ask(0));
+$("fold").addEventListener("click", () => fold($("filters").hidden));
+$("help-open").addEventListener("click", () => $("help").showModal());
+$("help-close").addEventListener("click", () => $("help").close());
+$("hints-close").addEventListener("click", () => { setting("hlformer.hints", "closed"); $("hints").hidden = true; $("q").focus(); });
 $("clear").addEventListener("click", () => {
   for (const name of FILTERS) $(name).value = "";
   $("q").focus();
   ask(0);
 });
 $("alike").addEventListener("click", () => moreLike(hits[chosen], position()));
-$("unlike").addEventListener("click", () => { alike(null); $("q").focus(); });
 $("picture").addEventListener("click", () => $("file").click());
-$("file").addEventListener("change", () => { if ($("file").files.length) alike($("file").files[0]); });
-for (const [name, of] of [["paste", "clipboardData"], ["drop", "dataTransfer"]]) {
+$("file").addEventListener("change", () => { if ($("file").files.length) searchPicture($("file").files[0]); });
+for (const [name, source] of [["paste", "clipboardData"], ["drop", "dataTransfer"]]) {
   addEventListener(name, (event) => {
-    const file = [...event[of].files].find((one) => one.type.startsWith("image/"));
-    if (file) { event.preventDefault(); alike(file); }
+    const image = [...event[source].files].find((file) => file.type.startsWith("image/"));
+    if (image) { event.preventDefault(); searchPicture(image); }
   });
 }
 addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); });
@@ -551,20 +606,24 @@ $("again").addEventListener("click", () => ask(0));
 $("home").addEventListener("click", (event) => {
   event.preventDefault();
   for (const name of FIELDS) $(name).value = "";
-  alike(null);
+  fold(false);
+  searchPicture(null);
 });
 addEventListener("hashchange", restore);
-// The token is a cookie by now, and stands in no history and no copied link.
+// The server has stored the token in a cookie; drop it from the history and from links.
 if (location.search) history.replaceState(null, "", location.pathname + location.hash);
-async function choices() {    // of folders, tags and signals; the search says what is wrong
-  const { folders, tags, signals } = await get("api/folders").then((response) => response.json()).catch(() => ({}));
-  for (const [id, known] of [["folder", folders], ["tag", tags], ["signals", signals]]) {
-    const kept = $(id).value;
+const signalLabel = (name) => `signals.${name}` in TEXTS ? text(`signals.${name}`) : name;
+async function listChoices() {    // fills the lists of folders, tags and signals; a query shows why it fails
+  const { folders = [], tags = [], signals = [] } = await get("api/folders").then((response) => response.json()).catch(() => ({}));
+  $("signals").options[0].textContent = signals.map(signalLabel).join(", ");
+  for (const [id, offered] of [["folder", folders], ["tag", tags], ["signals", signals]]) {
+    const selected = $(id).value, label = id === "signals" ? signalLabel : String;
     $(id).replaceChildren($(id).options[0],
-      ...[...new Set([...known ?? [], kept])].filter(Boolean).map((name) => make("option", { value: name }, name)));
-    $(id).value = kept;
+      ...[...new Set([...offered, selected])].filter(Boolean).map((value) => make("option", { value }, label(value))));
+    $(id).value = selected;
   }
+  showFilters(values());
 }
-choices();
+listChoices();
 restore();
 if (wants(values())) showHome();    // for the facts of the header

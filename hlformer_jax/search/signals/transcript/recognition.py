@@ -47,6 +47,12 @@ MIN_SPEECH = 0.25
 PADDING = 0.4
 """Seconds of sound before and after the voice that the model hears too."""
 
+MIN_SURE_LOGPROB = -0.75
+"""Mean log-probability of words, below which an English model may hear another language.
+
+The model tiny.en gives English of a synthesiser -0.34 to -0.70.
+"""
+
 MAX_WORD_GAP = 1.0
 """Seconds between two words of one cue."""
 
@@ -317,7 +323,8 @@ class SpeechRecogniser:
             )
             shift = onset / SAMPLE_RATE
             for segment in segments:
-                kind = "sure" if segment.temperature == 0 else "unsure"
+                is_sure = segment.temperature == 0 and segment.avg_logprob > MIN_SURE_LOGPROB
+                kind = "sure" if is_sure else "unsure"
                 track_state[kind] += segment.end - segment.start
                 words += [
                     Word(float(word.start) + shift, float(word.end) + shift, word.word)

@@ -1,0 +1,59 @@
+"""The texts of the page, which stand in one file, ready for translation."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from hlformer_jax.search.serve import server
+
+KEY = r'"([a-z]+(?:\.[a-z0-9]+)*)"'
+SCRIPTS = {name: (server.STATIC / name).read_text() for name in ("page.js", "manage.js")}
+HTML = (server.STATIC / "index.html").read_text()
+TEXTS = re.search(r"const TEXTS = \{(.*?)\n\};", (server.STATIC / "texts.js").read_text(), re.S)[1]
+KEYS = re.findall(rf"^  {KEY}: ", TEXTS, re.M)
+
+
+class Page(HTMLParser):
+    """The words of a page that stand in its HTML, and the keys of those that do not."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.keys = [], []
+        self.feed(HTML)
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name in ("aria-label", "title", "placeholder", "alt"):
+                self.words.append(value)
+            elif name in ("data-text", "data-label", "data-hint", "data-example"):
+                self.keys.append(value)
+
+    def handle_data(self, data):
+        self.words += re.findall(r"[^\W\d_]{2,}", data)
+
+
+def test_html_and_scripts_hold_no_text():
+    assert set(Page().words) == {"hlformer"}  # the name of the program
+    for name, script in SCRIPTS.items():
+        code = re.sub(r"(?m)^//.*| {4}//.*", "", script)
+        phrases = re.findall(r"""["'`>}]([A-Z][a-z]+(?: [a-z]+| ?…)[^"'`]*)["'`]""", code)
+        assert phrases == [], name
+
+
+def test_every_text_is_defined_once_and_used():
+    used = set(Page().keys)
+    for script in SCRIPTS.values():
+        used |= set(re.findall(KEY, script)) & set(KEYS)
+        missing = set(re.findall(rf"\btext\({KEY}", script)) - set(KEYS)
+        assert not missing
+    built = {key for key in KEYS if key.partition(".")[0] in ("signals", "date", "job")}
+    assert len(set(KEYS)) == len(KEYS) > 100
+    assert set(Page().keys) <= set(KEYS)
+    assert set(KEYS) - used - built == set()
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if re.search(rf'"{key}": {{', TEXTS)])
+def test_counted_texts_have_both_english_forms(key):
+    forms = re.search(rf'"{re.escape(key)}": {{(.*?)}},\n', TEXTS, re.S)[1]
+    assert re.findall(r"\b(one|other):", forms) == ["one", "other"] and "{count}" in forms
