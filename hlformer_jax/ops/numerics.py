@@ -709,9 +709,11 @@ def _scaled_asinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Ar
     # rise³ times the slope of asinh √z / √z, for c times the slope in c.
     small = size * size < _ASINHC_BELOW
     small_rise = jnp.where(small, rise, 0)
-    near = small_rise**3 * _series(_derivative(_ASINHC), c * small_rise * small_rise)
-    far = rise * (rate - ratio) / (2 * jnp.where(small, 1, c))
-    return rise * ratio, rate * drise + jnp.where(small, near, far) * dc
+    # `dc` comes first, lest a product that overflows meet a derivative of 0.
+    near = dc * small_rise * small_rise * small_rise
+    near = near * _series(_derivative(_ASINHC), c * small_rise * small_rise)
+    far = dc * (rate - ratio) / (2 * jnp.where(small, 1, c)) * rise
+    return rise * ratio, rate * drise + jnp.where(small, near, far)
 
 
 @jax.custom_jvp
@@ -725,8 +727,8 @@ def scaled_sinh(v: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array
 def _scaled_sinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Array, Array]:
     (v, c), (dv, dc) = primals, tangents
     z = c * v * v
-    by_c = v**3 * _slope(_SINHC, _ENTIRE_BELOW, z, sinhc_sqrt(z), cosh_sqrt(z))
-    return scaled_sinh(v, c), jnp.cosh(jnp.sqrt(c) * v) * dv + by_c * dc
+    by_c = dc * v * v * v * _slope(_SINHC, _ENTIRE_BELOW, z, sinhc_sqrt(z), cosh_sqrt(z))
+    return scaled_sinh(v, c), jnp.cosh(jnp.sqrt(c) * v) * dv + by_c
 
 
 def logits(

@@ -206,3 +206,12 @@ def test_sinhc_of_a_zero_vector_has_the_hessian_of_its_series():
 @pytest.mark.parametrize("name", SMOOTH)
 def test_nan_is_not_taken_for_a_small_number(name):
     assert jnp.isnan(SMOOTH[name][0](jnp.full(3, jnp.nan))).all()
+
+
+@pytest.mark.parametrize("name", ["scaled_sinh", "scaled_asinh"])
+def test_an_overflowing_slope_in_the_curvature_does_not_spoil_a_constant_curvature(name):
+    function = getattr(numerics, name)
+    v, c = jnp.float32(1e15), jnp.float32(1e-30)  # √c v is 1, the slope in c about 1e44
+    slope = jax.jvp(lambda v, c: function(v, c), (v, c), (jnp.ones_like(v), jnp.zeros_like(c)))[1]
+    expected = {"scaled_sinh": mpmath.cosh(1), "scaled_asinh": 1 / mpmath.sqrt(2)}[name]
+    assert relative_error(slope, vector([expected])) < 1e-6  # 8 eps of float32
