@@ -18,15 +18,19 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
+from hlformer_jax import terminal
 from hlformer_jax.config import family_of, flat, leaves, load, locate
 from hlformer_jax.config.names import COMMON_NAMES, ENVIRONMENT, field_suggestion
 from hlformer_jax.errors import ConfigError
 from hlformer_jax.text import suggestion
 
+QUIET = flags.DEFINE_bool("quiet", False, "Print no progress, only results, warnings and errors.")
+"""The flag of the programs with absl flags, which each declares as its own for --helpshort."""
+
 
 def fail(message: str) -> int:
     """Print an error; return the exit status."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"{terminal.in_red('error:', sys.stderr)} {message}", file=sys.stderr)
     return 1
 
 
@@ -86,9 +90,43 @@ def print_table(
       rows: the cells of each row.
       title: the title above the table.
       text_columns: names of further columns that are aligned to the left.
-      width: the largest width in characters; by default the terminal's, or as wide as needed in a
-        file.
+      width: the largest width in characters; by default the terminal's, where a wider table is
+        printed in several parts, or as wide as needed in a file.
     """
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        for part in _split_columns([head, *rows], width):
+            _print_part(part[0], part[1:], title, text_columns, width)
+            title = ""
+    else:
+        _print_part(head, rows, title, text_columns, width)
+
+
+def _split_columns(rows: Sequence[Sequence[str]], width: int) -> list[list[list[str]]]:
+    """Split the columns of a table into parts of at most `width` characters.
+
+    The first column stands in each part.
+    """
+    # A column takes two blanks beside its longest cell, and the table one at each end.
+    widths = [2 + max(map(len, column)) for column in zip(*rows, strict=True)]
+    parts: list[list[int]] = [[]]
+    used = 2 + widths[0]
+    for index, needed in enumerate(widths[1:], 1):
+        if parts[-1] and used + needed > width:
+            parts.append([])
+            used = 2 + widths[0]
+        parts[-1].append(index)
+        used += needed
+    return [[[row[0], *(row[index] for index in part)] for row in rows] for part in parts]
+
+
+def _print_part(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str,
+    text_columns: Collection[str],
+    width: int | None,
+) -> None:
     import rich.box  # here, so that a wrong command is answered at once
     import rich.console
     import rich.markup
@@ -102,7 +140,7 @@ def print_table(
     for row in rows:
         table.add_row(*map(rich.markup.escape, row))
     console = rich.console.Console(width=width)
-    if width is None and not console.is_terminal:
+    if width is None:
         wide = rich.console.Console(width=400)
         console = rich.console.Console(width=wide.measure(table).maximum)
     console.print(table)
@@ -115,9 +153,11 @@ def parse(argv: Sequence[str]) -> list[str]:
     """
     argv = _with_located_configs(argv)
     try:
-        return flags.FLAGS(argv)
+        rest = flags.FLAGS(argv)
     except Exception as error:  # ml_collections passes on any error of a configuration file
         sys.exit(fail(_flag_error(error, argv)))
+    terminal.silence(QUIET.value)
+    return rest
 
 
 def _with_located_configs(argv: Sequence[str]) -> list[str]:

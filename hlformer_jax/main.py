@@ -11,7 +11,7 @@ from typing import Any
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from hlformer_jax import cli
+from hlformer_jax import cli, terminal
 from hlformer_jax.cli import command_line
 from hlformer_jax.config import check
 from hlformer_jax.errors import UserError
@@ -77,6 +77,7 @@ OVERWRITE = flags.DEFINE_bool(
     False,
     "evaluate, ensemble: replace existing files, except the metrics of a run.",
 )
+flags.declare_key_flag("quiet")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -166,15 +167,11 @@ def _query(config: Any, source: Path) -> int:
     encoder = None
     if ENCODER.value and QUERY.value:
         encoder = optional("hlformer_jax.encoders.hub", "search").load_text(
-            ENCODER.value, report=_report
+            ENCODER.value, report=terminal.report
         )
     queries = QUERY.value, CAPTION.value
-    loaded_run.answer(config, source, *queries, encoder, SPLIT.value, TOP.value, warn=_report)
+    loaded_run.answer(config, source, *queries, encoder, SPLIT.value, TOP.value, warn=terminal.warn)
     return 0
-
-
-def _report(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def program() -> None:

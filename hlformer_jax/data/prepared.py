@@ -32,9 +32,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 from absl import logging
 from array_record.python.array_record_module import ArrayRecordWriter
-from tqdm import tqdm
 
-from hlformer_jax import files
+from hlformer_jax import files, terminal
 from hlformer_jax.data.sources.protocol import (
     MAX_MAGNITUDE,
     SPLITS,
@@ -269,11 +268,13 @@ class Prvr(tfds.core.DatasetBuilder):
             records = Records(source, reader, config.storage)
             total = sum(map(sum, records.sizes.values()))
             _check_space(directory, total * np.dtype(config.storage).itemsize // 4)
-            bar = tqdm(
-                total=total,
+            bar = terminal.bar(
+                "B",
+                total,
                 desc=f"Preparing {source.name}/{source.feature}",
-                unit="B",
                 unit_scale=True,
+                leave=True,
+                disable=False,
                 # Rarely where it cannot overwrite itself.
                 mininterval=0.2 if sys.stderr.isatty() else 15.0,
             )
@@ -297,7 +298,7 @@ class Prvr(tfds.core.DatasetBuilder):
         (directory / _INDEX).write_text(text, encoding="utf-8")
 
     def _write_split(
-        self, records: "Records", split: str, video_ids: Iterable[str], bar: tqdm
+        self, records: "Records", split: str, video_ids: Iterable[str], bar: Any
     ) -> tfds.core.SplitInfo:
         template = tfds.core.ShardedFileTemplate(
             data_dir=self.data_dir,

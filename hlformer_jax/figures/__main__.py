@@ -9,13 +9,12 @@ numbers into DIR (default: RUN/figures). `curves` redraws the curves of a run in
 sweep with the curves of its runs. docs/figures.md describes each figure.
 """
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
 
-from hlformer_jax import cli
+from hlformer_jax import cli, terminal
 from hlformer_jax.errors import UserError
 from hlformer_jax.text import suggestion
 
@@ -32,6 +31,7 @@ MOMENTS = flags.DEFINE_string(
 MANUAL_DIR = flags.DEFINE_string("manual_dir", None, "Where the features are, if they were moved.")
 DATA_DIR = flags.DEFINE_string("data_dir", None, "Where prepared data sets are, if moved.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of samples and projections.")
+flags.declare_key_flag("quiet")
 
 CHANGES = {"eval.moments": MOMENTS, "data.manual_dir": MANUAL_DIR, "data.data_dir": DATA_DIR}
 
@@ -85,8 +85,7 @@ def _figure(names: Sequence[str]) -> int:
     runs = [loaded_run.load(Path(path), changes) for path in WORKDIR.value]
     subjects = corpus.subjects(runs)
     if name == "report":
-        show = functools.partial(print, flush=True)
-        print(report.write(subjects, options, out, show, replace))
+        print(report.write(subjects, options, out, terminal.show, replace))
         return 0
     drawn = report.draw(name, subjects, options)
     drawing.write(drawn.figure, out / name, drawn.table, replace)

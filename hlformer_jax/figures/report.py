@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hlformer_jax import files
+from hlformer_jax import files, terminal
 from hlformer_jax.data.sources.synthetic import is_synthetic
 from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing
@@ -102,7 +102,7 @@ def write(
     """
     check_place("report", out, replace)
     parts, without = [], []
-    for name, listing in FIGURES.items():
+    for name, listing in terminal.each(FIGURES.items(), "figure"):
         try:
             drawn = draw(name, subjects, options)
         except UserError as reason:

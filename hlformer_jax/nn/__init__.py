@@ -4,6 +4,8 @@
     blocks       attention blocks of both geometries, banks of K windowed ones over an input, and
                  the fusion of a bank's outputs into one sequence; pooling
     hyperbolic   layers of hyperbolic space for other models, in the Lorentz model and in the ball
+    activations  activations of points and of tangent vectors, in both models
+    batch_statistics  batch norm of points, in both models
 
 Options are frozen dataclasses: `BlockOptions`, `LorentzOptions`, `BankOptions`.
 """
@@ -15,6 +17,8 @@ __getattr__, __dir__, __all__ = lazy.namespace(
     {
         "hyperbolic": "Attention Concatenate Curvature Embedding LayerNorm Linear MLR Residual"
         " attention concatenate embed layer_norm linear mlr residual",
+        "activations": "Activation activate activate_tangent",
+        "batch_statistics": "BatchNorm batch_moments batch_norm",
         "blocks": "AttentionPooling BankOptions BlockOptions BlockWeights Concatenation"
         " DynamicWeights EuclideanAttention EuclideanBlock Fusion FusionInputs GaussianBank"
         " LorentzAttention LorentzBlock LorentzLinear LorentzOptions Mean MeanGuided"

@@ -221,8 +221,7 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
                 cells = [_cell(metrics, f"{prefix}{column}") for column in columns]
                 if any(cells):  # chance, say, knows no parts
                     lines.append([" ".join(filter(None, (name, part_label(part)))), *cells])
-        # A table takes what it needs, no name is cut short.
-        cli.print_table(["", *columns], lines, title, width=200)
+        cli.print_table(["", *columns], lines, title)
         title = ""
 
 

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from hlformer_jax import terminal
 from hlformer_jax.cli import fail
 from hlformer_jax.errors import QueryError, UserError, is_memory_error
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli.commands import COMMANDS
-from hlformer_jax.search.cli.options import FIELD_FLAGS
+from hlformer_jax.search.cli.options import FIELD_FLAGS, QUIET
 from hlformer_jax.text import without_passwords
 
 STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY, "stderr": os.O_WRONLY}
@@ -39,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         about = command.run.__doc__
         subparser = commands.add_parser(name, help=about, description=about)
-        for option, settings in command.options:
+        for option, settings in (*command.options, QUIET):
             subparser.add_argument(option, **settings)
     return parser
 
@@ -92,8 +94,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names of files may be no text
             stream.reconfigure(errors="hlformer.legible")
-    options = parser().parse_args(argv)
+    commands = parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
+        optional("argcomplete", "search").autocomplete(commands)
+    options = commands.parse_args(argv)
     values = _values(sys.argv if argv is None else argv)
+    terminal.silence(options.quiet)
     try:
         if options.command == "mcp" and closed & {"stdin", "stdout"}:
             return fail("standard input or output is closed, but mcp needs both")

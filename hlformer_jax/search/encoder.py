@@ -1,10 +1,9 @@
 """Loading the encoder of an index."""
 
-import functools
 import os
-import sys
 from pathlib import Path
 
+from hlformer_jax import terminal
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import QueryError
 from hlformer_jax.lazy import optional
@@ -26,12 +25,10 @@ def load_encoder(name_or_path: str | Path) -> tuple[Encoder, tuple[str, ...]]:
     Raises:
       UserError: if it does not exist, or cannot be read.
     """
-    # To stderr, as another program may read the results.
-    report = functools.partial(print, file=sys.stderr, flush=True)
     hub = optional("hlformer_jax.encoders.hub", "search")
     is_folder = os.path.isdir(name_or_path)
     place = str(Path(name_or_path).resolve() if is_folder else name_or_path)
-    return hub.load(str(name_or_path), report=report), (place,)
+    return hub.load(str(name_or_path), report=terminal.report), (place,)
 
 
 def reload_encoder(facts: EncoderFacts, name_or_path: str | Path | None = None) -> Encoder:

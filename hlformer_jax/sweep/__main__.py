@@ -19,7 +19,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from hlformer_jax import cli
+from hlformer_jax import cli, terminal
 from hlformer_jax.errors import UserError
 from hlformer_jax.sweep import Run, choose, expand, share, task_of_array
 
@@ -44,6 +44,7 @@ TASK = flags.DEFINE_integer("task", None, "Index of this task, from 0 (default: 
 TASKS = flags.DEFINE_integer(
     "tasks", None, "Number of tasks that share the sweep (default: from Slurm)."
 )
+flags.declare_key_flag("quiet")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     except UserError as error:
         return cli.fail(str(error))
     if tasks > 1:
-        _report(f"task {task} of {tasks}: {len(mine)} of {len(selection)} runs")
+        terminal.report(f"task {task} of {tasks}: {len(mine)} of {len(selection)} runs")
     root = Path(WORKDIR.value or cli.default_workdir())
     return perform(sweep, planned, selection, mine, root, OVERWRITE.value)
 
@@ -107,7 +108,7 @@ def perform(
         try:
             curves.draw_run(root / run.directory, run.title, replace)
         except Exception as error:  # a failing picture must not end the sweep
-            _report(f"no curves of {run.title}: {error}")
+            terminal.warn(f"no curves of {run.title}: {error}")
         tables.publish(sweep, planned, root, replace, selection)
 
     replace = files.replacing(overwrite, listed=True)
@@ -115,8 +116,8 @@ def perform(
     try:
         tables.check_place(root, replace)
         runs.check(selection, root)
-        ready = runs.open_data(mine, root, _report, all_may_lack=len(mine) < len(selection))
-        failures = runs.perform(ready, root, _report, after)
+        ready = runs.open_data(mine, root, terminal.warn, all_may_lack=len(mine) < len(selection))
+        failures = runs.perform(ready, root, terminal.report, after, warn=terminal.warn)
         tables.show(tables.publish(sweep, planned, root, replace, selection))
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
@@ -129,10 +130,6 @@ def perform(
         count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
         return cli.fail(f"{count} of {len(mine)} failed; the same command tries again")
     return 0
-
-
-def _report(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def program() -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from hlformer_jax import files, models, training
+from hlformer_jax import files, models, terminal, training
 from hlformer_jax.config import ConfigError, describe_data
 from hlformer_jax.data.dataset import TreeSplit
 from hlformer_jax.data.sources.protocol import SPLITS, MissingDataError
@@ -64,6 +64,7 @@ def perform(
     report: Callable[[str], None],
     after: Callable[[Run], None] = lambda run: None,
     execute: Callable[[Run, Path], dict[str, Any]] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> dict[Path, str]:
     """Train a task's unfinished runs; a run that fails does not stop the following ones.
 
@@ -73,6 +74,7 @@ def perform(
       report: a function that shows one line on the progress.
       after: a function that is called with each run, finished or failed.
       execute: a function that does one run and returns its result; None trains.
+      warn: a function that shows why a run failed; None is `report`.
 
     Returns:
       Directories of the runs that failed, each with the reason in one line.
@@ -80,14 +82,18 @@ def perform(
     Raises:
       Stopped: when SIGTERM ended one; its state has been saved.
     """
-    execute = execute or _execute
+    execute, warn, left = execute or _execute, warn or report, terminal.TimeLeft()
     if done := sum(finished(run, root) for run in runs):
         report(f"{done} of {len(runs)} runs are finished already")
     failures: dict[Path, str] = {}
+
+    def waiting(index: int) -> int:
+        return sum(not finished(run, root) for run in runs[index - 1 :])
+
     for index, run in enumerate(runs, 1):
         if finished(run, root):  # asked now, for another process may have done it
             continue
-        report(f"run {index} of {len(runs)}: {run.title}")
+        report(f"run {index} of {len(runs)}: {run.title}{left.text(waiting(index))}")
         directory = root / run.directory
         try:
             result = execute(run, directory)
@@ -101,8 +107,9 @@ def perform(
             trace = traceback.format_exc()
             failure = {**_identity(run), "reason": reason}
             files.write_json(directory / FAILURE, failure | {"traceback": trace}, files.Replace.OWN)
-            report(f"failed: {run.title}: {reason}")
+            warn(f"failed: {run.title}: {reason}")
         else:
+            left.add()
             files.write_json(directory / RESULT, result, files.Replace.OWN)
             files.discard_own(directory / FAILURE)
         # The devices' memory is for the next run. A program that both need comes from the cache on

@@ -31,9 +31,8 @@ from ml_collections import ConfigDict
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
-from tqdm import tqdm
 
-from hlformer_jax import files, training
+from hlformer_jax import files, terminal, training
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.feed import Schedule
 from hlformer_jax.errors import UserError
@@ -179,12 +178,12 @@ class MetricsLogger:
         self._epoch_start = self._reported = time.monotonic()
         self._loss = np.nan
         self._has_bar = sys.stderr.isatty()
-        self._bar = tqdm(
-            total=steps_per_epoch * config.train.epochs,
+        self._bar = terminal.bar(
+            "step",
+            steps_per_epoch * config.train.epochs,
             initial=first,
             desc="Training",
-            unit="step",
-            dynamic_ncols=True,
+            leave=True,
             disable=not (processes.is_first() and self._has_bar),
             mininterval=0.2,
         )
@@ -304,9 +303,9 @@ REPORT_SECONDS = 60.0
 
 
 def report(line: str) -> None:
-    """Print a line on standard error, above a progress bar, in the first process only."""
+    """Print a line of progress in the first process only; none with --quiet."""
     if processes.is_first():
-        tqdm.write(line, file=sys.stderr)
+        terminal.report(line)
 
 
 @contextlib.contextmanager

@@ -114,6 +114,12 @@ class Case:
         for name, annotation in self.required.items():
             if self.axes.get(name):
                 found[name] = array(*self.axes[name])
+            if name == "factor":  # triangular, its diagonal positive
+                found[name] = np.tril(found[name]) / 4 + 0.7 * np.eye(N)
+            elif name == "h":  # its last coordinate is a height
+                found[name] = found[name] + np.eye(N)[-1]
+            elif self.axes.get(name):
+                continue
             elif name == "key":
                 found[name] = jax.random.key(seed)
             elif getattr(annotation, "__origin__", None) is Sequence and name == "points":

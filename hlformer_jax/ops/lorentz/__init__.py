@@ -37,6 +37,12 @@ References:
   hyperbolic convolutional neural networks, ICLR 2024, for hyperplanes.
 """
 
+from hlformer_jax.ops.lorentz.charts import (
+    from_half_space,
+    from_klein,
+    to_half_space,
+    to_klein,
+)
 from hlformer_jax.ops.lorentz.layers import (
     concatenate,
     from_linear,
@@ -96,6 +102,8 @@ __all__ = [
     "egrad_to_rgrad",
     "exp_map",
     "exp_map0",
+    "from_half_space",
+    "from_klein",
     "from_linear",
     "from_space",
     "geodesic",
@@ -122,5 +130,7 @@ __all__ = [
     "tangent_norm",
     "time",
     "time_error",
+    "to_half_space",
+    "to_klein",
     "transport0",
 ]

@@ -22,6 +22,7 @@ from hlformer_jax.ops.numerics import (
     largest_coordinate,
     max_hyperbolic_norm,
     per_batch,
+    power_of_two,
     safe_sqrt,
     same_length,
     sinhc_sqrt,
@@ -154,20 +155,47 @@ def split_tangent(x: Space, v: Space) -> TangentParts:
     Far out v · v − (x · v)² / τ² would, and v_⊥ · v_⊥ + v_∥² / τ² does not; near the origin, where
     directions mean nothing, nothing is along x.
     """
+    r, tau, lean, across, square = _split(x, v)
+    is_near, rest = dot(x, x) <= 1, (lean / tau) ** 2
+    length2 = jnp.where(is_near, square - rest, square + rest)
+    return TangentParts(r, tau, jnp.where(is_near, 0, lean), across, square, length2)
+
+
+@jax.custom_jvp
+def _split(x: Space, v: Space) -> tuple[Scalar, Scalar, Scalar, Space, Scalar]:
+    """Return r, τ, x · v / r, and the part of v across x with its square, of `split_tangent`."""
     xx = dot(x, x)
     is_near, tau = xx <= 1, jnp.sqrt(1 + xx)
     r = jnp.sqrt(jnp.where(is_near, 1, xx))
     per_r = 1 / r  # twice a factor: not divided by xx, whose square overflows far out
     outward = x * per_r[..., None]
     lean = dot(outward, v)
-    along = jnp.where(is_near, 0, lean)
     # By multiples of x, for the rounding of x / |x| would leave eps v_∥; twice for their own.
-    across = v - x * (along * per_r)[..., None]
+    across = v - x * jnp.where(is_near, 0, lean * per_r)[..., None]
     for _ in range(2):
         across = across - x * jnp.where(is_near, 0, dot(outward, across) * per_r)[..., None]
-    square, rest = dot(across, across), (lean / tau) ** 2
-    length2 = jnp.where(is_near, square - rest, square + rest)
-    return TangentParts(r, tau, along, across, square, length2)
+    return r, tau, lean, across, dot(across, across)
+
+
+@_split.defjvp
+def _split_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+    """With e = x / r the rule is d(v_⊥) = (dv − s dx)_⊥ − (v_⊥ · dx) e / r where s = e · v / r."""
+    (x, v), (dx, dv) = primals, tangents
+    r, tau, lean, across, square = _split(x, v)
+    per_r, is_near = 1 / r, dot(x, x) <= 1
+    outward = x * per_r[..., None]
+    slope = jnp.where(is_near, 0, lean * per_r)
+    stretch, tilt = dot(outward, dx), dot(across, dx) * per_r
+    lean_growth = dot(outward, dv) + tilt
+    moved = dv - slope[..., None] * dx
+    turn = jnp.where(is_near, 0, lean_growth - slope * stretch)
+    return (r, tau, lean, across, square), (
+        jnp.where(is_near, 0, stretch),
+        stretch * (r / tau),
+        lean_growth,
+        moved - turn[..., None] * outward,
+        2 * dot(across, moved),
+    )
 
 
 def tangent_length(x: Space, v: Space, c: Scalar) -> Scalar:
@@ -178,14 +206,15 @@ def tangent_length(x: Space, v: Space, c: Scalar) -> Scalar:
 
 
 def rescale(x: Space, y: Space, c: Scalar, negligible: float | None = None) -> Pair:
-    """Bring a pair to size 1 if it is smaller, so that no square underflows.
+    """Bring a pair to about size 1 if it is smaller, so that no square underflows.
 
     Dividing lengths by s and multiplying c by s² leaves the geometry as it was. ``negligible`` is
     as in `largest_coordinate`.
     """
     x, y = jnp.broadcast_arrays(x, y)
-    scale = jnp.maximum(*(largest_coordinate(v, negligible) for v in (x, y)))
-    scale = jnp.where((scale == 0) | (scale > 1), 1, scale)
+    scale = largest_coordinate(jnp.maximum(jnp.abs(x), jnp.abs(y)), negligible)
+    # A power of two, by which differences of near points stay exact.
+    scale = power_of_two(jnp.where((scale == 0) | (scale > 1), 1, scale))
     shrink = 1 / scale
     scale = jnp.squeeze(scale, -1)
     return Pair(scale, x * shrink, y * shrink, (x - y) * shrink, c * scale**2)
@@ -199,22 +228,29 @@ def lift(xx: Scalar, yy: Scalar, tau: Scalar, c: Scalar) -> Scalar:
     return jnp.where(curved, (tau - 1) * inverse(jnp.where(curved, c, 1)), flat)
 
 
-def across_first(x: Space, y: Space, difference: Space) -> Space:
+def across_first(x: Space, y: Space) -> Space:
     """Return the part of x − y across x; 0 for an x too near the origin to have a direction."""
-    xx = dot(x, x)
-    # Of the difference from a y that is small beside x nothing of y would be left.
-    gap = jnp.where((4 * dot(y, y) < xx)[..., None], -y, difference)
+    return sum_pair(x, y)[1]
+
+
+def sum_pair(x: Space, y: Space) -> tuple[PairSums, Space]:
+    """Sum products of coordinates of a pair; also return `PairSums`' D_⊥, four sums in all.
+
+    With g = x · (k x − y) for k = 1, or 0 where y is so small beside x that of y nothing would be
+    left in x − y, D_⊥ is (k x − y) − (g / x · x) x. The other sums follow without cancelling:
+    x · y = k x · x − g, and D · (x + y) = 2 g − |D|², where |D|² = |D_⊥|² + g² / x · x.
+    """
+    xx, yy = dot(x, x), dot(y, y)
+    is_far = 4 * yy < xx
+    gap = jnp.where(is_far, 0, 1).astype(x.dtype)[..., None] * x - y
+    g = dot(gap, x)
     real = xx > math.sqrt(smallest(x.dtype))
     per_r = 1 / jnp.sqrt(jnp.where(real, xx, 1))  # see `split_tangent`
-    share = jnp.where(real, dot(x, gap) * per_r * per_r, 0)
-    return gap - share[..., None] * x
-
-
-def sum_pair(pair: Pair, across: Space) -> PairSums:
-    """Sum products of coordinates; ``across`` is `across_first`."""
-    x, y = pair.x, pair.y
-    rise = dot(pair.difference, x + y)
-    return PairSums(dot(x, x), dot(y, y), dot(x, y), rise, dot(across, across))
+    share = jnp.where(real, g * per_r * per_r, 0)
+    across = gap - share[..., None] * x
+    across2 = dot(across, across)
+    rise = jnp.where(is_far | ~real, xx - yy, g * (2 - share) - across2)
+    return PairSums(xx, yy, jnp.where(is_far, -g, xx - g), rise, across2), across
 
 
 def chord_of(sums: PairSums, c: Scalar) -> Chord:
@@ -239,8 +275,7 @@ def chord_of(sums: PairSums, c: Scalar) -> Chord:
 def distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
     """`distance` of space components of the same shape, and a curvature for each pair."""
     pair = rescale(x, y, c, smallest(x.dtype))
-    across = across_first(pair.x, pair.y, pair.difference)
-    return _length_of_chord(sum_pair(pair, across), pair.scale, c)
+    return _length_of_chord(sum_pair(pair.x, pair.y)[0], pair.scale, c)
 
 
 def _length_of_chord(sums: PairSums, scale: Scalar, c: Scalar) -> Scalar:
@@ -253,8 +288,7 @@ def _length_of_chord(sums: PairSums, scale: Scalar, c: Scalar) -> Scalar:
 def _distance_of_pair_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
     (x, y, c), (dx, dy, dc) = primals, tangents
     pair = rescale(x, y, c, smallest(x.dtype))
-    across = across_first(pair.x, pair.y, pair.difference)
-    sums = sum_pair(pair, across)
+    sums, across = sum_pair(pair.x, pair.y)
     value, growth = jax.jvp(lambda c: _length_of_chord(sums, pair.scale, c), (c,), (dc,))
     chord = chord_of(sums, pair.c)
     distinct = chord.m >= smallest(x.dtype)
@@ -264,7 +298,7 @@ def _distance_of_pair_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scal
     # The same from y: the pair and its sums with x and y exchanged.
     swapped = PairSums(sums.yy, sums.xx, sums.xy, -sums.rise, sums.across2 * share**2)
     chord_y = Chord(m, chord.aligned, chord.tau_y, chord.tau_x, chord.q, chord.r)
-    across_y = across_first(pair.y, pair.x, -pair.difference)
+    across_y = across_first(pair.y, pair.x)
     for moved, start, tau, slope in (
         (dx, pair.x, chord.tau_x, gradient_from_sums(across, pair.y, sums, chord)),
         (dy, pair.y, chord.tau_y, gradient_from_sums(across_y, pair.x, swapped, chord_y)),
@@ -282,8 +316,7 @@ def squared_distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
 
 def gradient(pair: Pair) -> tuple[ChordGradient, Chord]:
     """Compute the gradient of the distance in x, and the chord."""
-    across = across_first(pair.x, pair.y, pair.difference)
-    sums = sum_pair(pair, across)
+    sums, across = sum_pair(pair.x, pair.y)
     chord = chord_of(sums, pair.c)
     return gradient_from_sums(across, pair.y, sums, chord), chord
 

@@ -1,10 +1,12 @@
-"""Shared parts of commands: opening the index, progress bars, output paths and printed lines."""
+"""Shared parts of commands: opening the index, output paths, printed lines and tables."""
 
 import os
+import shutil
 import sys
+import textwrap
 from pathlib import Path
-from typing import Any
 
+from hlformer_jax import terminal
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.cli.options import Options
 from hlformer_jax.search.index import Index, database
@@ -48,20 +50,28 @@ def open_library(options: Options) -> Library:
     )  # fmt: skip
 
 
-def progress_bar(unit: str, total: int | None = None) -> Any:
-    """Return a progress bar on standard error, shown only on a terminal."""
-    import tqdm
-
-    return tqdm.tqdm(
-        total=total, unit=unit, file=sys.stderr, disable=None, dynamic_ncols=True, leave=False
-    )
-
-
 def say(line: str) -> None:
-    """Print a line on standard output, and flush it."""
-    print(line, flush=True)
+    """Print a line on standard output, above a progress bar, and flush it."""
+    terminal.show(line)
 
 
 def report(line: str) -> None:
-    """Print a line on standard error, and flush it."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line on standard error, above a progress bar, and flush it."""
+    terminal.warn(line)
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal of standard output; None if it is a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def print_indented(text: str, columns: int | None) -> None:
+    """Print a text below a row of a table, on lines of at most `columns` characters."""
+    indent = " " * 6
+    if columns is None:
+        print(indent + text)
+        return
+    for line in textwrap.wrap(
+        text, columns, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    ):
+        print(line)

@@ -1,5 +1,6 @@
 """The command that makes a demo archive: demo."""
 
+from hlformer_jax import terminal
 from hlformer_jax.cli import command_line
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli import console
@@ -21,8 +22,8 @@ def demo(options: Options) -> None:
     """Make a demo archive to search in, without own videos or downloads."""
     console.check_place(options.out, "--out")
     demo = optional("hlformer_jax.search.demo", "search")
-    demo.make(options.out, options.seed, console.say)
+    demo.make(options.out, options.seed, terminal.report)
     if options.training:
-        demo.render_training(options.out, options.seed, console.say)
+        demo.render_training(options.out, options.seed, terminal.report)
     index = f"--index={options.out / 'index'}"
     print(f"search it: {command_line('search', 'query', 'a red circle', index)}")

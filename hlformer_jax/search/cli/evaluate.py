@@ -1,6 +1,6 @@
 """Commands on captions: evaluate, features."""
 
-from hlformer_jax import files
+from hlformer_jax import files, terminal
 from hlformer_jax.cli import command_line
 from hlformer_jax.errors import SearchError
 from hlformer_jax.lazy import optional
@@ -65,7 +65,7 @@ def evaluate(options: Options) -> None:
     libraries += [Library(options.index, run, encoder=encoder) for run in options.checkpoint]
     total = len(queries) + sum(caption.is_visual for caption in queries) * len(libraries)
     can_rank = any(caption.is_visual and caption.video for caption in queries)
-    with console.progress_bar("caption", total) as bar:
+    with terminal.bar("caption", total) as bar:
         evaluated = {
             library.ranker_name: metrics.evaluate(library, queries, bar.update)
             for library in libraries if can_rank
@@ -143,8 +143,8 @@ def _text_features(options: Options) -> None:
     files.check_output(out, replace)
     sentences = annotations.read_sentences(lists)
     load = optional("hlformer_jax.encoders.hub", "search").load_text
-    encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, report=console.report)
-    with console.progress_bar("caption", len(sentences)) as bar:
+    encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, report=terminal.report)
+    with terminal.bar("caption", len(sentences)) as bar:
         features = encode_tokens(encoder, sentences, bar.update)
         hdf5.write_words(out, (encoder.name, encoder.fingerprint), features, replace)
     print(f"{out}: {len(sentences)} captions, features of width {encoder.token_width}")

@@ -2,11 +2,11 @@
 
 import functools
 import os
-import sys
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
+from hlformer_jax import terminal
 from hlformer_jax.cli import command_line
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError
@@ -45,6 +45,7 @@ from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import update_all
 from hlformer_jax.search.signals.transcript import recognition
 from hlformer_jax.search.times import format_clock
+from hlformer_jax.text import printable
 
 
 @command(
@@ -271,19 +272,22 @@ def extract_videos(
             place = os.path.abspath(place)
         load = functools.partial(reload_encoder, index.encoder, place)
         source = cluster.source(options.ray, index, load, options.workers)
-    with console.progress_bar("video") as bar:
+    with terminal.bar("video", bar_format=terminal.FRACTIONS) as bar:
 
-        def show(progress: Progress) -> None:
-            bar.total, bar.n = progress.total, progress.done
-            times = f"{format_clock(progress.position)}/{format_clock(progress.duration)}"
+        def show(state: Progress) -> None:
+            bar.total, bar.n = state.total, state.done
+            if state.duration:
+                bar.n += min(1.0, state.position / state.duration)
+            times = f"{format_clock(state.position)}/{format_clock(state.duration)}"
             bar.set_postfix_str(
-                f"{progress.speed:.1f}x real time, {progress.video[-40:]!r} {times}"
+                f"{state.done}/{state.total} videos, {state.speed:.1f}x real time,"
+                f" {printable(PurePath(state.video).name[-40:])} {times}"
             )
 
         done = index_folder(
             index, encoder, workers=options.workers, retry=options.retry, timeout=options.timeout,
             only=only, further=further, source=source, progress=show,
-            report=lambda line: bar.write(line, file=sys.stderr),
+            report=console.report,
         )  # fmt: skip
     print(format_counts(index.directory, done.counts))
     if done.seconds:
@@ -315,9 +319,8 @@ def transcribe(options: Options) -> None:
     with index.running():
         update_transcripts(index, real_video(), console.report, workers=default_workers())
         for recogniser in recognisers:
-            with console.progress_bar("video") as bar:
-                report = functools.partial(bar.write, file=sys.stderr)
+            with terminal.bar("video", bar_format=terminal.FRACTIONS) as bar:
                 show = recognition.progress_of(bar)
-                counts = recognition.recognise(index, recogniser, report, show)
+                counts = recognition.recognise(index, recogniser, console.report, show)
             print(format_counts(recogniser.name, counts))
         update_all(index, encoder, console.report)

@@ -54,6 +54,7 @@ FPS = option("--fps", "frames to encode for each second of video (default: 1)", 
 CHECKPOINT = path("--checkpoint", "rank by a trained model: the directory of its run"
                   " (default: the index's model, if it has one)", metavar="RUN")  # fmt: skip
 OVERWRITE = flag("--overwrite", "replace existing output files (default: refuse)")
+QUIET = flag("--quiet", "print no progress, only results, warnings and errors")
 JSON = flag("--json", "print JSON instead of a table")
 NORMALISE = flag("--normalise", "subtract from each video's score its usual score for other texts")
 QUERY_FLAGS = {

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from hlformer_jax import files
+from hlformer_jax import files, terminal
 from hlformer_jax.errors import SearchError, UserError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search import export
@@ -117,13 +117,19 @@ def _print_results(results: Results, offset: int) -> None:
         signals = [" and ".join(result.signals) or "–"] * has_signals
         rows.append((str(rank), score, span, *signals, date, printable(result.video) + copies))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    columns = console.terminal_width()
+    # A file that has no room behind the other columns takes a line of its own.
+    below = columns is not None and sum(widths) + 2 * len(widths[1:]) > columns
     for row, result in zip(rows, [None, *results], strict=True):
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
         cells[:2] = (text.rjust(width) for text, width in zip(row[:2], widths, strict=False))
-        print("  ".join(cells).rstrip())
+        print("  ".join(cells[:-1] if below else cells).rstrip())
+        if below:
+            console.print_indented(row[-1], columns)
         if result and result.passages:
             first = result.passages[0]
-            print(f"      {format_clock(first.start)} “{printable(first.text)}”")
+            passage = f"{format_clock(first.start)} “{printable(first.text)}”"
+            console.print_indented(passage, columns)
 
 
 @command(
@@ -177,7 +183,7 @@ def cut(options: Options) -> None:
         files.check_output(out, replace)
     total = len(clips) + len(failed)
     video = optional("hlformer_jax.video", "search")
-    for out, (name, start, end) in clips.items():
+    for out, (name, start, end) in terminal.each(clips.items(), "clip"):
         write = video.copy if options.copy else video.cut
         try:
             real = write(index.path(name), start, end, out, options.margin, replace=replace)

@@ -5,7 +5,7 @@ import json
 import os
 from typing import Any
 
-from hlformer_jax import files
+from hlformer_jax import files, terminal
 from hlformer_jax.cli import command_line
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search.cli import console
@@ -134,7 +134,9 @@ def prune(options: Options) -> None:
 def verify(options: Options) -> None:
     """Check all files of an index, and name the damaged ones."""
     index = Index.open(options.index)
-    damaged = index.verify() | packed.find_damaged(index.directory) | passages.find_damaged(index)
+    with terminal.bar("video", len(index.contents())) as bar:
+        damaged = index.verify(bar.update)
+    damaged |= packed.find_damaged(index.directory) | passages.find_damaged(index)
     for line in damaged.values():
         print(printable(line))
     contents = index.contents()
@@ -153,7 +155,7 @@ def verify(options: Options) -> None:
 def upload(options: Options) -> None:
     """Copy the embeddings of an index to PostgreSQL, which can then rank with --store."""
     library = console.open_library(options)
-    with console.progress_bar("video") as bar:
+    with terminal.bar("video") as bar:
 
         def show(done: int, total: int) -> None:
             bar.total = total

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from hlformer_jax import cli, files
+from hlformer_jax import cli, files, terminal
 from hlformer_jax.errors import UserError
 from hlformer_jax.search.demo.drawing import frames_for_training, write_video
 from hlformer_jax.search.demo.scenes import Story, stories
@@ -132,7 +132,8 @@ def render(stories: Sequence[Story], folder: Path, report: Callable[[str], None]
     workers = min(cli.cores(), len(missing))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context) as pool:
-        for _ in pool.map(write_video, missing, [folder / story.name for story in missing]):
+        rendered = pool.map(write_video, missing, [folder / story.name for story in missing])
+        for _ in zip(terminal.each(missing, "video"), rendered, strict=False):
             pass
     for number, story in enumerate(stories):
         date = FIRST_DAY + number * DAY_SECONDS  # a video a day, for filters by date

@@ -192,7 +192,7 @@ def print_report(figures: Mapping[str, Any]) -> None:
         for signal, means in by_signal.items()
     ]
     head = ["kind", "signal", "queries", *columns]
-    cli.print_table(head, lines, f"by kind, {ranker}; percent", ["signal"], 200)
+    cli.print_table(head, lines, f"by kind, {ranker}; percent", ["signal"])
 
 
 def _print_thresholds(ranker: str, thresholds: Mapping[str, Any]) -> None:
@@ -208,7 +208,7 @@ def _print_thresholds(ranker: str, thresholds: Mapping[str, Any]) -> None:
     ]  # fmt: skip
     kinds = next(iter(thresholds.values()))["absent"]
     head = ["threshold for", "score", "false alarms", "recall", *kinds]
-    cli.print_table(head, lines, f"match thresholds, {ranker}; percent", width=200)
+    cli.print_table(head, lines, f"match thresholds, {ranker}; percent")
 
 
 def _format_interval(mean: float, low: float, high: float) -> str:

@@ -451,14 +451,18 @@ class Index:
         if damaged_lines:
             raise DamagedError.from_contents(damaged_lines)
 
-    def verify(self) -> dict[str, str]:
-        """Read the database and all embeddings; return a line for each damaged content or file."""
+    def verify(self, progress: Callable[[], object] = lambda: None) -> dict[str, str]:
+        """Read the database and all embeddings; return a line for each damaged content or file.
+
+        `progress` is called after each content.
+        """
         damaged_lines = self._database.find_damaged()
         for content in self.contents():
             try:
                 self.read(content)
             except DamagedError as error:
                 damaged_lines[content] = str(error)
+            progress()
         rows = self._database.select(f"{_SPANS} ORDER BY first_row")
         spans = [Span(*span) for _, _, *span, _, _, _ in rows]
         if spans and self.embeddings.damaged_rounded(rows[0][0], spans):

@@ -608,10 +608,13 @@ def progress_of(bar: Any) -> Callable[[Position], None]:
     """Return a function that shows positions on a progress bar of tqdm."""
 
     def show(position: Position) -> None:
-        bar.total, bar.n, text = position.total, position.done, ""
+        bar.total, bar.n = position.total, position.done
+        if position.duration:
+            bar.n += min(1.0, position.second / position.duration)
+        text = f"{position.done}/{position.total} videos"
         if position.path is not None:
             times = f"{format_clock(position.second)}/{format_clock(position.duration)}"
-            text = f"{printable(position.path.name[-40:])} {times}"
+            text += f", {printable(position.path.name[-40:])} {times}"
         bar.set_postfix_str(text)
 
     return show

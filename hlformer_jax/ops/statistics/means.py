@@ -1,4 +1,4 @@
-"""Fréchet means, and the wrapped normal distribution, of both models of hyperbolic space.
+"""Fréchet means in both models of hyperbolic space.
 
 The Fréchet mean minimises the weighted sum of squared geodesic distances. It has no closed form
 (for the squared Lorentzian distance it is `lorentz.centroid`). At μ the gradient of half that sum,
@@ -8,22 +8,11 @@ is at least 1, so the mean is within |g| of μ. Newton's method starts from the 
 Derivatives belong to the solution of g = 0, by the implicit function theorem; nothing of the
 iterations is kept.
 
-A draw of the wrapped normal distribution is a normal vector at the origin, u ~ N(0, diag(scale²)),
-transported to the mean and followed to exp_mean(u). Its density, with respect to the volume of the
-space, is the density of u over the factor by which the exponential map stretches volumes:
-
-    log p(x) = log N(u; 0, diag(scale²)) − (n − 1) log(sinh(√c |u|) / (√c |u|)).
-
-Lengths of u are lengths of the space, so both models give the same distribution: in the ball,
-where a tangent vector at the origin has the length 2 |v|, u is 2 v.
-
 References:
   Karcher, Riemannian center of mass and mollifier smoothing, 1977. Lou et al., Differentiating
-  through the Fréchet mean, ICML 2020. Nagano, Yamaguchi, Fujita and Koyama, A wrapped normal
-  distribution on hyperbolic space for gradient-based learning, ICML 2019.
+  through the Fréchet mean, ICML 2020.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -33,15 +22,7 @@ from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
 from hlformer_jax.ops.lorentz import Scalar, Space
-from hlformer_jax.ops.numerics import (
-    as_float,
-    check_positive,
-    common_batch,
-    dot,
-    per_batch,
-    sinhc_sqrt,
-    unit,
-)
+from hlformer_jax.ops.numerics import as_float, dot, per_batch, unit
 from hlformer_jax.typing import Array
 
 _STEPS = 50
@@ -73,7 +54,10 @@ def lorentz_mean(
         tolerance = 16 * float(jnp.finfo(points.dtype).eps)
     curvature = per_batch(c, points[..., 0])[..., None]
     lead = start.shape[:-1]
-    spread = lambda x, *tail: jnp.broadcast_to(x, (*lead, *tail)).reshape(-1, *tail)
+
+    def spread(x: Array, *tail: int) -> Array:
+        return jnp.broadcast_to(x, (*lead, *tail)).reshape(-1, *tail)
+
     x = spread(points[..., None, :, 1:], *points.shape[-2:-1], points.shape[-1] - 1)
     w, c_each = spread(weights, weights.shape[-1]), spread(curvature)
     first = spread(start[..., 1:], start.shape[-1] - 1)
@@ -164,84 +148,3 @@ def _newton(
 def _move(x: Float[Array, " n"], u: Float[Array, " n"], c: Scalar) -> Array:
     """Space components of the point reached from x by u, of the frame at x."""
     return lorentz.boost(lorentz.from_space(x, c), lorentz.exp_map0(u, c), c)[1:]
-
-
-# The wrapped normal distribution
-
-
-def lorentz_sample(
-    key: Array,
-    mean: Float[Array, "*batch n1"],
-    scale: ArrayLike,
-    c: ArrayLike = 1.0,
-    shape: tuple[int, ...] = (),
-) -> Float[Array, "..."]:
-    """Draws points of the Lorentz model; differentiable in mean, scale and curvature.
-
-    Args:
-      key: a random key.
-      mean: means.
-      scale: standard deviations, positive; broadcast to [*batch, n].
-      c: curvature, positive.
-      shape: axes of draws, put before ``*batch``.
-    """
-    mean = as_float(mean)
-    u = _normal(key, mean[..., 1:], scale, shape)
-    mean = mean.reshape((1,) * len(shape) + mean.shape)
-    c = per_batch(c, mean)
-    return lorentz.exp_map(mean, lorentz.transport0(mean, u, c), c)
-
-
-def poincare_sample(
-    key: Array,
-    mean: Float[Array, "*batch n"],
-    scale: ArrayLike,
-    c: ArrayLike = 1.0,
-    shape: tuple[int, ...] = (),
-) -> Float[Array, "..."]:
-    """Draws points of the Poincaré ball, by the same key the same as `lorentz_sample`."""
-    mean = as_float(mean)
-    u = _normal(key, mean, scale, shape)
-    mean = mean.reshape((1,) * len(shape) + mean.shape)
-    c = per_batch(c, mean)
-    return poincare.exp_map(mean, poincare.transport0(mean, u / 2, c), c)
-
-
-def lorentz_log_density(
-    x: Float[Array, "*#batch n1"],
-    mean: Float[Array, "*#batch n1"],
-    scale: ArrayLike,
-    c: ArrayLike = 1.0,
-) -> Scalar:
-    """Logarithm of the density at points x, with respect to the volume; see `lorentz_sample`."""
-    x, mean = common_batch(x, mean)
-    u = lorentz.log_map0(lorentz.boost(lorentz.antipode(mean, c), x, c), c)
-    return _log_density(u, scale, c)
-
-
-def poincare_log_density(
-    p: Float[Array, "*#batch n"],
-    mean: Float[Array, "*#batch n"],
-    scale: ArrayLike,
-    c: ArrayLike = 1.0,
-) -> Scalar:
-    """`lorentz_log_density` of the Poincaré ball: by the space's volume, not the coordinates'."""
-    v = poincare.log_map(mean, p, c)
-    mean = jnp.broadcast_to(as_float(mean), v.shape)
-    return _log_density(v * poincare.conformal_factor(mean, c)[..., None], scale, c)
-
-
-def _normal(key: Array, like: Array, scale: ArrayLike, shape: tuple[int, ...]) -> Array:
-    check_positive("scale", scale)
-    scale = jnp.asarray(as_float(scale), like.dtype)
-    drawn = jax.random.normal(key, (*shape, *like.shape), like.dtype)
-    return drawn * jnp.broadcast_to(scale, like.shape).reshape((1,) * len(shape) + like.shape)
-
-
-def _log_density(u: Space, scale: ArrayLike, c: ArrayLike) -> Scalar:
-    check_positive("scale", scale)
-    n = u.shape[-1]
-    scale = jnp.broadcast_to(jnp.asarray(as_float(scale), u.dtype), u.shape)
-    flat = -jnp.sum(jnp.square(u / scale) / 2 + jnp.log(scale), axis=-1)
-    flat = flat - n / 2 * math.log(2 * math.pi)
-    return flat - (n - 1) * jnp.log(sinhc_sqrt(per_batch(c, u) * dot(u, u)))

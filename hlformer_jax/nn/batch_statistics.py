@@ -1,0 +1,122 @@
+"""Batch normalisation of points of hyperbolic space, by their centroid and their variance.
+
+The variance is the mean squared distance from the centroid: one number for all coordinates. As
+c → 0 it is the sum of the variances of all coordinates, so this is not the batch norm of each.
+
+References:
+  Bdeir, Schwethelm and Landwehr, Fully hyperbolic convolutional neural networks, ICLR 2024, section
+  4.2. Lou et al., Differentiating through the Fréchet mean, ICML 2020.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, Bool, Float
+
+from hlformer_jax.nn.hyperbolic import Space
+from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.numerics import dot
+from hlformer_jax.typing import Array
+
+
+def batch_moments(
+    space: Space, x: Float[Array, "*batch n"], mask: Bool[Array, "*batch"] | None = None
+) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    """Return the Lorentzian centroid of points, and their mean squared distance from it.
+
+    Args:
+      space: the space.
+      x: points.
+      mask: True for points that count, of which there is at least one; None for all.
+    """
+    x = space.to_lorentz(x)
+    points = x.reshape(-1, x.shape[-1])
+    weights = jnp.ones(len(points), x.dtype) if mask is None else mask.reshape(-1).astype(x.dtype)
+    centroid = lorentz.centroid(points, weights[None], space.c)[0]
+    u = _seen_from(centroid[None], points, space)
+    variance = jnp.sum(jnp.where(weights > 0, dot(u, u), 0)) / jnp.sum(weights)
+    return space.from_lorentz(centroid), variance
+
+
+def batch_norm(
+    space: Space,
+    x: Float[Array, "*batch n"],
+    mean: Float[Array, " n"],
+    variance: ArrayLike,
+    scale: ArrayLike,
+    bias: Float[Array, " m"],
+    epsilon: float = 1e-5,
+) -> Float[Array, "*batch n"]:
+    """Move a mean of points to another point, and scale the distances from it.
+
+    Args:
+      space: the space.
+      x: points.
+      mean: the point from which distances are scaled.
+      variance: mean squared distance of points from there.
+      scale: factor of the normalised distances.
+      bias: space components of the point of the hyperboloid to which the mean moves.
+      epsilon: added to the variance.
+
+    Returns:
+      The points boost(b, exp_0(scale u / √(variance + epsilon))) for the logarithms u of ``x`` at
+      the mean, transported to the origin, and the point b of the bias.
+    """
+    x, mean = space.to_lorentz(x), space.to_lorentz(mean)
+    lead = (1,) * (x.ndim - 1)
+    u = _seen_from(mean.reshape(*lead, -1), x, space)
+    variance, scale = (jnp.asarray(number, x.dtype) for number in (variance, scale))
+    u = u * (scale * jax.lax.rsqrt(variance + epsilon))
+    centre = lorentz.from_space(bias.astype(x.dtype).reshape(*lead, -1), space.c)
+    return space.from_lorentz(lorentz.boost(centre, lorentz.exp_map0(u, space.c), space.c))
+
+
+def _seen_from(mean: Array, x: Array, space: Space) -> Array:
+    """Logarithms of points at a mean, transported to the origin."""
+    return lorentz.log_map0(lorentz.boost(lorentz.antipode(mean, space.c), x, space.c), space.c)
+
+
+class BatchNorm(nn.Module):
+    """`batch_norm` by the moments of the batch, or by running ones.
+
+    Running moments are in the collection ``batch_stats``, which training passes as mutable, as for
+    `flax.linen.BatchNorm`. The running mean moves along the geodesic to that of the batch.
+
+    Attributes:
+      space: the space.
+      momentum: weight of the running moments in their update.
+      epsilon: added to the variance.
+    """
+
+    space: Space
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "*batch n"],
+        use_running_average: bool,
+        mask: Bool[Array, "*batch"] | None = None,
+    ) -> Float[Array, "*batch n"]:
+        space, momentum = self.space, self.momentum
+        x = space.project(x)
+        m = space.to_lorentz(x).shape[-1] - 1
+        running_mean = self.variable("batch_stats", "mean", jnp.zeros, (m,), x.dtype)
+        running_variance = self.variable("batch_stats", "variance", jnp.ones, (), x.dtype)
+        scale = self.param("scale", nn.initializers.ones, ())
+        bias = self.param("bias", nn.initializers.zeros, (m,))
+        centre = lorentz.from_space(running_mean.value, space.c)
+        mean: Array
+        variance: Array
+        if use_running_average:
+            mean, variance = space.from_lorentz(centre), running_variance.value
+        else:
+            mean, variance = batch_moments(space, x, mask)
+            if not self.is_initializing():
+                moved = lorentz.geodesic(1 - momentum, centre, space.to_lorentz(mean), space.c)
+                running_mean.value = jnp.asarray(moved[1:])
+                running_variance.value = (
+                    momentum * running_variance.value + (1 - momentum) * variance
+                )
+        return batch_norm(space, x, mean, variance, scale, bias, self.epsilon)

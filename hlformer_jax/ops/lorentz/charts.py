@@ -1,0 +1,130 @@
+"""Klein and half-space coordinates of points of the Lorentz model.
+
+Both charts have the lengths and directions of the space at the origin. For the ball they are
+composed with `poincare.to_lorentz` and `poincare.from_lorentz`.
+
+References:
+  Cannon, Floyd, Kenyon and Parry, Hyperbolic geometry, in Flavors of geometry, 1997.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, Float
+
+from hlformer_jax.ops.lorentz.maps import from_space
+from hlformer_jax.ops.numerics import (
+    as_float,
+    check_positive,
+    dot,
+    limit_norm,
+    limit_norm_and_square,
+    per_batch,
+)
+from hlformer_jax.typing import Array
+
+
+def to_klein(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n"]:
+    """Coordinates x_space / (√c x_time) of the Klein model, in which geodesics are straight.
+
+    Args:
+      x: points.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      Vectors k with √c |k| < 1. Beyond √c times a distance of 7.2 from the origin in float32
+      (17.3 in float64) they would be rounded to the sphere, and are moved inside it.
+
+    Raises:
+      ValueError: for a curvature that is not positive, where its value is known.
+    """
+    space = as_float(x)[..., 1:]
+    check_positive("c", c)
+    root = jnp.sqrt(per_batch(c, space))[..., None]
+    s = space * root
+    k = s / jnp.sqrt(1 + dot(s, s))[..., None]
+    return limit_norm(k, _max_radius(k)) / root
+
+
+def from_klein(k: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n1"]:
+    """The point with space components k / √(1 − c |k|²), the inverse of `to_klein`.
+
+    Its error is relative to eps · c x_time², the effect of rounding k.
+
+    Args:
+      k: vectors with √c |k| < 1; longer ones are moved inside.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      Points.
+
+    Raises:
+      ValueError: as `to_klein`.
+    """
+    k = as_float(k)
+    check_positive("c", c)
+    root = jnp.sqrt(per_batch(c, k))[..., None]
+    k, square = limit_norm_and_square(k * root, _max_radius(k))
+    return from_space(k / jnp.sqrt(1 - square)[..., None] / root, c)
+
+
+def _max_radius(k: Array) -> float:
+    """Return the largest √c |k|; 1 − c |k|² is then at least 7 eps after rounding."""
+    return 1 - 4 * float(jnp.finfo(k.dtype).eps)
+
+
+def to_half_space(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n"]:
+    """Coordinates of the upper half-space, whose metric at a height h is |dz|² / (c h²).
+
+    With x_n the last space component and s the others, the height, the last coordinate, is
+    h = 1 / (√c (√c x_time − √c x_n)), and the others are √c h s. The origin is [0, …, 0, 1/√c], and
+    the way along the axis of x_n leads upwards. Errors are relative to the height, and to the
+    length of the other coordinates: near the origin they are those of 1/√c.
+
+    Args:
+      x: points.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      Coordinates with a positive height.
+
+    Raises:
+      ValueError: for a curvature that is not positive, where its value is known.
+    """
+    space = as_float(x)[..., 1:]
+    check_positive("c", c)
+    root = jnp.sqrt(per_batch(c, space))[..., None]
+    s, rise = space[..., :-1] * root, space[..., -1:] * root
+    width2 = dot(s, s)[..., None]
+    tau = jnp.sqrt(1 + width2 + rise * rise)
+    is_upper = rise >= 0
+    # (τ − x_n)(τ + x_n) is 1 + |s|²: of the two factors the sum of positive terms is taken.
+    positive_sum = tau + jnp.where(is_upper, rise, -rise)
+    height = jnp.where(is_upper, positive_sum / (1 + width2), 1 / positive_sum)
+    return jnp.concatenate([s * height, height], axis=-1) / root
+
+
+def from_half_space(h: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n1"]:
+    """The point of the Lorentz model for coordinates of the half-space; see `to_half_space`.
+
+    With a height y and other coordinates z, times √c, its last space component is
+    ((y − 1)(y + 1) + |z|²) / (2 √c y), and the others are z / (√c y). Its error is that of rounding
+    the coordinates.
+
+    Args:
+      h: coordinates with a positive height, the last of them.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      Points.
+
+    Raises:
+      ValueError: for a height or a curvature that is not positive, where values are known;
+        elsewhere such a height gives NaN.
+    """
+    h = as_float(h)
+    check_positive("c", c)
+    check_positive("the height h[..., -1]", h[..., -1])
+    root = jnp.sqrt(per_batch(c, h))[..., None]
+    z, y = h[..., :-1] * root, h[..., -1:] * root
+    y = jnp.where(y > 0, y, jnp.nan)
+    rise = ((y - 1) * (y + 1) + dot(z, z)[..., None]) / (2 * y)
+    return from_space(jnp.concatenate([z / y, rise], axis=-1) / root, c)

@@ -1,0 +1,129 @@
+"""Batch norm of points against its formulas: the centroid, distances from it, and a bias."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from derivatives import check_slopes
+from mpmath import mpf
+from reference import centroid, distance, vector
+
+import hlformer_jax as hl
+from hlformer_jax.nn import batch_statistics
+from hlformer_jax.ops.manifolds import Lorentz, Poincare
+
+C = 0.7
+S = np.random.default_rng(0).normal(size=(6, 3)) + [1.0, 0.0, -0.5]
+"""Space components of points about a place beside the origin."""
+SCALE, BIAS = 1.7, np.array([0.3, -0.2, 0.5])
+
+
+def points_of(space, s=S):
+    return space.from_lorentz(hl.lorentz.from_space(jnp.asarray(s), space.c))
+
+
+def normalised(space, x, mask=None):
+    mean, variance = batch_statistics.batch_moments(space, x, mask)
+    y = batch_statistics.batch_norm(space, x, mean, variance, SCALE, jnp.asarray(BIAS), 0.0)
+    return mean, variance, y
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("model", [Lorentz, Poincare])
+def test_moments_are_the_centroid_and_the_mean_squared_distance_from_it(model):
+    space = model(C)
+    mean, variance, _ = jax.jit(normalised)(space, points_of(space))
+    rows, c = [vector(s) for s in S], mpf(C)
+    lifted = [[mpmath.sqrt(1 / c + mpmath.fsum(a * a for a in s)), *s] for s in rows]
+    want = centroid(lifted, [mpf(1)] * len(rows), c)
+    got = space.to_lorentz(mean)
+    np.testing.assert_allclose(got, [float(a) for a in want], rtol=1e-12)
+    squares = [distance(want[1:], s, c) ** 2 for s in rows]
+    np.testing.assert_allclose(variance, float(mpmath.fsum(squares) / len(squares)), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("model", [Lorentz, Poincare])
+def test_distances_are_scaled_about_the_bias(model):
+    """Each point is as far from the bias as its distance from the mean, over the root of the
+    variance, times the scale, and angles between points as seen from there stay."""
+    space = model(C)
+    x = points_of(space)
+    mean, variance, y = jax.jit(normalised)(space, x)
+    bias = points_of(space, BIAS[None])
+    before, after = space.distance(x, mean[None]), space.distance(y, bias)
+    np.testing.assert_allclose(after, SCALE * before / np.sqrt(variance), rtol=1e-10)
+    angles = []
+    for at, points in ((mean[None], x), (bias, y)):
+        v = space.log_map(at, points)
+        v = v / space.norm(at, v)[:, None]
+        angles.append(space.inner(at[:, None], v[:, None], v[None]))
+    np.testing.assert_allclose(*angles, atol=1e-9)
+
+
+@pytest.mark.usefixtures("float64")
+def test_points_that_are_masked_count_for_nothing():
+    space, mask = Lorentz(C), jnp.asarray([[True] * 6, [False] * 6])
+    x = points_of(space)
+    both = jnp.stack([x, points_of(space, 9 * S)])
+    got, want = jax.jit(normalised)(space, both, mask), jax.jit(normalised)(space, x)
+    for masked, alone in zip(got[:2], want[:2], strict=True):
+        np.testing.assert_allclose(masked, alone, rtol=1e-12)
+    np.testing.assert_allclose(got[2][0], want[2], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.usefixtures("float64")
+def test_nearly_flat_batch_norm_is_that_of_vectors_by_their_length():
+    space = Lorentz(1e-10)
+    y = jax.jit(normalised)(space, points_of(space))[2]
+    u = S - S.mean(0)
+    want = SCALE * u / np.sqrt(np.mean(np.sum(u * u, -1))) + BIAS
+    np.testing.assert_allclose(y[:, 1:], want, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.usefixtures("float64")
+def test_batch_norm_has_derivatives():
+    def everything(s, c):
+        return normalised(Lorentz(c), hl.lorentz.from_space(s, c))
+
+    check_slopes(everything, (S, np.asarray(C)))
+
+
+def test_module_learns_from_running_moments():
+    space = Lorentz(jnp.float32(C))
+    module, x = hl.nn.BatchNorm(space), points_of(space, S.astype("float32"))
+    variables = jax.jit(lambda: module.init(jax.random.key(0), x, False))()
+    np.testing.assert_array_equal(variables["batch_stats"]["mean"], np.zeros(3))
+    train = jax.jit(lambda v: module.apply(v, x, False, mutable=["batch_stats"]))
+    y, state = train(variables)
+    mean, variance = jax.jit(batch_statistics.batch_moments)(space, x)
+    # A tenth of the way to the mean, along the geodesic from the origin.
+    tenth = hl.lorentz.exp_map0(hl.lorentz.log_map0(mean, C) / 10, C)
+    np.testing.assert_allclose(state["batch_stats"]["mean"], tenth[1:], rtol=1e-5)
+    np.testing.assert_allclose(state["batch_stats"]["variance"], 0.9 + variance / 10, rtol=1e-6)
+    for _ in range(150):
+        _, state = train(variables | state)
+    evaluate = jax.jit(lambda v: module.apply(v, x, True))
+    np.testing.assert_allclose(evaluate(variables | state), y, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", [Lorentz, pytest.param(Poincare, marks=pytest.mark.slow)])
+def test_values_and_gradients_are_finite_for_equal_and_for_far_points(model):
+    space = model(jnp.float32(1))
+    far = space.exp_map0(jnp.asarray([[12.0, 0, 0], [-12.0, 0, 0], [0, 12.0, 0]]) / 2)
+    equal = space.exp_map0(jnp.full((3, 3), 0.2))
+
+    def total(x):
+        y = hl.nn.BatchNorm(space).apply(
+            {"params": {"scale": jnp.ones(()), "bias": jnp.zeros(3)}}, x, False,
+            mutable=["batch_stats"],
+        )[0]  # fmt: skip
+        return jnp.sum(jnp.arcsinh(y)), y
+
+    run = jax.jit(jax.grad(total, has_aux=True))
+    for x in (far, equal):
+        slope, y = run(x)
+        assert np.isfinite(y).all() and np.isfinite(slope).all()
+    _, narrow = jax.eval_shape(run, far.astype(jnp.bfloat16))
+    assert narrow.dtype == jnp.float32

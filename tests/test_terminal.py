@@ -1,0 +1,133 @@
+"""The output of commands on a terminal (a pty of 80 columns), in a pipe, and with --quiet."""
+
+import fcntl
+import os
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from processes import ROOT
+
+from hlformer_jax import cli, terminal
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """Calls a function with a terminal as standard output and error; returns what that shows."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def show(function):
+        reader, writer = os.openpty()
+        fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+        with os.fdopen(reader, "rb", buffering=0) as screen, monkeypatch.context() as patch:
+            with os.fdopen(writer, "w", buffering=1) as stream:
+                patch.setattr(sys, "stdout", stream)
+                patch.setattr(sys, "stderr", stream)
+                function()
+                stream.write("END")
+                stream.flush()
+                text = b""
+                while not text.endswith(b"END"):
+                    text += screen.read(65536)
+        return text.removesuffix(b"END").decode()
+
+    return show
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    yield
+    terminal.silence(False)
+
+
+def advance(bar):
+    bar.update(2)
+    bar.refresh()
+
+
+def test_a_bar_is_one_line_with_speed_and_time_left(screen):
+    def work():
+        with terminal.bar("video", 8) as bar:
+            advance(bar)
+            bar.set_postfix_str("a name " * 30)
+            terminal.warn("a.mp4 is damaged")
+
+    frames = [ESCAPE.sub("", part) for part in re.split(r"[\r\n]", screen(work))]
+    assert any(re.match(r" 25%\|.*2/8 \[00:00<00:0\d, .*video", frame) for frame in frames)
+    assert max(map(len, frames)) <= 80
+    assert "a.mp4 is damaged" in frames  # on a line of its own
+
+
+def test_quiet_hides_progress_and_no_warning(screen):
+    def work():
+        for _ in terminal.each([1, 2], "clip"):
+            terminal.report("reading")
+        terminal.warn("a.mp4 is damaged")
+        terminal.show("result")
+
+    assert "reading" in screen(work) and "0/2" in screen(work)
+    terminal.silence()
+    assert screen(work).splitlines() == ["a.mp4 is damaged", "result"]
+
+
+def test_a_pipe_has_lines_and_neither_bars_nor_colours(capsys):
+    with terminal.bar("video", 8) as bar:
+        advance(bar)
+        terminal.report("reading")
+    cli.fail("no video")
+    cli.print_table(["name", "R@1"], [["a" * 120, "1.0"]], "title")
+    out, err = capsys.readouterr()
+    assert err == "reading\nerror: no video\n"
+    assert "a" * 120 in out and "\x1b" not in out
+
+
+@pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
+def test_colours_are_left_out_if_the_environment_says_so(screen, monkeypatch, variable):
+    def work():
+        cli.fail("no video")
+
+    assert screen(work) == "\x1b[1;31merror:\x1b[0m no video\r\n"
+    monkeypatch.setenv(variable, "dumb")
+    assert screen(work) == "error: no video\r\n"
+
+
+def test_a_table_fits_the_terminal(screen):
+    head = ["", *(f"R@{k}" for k in (1, 5, 10, 50, 100)), "SumR", "MedianRank", "MeanRank"]
+    rows = [["a long name of a model", *["12.345"] * 8]]
+    lines = ESCAPE.sub("", screen(lambda: cli.print_table(head, rows, "title"))).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines).count("12.345") == 8  # in two parts, nothing is cut short
+
+
+def test_time_left_is_the_mean_of_the_finished_parts():
+    seconds = iter([0.0, 600.0, 7200.0])
+    left = terminal.TimeLeft(lambda: next(seconds))
+    assert left.text(3) == ""
+    left.add()
+    assert left.text(3) == ", about 30 min left"
+    assert left.text(0) == ""
+    left.add()
+    assert left.text(1) == ", about 1 h 0 min left"
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("hlformer-search tran", "transcribe"), ("hlformer-search query --calib", ""),
+     ("hlformer-search query --min", "--min-score"), ("hlformer-search cut --qui", "--quiet")],
+)  # fmt: skip
+def test_a_shell_completes_commands_and_options(line, offered, tmp_path):
+    pytest.importorskip("argcomplete", reason="extra search")
+    answer = tmp_path / "answer"
+    subprocess.run(
+        [sys.executable, "-m", "hlformer_jax.search"], check=True, cwd=ROOT,
+        env=os.environ | {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)),
+                          "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)},
+    )  # fmt: skip
+    assert answer.read_text().strip() == offered
