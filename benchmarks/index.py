@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -273,8 +272,12 @@ def _measure(name: str, folder: str, *numbers: str) -> None:
 
 
 def _peak_memory() -> float:
-    """Return the most megabytes that this process had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    """Return the most megabytes that this process had; NaN where it is not known."""
+    try:  # `getrusage` would count what the process had before it ran this program
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return float("nan")
+    return 1.024e-3 * int(dict(line.split(":", 1) for line in lines)["VmHWM"].split()[0])
 
 
 def _bytes_written() -> float:

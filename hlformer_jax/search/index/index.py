@@ -144,8 +144,17 @@ class Index:
 
     def path(self, name: str) -> Path:
         """Return the path of a video; one that does not exist if its root was removed."""
-        root, path = split_name(name)
-        return self.roots.get(root, self.directory / "unknown folder" / root) / path
+        return self.locate()(name)
+
+    def locate(self) -> Callable[[str], Path]:
+        """Return a function like `path` that knows the present roots, for many videos."""
+        roots = self.roots
+
+        def path(name: str) -> Path:
+            root, path_below = split_name(name)
+            return roots.get(root, self.directory / "unknown folder" / root) / path_below
+
+        return path
 
     def name_below(self, path: Path) -> str | None:
         """Return the name of a file by its absolute path; None if no root contains it."""

@@ -252,8 +252,9 @@ def _write_problems(index: Index, listed: Sequence[Problem]) -> None:
 def videos(index: Index) -> dict[str, list[Path]]:
     """Return the existing files of each indexed content, by content."""
     paths: dict[str, list[Path]] = {}
+    locate = index.locate()
     for name, record in sorted(index.videos.items()):
-        if record.indexed and _is_file(path := index.path(name)):
+        if record.indexed and _is_file(path := locate(name)):
             paths.setdefault(record.content, []).append(path)
     return paths
 
@@ -325,7 +326,8 @@ class _Update:
         self._sidecars: dict[Path, list[_SidecarFile]] = {}  # by video
         self._unlisted: set[Path] = set()  # folders of videos with a listing that failed
         self._real: dict[Path, Path] = {}  # folders without links
-        self._names = {self.index.path(name): name for name in self.index.videos}
+        self._locate = self.index.locate()
+        self._names = {self._locate(name): name for name in self.index.videos}
 
     def perform(self) -> None:
         try:
@@ -358,8 +360,7 @@ class _Update:
         folders: dict[Path, set[str]] = {
             path.parent: set() for paths in videos_by_content.values() for path in paths
         }
-        for name in self.index.videos:
-            path = self.index.path(name)
+        for path in self._names:
             if path.parent in folders:
                 folders[path.parent].add(path.name)
         for folder, names in sorted(folders.items()):
@@ -488,7 +489,7 @@ class _Update:
         """Return the folders with copies of a content that cannot be reached."""
         folders = set()
         for name in self.index.paths(content):
-            path = self.index.path(name)
+            path = self._locate(name)
             if split_name(name)[0] in self._offline_roots:
                 folders.add(path.parent)
                 continue
