@@ -11,6 +11,7 @@ NAME is one of
     prepare    released files to records
     compile    tracing and compiling of the programs of a run, without a cache
     search     sentences in archives of up to 1,000 hours
+    index      a new video in 1,000 hours, a pass over 50,000 unchanged files, a first query
     geometry   functions of hyperbolic space and their errors, beside hyperbolix and geoopt
     plan       the programs that XLA compiles for an absent GPU: --gpu, --program, --figure; or
                --diff A.json B.json compares two plans; or --measure times all programs on the
@@ -35,7 +36,7 @@ from benchmarks import measure
 from benchmarks.measure import Options, Row
 from hlformer_jax import cli, files
 from hlformer_jax.config import ConfigError, check, default, family_of
-from hlformer_jax.data.synthetic import is_synthetic
+from hlformer_jax.data.sources.synthetic import is_synthetic
 from hlformer_jax.errors import UserError
 from hlformer_jax.lazy import optional
 from hlformer_jax.runtime import compiler
@@ -50,7 +51,7 @@ VIDEOS = flags.DEFINE_integer(
     "videos",
     0,
     "Videos of a split or a corpus (default: the configuration's synthetic corpus, else"
-    " ActivityNet's).",
+    " ActivityNet's); index: unchanged files (default: 50,000; 200 with synthetic data).",
     lower_bound=0,
 )
 ENCODER = flags.DEFINE_string(
@@ -62,12 +63,14 @@ ENCODER = flags.DEFINE_string(
 HOURS = flags.DEFINE_float(
     "hours",
     None,
-    "search, plan: hours of the largest archive (default: 1,000; 1 with synthetic data).",
+    "search, index, plan: hours of the largest archive (default: 1,000; 1 with synthetic data).",
 )
 STORE = flags.DEFINE_string(
     "store", "", "search: also upload to this PostgreSQL database: …?schema=NAME, and ask it."
 )
-REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most.")
+REPEATS = flags.DEFINE_integer(
+    "repeats", 20, "Repeats of a measurement, at most; with synthetic data at most 3."
+)
 GPU = flags.DEFINE_enum("gpu", "h200", ("h100", "h200", "a100-80", "a6000"), "plan: the GPU.")
 PROGRAM = flags.DEFINE_enum(
     "program",
@@ -91,6 +94,7 @@ PROGRAMS = {
     "prepare": "step.prepare",
     "compile": "step.compilation",
     "search": "query.search",
+    "index": "index.index",
     "geometry": "geometry.geometry",
 }
 """The programs by name; the module of one is imported when it is asked for."""
@@ -198,7 +202,8 @@ def _options(config: ConfigDict) -> Options:
     if not 0 < hours <= 10_000:
         raise ConfigError(f"--hours={hours:g}: give a number of hours from 0 to 10,000")
     encoder = ENCODER.value or ("tiny" if small else "base")
-    return Options(VIDEOS.value, max(REPEATS.value, 1), encoder, hours, STORE.value)
+    repeats = max(min(REPEATS.value, 3) if small else REPEATS.value, 1)
+    return Options(VIDEOS.value, repeats, encoder, hours, STORE.value)
 
 
 def _program(name: str) -> Callable[..., Iterator[Row]]:

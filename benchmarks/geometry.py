@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from benchmarks.measure import Options, Row, announce, clock, floor, summary
 from hlformer_jax import nn
-from hlformer_jax.data.synthetic import is_synthetic
+from hlformer_jax.data.sources.synthetic import is_synthetic
 from hlformer_jax.lazy import optional
 from hlformer_jax.ops import lorentz, manifolds, optim, poincare
 
@@ -34,24 +34,22 @@ from hlformer_jax.ops import lorentz, manifolds, optim, poincare
 class Sizes(NamedTuple):
     """Sizes of the inputs of a function, and the cases of its errors."""
 
-    pairs: int = 10_000  # of points, of `DIMENSION`
+    pairs: int = 10_000  # of points
+    dimension: int = 128  # of these points
+    classes: int = 100  # hyperplanes of `mlr`, and dimension of the points of `linear`
+    heads: tuple[int, int, int] = (8, 128, 32)  # of attention: heads, positions, dimensions
     sets: tuple[int, int, int] = (256, 32, 64)  # of a centroid: sets, points of each, dimensions
     points: tuple[int, int] = (4096, 64)  # of `pairwise_distance`: points, dimensions
     radii: tuple[float, ...] = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 3.0, 6.0, 12.0)
     dtypes: tuple[str, ...] = ("float32", "float64")  # whose errors are measured
 
 
-SMALL = Sizes(100, (4, 8, 64), (64, 64), (1e-3, 1.0), ("float32",))
+SMALL = Sizes(20, 4, 3, (2, 4, 4), (2, 4, 8), (8, 4), (1e-3, 1.0), ("float32",))
 """Sizes with a configuration on synthetic data."""
 
-DIMENSION = 128
 KINDS = ("generic", "near", "nearest", "opposite", "same")
 DIGITS = 60
 MODELS = ("lorentz", "poincare")
-CLASSES = 100
-"""Number of hyperplanes of `mlr`, and dimension of the points of `linear`."""
-HEADS = (8, 128, 32)
-"""Points of attention: how many heads, of how many positions, of how many dimensions."""
 FUNCTIONS = ("exp_map", "log_map", "distance", "transport", "centroid", "pairwise_distance")
 LAYERS = ("mlr", "linear", "attention", "adam")
 """Rows without errors: layers, and a step of Riemannian Adam."""
@@ -74,8 +72,7 @@ def geometry(config: ConfigDict, options: Options) -> Iterator[Row]:
     sizes = SMALL if is_synthetic(config.data) else Sizes()
     if config.compile_fast:
         jax.config.update("jax_disable_most_optimizations", True)
-    libraries = {"ours": package_functions(), **peers("float32")}
-    wrong = errors(sizes)
+    libraries = {"ours": package_functions(), **peers("float32", sizes)}
     for model in MODELS:
         for name in (*FUNCTIONS, *LAYERS):
             if (model, name) not in libraries["ours"].functions:
@@ -83,7 +80,8 @@ def geometry(config: ConfigDict, options: Options) -> Iterator[Row]:
             announce(f"time {model}.{name}")
             what, inputs = _inputs(model, name, sizes)
             rows = _times(model, name, inputs, libraries, options.repeats)
-            seconds, facts = rows["ours"], wrong.get((model, name, "ours"), {})
+            wrong = errors(model, name, sizes) if name in FUNCTIONS else {}
+            seconds, facts = rows["ours"], wrong.get("ours", {})
             slopes = seconds[1]
             if len(slopes):
                 facts |= {"with gradients, ms": float(np.min(slopes)) * 1e3}
@@ -93,8 +91,7 @@ def geometry(config: ConfigDict, options: Options) -> Iterator[Row]:
                     if len(peer_seconds):
                         ratio = float(np.min(peer_seconds) / np.min(own_seconds))
                         facts[f"{peer}: {kind}times as long"] = ratio
-                errors_of_peer = wrong.get((model, name, peer), {})
-                facts |= {f"{peer}: {k}": v for k, v in errors_of_peer.items()}
+                facts |= {f"{peer}: {k}": v for k, v in wrong.get(peer, {}).items()}
             moved = 4.0 * sum(x.size for x in inputs) + 4.0 * inputs[0].size
             flops = 0.0
             if name == "pairwise_distance":
@@ -135,14 +132,14 @@ def _adam_step(space: manifolds.Manifold, x: Any, gradient: Any, moment: Any) ->
     return updates, state
 
 
-def peers(dtype: str) -> dict[str, Library]:
-    """The libraries that are installed, set to a dtype."""
+def peers(dtype: str, sizes: Sizes) -> dict[str, Library]:
+    """The libraries that are installed, set to a dtype; their layers have widths of their own."""
     results = {}
     for name, make in (("hyperbolix", _hyperbolix), ("geoopt", _geoopt)):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                results[name] = make(dtype)
+                results[name] = make(dtype, sizes)
         except ImportError:
             continue
     return results
@@ -152,7 +149,7 @@ def _of_jax(functions: Mapping[tuple[str, str], Callable[..., Any]]) -> Library:
     return Library(functions, jnp, jnp.asarray, jax.jit, lambda f: jax.jit(jax.grad(f, (0, 1))))
 
 
-def _hyperbolix(dtype: str) -> Library:
+def _hyperbolix(dtype: str, sizes: Sizes) -> Library:
     """Its functions are of single points. All distances are taken row by row, to fit in memory."""
     manifolds = importlib.import_module("hyperbolix.manifolds")
     core = importlib.import_module("hyperbolix.nn_layers.hyperboloid_core")
@@ -172,9 +169,9 @@ def _hyperbolix(dtype: str) -> Library:
         functions[model, "pairwise_distance"] = functools.partial(
             _map_rows, jax.vmap(of_points["distance"], (None, 0))
         )
-        functions |= _hyperbolix_layers(model, space, layers, nnx)
+        functions |= _hyperbolix_layers(model, space, layers, nnx, sizes)
     attend = layers.HyperbolicFullAttention(
-        HEADS[-1] + 1, HEADS[-1], centroid_form="gemm", init_tau=1.0, rngs=nnx.Rngs(0)
+        sizes.heads[-1] + 1, sizes.heads[-1], centroid_form="gemm", init_tau=1.0, rngs=nnx.Rngs(0)
     )
 
     def attention(*inputs: Any) -> Any:
@@ -197,13 +194,13 @@ def _map_rows(distances: Callable[..., Any], x: Any, y: Any) -> Any:
 
 
 def _hyperbolix_layers(
-    model: str, space: Any, layers: ModuleType, nnx: ModuleType
+    model: str, space: Any, layers: ModuleType, nnx: ModuleType, sizes: Sizes
 ) -> dict[tuple[str, str], Callable[..., Any]]:
     """Layers of hyperbolix whose normals and offsets are arguments, and its Riemannian Adam."""
     optimizers = importlib.import_module("hyperbolix.optim")
     scores = space.compute_mlr if model == "lorentz" else space.compute_mlr_pp
     name = "HypLinearHyperboloidPLFC" if model == "lorentz" else "HypLinearPoincarePP"
-    width = DIMENSION + (model == "lorentz"), CLASSES + (model == "lorentz")
+    width = sizes.dimension + (model == "lorentz"), sizes.classes + (model == "lorentz")
     graph, state = nnx.split(getattr(layers, name)(space, *width, rngs=nnx.Rngs(0)))
 
     def linear(x: Any, normals: Any, offsets: Any) -> Any:
@@ -224,8 +221,9 @@ def _hyperbolix_layers(
     }
 
 
-def _geoopt(dtype: str) -> Library:
+def _geoopt(dtype: str, sizes: Sizes) -> Library:
     """It has no centroid in the Lorentz model. All distances are taken in blocks of rows."""
+    del sizes  # its layers take the widths of their arguments
     torch, geoopt = map(importlib.import_module, ("torch", "geoopt"))
     functions: dict[tuple[str, str], Callable[..., Any]] = {}
     for model, kind in (("lorentz", geoopt.Lorentz), ("poincare", geoopt.PoincareBall)):
@@ -306,13 +304,13 @@ def _run(
 
 def _inputs(model: str, name: str, sizes: Sizes) -> tuple[str, list[np.ndarray]]:
     """Return the inputs to time a function with: points about 1 from the origin."""
-    shape: tuple[int, ...] = (sizes.pairs, DIMENSION)
+    shape: tuple[int, ...] = (sizes.pairs, sizes.dimension)
     if name == "centroid":
         shape = sizes.sets
     if name == "pairwise_distance":
         shape = sizes.points
     if name == "attention":
-        shape = HEADS
+        shape = sizes.heads
     module = lorentz if model == "lorentz" else poincare
 
     def draw(seed: int) -> Any:
@@ -320,7 +318,7 @@ def _inputs(model: str, name: str, sizes: Sizes) -> tuple[str, list[np.ndarray]]
 
     x, y = (module.exp_map0(draw(seed)) for seed in (0, 1))
     v = module.transport0(x, draw(2))
-    normals, offsets = draw(3)[:CLASSES], draw(4)[0, :CLASSES]
+    normals, offsets = draw(3)[: sizes.classes], draw(4)[0, : sizes.classes]
     inputs = {
         "exp_map": (x, v),
         "transport": (x, y, v),
@@ -359,21 +357,18 @@ def _cases(radii: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, y, u
 
 
-def errors(sizes: Sizes) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Return the largest errors and non-finite counts by model, function and library."""
-    results: dict[tuple[str, str, str], dict[str, float]] = {}
+def errors(model: str, name: str, sizes: Sizes) -> dict[str, dict[str, float]]:
+    """Return the largest errors and non-finite counts of a function by library."""
+    results: dict[str, dict[str, float]] = {}
     x64 = jax.config.read("jax_enable_x64")
     try:
         for dtype in sizes.dtypes:
             jax.config.update("jax_enable_x64", dtype == "float64")
-            libraries = {"ours": package_functions(), **peers(dtype)}
-            for model in MODELS:
-                for name in FUNCTIONS:
-                    announce(f"errors of {model}.{name}, {dtype}")
-                    cases = errors_of(model, name, dtype, libraries, sizes.radii)
-                    for library, facts in cases:
-                        facts = {f"{fact}, {dtype}": value for fact, value in facts.items()}
-                        results.setdefault((model, name, library), {}).update(facts)
+            libraries = {"ours": package_functions(), **peers(dtype, sizes)}
+            announce(f"errors of {model}.{name}, {dtype}")
+            for library, facts in errors_of(model, name, dtype, libraries, sizes.radii):
+                facts = {f"{fact}, {dtype}": value for fact, value in facts.items()}
+                results.setdefault(library, {}).update(facts)
     finally:
         jax.config.update("jax_enable_x64", x64)
     return results

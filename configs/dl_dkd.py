@@ -6,7 +6,7 @@
 The data set stands behind the colon: anet (the default), tvr or synthetic. `-debug` behind it, or
 `debug` alone, is a variant that runs in seconds. PATH holds `activitynet/` or `tvr/` as released,
 and the features of the teacher as DL-DKD's authors released them
-(`hlformer_jax/data/released/layouts.py`). Published:
+(`hlformer_jax/data/sources/released/layouts.py`). Published:
 
 | | R@1 | R@5 | R@10 | R@100 | SumR |
 | --- | --- | --- | --- | --- | --- |

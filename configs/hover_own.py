@@ -11,7 +11,7 @@ parent is encoded as a whole. The folder stands behind the colon, and after a co
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import PRESETS, ConfigError, default, preset, variant
-from hlformer_jax.data.extracted import COLLECTION, contents
+from hlformer_jax.data.sources.extracted import COLLECTION, contents
 
 
 def get_config(name: str = "") -> ConfigDict:

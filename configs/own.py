@@ -13,7 +13,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import DATA_SETS, DEFINITIONS, ConfigError, load, of_model, variant
-from hlformer_jax.data.extracted import COLLECTION, contents
+from hlformer_jax.data.sources.extracted import COLLECTION, contents
 
 
 def get_config(name: str = "") -> ConfigDict:

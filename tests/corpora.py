@@ -10,9 +10,14 @@ import pytest
 from absl import logging as absl_logging
 
 from hlformer_jax.data.prepared import Records
-from hlformer_jax.data.released.qvhighlights import TEXT_DIM, TEXT_FOLDER, WIDTHS, QVHighlights
-from hlformer_jax.data.source import SPLITS, DataError
-from hlformer_jax.data.synthetic import Corpus
+from hlformer_jax.data.sources.protocol import SPLITS, DataError
+from hlformer_jax.data.sources.released.qvhighlights import (
+    TEXT_DIM,
+    TEXT_FOLDER,
+    WIDTHS,
+    QVHighlights,
+)
+from hlformer_jax.data.sources.synthetic import Corpus
 
 SMALL = Corpus(videos=(6, 2, 3), visual_dim=8, text_dim=6)
 

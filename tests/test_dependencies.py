@@ -19,16 +19,18 @@ SAFE = {
     ("search", "uvicorn"): ("0.11.7", "CVE-2020-7695, splitting of responses"),
     ("postgres", "psycopg"): ("3.3.5", "libpq 18.6 is bundled: CVE-2025-1094, 2025-12818"),
     ("mcp", "mcp"): ("1.23.0", "CVE-2025-53366, CVE-2025-66416"),
+    ("", "tqdm"): ("4.66.3", "CVE-2024-34062, options that are executed"),
     ("ray", "ray"): ("2.52.0", "CVE-2025-62593, DNS rebinding"),
 }
-"""Extras that a server, or a connection to one, needs."""
+"""Extras that a server, or a connection to one, needs, and "", what every installation has."""
 
 
 def bounds(extra):
-    """The lower bound of each requirement of an extra."""
+    """The lower bound of each requirement of an extra; of "", of the package itself."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = {}
-    for text in project["optional-dependencies"][extra]:
+    texts = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    for text in texts:
         requirement = Requirement(text)
         lower = [one.version for one in requirement.specifier if one.operator == ">="]
         found[requirement.name] = Version(lower[0]) if lower else None
@@ -47,7 +49,7 @@ def test_the_tested_versions_are_within_the_bounds():
     lines = (ROOT / "launch" / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
     tested = {one.name.lower(): Version(next(iter(one.specifier)).version) for one in pinned}
-    for extra in ("search", "postgres", "mcp"):
+    for extra in ("", "search", "postgres", "mcp"):
         for name, bound in bounds(extra).items():
             if bound is not None and name.lower() in tested:
                 assert tested[name.lower()] >= bound, name

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hlformer_jax import files
-from hlformer_jax.data import extracted, prepared
+from hlformer_jax.data import prepared
+from hlformer_jax.data.sources import extracted
 
 EIO = os.strerror(errno.EIO)
 

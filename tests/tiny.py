@@ -11,7 +11,7 @@ import numpy as np
 
 from hlformer_jax import models
 from hlformer_jax.config import default
-from hlformer_jax.data import extracted
+from hlformer_jax.data.sources import extracted
 from hlformer_jax.models import Model
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.training import checkpoints, prvr

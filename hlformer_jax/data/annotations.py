@@ -16,7 +16,13 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from hlformer_jax import files
-from hlformer_jax.data.source import Caption, Captions, DataError, MissingDataError, Reader
+from hlformer_jax.data.sources.protocol import (
+    Caption,
+    Captions,
+    DataError,
+    MissingDataError,
+    Reader,
+)
 
 FROM_DATA = "data"
 """The value of `config.eval.moments` that asks for the data set's own times."""

@@ -16,10 +16,12 @@ from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import fault
-from hlformer_jax.data import annotations, extracted, synthetic, trees
+from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.prepared import Prepared, prepare
-from hlformer_jax.data.released import qvhighlights
-from hlformer_jax.data.released.layouts import (
+from hlformer_jax.data.sources import extracted, synthetic
+from hlformer_jax.data.sources.protocol import SPLITS, DataError, Source, teacher_width
+from hlformer_jax.data.sources.released import qvhighlights
+from hlformer_jax.data.sources.released.layouts import (
     CLIP_B32_FEATURES,
     MSC_FEATURES,
     ClipB32Collection,
@@ -27,7 +29,6 @@ from hlformer_jax.data.released.layouts import (
     MomentCollection,
     MscCollection,
 )
-from hlformer_jax.data.source import SPLITS, DataError, Source, teacher_width
 from hlformer_jax.data.split import PreparedVideos, Split
 from hlformer_jax.data.trees import Pool, Tree
 from hlformer_jax.errors import UserError

@@ -16,7 +16,7 @@ from pathlib import Path
 from hlformer_jax import cli, files
 from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.annotations import Annotations
-from hlformer_jax.data.source import DataError
+from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.data.trees import Tree
 from hlformer_jax.errors import UserError
 

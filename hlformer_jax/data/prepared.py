@@ -34,7 +34,7 @@ from absl import logging
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from hlformer_jax import files, terminal
-from hlformer_jax.data.source import (
+from hlformer_jax.data.sources.protocol import (
     MAX_MAGNITUDE,
     SPLITS,
     TAUGHT_SPLIT,

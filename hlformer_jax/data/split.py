@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.data import transforms
 from hlformer_jax.data.annotations import Span
-from hlformer_jax.data.source import DataError
+from hlformer_jax.data.sources.protocol import DataError
 
 CAPTIONS_PER_VIDEO = 37_421 / 10_009
 """The mean of ActivityNet Captions' training split."""

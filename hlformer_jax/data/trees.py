@@ -38,7 +38,7 @@ from hlformer_jax.data.annotations import (
     read_json_lines,
     shown,
 )
-from hlformer_jax.data.source import DataError
+from hlformer_jax.data.sources.protocol import DataError
 
 MAX_GAP = 3.0
 """Seconds between the end of a moment and the start of the next, below which they are adjacent."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files, terminal
-from hlformer_jax.data.synthetic import is_synthetic
+from hlformer_jax.data.sources.synthetic import is_synthetic
 from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing
 from hlformer_jax.figures.corpus import Options, Subject

@@ -47,7 +47,8 @@ from hlformer_jax.ops.numerics import (
     check_positive,
     limit_norm,
     max_hyperbolic_norm,
-    sinhc_sqrt,
+    per_batch,
+    scaled_sinh,
 )
 from hlformer_jax.typing import Array
 
@@ -76,9 +77,9 @@ def linear(
       Shimizu, Mukuta and Harada, 2021, eq. 7, with normals of half the length.
     """
     v = mlr(space, x, normals, offsets)
-    c = jnp.asarray(space.c, v.dtype)
+    c = per_batch(space.c, v)
     v = limit_norm(v, max_hyperbolic_norm(v.dtype) / jnp.sqrt(c))
-    return _from_space(space, v * sinhc_sqrt(c * v * v))
+    return _from_space(space, scaled_sinh(v, c[..., None]))
 
 
 def mlr(

@@ -683,14 +683,50 @@ artanhc_sqrt.defjvps(
 )
 
 
+@jax.custom_jvp
 def scaled_asinh(rise: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array:
     """The value of arsinh(√c rise) / √c, smooth as c → 0, where the square may overflow."""
+    return rise * _asinh_ratio(_bounded_size(rise, c))
+
+
+def _bounded_size(rise: Array, c: Array) -> Array:
+    """Return √c |rise|, but at least so much that arsinh of it is itself to rounding."""
+    return jnp.maximum(jnp.sqrt(c) * jnp.abs(rise), math.sqrt(float(jnp.finfo(rise.dtype).eps)))
+
+
+def _asinh_ratio(size: Array) -> Array:
+    """Return arsinh(s) / s of positive sizes s, by one logarithm and without cancelling."""
+    gentle = jnp.minimum(size, 16 / float(jnp.finfo(size.dtype).eps))
+    return jnp.log1p(size * (1 + gentle / (1 + jnp.sqrt(1 + gentle * gentle)))) / size
+
+
+@scaled_asinh.defjvp
+def _scaled_asinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Array, Array]:
+    (rise, c), (drise, dc) = primals, tangents
+    size = _bounded_size(rise, c)
+    gentle = jnp.minimum(size, 16 / float(jnp.finfo(rise.dtype).eps))
+    rate, ratio = gentle / size / jnp.sqrt(1 + gentle * gentle), _asinh_ratio(size)
+    # rise³ times the slope of asinh √z / √z, for c times the slope in c.
+    small = size * size < _ASINHC_BELOW
+    small_rise = jnp.where(small, rise, 0)
+    near = small_rise**3 * _series(_derivative(_ASINHC), c * small_rise * small_rise)
+    far = rise * (rate - ratio) / (2 * jnp.where(small, 1, c))
+    return rise * ratio, rate * drise + jnp.where(small, near, far) * dc
+
+
+@jax.custom_jvp
+def scaled_sinh(v: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array:
+    """The value of sinh(√c v) / √c for a positive c; √c |v| at most `max_hyperbolic_norm`."""
     root = jnp.sqrt(c)
-    size = root * jnp.abs(rise)
-    steep = size > 1 / math.sqrt(float(jnp.finfo(rise.dtype).eps))  # where arsinh is log(2 size)
-    gentle = jnp.where(steep, 0, rise)
-    logarithm = jnp.sign(rise) * jnp.log(2 * jnp.where(steep, size, 1)) / root
-    return jnp.where(steep, logarithm, gentle * asinhc_sqrt(c * gentle * gentle))
+    return jnp.sinh(root * v) / root
+
+
+@scaled_sinh.defjvp
+def _scaled_sinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Array, Array]:
+    (v, c), (dv, dc) = primals, tangents
+    z = c * v * v
+    by_c = v**3 * _slope(_SINHC, _ENTIRE_BELOW, z, sinhc_sqrt(z), cosh_sqrt(z))
+    return scaled_sinh(v, c), jnp.cosh(jnp.sqrt(c) * v) * dv + by_c * dc
 
 
 def logits(
@@ -730,9 +766,9 @@ def replace_near(
 ) -> Float[Array, "*#batch M N"]:
     """Puts exact values where a matrix product would not be exact enough.
 
-    Time and memory are some M × N arrays, unless more than 4 max(M, N) pairs a batch
-    element are near: then all are computed by ``exact``, row by row, in the time of that. Under
-    `jax.vmap` both are: add batch axes instead.
+    Where no pair is near nothing more is computed. Else time and memory are some M × N arrays,
+    unless more than 4 max(M, N) pairs a batch element are near: then all are computed by ``exact``,
+    row by row, in the time of that. Under `jax.vmap` all of it is: add batch axes instead.
 
     Args:
       by_product: values of all pairs.
@@ -769,5 +805,6 @@ def replace_near(
     by_product = by_product.reshape(-1)
     if capacity == count:
         return jnp.where(flat_near, pair_values(jnp.arange(count)), by_product).reshape(shape)
-    few = jnp.sum(flat_near, dtype=jnp.int32) <= capacity
-    return jax.lax.cond(few, of_few, of_many, by_product).reshape(shape)
+    near = jnp.sum(flat_near, dtype=jnp.int32)
+    case = jnp.where(near == 0, 0, jnp.where(near <= capacity, 1, 2))
+    return jax.lax.switch(case, (lambda values: values, of_few, of_many), by_product).reshape(shape)

@@ -421,7 +421,7 @@ def pairwise_distance(
     """
     p, q, c, squares, room, is_near = _squares_between(p, q, c)
     squares = squares / room
-    by_product = 2 * safe_sqrt(squares) * asinhc_sqrt(c[..., None, None] * squares)
+    by_product = 2 * scaled_asinh(safe_sqrt(squares), c[..., None, None])
     return replace_near(by_product, is_near, p, q, c, _distance)
 
 

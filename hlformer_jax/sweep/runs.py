@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import files, models, terminal, training
 from hlformer_jax.config import ConfigError, describe_data
 from hlformer_jax.data.dataset import TreeSplit
-from hlformer_jax.data.source import SPLITS, MissingDataError
+from hlformer_jax.data.sources.protocol import SPLITS, MissingDataError
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import corpus
 from hlformer_jax.runtime import compiler, devices

@@ -15,10 +15,10 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.feed import Group, KeptFeed, NodeFeed, SubtreeFeed, fits
-from hlformer_jax.data.source import SPLITS
+from hlformer_jax.data.sources import synthetic
+from hlformer_jax.data.sources.protocol import SPLITS
 from hlformer_jax.losses import Terms, numbers, options, trees, weighted_sum
 from hlformer_jax.losses.retrieval import zero_padding
 from hlformer_jax.models import Cost, describe, hover

@@ -20,7 +20,8 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import files, training
 from hlformer_jax.config import default, family_of, leaves
-from hlformer_jax.data import dataset, synthetic
+from hlformer_jax.data import dataset
+from hlformer_jax.data.sources import synthetic
 from hlformer_jax.data.split import Split
 from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import UserError

@@ -16,11 +16,11 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
-from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
-from hlformer_jax.data.released.layouts import CLIP_SPACE
-from hlformer_jax.data.source import SPLITS
+from hlformer_jax.data.sources import synthetic
+from hlformer_jax.data.sources.protocol import SPLITS
+from hlformer_jax.data.sources.released.layouts import CLIP_SPACE
 from hlformer_jax.data.split import Split
 from hlformer_jax.losses import Terms, numbers, options, retrieval, weighted_sum
 from hlformer_jax.losses.retrieval import NegativeRanks, Pairs

@@ -17,7 +17,7 @@ from benchmarks.measure import Floor, Options
 from benchmarks.step import PeerError, Training
 from hlformer_jax import models
 from hlformer_jax.config import debug, default
-from hlformer_jax.data.source import SPLITS
+from hlformer_jax.data.sources.protocol import SPLITS
 from hlformer_jax.runtime import compiler
 from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.step import init_state
@@ -63,7 +63,7 @@ from benchmarks import __main__ as benchmark
 
 flags.FLAGS(["benchmarks", "--encoder=tiny"])
 for name in benchmark.PROGRAMS:
-    if name == "search":
+    if name in ("search", "index"):
         assert benchmark.main(["benchmarks", name]) == 1
     else:
         benchmark._program(name)
@@ -76,7 +76,7 @@ def test_programs_need_no_extra_or_say_which():
     done = processes.finish([sys.executable, "-c", WITHOUT_EXTRAS.format(packages=packages)])
     assert done.returncode == 0, done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and "[search]" in errors[0]
+    assert len(errors) == 2 and all("[search]" in error for error in errors)
 
 
 # The clock, the floor and the random data
@@ -198,14 +198,12 @@ def test_compiling_is_timed_part_by_part():
 
 @pytest.fixture
 def small(monkeypatch):
-    """Few points, two functions, and this package again in the place of a peer."""
-    sizes = geometry.SMALL._replace(pairs=5, points=(4, 3), dtypes=("float32", "float64"))
-    monkeypatch.setattr(geometry, "SMALL", sizes)
-    monkeypatch.setattr(geometry, "DIMENSION", 3)
+    """Two functions, and this package again in the place of a peer."""
     monkeypatch.setattr(geometry, "FUNCTIONS", ("distance", "pairwise_distance"))
     monkeypatch.setattr(geometry, "LAYERS", ())
     monkeypatch.setattr(geometry, "floor", lambda flops, moved: Floor(flops, moved, 1.0))
-    monkeypatch.setattr(geometry, "peers", lambda dtype: {"peer": geometry.package_functions()})
+    own = geometry.package_functions()
+    monkeypatch.setattr(geometry, "peers", lambda dtype, sizes: {"peer": own})
 
 
 @pytest.mark.slow  # it compiles every function in two precisions
@@ -214,12 +212,12 @@ def test_geometry_rows_have_times_errors_and_peers(small):
     assert [row.what for row in rows] == [
         f"{model}.{name}, {shape}"
         for model in geometry.MODELS
-        for name, shape in (("distance", "[5, 3]"), ("pairwise_distance", "[4, 3]"))
+        for name, shape in (("distance", "[20, 4]"), ("pairwise_distance", "[8, 4]"))
     ]
     for row in rows:
         assert row.timing.repeats == 3 and row.facts["peer: times as long"] > 0
         assert ("peer: gradients times as long" in row.facts) == ("pairwise" not in row.what)
-        for dtype in ("float32", "float64"):
+        for dtype in geometry.SMALL.dtypes:
             bound = 64 * np.finfo(dtype).eps
             for prefix in ("", "peer: "):
                 assert row.facts[f"{prefix}not finite, {dtype}"] == 0

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from hlformer_jax.config import default
 from hlformer_jax.data import dataset
 from hlformer_jax.data.feed import Schedule, VideoFeed
-from hlformer_jax.data.released.layouts import ClipB32Collection, Collection, MscCollection
+from hlformer_jax.data.sources.released.layouts import ClipB32Collection, Collection, MscCollection
 from hlformer_jax.data.split import Split
 from hlformer_jax.runtime import devices
 from hlformer_jax.typing import Batch

@@ -17,7 +17,7 @@ from hlformer_jax.data.annotations import (
     as_seconds,
     as_text,
 )
-from hlformer_jax.data.source import Caption, DataError
+from hlformer_jax.data.sources.protocol import Caption, DataError
 
 DEEP = "[" * 100_000 + "]" * 100_000
 LONG = "9" * 5000

@@ -9,11 +9,12 @@ import pytest
 from processes import ROOT
 
 from hlformer_jax.config import default, load
-from hlformer_jax.data import annotations, dataset, synthetic, trees
+from hlformer_jax.data import annotations, dataset, trees
 from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.dataset import choose_source, open_data, open_trees
-from hlformer_jax.data.released.layouts import Collection
-from hlformer_jax.data.source import SPLITS, Caption, DataError, Reader, Source, digest
+from hlformer_jax.data.sources import synthetic
+from hlformer_jax.data.sources.protocol import SPLITS, Caption, DataError, Reader, Source, digest
+from hlformer_jax.data.sources.released.layouts import Collection
 from hlformer_jax.training import loop
 
 

@@ -20,8 +20,7 @@ from corpora import assert_prepared, assert_refused, feature, read_all, warnings
 from hlformer_jax.data import dataset
 from hlformer_jax.data import prepared as module
 from hlformer_jax.data.prepared import prepare
-from hlformer_jax.data.released.layouts import Collection
-from hlformer_jax.data.source import (
+from hlformer_jax.data.sources.protocol import (
     SPLITS,
     Caption,
     DataError,
@@ -30,12 +29,13 @@ from hlformer_jax.data.source import (
     check_memory,
     digest,
 )
+from hlformer_jax.data.sources.released.layouts import Collection
 
 
 def python(code: str, *args: object, **environment: str) -> subprocess.Popen:
     """Starts a process that has a `collection` and a `data_dir`."""
     head = (
-        "import sys, os; from hlformer_jax.data.released.layouts import Collection; "
+        "import sys, os; from hlformer_jax.data.sources.released.layouts import Collection; "
         "from hlformer_jax.data.prepared import prepare; "
         "from hlformer_jax.data.prepared import Records; "
         "collection = Collection(sys.argv[1], 'tiny', 'feat', 6, 5); data_dir = sys.argv[2]\n"

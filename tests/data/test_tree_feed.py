@@ -20,7 +20,7 @@ from hlformer_jax.data.feed import (
     in_order,
     training_intervals,
 )
-from hlformer_jax.data.synthetic import TreeCorpus
+from hlformer_jax.data.sources.synthetic import TreeCorpus
 from hlformer_jax.runtime import devices
 from hlformer_jax.training.step import Chunk, Feed
 

@@ -11,7 +11,7 @@ import pytest
 
 from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
-from hlformer_jax.data.source import DataError
+from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.data.trees import (
     FORMS,
     Tree,

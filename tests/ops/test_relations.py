@@ -15,7 +15,7 @@ CURVATURES = [0.1, 1.0, 2.7]
 MODELS = {"ball": Poincare, "hyperboloid": Lorentz}
 
 
-@pytest.fixture(params=[(name, c, n) for name in MODELS for c in CURVATURES for n in (2, 5, 10)])
+@pytest.fixture(params=[(name, c, n) for name in MODELS for c in CURVATURES for n in (2, 10)])
 def drawn(request):
     """A space, and points and tangent vectors at some of them, 20 of each."""
     name, c, n = request.param

@@ -13,7 +13,7 @@ import tiny
 
 from hlformer_jax.config import default
 from hlformer_jax.data.annotations import Span
-from hlformer_jax.data.source import DataError
+from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.data.split import Example, SimulatedVideos, Split
 from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hlformer import Lifted

@@ -12,7 +12,7 @@ from processes import calls
 
 from hlformer_jax import files
 from hlformer_jax.config import ConfigError, debug, default, load
-from hlformer_jax.data.source import DataError, MissingDataError
+from hlformer_jax.data.sources.protocol import DataError, MissingDataError
 from hlformer_jax.sweep import METRICS, choose, expand, runs, tables
 from hlformer_jax.training import loop
 from hlformer_jax.training.checkpoints import OccupiedError, WorkdirError

@@ -12,9 +12,9 @@ import runs
 
 from hlformer_jax import encoders, models
 from hlformer_jax.data import dataset
-from hlformer_jax.data.released.hdf5 import write_words
-from hlformer_jax.data.released.layouts import Collection
-from hlformer_jax.data.source import SPLITS
+from hlformer_jax.data.sources.protocol import SPLITS
+from hlformer_jax.data.sources.released.hdf5 import write_words
+from hlformer_jax.data.sources.released.layouts import Collection
 from hlformer_jax.search.__main__ import main as search
 from hlformer_jax.training import loaded_run, loop
 from hlformer_jax.training.loaded_run import Archive, QueryError

@@ -155,20 +155,47 @@ def split_tangent(x: Space, v: Space) -> TangentParts:
     Far out v · v − (x · v)² / τ² would, and v_⊥ · v_⊥ + v_∥² / τ² does not; near the origin, where
     directions mean nothing, nothing is along x.
     """
+    r, tau, lean, across, square = _split(x, v)
+    is_near, rest = dot(x, x) <= 1, (lean / tau) ** 2
+    length2 = jnp.where(is_near, square - rest, square + rest)
+    return TangentParts(r, tau, jnp.where(is_near, 0, lean), across, square, length2)
+
+
+@jax.custom_jvp
+def _split(x: Space, v: Space) -> tuple[Scalar, Scalar, Scalar, Space, Scalar]:
+    """Return r, τ, x · v / r, and the part of v across x with its square, of `split_tangent`."""
     xx = dot(x, x)
     is_near, tau = xx <= 1, jnp.sqrt(1 + xx)
     r = jnp.sqrt(jnp.where(is_near, 1, xx))
     per_r = 1 / r  # twice a factor: not divided by xx, whose square overflows far out
     outward = x * per_r[..., None]
     lean = dot(outward, v)
-    along = jnp.where(is_near, 0, lean)
     # By multiples of x, for the rounding of x / |x| would leave eps v_∥; twice for their own.
-    across = v - x * (along * per_r)[..., None]
+    across = v - x * jnp.where(is_near, 0, lean * per_r)[..., None]
     for _ in range(2):
         across = across - x * jnp.where(is_near, 0, dot(outward, across) * per_r)[..., None]
-    square, rest = dot(across, across), (lean / tau) ** 2
-    length2 = jnp.where(is_near, square - rest, square + rest)
-    return TangentParts(r, tau, along, across, square, length2)
+    return r, tau, lean, across, dot(across, across)
+
+
+@_split.defjvp
+def _split_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+    """With e = x / r the rule is d(v_⊥) = (dv − s dx)_⊥ − (v_⊥ · dx) e / r where s = e · v / r."""
+    (x, v), (dx, dv) = primals, tangents
+    r, tau, lean, across, square = _split(x, v)
+    per_r, is_near = 1 / r, dot(x, x) <= 1
+    outward = x * per_r[..., None]
+    slope = jnp.where(is_near, 0, lean * per_r)
+    stretch, tilt = dot(outward, dx), dot(across, dx) * per_r
+    lean_growth = dot(outward, dv) + tilt
+    moved = dv - slope[..., None] * dx
+    turn = jnp.where(is_near, 0, lean_growth - slope * stretch)
+    return (r, tau, lean, across, square), (
+        jnp.where(is_near, 0, stretch),
+        stretch * (r / tau),
+        lean_growth,
+        moved - turn[..., None] * outward,
+        2 * dot(across, moved),
+    )
 
 
 def tangent_length(x: Space, v: Space, c: Scalar) -> Scalar:

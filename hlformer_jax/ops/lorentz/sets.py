@@ -6,14 +6,12 @@ from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops.lorentz.pairs import (
     distance_of_pair,
-    lift,
     point_from_space,
     squared_distance_of_pair,
 )
 from hlformer_jax.ops.numerics import (
     align_sets,
     as_float,
-    asinhc_sqrt,
     dot,
     inverse,
     largest_coordinate,
@@ -21,6 +19,7 @@ from hlformer_jax.ops.numerics import (
     per_batch,
     replace_near,
     safe_sqrt,
+    scaled_asinh,
     sum_products,
 )
 from hlformer_jax.typing import Array
@@ -57,7 +56,7 @@ def pairwise_distance(
     """
     x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
     m, is_near = _chords(x, y, c)
-    by_product = safe_sqrt(m) * asinhc_sqrt(c[..., None, None] * m / 4)
+    by_product = 2 * scaled_asinh(safe_sqrt(m) / 2, c[..., None, None])
     return replace_near(by_product, is_near, x, y, c, distance_of_pair)
 
 
@@ -74,11 +73,13 @@ def _chords(
     x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], c: Float[Array, "*#batch"]
 ) -> tuple[Float[Array, "*#batch M N"], Bool[Array, "*#batch M N"]]:
     """Squared Lorentzian distances of all pairs, 2 where points are near, and whether they are."""
-    curvature = c[..., None, None]
-    xx, yy = dot(x, x)[..., :, None], dot(y, y)[..., None, :]
-    tau_x, tau_y = jnp.sqrt(1 + curvature * xx), jnp.sqrt(1 + curvature * yy)
+    xx, yy = dot(x, x), dot(y, y)
+    tau_x, tau_y = jnp.sqrt(1 + c[..., None] * xx), jnp.sqrt(1 + c[..., None] * yy)
     xy = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    half = lift(xx, yy, tau_x * tau_y, curvature)
+    # (τ_x τ_y − 1) / c = (x² τ_y² + y²) / (τ_x τ_y + 1) over τ_x τ_y, which may be large.
+    low_x, low_y = (1 / tau_x)[..., :, None], (1 / tau_y)[..., None, :]
+    along, beside = (xx / tau_x)[..., :, None], (yy / tau_y)[..., None, :]
+    half = (along * tau_y[..., None, :] + low_x * beside) / (1 + low_x * low_y)
     is_near = ~(half - xy > _NEAR * half)  # NaN is near
     return 2 * jnp.where(is_near, 1, half - xy), is_near
 

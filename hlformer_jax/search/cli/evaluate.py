@@ -99,7 +99,7 @@ def evaluate(options: Options) -> None:
 )  # fmt: skip
 def features(options: Options) -> None:
     """Extract features of captioned videos, to train a model on (configs/own.py)."""
-    from hlformer_jax.data import extracted
+    from hlformer_jax.data.sources import extracted
 
     if options.out is not None:
         console.check_place(options.out, "--out")
@@ -125,14 +125,15 @@ def features(options: Options) -> None:
 
 def _text_features(options: Options) -> None:
     """Write the features of a released collection's captions."""
-    from hlformer_jax.data import annotations, source
-    from hlformer_jax.data.released import hdf5, layouts
+    from hlformer_jax.data import annotations
+    from hlformer_jax.data.sources import protocol
+    from hlformer_jax.data.sources.released import hdf5, layouts
 
     folder = options.folder.resolve()
     collection = layouts.Collection(folder.parent, folder.name, "-", 0, 0)
     moments = layouts.MomentCollection(folder.parent, folder.name, "-", 0, 0)
     lists = [options.captions] if options.captions else [
-        path for kind in (collection, moments) for path in map(kind.captions, source.SPLITS)
+        path for kind in (collection, moments) for path in map(kind.captions, protocol.SPLITS)
         if path.is_file()
     ]  # fmt: skip
     if not lists:

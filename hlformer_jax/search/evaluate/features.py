@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hlformer_jax.data import extracted, source
+from hlformer_jax.data.sources import extracted, protocol
 from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.evaluate.captions import Caption
@@ -62,7 +62,7 @@ def write_features(
     splits = extracted.split_captions(
         [
             (caption.video, caption.split,
-             source.Caption(f"{number}", caption.sentence, caption.start, caption.end))
+             protocol.Caption(f"{number}", caption.sentence, caption.start, caption.end))
             for number, caption in enumerate(captions)
         ],
         seed,

@@ -22,7 +22,8 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import files, models
 from hlformer_jax.config import family_of
-from hlformer_jax.data import extracted, transforms
+from hlformer_jax.data import transforms
+from hlformer_jax.data.sources import extracted
 from hlformer_jax.encoders.protocol import Encoder, TokenEncoder
 from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.models.two_branch import VideoEncoding

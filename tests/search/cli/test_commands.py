@@ -15,7 +15,7 @@ import processes
 import pytest
 
 from hlformer_jax import files
-from hlformer_jax.data.extracted import ExtractedReader
+from hlformer_jax.data.sources.extracted import ExtractedReader
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search import export, times
 from hlformer_jax.search.__main__ import main
@@ -804,7 +804,7 @@ def test_cut_continues_after_a_failed_clip(ask, films, calls, monkeypatch, tmp_p
     table, folder = tmp_path / "hits.csv", tmp_path / "clips"
     assert ask("query", "red", "--signals=visual", f"--export={table}", "--k=2").status == 0
     head, *rows = table.read_text(encoding="utf-8-sig").splitlines()
-    gone = "9,0123456789abcdef,gone.film,1.000,2.000,1.500,0.5,seen,2020-01-01,/gone.film,"
+    gone = "9,0123456789abcdef,gone.film,1.000,2.000,1.500,0.5,visual,2020-01-01,/gone.film,"
     table.write_text("\n".join([head, gone, *rows, ""]))
     made = []
 

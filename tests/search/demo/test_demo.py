@@ -69,7 +69,7 @@ def test_training_sentences_have_all_words_of_captions():
     assert Scene(0, 3, "shrinks", (blue,)).sentence == "a blue star shrinks"
     words = lambda sentences: {word for sentence in sentences for word in sentence.split()}
     told = [scene.sentence for story in scenes.stories(0, 40) for scene in story.scenes]
-    assert words(filter(None, told)) <= words(said for _, said in scenes.training_moments(5, 500))
+    assert words(filter(None, told)) <= words(text for _, text in scenes.training_moments(5, 500))
 
 
 def test_demo_videos_are_those_measured_in_the_docs():
@@ -85,8 +85,8 @@ def in_colour(picture, colour, within=8):
     return (abs(picture.astype(int) - scenes.COLOURS[colour]) < within).all(-1)
 
 
-def seen(action, time, colour="red", shape="circle"):
-    """Where the full colour is: rows and columns."""
+def coloured_pixels(action, time, colour="red", shape="circle"):
+    """Return the rows and columns of the pixels in full colour."""
     scene = Scene(2, 6, action, (Thing(colour, shape),))
     return np.nonzero(in_colour(drawing.draw(scene, time, GREY), colour))
 
@@ -95,18 +95,18 @@ def seen(action, time, colour="red", shape="circle"):
     ("action", "axis", "sign"), [("left", 1, -1), ("right", 1, 1), ("up", 0, -1), ("down", 0, 1)]
 )
 def test_moving_shape_leaves_a_trail_behind_it(action, axis, sign):
-    centres = [np.mean(seen(action, time)[axis]) for time in (2, 3, 4, 5, 5.9)]
+    centres = [np.mean(coloured_pixels(action, time)[axis]) for time in (2, 3, 4, 5, 5.9)]
     assert (sign * np.diff(centres) > 5).all()
     picture = drawing.draw(Scene(2, 6, action, (Thing("red", "square"),)), 4, GREY)
     changed = np.nonzero((picture != GREY).any(-1))[axis]
-    middle = np.mean(seen(action, 4, shape="square")[axis])
+    middle = np.mean(coloured_pixels(action, 4, shape="square")[axis])
     behind, ahead = np.max(-sign * (changed - middle)), np.max(sign * (changed - middle))
     assert behind > 1.5 * ahead
 
 
 @pytest.mark.parametrize(("action", "sign"), [("grows", 1), ("shrinks", -1)])
 def test_a_shape_changes_its_size_as_the_sentence_says(action, sign):
-    widths = [np.ptp(seen(action, time)[1]) for time in (2, 3, 4, 5, 5.9)]
+    widths = [np.ptp(coloured_pixels(action, time)[1]) for time in (2, 3, 4, 5, 5.9)]
     assert (sign * np.diff(widths) > 0).all()
 
 
@@ -122,7 +122,7 @@ def test_shapes_and_backgrounds_can_be_told_apart():
     masks = []
     for shape in scenes.SHAPES:
         mask = np.zeros(GREY.shape[:2], bool)
-        mask[seen("grows", 3.9, shape=shape)] = True
+        mask[coloured_pixels("grows", 3.9, shape=shape)] = True
         masks.append(mask)
     for one, other in itertools.combinations(masks, 2):
         assert (one & other).sum() / (one | other).sum() < 0.85
@@ -148,12 +148,12 @@ def test_rendered_video_shows_each_scene_in_time(tmp_path):
 
 
 def test_training_frames_show_their_sentences():
-    images, said = drawing.frames_for_training(7, 60, 32)
-    assert images.shape == (60, 32, 32, 3) and images.dtype == np.uint8 and len(said) == 60
+    images, sentences = drawing.frames_for_training(7, 60, 32)
+    assert images.shape == (60, 32, 32, 3) and images.dtype == np.uint8 and len(sentences) == 60
     again, same = drawing.frames_for_training(7, 60, 32)
-    assert (images == again).all() and said == same
-    assert said != drawing.frames_for_training(8, 60, 32)[1]
-    for image, sentence in zip(images, said, strict=True):
+    assert (images == again).all() and sentences == same
+    assert sentences != drawing.frames_for_training(8, 60, 32)[1]
+    for image, sentence in zip(images, sentences, strict=True):
         for colour in (word for word in sentence.split() if word in scenes.COLOURS):
             assert in_colour(image, colour, 40).sum() >= 8
 

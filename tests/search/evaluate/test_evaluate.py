@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from hlformer_jax.data.extracted import ExtractedReader, contents
+from hlformer_jax.data.sources.extracted import ExtractedReader, contents
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.evaluate import captions, features, metrics, threshold
 from hlformer_jax.search.evaluate.captions import Caption
@@ -153,9 +153,9 @@ def test_conformal_threshold_keeps_its_false_alarm_rate():
             # By definition: the least of the scores that at most rate (n + 1) - 1 others exceed.
             ordered = sorted(drawn[:39])
             bound = min(x for x in ordered if sum(y > x for y in ordered) <= rate * 40 - 1 + 1e-9)
-            level = threshold.conformal_threshold(drawn[:39], rate)
-            assert level == math.nextafter(bound, math.inf)
-            alarms.append(drawn[39] >= level)
+            calibrated = threshold.conformal_threshold(drawn[:39], rate)
+            assert calibrated == math.nextafter(bound, math.inf)
+            alarms.append(drawn[39] >= calibrated)
         assert np.mean(alarms) == pytest.approx(rate, abs=0.015)
     assert threshold.conformal_threshold(np.arange(18.0), 0.05) is None
     assert threshold.conformal_threshold(np.arange(19.0), 0.05) == math.nextafter(18.0, math.inf)
@@ -175,9 +175,9 @@ def test_error_rates_equal_leaving_out_each_video():
     for i, video in enumerate(videos):
         others = np.asarray([x for x, other in zip(separation.absent, videos, strict=True)
                              if other != video])  # fmt: skip
-        level = threshold.conformal_threshold(others, 0.1)
-        alarms.append(separation.absent[i] >= level)
-        kept.append(separation.present[i] >= level)
+        calibrated = threshold.conformal_threshold(others, 0.1)
+        alarms.append(separation.absent[i] >= calibrated)
+        kept.append(separation.present[i] >= calibrated)
     assert figures["false alarms"][0] == pytest.approx(100 * np.mean(alarms))
     share, low, high = figures["recall"]
     assert share == pytest.approx(100 * np.mean(kept)) and low < share < high
@@ -197,26 +197,26 @@ def test_by_kind_reports_each_signal(tmp_path, films):
     index = archive.create(tmp_path / "index", films)
     archive.fill(index, video=archive.TOLD)
     library = archive.opened(index, encoder=archive.Encoder(probable=True))
-    asked = [
-        Caption("a.film", "red", 5.0, 8.0, kind="seen"),
-        Caption("b.film", "blue", kind="seen", duplicates=("a.film",)),
-        Caption("b.film", "the lighthouse", 2.0, 6.0, kind="said", in_transcript=True),
+    captions = [
+        Caption("a.film", "red", 5.0, 8.0, kind="pictured"),
+        Caption("b.film", "blue", kind="pictured", duplicates=("a.film",)),
+        Caption("b.film", "the lighthouse", 2.0, 6.0, kind="spoken", in_transcript=True),
         Caption("a.film", "black", 0.0, 8.0, kind="order", following=("red",)),
         Caption("", "submarine", kind="absent", in_transcript=True),
     ]
-    kinds = metrics.by_kind(library, asked)
+    kinds = metrics.by_kind(library, captions)
     # Blue is in c.film, of which the second caption knows nothing; all three are among five.
-    assert kinds["seen"]["visual"] == pytest.approx(
+    assert kinds["pictured"]["visual"] == pytest.approx(
         {"queries": 2, "R@1": 50, "R@5": 100, "mIoU": 100, "matches": 100}
     )
-    assert kinds["seen"]["transcript"] == {
+    assert kinds["pictured"]["transcript"] == {
         "queries": 2,
         "R@1": 0,
         "R@5": 0,
         "mIoU": 0,
         "matches": 0,
     }
-    assert kinds["said"]["transcript"] == pytest.approx(
+    assert kinds["spoken"]["transcript"] == pytest.approx(
         {"queries": 1, "R@1": 100, "R@5": 100, "mIoU": 50, "matches": 100}
     )
     assert list(kinds["order"]) == ["visual"] and kinds["order"]["visual"]["R@1"] == 100

@@ -27,7 +27,7 @@ def counts(report):
 
 
 @pytest.mark.parametrize(
-    ("change", "expected", "seen"),
+    ("change", "expected", "encoded"),
     [
         (lambda films: None, {"unchanged": 3}, 0),
         (lambda films: os.utime(films / "a.film", (1, 1)), {"recognised": 1, "unchanged": 2}, 0),
@@ -41,12 +41,12 @@ def counts(report):
     ids=["nothing", "touched", "changed", "deleted", "not to be listed", "emptied"],
 )  # fmt: skip
 def test_only_what_has_changed_is_decoded_and_what_is_not_there_is_kept(
-    index, films, change, expected, seen
+    index, films, change, expected, encoded
 ):
     change(films)
     encoder = archive.Encoder()
     report, told = archive.fill(index, encoder)
-    assert counts(report) == expected and encoder.seen == seen
+    assert counts(report) == expected and encoder.seen == encoded
     unlisted = (films / "unlisted").exists()
     assert told == [f"{films}/unlisted may not be listed"] * unlisted
     again = Index.open(index.directory)
@@ -54,7 +54,7 @@ def test_only_what_has_changed_is_decoded_and_what_is_not_there_is_kept(
     assert [entry.video for entry in entries] == ["a.film", "b.film", "trips/c.film"]
     assert sum(entry.state == "offline" for entry in entries) == expected.get("offline", 0)
     assert len(archive.arrays(index)) == 3 and again.verify() == {}
-    assert entries[1].frames == (seen or 20)
+    assert entries[1].frames == (encoded or 20)
 
 
 def test_a_folder_that_is_not_there_is_refused(index, films, tmp_path):
@@ -185,9 +185,9 @@ def test_processes_give_the_same_files_and_one_that_dies_fails_its_video_alone(
     archive.film(films / "killer.film", ["red"] * 3)
     for i in range(3):
         archive.random_film(films / f"{i}.film", 70 + i, seed=i)
-    seen = []
+    steps = []
     other = archive.create(tmp_path / "other", films)
-    report, told = archive.fill(other, workers=2, progress=seen.append)
+    report, told = archive.fill(other, workers=2, progress=steps.append)
     assert counts(report) == {"indexed": 6, "failed": 1}
     assert told == ["killer.film: its decoding process died (status -9)"]
     (films / "killer.film").unlink()
@@ -196,9 +196,9 @@ def test_processes_give_the_same_files_and_one_that_dies_fails_its_video_alone(
     assert archive.arrays(other) == archive.arrays(index)
     long = index.read(index.videos["2.film"].content)
     np.testing.assert_array_equal(long.times, np.arange(72))
-    assert seen[-1].done == seen[-1].total == 7
-    assert seen[-1].seconds == report.seconds == 5 * 0 + 16 + 20 + 18 + 70 + 71 + 72
-    assert all(one.speed > 0 for one in seen[1:] if one.seconds)
+    assert steps[-1].done == steps[-1].total == 7
+    assert steps[-1].seconds == report.seconds == 5 * 0 + 16 + 20 + 18 + 70 + 71 + 72
+    assert all(step.speed > 0 for step in steps[1:] if step.seconds)
 
 
 def test_a_video_whose_process_was_killed_once_is_tried_once_more(index, films):

@@ -102,13 +102,13 @@ def is_playing(page):
 
 def colour(page):
     """The colour that the video shows in its corner."""
-    seen = page.evaluate(
+    pixel = page.evaluate(
         """() => { const pen = document.createElement('canvas').getContext('2d');
             pen.drawImage(document.getElementById('player'), 0, 0);
             return [...pen.getImageData(4, 4, 1, 1).data].slice(0, 3); }"""
     )
     distance = lambda name: sum(
-        (a - b) ** 2 for a, b in zip(seen, page_library.COLOURS[name], strict=True)
+        (a - b) ** 2 for a, b in zip(pixel, page_library.COLOURS[name], strict=True)
     )
     return min(page_library.COLOURS, key=distance)
 

@@ -223,10 +223,12 @@ def test_a_job_is_followed_from_its_present_state_to_its_end(live, library, film
         assert (first["kind"], first["state"], first["total"]) == ("index", "running", 2)
         assert first["video"] == "new.film" and first["done"] == 0
         library.encoder.gate.set()
-        seen = [first, *states]  # the stream ends with the job
-    assert seen[-1]["state"] == "done" and seen[-1]["line"].startswith("the index: 2 indexed")
-    assert (seen[-1]["done"], seen[-1]["total"], seen[-1]["failed"]) == (2, 2, 0)
-    assert [one["done"] for one in seen] == sorted(one["done"] for one in seen)
+        followed = [first, *states]  # the stream ends with the job
+    assert followed[-1]["state"] == "done" and followed[-1]["line"].startswith(
+        "the index: 2 indexed"
+    )
+    assert (followed[-1]["done"], followed[-1]["total"], followed[-1]["failed"]) == (2, 2, 0)
+    assert [state["done"] for state in followed] == sorted(state["done"] for state in followed)
 
 
 def test_where_nothing_runs_the_stream_says_so_and_ends(client):

@@ -31,10 +31,10 @@ def brute(index, wanted, unwanted=(), levels=(), within=None):
         parts = []
         for vector in encoder.encode_texts(wanted):
             scores = [float(frame @ vector) for frame in frames]
-            for i, level in enumerate(levels):
+            for i, baseline in enumerate(levels):
                 other = encoder.encode_texts(unwanted)[i]
                 for f, frame in enumerate(frames):
-                    scores[f] -= max(float(frame @ other) - level, 0)
+                    scores[f] -= max(float(frame @ other) - baseline, 0)
             parts.append(scores)
         if within is None:
             found[name] = np.mean([max(part) for part in parts]), None

@@ -68,7 +68,7 @@ def test_words_are_found_where_they_are_said(index):
     [
         # 1/61 + 1/62 + 1/63 …: 4 by 61 and 63, 9 by 61, 2 by 62 and 7 by 62 alone, 1 by 64.
         (1, 0.6, [4, 9, 2, 7, 1]),
-        (1, 1 - 2**-52, [4, 9, 7, 2, 1]),  # all words are said
+        (1, 1 - 2**-52, [4, 9, 7, 2, 1]),  # a transcript with all words wins
         (4, 0.6, [4, 7, 9, 2, 1]),  # 7 by 62 and 63
     ],
 )
@@ -101,17 +101,17 @@ def test_a_sentence_is_seen_and_said(index):
     hits = archive.opened(index).query("red")
     assert hits[0].video == "a.film" and "transcript" in hits[0].signals and hits.good
     assert [hit.video for hit in hits if hit.passages] == ["a.film"]
-    seen = archive.opened(index).query("red", signals="visual")
-    assert not any(hit.passages for hit in seen) and seen[0].score == hits[0].score
+    visual = archive.opened(index).query("red", signals="visual")
+    assert not any(hit.passages for hit in visual) and visual[0].score == hits[0].score
     pages = [archive.opened(index).query("red", k=1, offset=i)[0].video for i in range(3)]
     assert pages == [hit.video for hit in hits]
 
 
-def test_what_is_only_said_has_no_score(index, monkeypatch):
+def test_a_match_in_the_transcript_alone_has_no_score(index, monkeypatch):
     monkeypatch.setattr(library, "WINDOW", 1)
     write(index.root, {"a.film": [(6, 8, "green light")]})
     archive.fill(index, video=archive.TOLD)
-    # The first of what is seen is b.film.
+    # The best visual match is b.film.
     [hit] = archive.opened(index).query("green", k=1, min_score=0.5)
     assert hit.video == "a.film" and hit.score is hit.score_kind is None
     assert hit.signals == ("transcript",) and hit.is_match

@@ -11,7 +11,7 @@ from tiny import configuration, write_run
 
 from hlformer_jax import models
 from hlformer_jax.config import default
-from hlformer_jax.data import extracted
+from hlformer_jax.data.sources import extracted
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals import trained

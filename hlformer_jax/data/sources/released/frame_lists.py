@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hlformer_jax.data import annotations
-from hlformer_jax.data.source import MAX_MAGNITUDE, DataError
+from hlformer_jax.data.sources.protocol import MAX_MAGNITUDE, DataError
 
 Rows = np.ndarray  # int32 [F_i]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hlformer_jax.config import ConfigError, default, describe_data, load
-from hlformer_jax.data import extracted
 from hlformer_jax.data.dataset import open_data, open_trees
-from hlformer_jax.data.extracted import ExtractedReader, ExtractedSource, TimedReader
-from hlformer_jax.data.source import SPLITS, Caption, DataError
+from hlformer_jax.data.sources import extracted
+from hlformer_jax.data.sources.extracted import ExtractedReader, ExtractedSource, TimedReader
+from hlformer_jax.data.sources.protocol import SPLITS, Caption, DataError
 from hlformer_jax.sweep import expand
 
 D, E = 6, 4

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from corpora import assert_refused, edit, line, warnings_of
 
-from hlformer_jax.data.released.qvhighlights import QVHighlights
-from hlformer_jax.data.source import DataError, MissingSourceError
+from hlformer_jax.data.sources.protocol import DataError, MissingSourceError
+from hlformer_jax.data.sources.released.qvhighlights import QVHighlights
 
 
 def _rows(parts):

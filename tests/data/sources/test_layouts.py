@@ -17,9 +17,9 @@ from corpora import assert_refused, edit, feature, line, read_all, warnings_of
 from hlformer_jax.config import default
 from hlformer_jax.data.dataset import open_data
 from hlformer_jax.data.prepared import prepare
-from hlformer_jax.data.released.frame_lists import read_frame_lists
-from hlformer_jax.data.released.layouts import Collection
-from hlformer_jax.data.source import DataError, MissingSourceError, teacher_width
+from hlformer_jax.data.sources.protocol import DataError, MissingSourceError, teacher_width
+from hlformer_jax.data.sources.released.frame_lists import read_frame_lists
+from hlformer_jax.data.sources.released.layouts import Collection
 
 V2F = "video2frames.txt"
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from corpora import SMALL, assert_equal, contents
 
-from hlformer_jax.data import dataset, synthetic, transforms, trees
+from hlformer_jax.data import dataset, transforms, trees
 from hlformer_jax.data.prepared import prepare
-from hlformer_jax.data.source import SPLITS, DataError
-from hlformer_jax.data.synthetic import (
+from hlformer_jax.data.sources import synthetic
+from hlformer_jax.data.sources.protocol import SPLITS, DataError
+from hlformer_jax.data.sources.synthetic import (
     CONCEPTS,
     LEAVES,
     Corpus,

@@ -23,7 +23,7 @@ from absl import logging
 from jaxtyping import Float
 
 from hlformer_jax.data import annotations
-from hlformer_jax.data.source import (
+from hlformer_jax.data.sources.protocol import (
     SPLITS,
     Caption,
     Captions,

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
-from hlformer_jax.data.source import DataError
+from hlformer_jax.data.sources.protocol import DataError
 
 MAX_WORDS = 10_000
 """Words that a caption may have: far beyond any sentence, far below what memory holds."""

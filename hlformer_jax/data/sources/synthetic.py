@@ -25,8 +25,7 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo, annotate
-from hlformer_jax.data.released.layouts import Collection
-from hlformer_jax.data.source import (
+from hlformer_jax.data.sources.protocol import (
     SPLITS,
     Caption,
     Captions,
@@ -35,6 +34,7 @@ from hlformer_jax.data.source import (
     check_memory,
     digest,
 )
+from hlformer_jax.data.sources.released.layouts import Collection
 
 CONCEPTS = (
     "dog cat horse child woman ball guitar piano bicycle car boat kitchen garden river forest "

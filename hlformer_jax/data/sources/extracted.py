@@ -34,7 +34,14 @@ from hlformer_jax.data.annotations import (
     parse_object,
     read_text,
 )
-from hlformer_jax.data.source import SPLITS, Caption, DataError, MissingSourceError, Reader, digest
+from hlformer_jax.data.sources.protocol import (
+    SPLITS,
+    Caption,
+    DataError,
+    MissingSourceError,
+    Reader,
+    digest,
+)
 from hlformer_jax.data.trees import parent_texts
 
 COLLECTION = "own"

@@ -20,25 +20,7 @@ from jaxtyping import Float
 
 from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.annotations import TimedVideo
-from hlformer_jax.data.released.frame_lists import (
-    FrameFeatures,
-    Rows,
-    read_frame_lists,
-    read_row_names,
-    row_names,
-)
-from hlformer_jax.data.released.hdf5 import (
-    CLIP_WORDS,
-    ENCODER_ATTRIBUTES,
-    SENTENCES,
-    TEACHER_CAPTIONS,
-    TEACHER_FRAMES,
-    VIDEO_FRAMES,
-    WORDS,
-    FeatureFile,
-    FeatureKind,
-)
-from hlformer_jax.data.source import (
+from hlformer_jax.data.sources.protocol import (
     SPLITS,
     TAUGHT_SPLIT,
     Caption,
@@ -49,6 +31,24 @@ from hlformer_jax.data.source import (
     Reader,
     Teacher,
     digest,
+)
+from hlformer_jax.data.sources.released.frame_lists import (
+    FrameFeatures,
+    Rows,
+    read_frame_lists,
+    read_row_names,
+    row_names,
+)
+from hlformer_jax.data.sources.released.hdf5 import (
+    CLIP_WORDS,
+    ENCODER_ATTRIBUTES,
+    SENTENCES,
+    TEACHER_CAPTIONS,
+    TEACHER_FRAMES,
+    VIDEO_FRAMES,
+    WORDS,
+    FeatureFile,
+    FeatureKind,
 )
 
 # The collection

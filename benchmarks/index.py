@@ -1,0 +1,298 @@
+"""The index of a search at scale: adding a video, a pass over unchanged files, a first query.
+
+An archive has the videos of `query.Archive` with vectors that take no time to make, and nothing is
+encoded: the times are the index's own. Every measurement is a process of its own, so its memory is
+the most that it had beyond its imports.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from ml_collections import ConfigDict
+
+from benchmarks.measure import Options, Progress, Row, announce, summary
+from hlformer_jax.data.sources.synthetic import is_synthetic
+from hlformer_jax.data.transforms import unit
+from hlformer_jax.errors import UserError
+from hlformer_jax.lazy import optional
+from hlformer_jax.search.index import Index, Stamp, VideoArrays, Writer
+from hlformer_jax.search.ingest.extract import index_folder, real_video
+from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.signals.transcript import transcripts
+
+WIDTH, SECONDS = 768, 600
+"""Width of an embedding, and frames of a video of an archive, one a second."""
+
+FILES = 50_000
+"""Unchanged files of a pass; 200 with a configuration on synthetic data."""
+
+FILE_WIDTH, FILE_FRAMES = 16, 2
+"""Width and number of the embeddings of each of these files."""
+
+FILES_PER_TRANSCRIPT, FILES_PER_FOLDER = 10, 500
+
+AT_ONCE = 100
+"""Videos that are written in one transaction."""
+
+
+class Encoder:
+    """An encoder that encodes no image, and gives every text a random vector."""
+
+    name, fingerprint, preprocessing = "simulated", "0" * 64, "none"
+    image_size = 4
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def preprocess(self, image: np.ndarray) -> np.ndarray:
+        """Return the image."""
+        return image
+
+    def encode_images(self, pixels: np.ndarray) -> np.ndarray:
+        """Raise an error: an unchanged file is not decoded."""
+        raise AssertionError("an unchanged file was encoded")
+
+    def encode_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
+        """Return random unit vectors, always the same for the same texts."""
+        seeds = [int(hashlib.sha256(text.encode()).hexdigest()[:16], 16) for text in texts]
+        return unit(
+            np.stack([np.random.default_rng(seed).standard_normal(self.width) for seed in seeds])
+        )
+
+    def probability(self, cosine: float) -> None:
+        """Return None: it has no learned scale."""
+
+
+def index(config: ConfigDict, options: Options) -> Iterator[Row]:
+    """Yield the rows of an archive of `options.hours`, and of `options.videos` unchanged files."""
+    optional("hlformer_jax.video", "search")
+    files = options.videos or (200 if is_synthetic(config.data) else FILES)
+    repeats = min(options.repeats, 3)
+    with tempfile.TemporaryDirectory(prefix="index-") as temporary:
+        folder = Path(temporary)
+        videos = max(round(options.hours * 3600 / SECONDS), 2)
+        size = f"{videos * SECONDS / 3600:,.4g} hours"
+        announce(f"write an index of {size}")
+        write_archive(folder, videos)
+        _run(ask, folder)  # derives matrices
+        yield _row(f"{size}: first query of a process", [_run(ask, folder) for _ in range(repeats)])
+        yield _row(f"{size}: the next query", [_run(ask_again, folder) for _ in range(repeats)])
+        added = [_run(add, folder, videos + repeat) for repeat in range(repeats)]
+        yield _row(f"{size}: a new video, until it is searched", added)
+        size = f"{files:,} unchanged files"
+        announce(f"write an index of {size}")
+        write_files(folder, files)
+        yield _row(f"a pass over {size}", [_run(scan, folder, files) for _ in range(repeats)])
+        yield _row(
+            f"opening an index of {size}", [_run(open_index, folder) for _ in range(repeats)]
+        )
+
+
+def write_archive(folder: Path, videos: int) -> None:
+    """Write an index of simulated videos; their files are empty."""
+    archive = Index.create(folder / "archive", folder / "videos", Encoder(WIDTH))
+    progress = Progress("videos", videos)
+    with archive.running(), _unsynced():
+        for first in range(0, videos, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, videos))
+            with archive.writing() as writer:
+                for video in numbers:
+                    put_video(archive, writer, video)
+            progress.advance(len(numbers))
+
+
+@contextlib.contextmanager
+def _unsynced() -> Iterator[None]:
+    """Let nothing wait for the disk while simulated data is written."""
+    fsync = os.fsync
+    os.fsync = lambda fd: None
+    try:
+        yield
+    finally:
+        os.fsync = fsync
+
+
+def put_video(archive: Index, writer: Writer, video: int) -> None:
+    """Write a video of an archive; its vectors are a part of a few random ones and a scene."""
+    start = video * 7919 % (len(_noise()) - SECONDS)
+    vectors = _noise()[start : start + SECONDS] + _noise()[video * 104_729 % len(_noise())]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    arrays = VideoArrays(np.arange(SECONDS, dtype=np.float64), vectors.astype(np.float16), SECONDS)
+    path = archive.root / f"{video // 100:03}" / f"{video:06}.mp4"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    name = path.relative_to(archive.root).as_posix()
+    writer.keep(_content(b"video %d" % video), arrays, {name: Stamp(0, 1, 1)})
+
+
+_NOISE: list[np.ndarray] = []
+
+
+def _noise() -> np.ndarray:
+    """Return random rows, which are made once in a process."""
+    if not _NOISE:
+        _NOISE.append(np.random.default_rng(0).standard_normal((8 * SECONDS, WIDTH), np.float32))
+    return _NOISE[0]
+
+
+def write_files(folder: Path, files: int) -> None:
+    """Write small files and their complete index; every tenth has a transcript."""
+    encoder, root = Encoder(FILE_WIDTH), folder / "files"
+    index = Index.create(folder / "index", root, encoder)
+    progress = Progress("files", files)
+    times = np.arange(FILE_FRAMES, dtype=np.float64)
+    with index.running(), _unsynced():
+        for first in range(0, files, 10 * AT_ONCE):
+            numbers = range(first, min(first + 10 * AT_ONCE, files))
+            with index.writing() as writer:
+                for number in numbers:
+                    path = root / f"{number // FILES_PER_FOLDER:04}" / f"a video {number:06}.mp4"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(b"%d" % number)
+                    content = _content(path.read_bytes())
+                    vectors = np.random.default_rng(number).standard_normal(
+                        (FILE_FRAMES, FILE_WIDTH)
+                    )
+                    arrays = VideoArrays(times, unit(vectors).astype(np.float16), 2.0)
+                    name = path.relative_to(root).as_posix()
+                    writer.keep(content, arrays, {name: Stamp.from_status(path.stat())})
+                    cues = [transcripts.Cue(0, 1, f"words of {number}")]
+                    tracks = transcripts.Source(
+                        "", [transcripts.READER_VERSION], cues[: number % FILES_PER_TRANSCRIPT == 0]
+                    )
+                    transcripts.put(writer, content, transcripts.Transcript(tracks))
+            progress.advance(len(numbers))
+    scan(folder, files)()  # encodes the passages
+
+
+def _content(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# Measurements: each prepares, and returns what is measured.
+
+
+def scan(folder: Path, files: int) -> Callable[[], None]:
+    """A run over files that have not changed."""
+    video = real_video()
+
+    def measured() -> None:
+        index = Index.open(folder / "index")
+        report = index_folder(
+            index, Encoder(FILE_WIDTH), video=video, workers=0, report=lambda line: None
+        )
+        assert report.unchanged == files, report
+
+    return measured
+
+
+def open_index(folder: Path) -> Callable[[], None]:
+    """Opening an index of many files, and reading its records."""
+
+    def measured() -> None:
+        assert Index.open(folder / "index").videos
+
+    return measured
+
+
+def ask(folder: Path) -> Callable[[], None]:
+    """Opening an archive, and a query."""
+    encoder = Encoder(WIDTH)
+
+    def measured() -> None:
+        assert Library(folder / "archive", encoder=encoder).query("a person")
+
+    return measured
+
+
+def ask_again(folder: Path) -> Callable[[], None]:
+    """A query of an open archive."""
+    library = Library(folder / "archive", encoder=Encoder(WIDTH))
+    library.query("a person")
+
+    def measured() -> None:
+        assert library.query("another person")
+
+    return measured
+
+
+def add(folder: Path, video: int) -> Callable[[], None]:
+    """A new video in an archive, until a new library can find it."""
+    archive = Index.open(folder / "archive")
+    _noise()
+
+    def measured() -> None:
+        with archive.writing() as writer:
+            put_video(archive, writer, video)
+        Library(archive.directory, encoder=Encoder(WIDTH)).ranked()
+
+    return measured
+
+
+def _run(prepare: Callable[..., Callable[[], None]], folder: Path, *numbers: int) -> dict[str, Any]:
+    """Measure in a new process: seconds, those of the processor, memory and bytes written."""
+    announce(f"  {prepare.__name__}")
+    arguments = [prepare.__name__, str(folder), *map(str, numbers)]
+    code = "import sys; from benchmarks import index; index._measure(*sys.argv[1:])"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True
+    )
+    if ended.returncode:
+        last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"a process that measures the index failed: {last}")
+    measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return measured
+
+
+def _measure(name: str, folder: str, *numbers: str) -> None:
+    """Print the figures of a measurement, as JSON."""
+    measured = globals()[name](Path(folder), *map(int, numbers))
+    base, written = _peak_memory(), _bytes_written()
+    start, processor = time.perf_counter(), time.process_time()
+    measured()
+    figures = {
+        "seconds": time.perf_counter() - start,
+        "processor": time.process_time() - processor,
+        "memory": _peak_memory() - base,
+        "written": _bytes_written() - written,
+    }
+    print(json.dumps(figures))
+
+
+def _peak_memory() -> float:
+    """Return the most megabytes that this process had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def _bytes_written() -> float:
+    """Return the megabytes that this process has sent to the disk; NaN where it is not known."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return float("nan")
+    return int(dict(line.split(": ") for line in lines)["write_bytes"]) / 1e6
+
+
+def _row(what: str, measured: Sequence[dict[str, Any]]) -> Row:
+    facts = {
+        name: float(np.median([figures[key] for figures in measured]))
+        for name, key in (
+            ("processor, s", "processor"),
+            ("memory, MB", "memory"),
+            ("written, MB", "written"),
+        )
+    }
+    return Row(what, summary([figures["seconds"] for figures in measured]), None, facts)

@@ -1,0 +1,1 @@
+"""Sources of a data set: released features, extracted ones, and synthetic corpora."""
