@@ -77,8 +77,8 @@ def test_a_demo_is_not_called_other_things(tmp_path, unreadable):
     demo = pytest.importorskip(
         "hlformer_jax.search.demo.making", reason="the extra search is missing"
     )
-    (tmp_path / demo.NOTE).write_text("{}")
-    unreadable(demo.NOTE)
+    (tmp_path / demo.DEMO_NOTE).write_text("{}")
+    unreadable(demo.DEMO_NOTE)
     with pytest.raises(OSError, match=EIO):
         demo._read_note(tmp_path)
 
