@@ -1,18 +1,18 @@
-"""Mathematics as pure functions of arrays: no parameters, no Flax, nothing above `typing`.
+"""Mathematics as pure functions of arrays, without parameters and without Flax.
 
-    lorentz          the Lorentz model (a folder); its docstring has the rule for c and for shapes
-    poincare         the Poincaré ball, and the way to the Lorentz model and back
-    cones            entailment cones in both
+    lorentz          the Lorentz model (a folder); its docstring has the rules for c and for shapes
+    poincare         the Poincaré ball, and conversions to and from the Lorentz model
+    cones            entailment cones in both models
     statistics       Fréchet means, the wrapped normal distribution
     horopca          Busemann functions, and principal components of points
     manifolds        spaces as pytrees: both models, spheres, Euclidean space, products
     optim            optax optimisers of points
     attention        attention in both geometries
-    windows          windows over positions
-    dropout          dropout from a cheap generator; random keys derived by name
-    numerics         safe primitives, each with its gradient at the edge
+    windows          attention windows over positions
+    dropout          dropout from a cheap generator; random keys derived from names
+    numerics         primitives whose values and gradients stay finite in edge cases
 
-`docs/geometry.md` has every function of hyperbolic space, beside its formula.
+`docs/geometry.md` lists every function of hyperbolic space with its formula.
 """
 
 from hlformer_jax import lazy

@@ -1,8 +1,9 @@
 """Attention under a window and a mask, in Euclidean space and in the Lorentz model.
 
-Pure functions of per-head queries, keys and values. Logits and softmax are computed in float32 at
-least; the Lorentz form, of curvature −1 and with the time first, stays in float32 altogether, since
-its logits are differences of products of coordinates that reach cosh of the radius.
+The functions take the queries, keys and values of each head. Logits and softmax are computed in at
+least float32. The Lorentz form has curvature −1 and puts the time component first. It computes
+everything in at least float32, because its logits are differences of products of coordinates, and
+coordinates grow like cosh of the distance from the origin.
 """
 
 import functools
@@ -19,8 +20,8 @@ from hlformer_jax.ops.dropout import dropout
 from hlformer_jax.ops.numerics import as_float, asinhc_sqrt, check_floating, exact_precision, wide
 from hlformer_jax.typing import Array
 
-# Number added to a masked key's logit, as released: a row without any real key still gives a
-# defined (uniformly shifted) softmax.
+# Added to the logit of a masked key, as in the released code. Because it is finite, the softmax of
+# a row without any real key is still defined: all its logits are shifted equally.
 _EUCLIDEAN_MASKED = -1e4
 
 
@@ -36,17 +37,17 @@ def euclidean_attention(
     """Scaled dot-product attention whose logits are multiplied by a window (HLFormer eq. 10).
 
     Args:
-      query: queries at M positions, per head.
-      key: keys at L positions, per head.
-      value: values at L positions, per head.
-      window: factor of the logits before the softmax, [M, L] or, for each head, [N, M, L]; None is
-        a window of ones.
-      mask: True for real keys, [*batch, L].
-      dropout_key: random key of the dropout of the attention weights; None switches it off.
-      rate: rate of that dropout.
+      query: queries at M positions, [*batch, N, M, d] for N heads.
+      key: keys at L positions, [*batch, N, L, d].
+      value: values at L positions, [*batch, N, L, dv].
+      window: factor of the logits before the softmax, [M, L] for all heads or [N, M, L] with one
+        window per head; None means a window of ones.
+      mask: True for real keys, [*batch, L]; None means that all keys are real.
+      dropout_key: random key for dropout of the attention weights; None switches dropout off.
+      rate: dropout probability, in [0, 1].
 
     Returns:
-      Attended values, in the dtype of ``value``.
+      Attended values [*batch, N, M, dv], in the dtype of ``value``.
 
     Raises:
       TypeError: for queries, keys or values that are not floating arrays.
@@ -65,7 +66,12 @@ def euclidean_attention(
 
 
 class Projection(NamedTuple):
-    """A linear map of features to heads: x W + b, with the kernel W and the bias b."""
+    """A linear map of features to heads: x W + b, with the kernel W and the bias b.
+
+    Attributes:
+      kernel: W [H, N, d], for H features and N heads of dimension d.
+      bias: b [N, d].
+    """
 
     kernel: Float[Array, "H N d"]
     bias: Float[Array, "N d"]
@@ -80,23 +86,23 @@ def single_query_attention(
     dropout_key: Array | None = None,
     rate: float = 0.0,
 ) -> Float[Array, "*#batch N d"]:
-    """`euclidean_attention` of one query, without keys and values of the L positions.
+    """`euclidean_attention` of one query that never computes the keys and values of L positions.
 
-    q . (x W + b) = (q W^T) . x + q . b, and the weighted sum of x W + b is the sum of x, times W,
-    plus b times the sum of the weights: d times fewer operations for the keys and as many for the
-    values, for the same numbers up to rounding.
+    It uses q . (x W + b) = (q W^T) . x + q . b for the logits. The weighted sum of x W + b is the
+    weighted sum of x, times W, plus b times the sum of the weights. Keys and values each take d
+    times fewer operations, and the result is the same up to rounding.
 
     Args:
-      query: one query per head.
-      inputs: features at L positions, whose linear maps are keys and values.
-      key: gives the keys.
-      value: gives the values.
-      mask: as in `euclidean_attention`; so are the following.
-      dropout_key: for weights [*batch, N, L].
-      rate: rate of that dropout.
+      query: one query per head, [*batch, N, d].
+      inputs: features at L positions, [*batch, L, H], from which keys and values are projected.
+      key: projection of the inputs to keys.
+      value: projection of the inputs to values.
+      mask: True for real positions, [*batch, L]; None means that all are real.
+      dropout_key: random key for dropout of the weights [*batch, N, L]; None switches it off.
+      rate: dropout probability, in [0, 1].
 
     Returns:
-      Attended values, in the dtype of ``inputs``.
+      Attended values [*batch, N, d], in the dtype of ``inputs``.
 
     Raises:
       TypeError: for a query or inputs that are not floating arrays.
@@ -129,37 +135,40 @@ def lorentz_attention(
     log_window: Float[Array, "*heads #M #L"] | None = None,
     mask: Bool[Array, "*masked L"] | None = None,
 ) -> Float[Array, "*#batch N M dv"]:
-    """Attention by squared Lorentzian distance; its result is the Lorentzian centroid per head.
+    """Attention by squared Lorentzian distance; the result is the Lorentzian centroid per head.
 
-    The logits are -d_L^2(q, k) / scale + bias <= bias. As released they are multiplied by
-    ``window``, which raises far positions towards 0, the maximum: locality is turned around. The
-    corrected form adds ``log_window`` instead, which lowers far positions (HLFormer eqs. 6 and 15).
+    The logits are -d_L^2(q, k) / scale + bias, at most ``bias``. The released code multiplies them
+    by ``window``. That moves the negative logits of far positions towards 0, so far positions gain
+    weight and the window acts the wrong way round. The corrected form adds ``log_window`` instead,
+    which lowers the logits of far positions (HLFormer eqs. 6 and 15).
 
     Args:
-      query: points of the hyperboloid (d coordinates) at M positions, per head.
-      key: points at L positions, per head.
-      value: points at L positions, per head.
-      scale: a number, divides the squared distance; learned, sqrt(n + 1) at the start.
+      query: points of the hyperboloid of curvature −1 at M positions, [*batch, N, M, d] for N
+        heads; d coordinates, time first.
+      key: points at L positions, [*batch, N, L, d].
+      value: points at L positions, [*batch, N, L, dv].
+      scale: a number that divides the squared distance; the models learn it, from sqrt(n + 1).
       bias: a number, added to the logits before the window.
-      window: factor of the logits (as released), [M, L] or, for each head, [N, M, L]; not together
-        with ``log_window``.
-      log_window: term of the logits (corrected), of the same shapes.
-      mask: True for real keys, [*batch, L].
+      window: factor of the logits (released form), [M, L] for all heads or [N, M, L] with one
+        window per head; cannot be combined with ``log_window``.
+      log_window: term added to the logits (corrected form), of the same shapes.
+      mask: True for real keys, [*batch, L]; None means that all keys are real.
 
     Returns:
-      Centroids on the hyperboloid, float32 at least.
+      Centroids on the hyperboloid, [*batch, N, M, dv], in at least float32.
 
     Raises:
-      ValueError: for both kinds of window, and for windows and masks that do not broadcast to the
-        logits [*batch, N, M, L].
+      ValueError: if both kinds of window are given, and for windows and masks that do not broadcast
+        to the logits [*batch, N, M, L].
     """
     if window is not None and log_window is not None:
         raise ValueError("lorentz_attention takes a window or a log_window, not both")
     query, key, value = as_float(query), as_float(key), as_float(value)
     _check_axes(query, key, window=window, log_window=log_window, mask=mask)
-    # The scale meets the coordinates, so that its gradient is a sum over these and not over pairs.
+    # The scale multiplies coordinates, so that its gradient is a sum over coordinates, not pairs.
     slope = 2 / jnp.asarray(scale, query.dtype)
-    # Else XLA would write the number out for every pair, for a GPU's product to be added to.
+    # Without the barrier XLA fills an array of all pairs with the number added below, so that a GPU
+    # can accumulate the matrix product into it.
     inner = jax.lax.optimization_barrier(lorentz.pairwise_inner(slope * query, key))
     logits = inner + (slope + bias)
     if window is not None:
@@ -167,16 +176,17 @@ def lorentz_attention(
     if log_window is not None:
         logits = _broadcast_window(log_window, logits) + logits
     if mask is not None:
-        # Below the logit of any two points, with room for a difference of two. The released -1e18
-        # is not, from a distance of 22 from the origin on; where it is, either leaves a masked key
-        # a weight of exactly 0, and a row without any real key equal weights.
+        # This is below the logit of any two points, and the difference of two such numbers is still
+        # finite. The released -1e18 is not low enough for points farther than 22 from the origin.
+        # Nearer to it both give the same weights: exactly 0 for a masked key, and equal weights in
+        # a row without any real key.
         least = float(jnp.finfo(logits.dtype).min) / 2
         logits = jnp.where(_broadcast_mask(mask, logits), logits, least)
     return lorentz.centroid(value, jax.nn.softmax(logits, axis=-1), exact=False)
 
 
 def _exact_einsum(subscripts: str, x: Array, y: Array) -> Array:
-    """An einsum in float32 at least, whose gradient multiplies in the dtype of the factors."""
+    """Compute an einsum in at least float32, with a gradient in the dtype of the factors."""
     if wide(x.dtype) == x.dtype:
         return jnp.einsum(subscripts, x, y, precision=exact_precision())
     return _widened_einsum(subscripts, x, y)
@@ -194,7 +204,7 @@ def _widened_forward(subscripts: str, x: Array, y: Array) -> tuple[Array, tuple[
 def _widened_backward(
     subscripts: str, factors: tuple[Array, Array], gradient: Array
 ) -> tuple[Array, Array]:
-    # JAX would cast the factors to float32, and multiply in it.
+    # JAX's own rule would cast the factors to float32 and multiply in float32.
     _, pull = jax.vjp(lambda x, y: jnp.einsum(subscripts, x, y), *factors)
     pulled: tuple[Array, Array] = pull(gradient.astype(factors[0].dtype))
     return pulled
@@ -206,12 +216,19 @@ _widened_einsum.defvjp(_widened_forward, _widened_backward)
 def concatenate_heads_released(
     points: Float[Array, "*#batch N L d"],
 ) -> Float[Array, "*#batch L n"]:
-    """Tangent coordinates of concatenated heads, as released: off the hyperboloid.
+    """Return tangent coordinates of concatenated heads, as in the released code.
 
-    The heads' coordinates are put side by side; head 0's time is taken for the time of the whole
-    and the other heads' times count as space. The logarithmic map at the origin then scales the
-    N d - 1 coordinates after that time by arcosh(t) / sqrt(t^2 - 1) = asinh(r) / r, where r is the
-    norm of head 0's space alone; written so, there is nothing to cancel near the origin.
+    The coordinates of all heads are concatenated. The time of head 0 then serves as the time of the
+    concatenation, and the times of the other heads count as space, so the concatenation is not on
+    the hyperboloid. The logarithmic map at the origin scales the N d - 1 coordinates after the
+    first time by arcosh(t) / sqrt(t^2 - 1) = asinh(r) / r, where r is the norm of the space of head
+    0 alone. The form with r does not cancel near the origin.
+
+    Args:
+      points: points of the hyperboloid of curvature −1, [*batch, N, L, d] for N heads.
+
+    Returns:
+      Tangent coordinates [*batch, L, N d - 1].
     """
     points = as_float(points)
     factor = asinhc_sqrt(jnp.sum(jnp.square(points[..., 0, :, 1:]), axis=-1, keepdims=True))
@@ -221,10 +238,16 @@ def concatenate_heads_released(
 def merge_heads_on_hyperboloid(
     points: Float[Array, "*#batch N L d"],
 ) -> Float[Array, "*#batch L m"]:
-    """Tangent coordinates of the heads merged into one point of a larger hyperboloid.
+    """Return tangent coordinates of the heads, merged into one point of a larger hyperboloid.
 
-    The heads' space parts are put side by side and the time follows from them (t^2 is the sum of
-    the heads' t^2 less N - 1), so the merged point is exact; m = N (d - 1).
+    The space components of the heads are concatenated, and the time is computed from them: t^2 is
+    the sum of t^2 over the heads, minus N - 1. So the merged point is on the hyperboloid.
+
+    Args:
+      points: points of the hyperboloid of curvature −1, [*batch, N, L, d] for N heads.
+
+    Returns:
+      Tangent coordinates at the origin, [*batch, L, N (d - 1)].
     """
     return lorentz.log_map0(lorentz.from_space(_side_by_side(points[..., 1:])))
 
@@ -240,7 +263,7 @@ def _check_axes(
     mask: Array | None = None,
     **windows: Array | None,
 ) -> None:
-    """Check a mask and windows against the logits, whose axes they must not add to or lengthen.
+    """Check that a mask and windows broadcast to the logits without adding or lengthening axes.
 
     Raises:
       ValueError: for queries without a head axis, and for shapes that do not broadcast to the
@@ -268,8 +291,8 @@ def check_mask(mask: Array, shape: tuple[int, ...], axes: str, query: tuple[int,
     """Check a mask of keys against the shape [*batch, L].
 
     Raises:
-      ValueError: for a mask that does not broadcast to that shape, which queries without an axis of
-        heads give.
+      ValueError: for a mask that does not broadcast to that shape. A common cause is queries
+        without an axis of heads.
     """
     if not _broadcasts(mask.shape, shape) or mask.shape[-1] != shape[-1]:
         raise ValueError(
@@ -292,7 +315,7 @@ def _broadcast_window(window: Float[Array, "*heads #M #L"], logits: Array) -> Ar
 
 
 def _broadcast_mask(mask: Array, logits: Array, axes: int = 3) -> Array:
-    """A mask [*batch, L] with the axes of logits, whose last ``axes`` are not batch axes."""
+    """Reshape a mask [*batch, L] to logits whose last ``axes`` axes are not batch axes."""
     lead = (1,) * (logits.ndim - axes - (mask.ndim - 1)) + mask.shape[:-1]
     return mask.reshape(*lead, *(1,) * (axes - 1), mask.shape[-1])
 

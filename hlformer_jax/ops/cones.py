@@ -1,17 +1,18 @@
-"""Entailment cones, in both models: what a point entails lies in the cone that it opens.
+"""Entailment cones in both models: the points that x entails lie in the cone of x.
 
-The cone of x has its apex at x, its axis along the geodesic from the origin through x and away from
-it, and opens as wide as the half aperture
+The cone of x has its apex at x. Its axis continues the geodesic from the origin to x beyond x, and
+its half aperture is
 
-    arcsin(2 min_radius / (√c |x_space|)) = arcsin(min_radius (1 − c |p|²) / (√c |p|));
+    arcsin(2 min_radius / (√c |x_space|)) = arcsin(min_radius (1 − c |p|²) / (√c |p|)).
 
-y lies in it where its exterior angle, at x between the axis and the geodesic to y, is at most that.
-In the Lorentz model the angle comes from `lorentz.direction`. The ball is conformal: there it is
-the angle of the Euclidean directions p and log_p(q), which is along γ_p (q − p) − c |q − p|² p.
+The exterior angle of y is the angle at x between the axis and the geodesic to y. The point y lies
+in the cone if its exterior angle is at most the half aperture. In the Lorentz model the angle comes
+from `lorentz.direction`. The ball is conformal, so there it is the Euclidean angle between p and
+log_p(q), which is parallel to γ_p (q − p) − c |q − p|² p with γ_p = 1 − c |p|².
 
-Conventions for points and c are as in `lorentz` and `poincare`; ``min_radius`` broadcasts as
-``c`` does. Angles are in radians, and their errors absolute: below 1e-12 in float64 and 2e-5 in
-float32 for √c · norm up to 25, unless a docstring says otherwise.
+Conventions for points and c are as in `lorentz` and `poincare`; ``min_radius`` broadcasts like
+``c``. Angles are in radians. Their absolute errors are below 1e-12 in float64 and 2e-5 in float32
+for √c · norm up to 25, unless a docstring says otherwise.
 
 References:
   HLFormer, eqs. 18-20 and 22-26. Ganea, Bécigneul and Hofmann, Hyperbolic entailment cones for
@@ -42,13 +43,21 @@ from hlformer_jax.ops.poincare import Ball, inside
 
 
 def half_aperture(x: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
-    """Half the opening angle of the cone of x, in (0, π/2].
+    """Return half the opening angle of the cone of x, in (0, π/2].
 
-    Where √c |x_space| <= 2 min_radius the cone is a half-space: exactly π/2, with gradient 0. Just
-    beyond, at a relative excess δ of √c |x_space|, the angle falls like √(2δ), so that its error
-    is eps / √δ, and its gradient, −1 / √(2δ), is large but finite. ``min_radius`` is half the
-    distance scale of the saturation, positive: 0.1 in the paper, where it is the constant c and the
-    curvature is 1.
+    If √c |x_space| <= 2 min_radius, the cone is a half-space: the angle is exactly π/2, with
+    gradient 0. Slightly farther out, where √c |x_space| exceeds 2 min_radius by the factor 1 + δ,
+    the angle is about π/2 − √(2δ). There its error is eps / √δ, and its gradient −1 / √(2δ) is
+    large but finite.
+
+    Args:
+      x: points of the Lorentz model.
+      c: curvature, positive; broadcasts to ``*batch``.
+      min_radius: positive; half the value of √c |x_space| up to which the cone is a half-space. The
+        paper uses 0.1 at curvature 1 and calls it c.
+
+    Returns:
+      Angles in radians.
     """
     space = as_float(x)[..., 1:]
     sine = 2 * per_batch(min_radius, space, "min_radius")
@@ -56,7 +65,7 @@ def half_aperture(x: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> 
 
 
 def poincare_half_aperture(p: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
-    """`half_aperture` of a point of the Poincaré ball, in (0, π/2]."""
+    """Return `half_aperture` of a point of the Poincaré ball, in (0, π/2]."""
     p = as_float(p)
     c = per_batch(c, p)
     p, room = inside(p, c)
@@ -65,10 +74,10 @@ def poincare_half_aperture(p: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 
 
 
 def aperture(radius: Scalar, sine: Scalar) -> Scalar:
-    """The angle from √c |x_space| and the sine's numerator, 2 min_radius."""
+    """Return the half aperture from √c |x_space| and the numerator of its sine, 2 min_radius."""
     outside = radius > sine
     radius = jnp.where(outside, radius, 2 * sine)
-    # In units of the radius, whose square a gradient would multiply into the numbers that are left.
+    # In units of the radius, because the square of a large radius in a gradient loses digits.
     inverse = 1 / radius
     excess = ((radius - sine) * inverse) * ((radius + sine) * inverse)
     angle = jnp.arctan2(sine * inverse, safe_sqrt(excess))
@@ -76,25 +85,27 @@ def aperture(radius: Scalar, sine: Scalar) -> Scalar:
 
 
 def exterior_angle(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
-    """Angle in [0, π] at x between the cone's axis and the geodesic to y: π minus the angle O x y.
+    """Return the angle in [0, π] at x between the cone's axis and the geodesic to y.
 
-    It is 0 where y lies straight behind x as seen from the origin, and π where y lies between the
-    origin and x. There it has a kink, with gradient 0 where no transverse component is left, else
-    with that of the side on which rounding has put y. Where it is not defined it is taken to be
+    It is π minus the angle O x y for the origin O. It is 0 if y lies
+    straight behind x as seen from the origin, and π if y lies between the origin and x. Both cases
+    are kinks: the gradient is 0 if the transverse component is exactly 0, and otherwise the
+    gradient of the side on which rounding has put y. Two cases are defined by convention, with
+    gradient 0:
 
-    * 0 at y = x: a point lies in its own cone;
-    * π/2 at x = origin, y ≠ x: no direction is radial;
+    * 0 at y = x, because a point lies in its own cone;
+    * π/2 at x = origin, y ≠ x, because no direction is radial there.
 
-    with gradient 0 in either case. Apexes nearer to the origin than 1e-18 (float32; 2e-153 in
-    float64) count as the origin, for the angle's second derivatives there are beyond the numbers.
-    In float32 the gradient is lost where √c times the distance of x from the origin exceeds 27.
+    Apexes nearer to the origin than 1e-18 (float32; 2e-153 in float64) count as the origin, because
+    the second derivatives of the angle would overflow there. In float32 the gradient is lost to
+    rounding if √c times the distance of x from the origin exceeds 27.
     """
     radial, across = lorentz.direction(x, y, c)
     return safe_atan2(safe_norm(across), radial)
 
 
 def poincare_exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """`exterior_angle` in the Poincaré ball, in [0, π]; points nearer than 2e-24 are the same."""
+    """Return `exterior_angle` in the ball; points nearer than 2e-24 (float32) count as equal."""
     c, (p, q) = align(c, p, q)
     (p, room), (q, _) = inside(p, c), inside(q, c)
     difference = q - p
@@ -103,15 +114,15 @@ def poincare_exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
 
 
 def energy(x: Point, y: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
-    """Angle from y to the cone of x: max(0, exterior angle − half aperture), in [0, π].
+    """Return the angle from y to the cone of x: max(0, exterior angle − half aperture), in [0, π].
 
-    It is 0, with gradient 0, inside of the cone.
+    Inside the cone it is 0, with gradient 0.
     """
     x, y = common_batch(x, y)
     return jax.nn.relu(exterior_angle(x, y, c) - half_aperture(x, c, min_radius))
 
 
 def poincare_energy(p: Ball, q: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
-    """`energy` in the Poincaré ball."""
+    """Return `energy` in the Poincaré ball."""
     p, q = common_batch(p, q)
     return jax.nn.relu(poincare_exterior_angle(p, q, c) - poincare_half_aperture(p, c, min_radius))

@@ -1,11 +1,10 @@
-"""Dropout from a cheap, counter-based generator, and random keys derived by name.
+"""Dropout from a cheap, counter-based generator, and random keys derived from names.
 
-Element i is kept or dropped by a hash of (key, i): a 32-bit finaliser (two multiply and xor-shift
-rounds of the kind used in hash tables), run once for each half of the key. These dozen integer
-operations compile into the kernel that uses them, where JAX's default generator takes about a
-hundred. Masks are the same however an array is sharded, and, inside of `part_of_batch`, however a
-batch is split. The streams pass the tests of uniformity and independence that dropout needs, not
-cryptographic ones.
+A hash of (key, i) decides whether element i is kept: a 32-bit finaliser (two multiply and xor-shift
+rounds, as in hash tables), applied once for each half of the key. These dozen integer operations
+fuse into the kernel that uses them; JAX's default generator takes about a hundred operations. The
+mask does not depend on how an array is sharded or, inside `part_of_batch`, on how a batch is split.
+The random bits are uniform and independent enough for dropout, but not for cryptography.
 """
 
 import contextlib
@@ -24,7 +23,16 @@ from hlformer_jax.typing import Array
 
 
 def derive_key(seed: int | Int[Array, ""], name: str, step: Int[Array, ""] | int = 0) -> Array:
-    """A random key for one purpose at one step; a function of its arguments alone."""
+    """Return the random key for one purpose at one step; a pure function of its arguments.
+
+    Args:
+      seed: seed of the run.
+      name: name of the purpose, such as the name of a dropout layer.
+      step: training step.
+
+    Returns:
+      A typed JAX key.
+    """
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
     return jax.random.fold_in(key, step)
 
@@ -36,10 +44,10 @@ _PART: contextvars.ContextVar[tuple[Integer[Array, ""] | int, int]] = contextvar
 
 @contextlib.contextmanager
 def part_of_batch(part: Integer[Array, ""] | int, parts: int) -> Iterator[None]:
-    """Give each array inside the bits that its rows have in the whole batch.
+    """Let `random_bits` give a part of a batch the same bits as in the whole batch.
 
-    For functions that are traced inside the block, whose arrays have the rows part, part + parts,
-    part + 2 parts, … of the batch along their first axis.
+    It affects functions that are traced inside the block. Along their first axis, their arrays must
+    hold the rows part, part + parts, part + 2 parts, … of the batch.
 
     Args:
       part: number of the part, from 0; it may be traced.
@@ -53,10 +61,14 @@ def part_of_batch(part: Integer[Array, ""] | int, parts: int) -> Iterator[None]:
 
 
 def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
-    """32 random bits for every element of an array of fewer than 2^32 elements.
+    """Return 32 random bits for every element of an array of fewer than 2^32 elements.
 
-    Row-major element i is a function of the key, typed or raw, and i alone. Inside of
-    `part_of_batch`, i is the element of the whole batch.
+    The bits of the row-major element i depend on the key and on i alone. Inside `part_of_batch`, i
+    counts the elements of the whole batch.
+
+    Args:
+      key: a JAX key, typed or raw.
+      shape: shape of the array.
     """
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     data = jax.random.key_data(key) if typed else jnp.asarray(key)
@@ -74,10 +86,18 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
 
 
 def dropout(key: Array | None, x: Array, rate: float) -> Array:
-    """Sets elements to zero with probability ``rate`` and divides the others by 1 - rate.
+    """Set elements to zero with probability ``rate`` and divide the others by 1 - rate.
 
-    ``rate`` is in [0, 1]; a key None switches dropout off. TypeError is raised for an array that is
-    not floating, whose dtype has no 1 - rate.
+    Args:
+      key: a JAX random key; None switches dropout off.
+      x: any floating array.
+      rate: probability, in [0, 1].
+
+    Returns:
+      An array of the shape and dtype of ``x``.
+
+    Raises:
+      TypeError: for an array that is not floating.
     """
     check_floating(x)
     if key is None or rate <= 0:
@@ -90,14 +110,21 @@ def dropout(key: Array | None, x: Array, rate: float) -> Array:
 
 
 def relu_dropout(key: Array | None, x: Array, rate: float) -> Array:
-    """`dropout` of max(x, 0), whose gradient is read off the result, which is kept anyhow.
+    """Apply `dropout` to max(x, 0), with a gradient that needs only the result.
 
-    Where the result is positive, x is and was kept: neither x nor a mask is stored or made again.
+    A positive element of the result shows that x was positive and not dropped. So the backward pass
+    needs neither x nor the mask; the result is stored for the next layer in any case.
 
     Args:
       key: a JAX random key; None switches dropout off.
       x: any floating array.
       rate: probability, in [0, 1].
+
+    Returns:
+      An array of the shape and dtype of ``x``.
+
+    Raises:
+      TypeError: for an array that is not floating.
     """
     result = jax.lax.stop_gradient(dropout(key, jax.nn.relu(x), rate))
     return _where_positive(0.0 if key is None else rate, result, x)
@@ -105,7 +132,7 @@ def relu_dropout(key: Array | None, x: Array, rate: float) -> Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _where_positive(rate: float, result: Array, x: Array) -> Array:
-    """`result`, with the gradient 1 / (1 - rate) by x where it is positive, else 0."""
+    """Return ``result``, with the derivative 1 / (1 - rate) in x where it is positive, else 0."""
     del rate, x
     return result
 
@@ -119,7 +146,7 @@ def _where_positive_jvp(rate: float, primals: tuple, tangents: tuple) -> tuple[A
 
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """A bijection of 32-bit words in which every input bit moves every output bit."""
+    """Map 32-bit words one to one, so that every input bit affects every output bit."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x21F0AAAD)
     x = (x ^ (x >> 15)) * jnp.uint32(0xD35A2D97)
     return x ^ (x >> 15)

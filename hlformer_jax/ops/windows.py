@@ -1,19 +1,21 @@
-"""Windows over positions, for all widths of a bank at once.
+"""Attention windows over positions, for several widths at once.
 
-A window says for row i (the position that attends) how far position j is. Its forms:
+A window weights key position j for query position i by their distance. Its forms:
 
-- released: a Gaussian. Positions are normalised, sigma = max(width, 0.01) / 9, and row i is
-  centred at i / L while key j sits at j / (L - 1), so that a window is not quite symmetric; a row
-  is divided by its maximum: exp(-(j / (L - 1) - i / L)^2 / (2 sigma^2)) / max_j.
+- released: a Gaussian of normalised positions, with sigma = max(width, 0.01) / 9. Row i is centred
+  at i / L while key j is at j / (L - 1), so the window is slightly asymmetric. Each row is divided
+  by its maximum: exp(-(j / (L - 1) - i / L)^2 / (2 sigma^2)) / max_j.
 - printed (HLFormer eq. 10): exp(-(j - i)^2 / sigma^2) / (2 pi), sigma = width in positions.
-- boxcar, bartlett (GMMFormer v2 Table 8): 1 up to a distance, and falling linearly to 0 at a
-  distance. The paper does not print the distances: here they have the standard deviation sigma of
-  the released Gaussian of the same width, so sqrt(3) sigma and sqrt(6) sigma, over normalised
-  positions j / L; the own position is always inside.
+- boxcar (GMMFormer v2 Table 8): 1 up to a distance of sqrt(3) sigma, 0 beyond it.
+- bartlett (same table): falls linearly from 1 to 0 at a distance of sqrt(6) sigma.
 
-Width 0 stands for no window (sigma = infinity). Everything is computed as a logarithm, since the
-corrected Lorentz attention adds the logarithm and far positions underflow otherwise. Widths that
-are a JAX array may be learned: released, printed and bartlett windows differentiate in them.
+The paper does not print the distances of the last two. With those above, both have the standard
+deviation sigma of the released Gaussian of the same width. Their positions are normalised as j / L,
+and the position i itself always has the weight 1.
+
+Width 0 means no window (sigma = infinity). Windows are computed as logarithms, because the
+corrected Lorentz attention adds the logarithm, and far positions would underflow otherwise. Widths
+given as a JAX array may be learned: released, printed and bartlett windows are differentiable.
 """
 
 import math
@@ -33,10 +35,10 @@ from hlformer_jax.typing import Array
 KINDS = ("released", "printed", "boxcar", "bartlett")
 
 LOG_OUTSIDE = -1e4
-"""The least logarithm of a window: finite, so that sums with it are; its exp is 0."""
+"""Smallest logarithm of a window: finite, so that sums stay finite, and exp of it is 0."""
 
 MIN_WIDTH = {"released": 0.01, "printed": 1e-6, "boxcar": 0.01, "bartlett": 0.01}
-"""The width below which a window does not change, and its derivative in the width is 0."""
+"""Narrower windows than this equal the window of this width, with derivative 0 in the width."""
 
 Widths = Sequence[float] | Float[Array, " K"]
 
@@ -47,20 +49,20 @@ def log_attention_windows(
     """Return logarithms of the windows of K widths over L positions; row i attends to column j.
 
     Args:
-      widths: numbers, whose windows are constants, computed in float64 for any dtype;
-        or a JAX array [K], which may be traced and learned: then they are computed in its dtype
-        (float32 at least), with derivatives in the widths. For a boxcar they are 0, and so are
-        those at width 0 and below `MIN_WIDTH`.
+      widths: K numbers or a JAX array [K]. Windows of numbers are constants, computed in float64
+        for any ``dtype``. A JAX array may be traced and learned: its windows are computed in its
+        dtype (at least float32), with derivatives in the widths. Those derivatives are 0 for a
+        boxcar, at width 0 and below `MIN_WIDTH`.
       length: number of positions L.
       kind: one of `KINDS`.
       dtype: dtype of the result.
 
     Returns:
-      Logarithms, `LOG_OUTSIDE` at least.
+      Logarithms [K, L, L], at least `LOG_OUTSIDE`.
 
     Raises:
-      ValueError: for an unknown kind, a length below 1 and negative widths; traced widths are not
-        checked, and negative ones give NaN.
+      ValueError: for an unknown kind, a length below 1, negative widths, and widths without exactly
+        one axis. Traced widths are not checked for their sign.
 
     References:
       HLFormer, eq. 10. GMMFormer v2, eq. 13.
@@ -89,7 +91,7 @@ def _log_windows(widths: Widths, length: int, kind: str) -> Array:
 
 
 def _log_windows_of(xp: ModuleType | Any, widths: Array, length: int, kind: str) -> Array:
-    """`_log_windows` by the functions of NumPy or of JAX, in the dtype of the widths."""
+    """Compute `_log_windows` with NumPy or `jax.numpy` as ``xp``, in the dtype of the widths."""
     if widths.ndim != 1:
         raise ValueError(f"widths {widths.shape}: give one axis, of K windows")
     # Positions are constants in float64 for any dtype of the widths.
@@ -113,6 +115,6 @@ def _log_windows_of(xp: ModuleType | Any, widths: Array, length: int, kind: str)
         inside = height > 0
         log_window = xp.where(inside, xp.log(xp.where(inside, height, 1.0)), LOG_OUTSIDE)
     else:
-        # Less the smallest offset of the row, so that its largest number is 1.
+        # The smallest offset of each row has been subtracted, so that the row's maximum is 1.
         log_window = -offset / (2 * xp.square(sigma))
     return xp.maximum(xp.where(is_open, log_open, log_window), LOG_OUTSIDE)
