@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Checks what a change is to pass, in minutes: `bash launch/test.sh [--all | --nightly] [pytest
-# arguments]`. Style, types, then the tests; --all runs the slow ones too (every sweep rehearsed,
-# processes that die) and builds the documentation into build/docs. --nightly is --all with XLA's
-# optimisations, as users' programs have them. TEST_PROCESSES says how many run at once; 0 is none
-# beside pytest itself. A file stays in one process, since its tests share what they compile; in the
-# order of tests/conftest.py.
+# arguments]`. Style, types, then the tests; --all runs the slow ones too (each sweep rehearsed,
+# processes that die) and builds the documentation into build/docs. --nightly is --all with every
+# variant of the sweeps, and with XLA's optimisations, as users' programs have them. TEST_PROCESSES says
+# how many run at once; 0 is none beside pytest itself. A file stays in one process, since its tests
+# share what they compile; in the order of tests/conftest.py.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 environment test

@@ -135,7 +135,7 @@ def test_a_server_that_does_not_answer_is_a_line_without_the_password(index, add
 
 def test_without_the_client_the_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingExtra, match=r"hlformer-jax\[postgres\]"):
+    with pytest.raises(MissingExtra, match=r"needs more packages: .*\[postgres\]"):
         Store("postgresql://h/films")
 
 

@@ -49,9 +49,10 @@ def find_beeps(samples):
 class Model:
     """A model that hears the frequency of each beep, to ten hertz."""
 
-    def __init__(self, languages=("de", "en"), detects="en", temperature=0.0):
+    def __init__(self, languages=("de", "en"), detects="en", temperature=0.0, avg_logprob=-0.4):
         self.supported_languages = list(languages)
-        self.detects, self.temperature = detects, temperature
+        self.detects = detects
+        self.certainty = {"temperature": temperature, "avg_logprob": avg_logprob}
         self.calls = []  # seconds and language of each
         self.fail_at, self.error = None, None
 
@@ -70,9 +71,7 @@ class Model:
             spectrum = np.abs(np.fft.rfft(audio[begin:end]))
             hertz = round(np.argmax(spectrum) * RATE / (end - begin), -1)
             word = SimpleNamespace(start=begin / RATE - 0.2, end=end / RATE, word=f" {hertz:.0f}.")
-            yield SimpleNamespace(
-                start=word.start, end=word.end, words=[word], temperature=self.temperature
-            )
+            yield SimpleNamespace(start=word.start, end=word.end, words=[word], **self.certainty)
 
 
 def recogniser(model, **settings):
@@ -184,7 +183,7 @@ def test_speech_without_silence_is_heard_once(tmp_path, monkeypatch):
                 SimpleNamespace(start=a / RATE, end=b / RATE, word=f" {audio[a] * 128:.0f}")
                 for a, b in zip(bounds, bounds[1:], strict=False)
             ]
-            yield SimpleNamespace(start=0, end=bounds[-1] / RATE, words=own, temperature=0.0)
+            yield SimpleNamespace(start=0, end=bounds[-1] / RATE, words=own, **self.certainty)
 
     find = lambda samples: [(0, len(samples))]
     work = recognition.SpeechRecogniser(Levels(), find, "levels").recognise(path, None)
@@ -238,14 +237,15 @@ def test_english_model_hears_the_english_track(tmp_path):
     assert texts(outcome) == ["900"]
 
 
-@pytest.mark.parametrize("how", ["tagged", "unsure"])
+@pytest.mark.parametrize("how", ["tagged", "unsure", "improbable"])
 def test_other_language_is_not_kept_by_an_english_model(tmp_path, how):
     language = "ger" if how == "tagged" else ""
     path = videos.write_tracks(tmp_path / "a.mkv", Track(beeps(4, s1=300), language=language))
-    model = Model(["en"], temperature=1.0)
+    certainty = {"avg_logprob": -0.8} if how == "improbable" else {"temperature": 1.0}
+    model = Model(["en"], **certainty)
     outcome, _ = recognised(path, model)
     assert outcome.result == "in another language" and outcome.cues == [] and outcome.notes
-    assert bool(model.calls) == (how == "unsure")
+    assert bool(model.calls) == (how != "tagged")
     assert texts(recognised(path, model, language="en")[0]) == ["300"]
 
 
