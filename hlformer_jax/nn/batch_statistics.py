@@ -15,6 +15,7 @@ from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.nn.hyperbolic import Space
 from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.lorentz.maps import log_map_in_frame
 from hlformer_jax.ops.numerics import dot
 from hlformer_jax.typing import Array
 
@@ -33,7 +34,7 @@ def batch_moments(
     points = x.reshape(-1, x.shape[-1])
     weights = jnp.ones(len(points), x.dtype) if mask is None else mask.reshape(-1).astype(x.dtype)
     centroid = lorentz.centroid(points, weights[None], space.c)[0]
-    u = _seen_from(centroid[None], points, space)
+    u = log_map_in_frame(centroid[None], points, space.c)
     variance = jnp.sum(jnp.where(weights > 0, dot(u, u), 0)) / jnp.sum(weights)
     return space.from_lorentz(centroid), variance
 
@@ -64,16 +65,11 @@ def batch_norm(
     """
     x, mean = space.to_lorentz(x), space.to_lorentz(mean)
     lead = (1,) * (x.ndim - 1)
-    u = _seen_from(mean.reshape(*lead, -1), x, space)
+    u = log_map_in_frame(mean.reshape(*lead, -1), x, space.c)
     variance, scale = (jnp.asarray(number, x.dtype) for number in (variance, scale))
     u = u * (scale * jax.lax.rsqrt(variance + epsilon))
     centre = lorentz.from_space(bias.astype(x.dtype).reshape(*lead, -1), space.c)
     return space.from_lorentz(lorentz.boost(centre, lorentz.exp_map0(u, space.c), space.c))
-
-
-def _seen_from(mean: Array, x: Array, space: Space) -> Array:
-    """Logarithms of points at a mean, transported to the origin."""
-    return lorentz.log_map0(lorentz.boost(lorentz.antipode(mean, space.c), x, space.c), space.c)
 
 
 class BatchNorm(nn.Module):

@@ -328,3 +328,8 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     reach = jnp.where(chord.aligned, slope.turn, farther)
     moved = reach[..., None] * pair.x - slope.vector
     return point_from_space(moved * pair.scale[..., None], curvature)
+
+
+def log_map_in_frame(x: Point, y: Point, c: ArrayLike = 1.0) -> Space:
+    """The logarithm of y at x, in the frame that parallel transport brings from the origin to x."""
+    return log_map0(boost(antipode(x, c), y, c), c)

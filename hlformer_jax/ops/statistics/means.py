@@ -22,6 +22,7 @@ from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
 from hlformer_jax.ops.lorentz import Scalar, Space
+from hlformer_jax.ops.lorentz.maps import log_map_in_frame
 from hlformer_jax.ops.numerics import as_float, dot, per_batch, unit
 from hlformer_jax.typing import Array
 
@@ -103,9 +104,9 @@ def _mean(
 
 
 def _logarithms(x: Float[Array, " n"], points: Float[Array, "L n"], c: Scalar) -> Array:
-    """The points as seen from x: logarithms at x in the frame transported from the origin."""
-    reflected = lorentz.from_space(-x, c)[None]
-    return lorentz.log_map0(lorentz.boost(reflected, lorentz.from_space(points, c), c), c)
+    """Logarithms of points at x, in the frame transported from the origin."""
+    start, points = lorentz.from_space(x, c)[None], lorentz.from_space(points, c)
+    return log_map_in_frame(start, points, c)
 
 
 def _newton(

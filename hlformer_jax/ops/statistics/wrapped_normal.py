@@ -24,6 +24,7 @@ from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
 from hlformer_jax.ops.lorentz import Scalar, Space
+from hlformer_jax.ops.lorentz.maps import log_map_in_frame
 from hlformer_jax.ops.numerics import (
     as_float,
     check_positive,
@@ -162,7 +163,7 @@ def lorentz_full_log_density(
 def _lorentz_vectors(x: Array, mean: Array, c: ArrayLike) -> Space:
     """Logarithms of points at the mean, in the frame that is transported from the origin."""
     x, mean = common_batch(x, mean)
-    return lorentz.log_map0(lorentz.boost(lorentz.antipode(mean, c), x, c), c)
+    return log_map_in_frame(mean, x, c)
 
 
 def poincare_log_density(
