@@ -93,10 +93,10 @@ def print_table(
       width: the largest width in characters; by default the terminal's, where a wider table is
         printed in several parts, or as wide as needed in a file.
     """
-    if width is None and sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        for part in _split_columns([head, *rows], width):
-            _print_part(part[0], part[1:], title, text_columns, width)
+    columns = terminal.width() if width is None else None
+    if columns is not None:
+        for part in _split_columns([head, *rows], columns):
+            _print_part(part[0], part[1:], title, text_columns, columns)
             title = ""
     else:
         _print_part(head, rows, title, text_columns, width)

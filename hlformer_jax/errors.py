@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -84,6 +85,11 @@ class DamagedError(SearchError):
 
 class UnreadableError(DamagedError):
     """A file of an index cannot be read at the moment; it may be intact."""
+
+    @classmethod
+    def from_error(cls, path: Path, error: OSError) -> "UnreadableError":
+        """Return the error of a file whose reading failed."""
+        return cls(f"{path} cannot be read ({error.strerror or error})")
 
 
 _OUT_OF_MEMORY = re.compile(

@@ -6,6 +6,7 @@ NO_COLOR is set.
 """
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -25,11 +26,6 @@ def silence(silent: bool = True) -> None:
     _is_silent = silent
 
 
-def is_silent() -> bool:
-    """Return whether progress is hidden."""
-    return _is_silent
-
-
 def report(line: str) -> None:
     """Print a line of progress on standard error, unless progress is hidden."""
     if not _is_silent:
@@ -44,6 +40,11 @@ def warn(line: str) -> None:
 def show(line: str) -> None:
     """Print a line of the result on standard output, above a bar."""
     _write(line, sys.stdout)
+
+
+def width() -> int | None:
+    """Return the columns of the terminal of standard output; None if it is a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def in_red(text: str, file: TextIO | None) -> str:

@@ -1,8 +1,6 @@
 """Shared parts of commands: opening the index, output paths, printed lines and tables."""
 
 import os
-import shutil
-import sys
 import textwrap
 from pathlib import Path
 
@@ -38,7 +36,7 @@ def open_index(directory: Path) -> Index:
     """Open an index, and report what of it is damaged on standard error."""
     index = Index.open(directory)
     for note in index.notes:
-        report(note)
+        terminal.warn(note)
     return index
 
 
@@ -48,21 +46,6 @@ def open_library(options: Options) -> Library:
         options.index, options.checkpoint, options.ranker, options.encoder, options.store,
         options.normalise,
     )  # fmt: skip
-
-
-def say(line: str) -> None:
-    """Print a line on standard output, above a progress bar, and flush it."""
-    terminal.show(line)
-
-
-def report(line: str) -> None:
-    """Print a line on standard error, above a progress bar, and flush it."""
-    terminal.warn(line)
-
-
-def terminal_width() -> int | None:
-    """Return the columns of the terminal of standard output; None if it is a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_indented(text: str, columns: int | None) -> None:

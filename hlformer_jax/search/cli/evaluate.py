@@ -116,7 +116,7 @@ def features(options: Options) -> None:
     index, encoder = prepare_index(directory, options.folder, options.encoder, options.fps)
     extract_videos(index, encoder, options)
     counts = write_features(
-        index, encoder, captioned, options.out, options.seed, console.report, options.overwrite
+        index, encoder, captioned, options.out, options.seed, terminal.warn, options.overwrite
     )
     split_counts = ", ".join(f"{count} of {split}" for split, count in counts.items())
     print(f"{options.out}: captions {split_counts}")

@@ -87,7 +87,7 @@ def add(options: Options) -> None:
     """Add files (also removed ones) or another folder to an index; other videos are not checked."""
     index = console.open_index(options.index)
     _check_work(options)
-    videos, roots = resolve_additions(index, options.paths, console.report)
+    videos, roots = resolve_additions(index, options.paths, terminal.warn)
     encoder = reload_encoder(index.encoder, options.encoder)
     extract_videos(index, encoder, options, videos, roots)
 
@@ -109,14 +109,14 @@ def watch(options: Options) -> None:
     encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
     for root in index.roots.values():
-        console.say(f"watching {root} (Ctrl-C ends it)")
+        terminal.show(f"watching {root} (Ctrl-C ends it)")
     try:
         watch_folders.follow(
-            options.index, encoder, options.settle, console.say, workers=options.workers,
+            options.index, encoder, options.settle, terminal.show, workers=options.workers,
             timeout=options.timeout,
         )  # fmt: skip
     except KeyboardInterrupt:
-        console.say("stopped")
+        terminal.show("stopped")
 
 
 def prepare_index(
@@ -148,7 +148,7 @@ def prepare_index(
     if index is None:
         return _create(directory, folder, encoder_place, fps, checkpoint)
     for note in index.notes:
-        console.report(note)
+        terminal.warn(note)
     if fps is not None and fps != index.fps:
         raise SearchError(
             f"--fps={fps:g}: {directory} has {index.fps:g} frames a second; leave out"
@@ -186,7 +186,7 @@ def _create(
     checkpoint: Path | None,
 ) -> tuple[Index, Encoder]:
     """Create the index of a folder that has a video outside of the index."""
-    videos = real_video().find(folder, console.report, lambda: None)
+    videos = real_video().find(folder, terminal.warn, lambda: None)
     if all(directory.resolve() in path.resolve().parents for path in videos):
         raise SearchError(f"{folder} has no video that FFmpeg can read")
     encoder, places = load_encoder(encoder_place or DEFAULT_ENCODER)
@@ -221,7 +221,7 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
         )
     name = missing[0] if len(roots) > 1 else ""
     index.check_root(root, instead_of=name)
-    console.report(f"{roots[name]} is now {root}")
+    terminal.warn(f"{roots[name]} is now {root}")
     return name
 
 
@@ -287,7 +287,7 @@ def extract_videos(
         done = index_folder(
             index, encoder, workers=options.workers, retry=options.retry, timeout=options.timeout,
             only=only, further=further, source=source, progress=show,
-            report=console.report,
+            report=terminal.warn,
         )  # fmt: skip
     print(format_counts(index.directory, done.counts))
     if done.seconds:
@@ -312,15 +312,15 @@ def transcribe(options: Options) -> None:
         raise SearchError("pass --speech=MODEL (for example small), --ocr, or both")
     index = console.open_index(options.index)
     recognisers = recognition.load_all(
-        options.ocr, options.speech, options.language, options.audio, console.report
+        options.ocr, options.speech, options.language, options.audio, terminal.warn
     )
     encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
     with index.running():
-        update_transcripts(index, real_video(), console.report, workers=default_workers())
+        update_transcripts(index, real_video(), terminal.warn, workers=default_workers())
         for recogniser in recognisers:
             with terminal.bar("video", bar_format=terminal.FRACTIONS) as bar:
                 show = recognition.progress_of(bar)
-                counts = recognition.recognise(index, recogniser, console.report, show)
+                counts = recognition.recognise(index, recogniser, terminal.warn, show)
             print(format_counts(recogniser.name, counts))
-        update_all(index, encoder, console.report)
+        update_all(index, encoder, terminal.warn)

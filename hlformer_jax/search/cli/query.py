@@ -69,12 +69,12 @@ def query(options: Options) -> None:
         files.check_output(options.export, replace)
     results = console.open_library(options).query(_parse_query(options))
     for line in results.warnings:
-        console.report(printable(line))
+        terminal.warn(printable(line))
     if options.export:
         probe = optional("hlformer_jax.video", "search").probe
         title = options.sentences[0] if options.sentences else "moments"
         count = export.write(options.export, title, results, probe, replace)
-        console.report(printable(f"{options.export}: {count} moments"))
+        terminal.warn(printable(f"{options.export}: {count} moments"))
     if options.json:
         print(json.dumps([result.as_json() for result in results], indent=2))
         return
@@ -83,7 +83,7 @@ def query(options: Options) -> None:
         print("nothing more was found" if options.offset else f"nothing was found: no video {why}")
         return
     if results.verdict and not options.offset:
-        console.report(results.verdict)
+        terminal.warn(results.verdict)
     _print_results(results, options.offset)
 
 
@@ -117,7 +117,7 @@ def _print_results(results: Results, offset: int) -> None:
         signals = [" and ".join(result.signals) or "–"] * has_signals
         rows.append((str(rank), score, span, *signals, date, printable(result.video) + copies))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    columns = console.terminal_width()
+    columns = terminal.width()
     # A file that has no room behind the other columns takes a line of its own.
     below = columns is not None and sum(widths) + 2 * len(widths[1:]) > columns
     for row, result in zip(rows, [None, *results], strict=True):
@@ -171,7 +171,7 @@ def cut(options: Options) -> None:
         except SearchError as error:
             if not options.table:
                 raise
-            console.report(str(error))
+            terminal.warn(str(error))
             failed.append(video_or_id)
             continue
         out = Path(export.clip_name(name, start, end))
@@ -190,13 +190,13 @@ def cut(options: Options) -> None:
         except (UserError, OSError) as error:
             if not options.table:
                 raise
-            console.report(str(error))
+            terminal.warn(str(error))
             failed.append(out.name)
             continue
-        console.say(printable(str(out)))
+        terminal.show(printable(str(out)))
         if options.copy:
             earlier = max(start - options.margin, 0) - real[0]
-            console.report(
+            terminal.warn(
                 f"from {real[0]:.3f} s, {earlier:.3f} s before the start, to {real[1]:.3f} s"
             )
     if failed:

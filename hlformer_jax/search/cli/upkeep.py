@@ -113,12 +113,12 @@ def prune(options: Options) -> None:
     if len(missing_roots) == len(index.roots):
         raise SearchError(f"{index.root} is missing, so nothing is dropped: mount its disk")
     for root in missing_roots.values():
-        console.report(f"{root} is missing, so its videos are kept: mount its disk")
+        terminal.warn(f"{root} is missing, so its videos are kept: mount its disk")
     offline = [video for video in index.offline() if split_name(video)[0] not in missing_roots]
     names = [video for video in offline if files.is_gone(index.path(video), follow=True)]
     if unreadable := len(offline) - len(names):
         first = next(video for video in offline if video not in names)
-        console.report(printable(f"{unreadable} videos cannot be read and are kept, first {first}"))
+        terminal.warn(printable(f"{unreadable} videos cannot be read and are kept, first {first}"))
     for name in names:
         print(printable(name))
     if not options.yes:

@@ -426,7 +426,7 @@ def is_marked(directory: Path) -> bool:
     except OSError as error:
         if error.errno in _NO_MARK:
             return False
-        raise UnreadableError(f"{mark} cannot be read ({error.strerror or error})") from None
+        raise UnreadableError.from_error(mark, error) from None
 
 
 _NO_MARK = errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL
@@ -494,7 +494,7 @@ def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing") from None
     except OSError as error:
-        raise UnreadableError(f"{path} cannot be read ({error.strerror or error})") from None
+        raise UnreadableError.from_error(path, error) from None
     if not stat.S_ISREG(status.st_mode):
         raise DamagedError(f"{path} is not a file")
     mode = "ro&immutable=1" if is_copy else "rw"
@@ -569,7 +569,7 @@ def _read_sums(directory: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise UnreadableError(f"{path} cannot be read ({error.strerror or error})") from None
+        raise UnreadableError.from_error(path, error) from None
     except (ValueError, KeyError) as error:
         raise DamagedError(f"{path} is damaged ({error})") from None
 

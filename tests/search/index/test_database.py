@@ -23,19 +23,13 @@ def hits(directory):
     return [(hit.video, hit.id, hit.score) for hit in library.query("red", k=9)]
 
 
-def flip(path, place):
-    content = bytearray(path.read_bytes())
-    content[place % len(content)] ^= 4
-    path.write_bytes(content)
-
-
 DAMAGES = {
     "missing": os.unlink,
     "empty": lambda path: path.write_bytes(b""),
     "zeros": lambda path: path.write_bytes(bytes(9000)),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-5000]),
     "no database": lambda path: path.write_bytes(b"{}" * 3000),
-    "a flipped bit": lambda path: flip(path, 5000),
+    "a flipped bit": lambda path: archive.flip(path, 5000),
 }
 
 
@@ -72,14 +66,14 @@ def test_every_flipped_bit_of_the_database_is_damage(index):
     path = index.directory / DATABASE
     whole = path.read_bytes()
     for place in range(0, len(whole), 1013):
-        flip(path, place)
+        archive.flip(path, place)
         assert len(Index.open(index.directory).notes) == 1, place
         path.write_bytes(whole)
     assert Index.open(index.directory).notes == []
 
 
 def test_damage_of_the_copy_is_named_and_mended(index):
-    flip(index.directory / COPY, 7000)
+    archive.flip(index.directory / COPY, 7000)
     assert list(index.verify()) == [COPY]
     archive.fill(index)
     assert index.verify() == {}
@@ -119,7 +113,7 @@ def test_a_damaged_list_of_checksums_is_named_and_written_anew(index, damage):
     assert again.notes == [] and again.verify() == {} == Index.open(index.directory).verify()
     with index.writing() as writer:
         writer.tag(["a.film"], ["x"])
-    flip(index.directory / DATABASE, 5000)
+    archive.flip(index.directory / DATABASE, 5000)
     assert len(Index.open(index.directory).notes) == 1
 
 
