@@ -1,29 +1,29 @@
 """HoroPCA: principal components of points of hyperbolic space, by projections along horospheres.
 
-An ideal point, a point of the sphere at infinity, is the unit vector ξ that points to it from the
-origin. The Busemann function of ξ is the distance from ξ, up to the constant that makes it 0 at the
-origin: −t at a distance t towards ξ. Its level sets are horospheres. Projecting along them keeps
-distances to several ideal points, and so, unlike an orthogonal projection, keeps apart what is
-apart far out.
+An ideal point lies on the sphere at infinity. It is given by the unit vector ξ that points to it
+from the origin. The Busemann function of ξ is the distance to ξ minus the (infinite) distance of
+the origin to ξ: it is 0 at the origin and −t at a distance t towards ξ. Its level sets are
+horospheres. A projection along horospheres keeps the distances to several ideal points. So, unlike
+an orthogonal projection, it keeps points apart that are far from the origin and from each other.
 
-K components are K ideal points, seen from a base point b in orthonormal directions q_1 … q_K. The
-projection of a point keeps its Busemann functions of all of them and lies on the geodesic
-submanifold that b and they span, on b's side of the hyperplane that the ideal points span in it
-(`lorentz_horospherical`). There it is the identity; it makes no distance larger; and it does not
-depend on which base point of that side is given with the ideal points. Components are those that
-keep most of the generalised variance of the projections,
+K components are K ideal points, in orthonormal directions q_1 … q_K as seen from a base point b.
+The projection of a point (`lorentz_horospherical`) keeps its Busemann functions of all K. It lies
+on the geodesic submanifold that b and the ideal points span, on the same side as b of the
+hyperplane through the ideal points. On that part of the submanifold the projection is the identity.
+It increases no distance, and every base point on that side gives the same projection. Components
+maximise the generalised variance of the projections,
 
     σ² = Σ_ij d(π(x_i), π(x_j))² / N²,
 
-one after another: q_{k+1} is the best beside q_1 … q_k. With `joint`, which is what the authors'
-code does, they are the best together: there may be several local optima. Curvature is −c,
-as in `ops.lorentz`.
+one after another: q_{k+1} is the best direction to add to q_1 … q_k. With `joint`, as in the
+authors' code, all K are optimised together; that problem may have several local optima. Curvature
+is −c, as in `ops.lorentz`.
 
-The search: directions of tangent PCA and random ones, of both signs, since the ideal points of q
-and −q are not the same component; from the best of them gradient ascent on the sphere, by an Adam
-that no rotation changes, with a rate that falls to 0; the best point that it passes is taken. For
-joint components it starts from whole frames: the best one after another, tangent PCA's and random
-ones, with all signs.
+The search evaluates the directions of tangent PCA and random directions, each with both signs,
+because q and −q are different ideal points. From the best ones it runs gradient ascent on the
+sphere, by a variant of Adam that is invariant under rotations, with a rate that falls to 0, and
+returns the best point visited. For joint components the starts are frames of K directions: the
+components found one after another, those of tangent PCA, and random ones, each with several signs.
 
 References:
   Chami, Gu, Nguyen and Ré, HoroPCA: Hyperbolic dimensionality reduction via horospherical
@@ -55,18 +55,24 @@ from hlformer_jax.ops.poincare import Ball, inside
 from hlformer_jax.typing import Array
 
 RATE = 0.1
-"""Length of the first steps of the ascent, in radians about."""
+"""Approximate length of the first steps of the ascent, in radians."""
 
 CLIMBED, CLIMBED_JOINTLY = 2, 6
-"""Starts from which the ascent is made, the best of all."""
+"""Number of best starts from which the ascent runs, for one component and for joint ones."""
 
 
 def lorentz_busemann(
     x: Float[Array, "*#batch n1"], ideal: Float[Array, "*#batch n"], c: ArrayLike = 1.0
 ) -> Scalar:
-    """Busemann function log(√c x_time − √c ξ · x_space) / √c in the Lorentz model.
+    """Return the Busemann function log(√c x_time − √c ξ · x_space) / √c in the Lorentz model.
 
-    The ideal points ξ are given by directions of any length that is not zero to `numerics.unit`.
+    Args:
+      x: points.
+      ideal: ideal points ξ, as directions of any nonzero length.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      Values [*batch], in lengths of the space.
     """
     c, (x, ideal) = align(c, as_float(x)[..., 1:], ideal)
     ideal, root = unit(ideal), jnp.sqrt(c)
@@ -82,7 +88,7 @@ def lorentz_busemann(
 
 
 def poincare_busemann(p: Ball, ideal: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """`lorentz_busemann` in the Poincaré ball: log(|ξ − √c p|² / (1 − c |p|²)) / √c."""
+    """Return `lorentz_busemann` in the Poincaré ball: log(|ξ − √c p|² / (1 − c |p|²)) / √c."""
     c, (p, ideal) = align(c, p, ideal)
     (p, room), root = inside(p, c), jnp.sqrt(c)
     x, ideal = root[..., None] * p, unit(ideal)
@@ -96,14 +102,22 @@ def poincare_busemann(p: Ball, ideal: Ball, c: ArrayLike = 1.0) -> Scalar:
 def lorentz_horospherical(
     x: Float[Array, "*#batch n1"], directions: Float[Array, "k n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch k1"]:
-    """Projection along horospheres to a hyperbolic space of fewer dimensions, Lorentz model.
+    """Project points of the Lorentz model along horospheres to a space of k dimensions.
 
-    It keeps the Busemann functions of k ideal points, given by orthonormal directions, which are
-    the axes of the result; and points of the subspace that the origin and those span, on the
-    origin's side of the hyperplane that the ideal points span. With b_i = exp(√c B_i(x)) the time
-    of the result is (1 + Σ b_i²) / (Σ b_i + √Δ), where Δ = (√c x_time − √c Σ ξ_i · x_space)² + (k −
-    1) c |x_⊥|² for the part of x_space orthogonal to the directions. Its error is relative to eps ·
-    √c x_time (Chami et al., section 3).
+    The projection keeps the Busemann functions B_i of k ideal points ξ_i. It leaves points in place
+    that lie in the subspace spanned by the origin and the ideal points, on the origin's side of the
+    hyperplane through the ideal points. With b_i = exp(√c B_i(x)), √c times the time of the result
+    is (1 + Σ b_i²) / (Σ b_i + √Δ), where Δ = (√c x_time − √c Σ ξ_i · x_space)² + (k − 1) c |x_⊥|²
+    and x_⊥ is the part of x_space orthogonal to the directions. The error is relative to
+    eps · √c x_time (Chami et al., section 3).
+
+    Args:
+      x: points.
+      directions: orthonormal directions of the ideal points, the axes of the result.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      Points [*batch, k + 1] of the Lorentz model.
     """
     x, directions = as_float(x)[..., 1:], as_float(directions)
     same_length(x, directions)
@@ -129,19 +143,25 @@ def lorentz_horospherical(
 def poincare_horospherical(
     p: Float[Array, "*#batch n"], directions: Float[Array, "k n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch k"]:
-    """`lorentz_horospherical` from the Poincaré ball to the ball of dimension k."""
+    """Apply `lorentz_horospherical` from the Poincaré ball to the ball of dimension k."""
     return poincare.from_lorentz(lorentz_horospherical(poincare.to_lorentz(p, c), directions, c), c)
 
 
 class ComponentsError(UserError, ValueError):
-    """Components that the points cannot have."""
+    """Raised for components that do not exist for the given points."""
 
 
 class HoroPCA(NamedTuple):
-    """Components of points of the Lorentz model: base point b, directions q_k, curvature.
+    """Components of points of the Lorentz model.
 
-    The directions are orthonormal, in the frame that transport brings from the origin to b: the
-    ideal points are those in these directions after the boost that takes the origin there.
+    The ideal points are the images of the directions under the boost that takes the origin to the
+    base point.
+
+    Attributes:
+      base: base point b.
+      directions: orthonormal directions q_k, in the frame at b that is parallel transported from
+        the origin.
+      c: curvature, positive.
     """
 
     base: Float[Array, " n1"]
@@ -159,19 +179,22 @@ def fit(
     starts: int = 16,
     steps: int = 100,
 ) -> HoroPCA:
-    """The components of points; a function of its arguments alone.
+    """Compute the components of points; a pure function of its arguments.
 
-    Time and memory grow with the square of the number of points: a sample of a thousand does.
+    Time and memory grow with the square of the number of points; a sample of a thousand is enough.
 
     Args:
-      points: points of the Lorentz model, two at least.
+      points: points of the Lorentz model, at least two.
       num_components: K, at most n.
       c: curvature, positive, one number.
-      base: the base point; None: the Fréchet mean of the points.
-      joint: whether the components are the best together, not one after another.
+      base: the base point (default: the Fréchet mean of the points).
+      joint: whether to optimise all components together instead of one after another.
       seed: seed of the random directions.
-      starts: number of random directions that are tried for each component.
+      starts: number of random directions to try for each component.
       steps: steps of each ascent.
+
+    Returns:
+      The components.
 
     Raises:
       ComponentsError: when there are more components than dimensions, or fewer than two points.
@@ -186,7 +209,7 @@ def fit(
     if base is None:
         base = statistics.lorentz_mean(points, c=c)[0]
     base = jnp.asarray(base, points.dtype)
-    # From here on of curvature −1, as seen from the base point.
+    # From here on the points have curvature −1 and are boosted so that the base is the origin.
     relative = _seen_from(base, points, c)[..., 1:] * jnp.sqrt(c)
     x = lorentz.from_space(relative)
     key = jax.random.key(seed)
@@ -203,13 +226,29 @@ def fit(
 
 
 def project(components: HoroPCA, points: Float[Array, "*batch n1"]) -> Float[Array, "*batch k1"]:
-    """Projects points to the Lorentz model of dimension K, with b for origin and q_k for axes."""
+    """Project points to the Lorentz model of dimension K, with b as the origin and q_k as axes.
+
+    Args:
+      components: components that `fit` returned.
+      points: points of the Lorentz model that they were fitted in, [*batch, n + 1].
+
+    Returns:
+      Points [*batch, K + 1] of the same curvature.
+    """
     relative = _seen_from(components.base, as_float(points), components.c)
     return lorentz_horospherical(relative, components.directions, components.c)
 
 
 def embed(components: HoroPCA, projected: Float[Array, "*batch k1"]) -> Float[Array, "*batch n1"]:
-    """Points of the submanifold, from where `project` has put them; it undoes it there."""
+    """Return the points of the submanifold that `project` maps to the given points.
+
+    Args:
+      components: components that `fit` returned.
+      projected: points [*batch, K + 1].
+
+    Returns:
+      Points [*batch, n + 1] of the Lorentz model.
+    """
     c = components.c
     space = as_float(projected)[..., 1:]
     product = jnp.matmul(space, components.directions, precision=jax.lax.Precision.HIGHEST)
@@ -218,14 +257,14 @@ def embed(components: HoroPCA, projected: Float[Array, "*batch k1"]) -> Float[Ar
 
 
 def variance(points: Float[Array, "N n1"], c: ArrayLike = 1.0) -> Float[Array, ""]:
-    """Generalised variance: the mean squared distance over all ordered pairs, a point's own too."""
+    """Return the generalised variance: the mean squared distance over all N² ordered pairs."""
     return jnp.mean(jnp.square(lorentz.pairwise_distance(points, points, c)))
 
 
 def _seen_from(
     base: Float[Array, " n1"], points: Float[Array, "*batch n1"], c: Float[Array, ""]
 ) -> Float[Array, "*batch n1"]:
-    """Points after the boost that takes the base point to the origin."""
+    """Apply the boost that takes the base point to the origin."""
     reflected_base = jnp.broadcast_to(lorentz.antipode(base, c), points.shape)
     return lorentz.boost(reflected_base, points, c)
 
@@ -233,8 +272,8 @@ def _seen_from(
 def _retained_variance(
     x: Float[Array, "N n1"], directions: Float[Array, "K n"]
 ) -> Float[Array, ""]:
-    """The generalised variance of projections, of curvature −1."""
-    if len(directions) == 1:  # on a line distances are differences
+    """Return the generalised variance of the projections of points of curvature −1."""
+    if len(directions) == 1:  # on a line, distances are differences of the Busemann function
         along = lorentz_busemann(x, jnp.broadcast_to(directions, x[..., 1:].shape))
         return 2 * jnp.var(along)
     return variance(lorentz_horospherical(x, directions))
@@ -247,14 +286,14 @@ def _next_direction(
     drawn: Float[Array, "starts n"],
     steps: int,
 ) -> Float[Array, " n"]:
-    """The direction orthogonal to a basis that keeps most beside it."""
+    """Return the direction orthogonal to a basis that with it retains the most variance."""
     tried = jnp.concatenate([_principal(x), drawn])
     candidates = _normal(jnp.concatenate([tried, -tried]), basis)
 
     def extend(direction: Array) -> Array:
         return jnp.concatenate([basis, _normal(direction, basis)])
 
-    # A direction in the span of the basis is none.
+    # `_normal` returns 0 for a candidate in the span of the basis.
     real = dot(candidates, candidates) > 0.5
     best = _best_end(
         lambda direction: _retained_variance(x, extend(direction)),
@@ -273,10 +312,10 @@ def _together(
     drawn: Float[Array, "starts K n"],
     steps: int,
 ) -> Float[Array, "K n"]:
-    """The orthonormal directions that keep most together."""
+    """Return the orthonormal directions that together retain the most variance."""
     count = len(greedy)
     frames = jnp.concatenate([jnp.stack([greedy, _principal(x)[:count]]), drawn])
-    # Of many components not every choice of signs, but as many.
+    # At most 16 choices of signs, however many components there are.
     choices = jnp.arange(2 ** min(count, 4))[:, None] >> jnp.arange(count)[None]
     signs = (1 - 2 * (choices % 2)).astype(x.dtype)
     candidates = (signs[:, None, :, None] * frames[None]).reshape(-1, *greedy.shape)
@@ -289,7 +328,7 @@ def _together(
 
 
 def _principal(x: Float[Array, "N n1"]) -> Float[Array, "n n"]:
-    """The directions of tangent PCA, of most variance first."""
+    """Return the directions of tangent PCA, in order of decreasing variance."""
     tangent = lorentz.log_map0(x)
     tangent = tangent - jnp.mean(tangent, axis=0, keepdims=True)
     _, vectors = jnp.linalg.eigh(jnp.matmul(tangent.T, tangent, precision="highest"))
@@ -303,7 +342,7 @@ def _best_end(
     steps: int,
     climbed: int,
 ) -> Float[Array, "K n"]:
-    """The highest end of ascents from the highest of some starts that are real."""
+    """Run ascents from the best starts for which ``real`` is True, and return the best end."""
     values = jnp.where(real, jax.lax.map(height, starts), -jnp.inf)
     _, best = jax.lax.top_k(values, min(climbed, len(starts)))
     ends, heights = jax.lax.map(lambda start: _ascend(height, start, steps), starts[best])
@@ -314,7 +353,7 @@ def _best_end(
 def _ascend(
     height: Callable[[Array], Array], start: Float[Array, "K n"], steps: int
 ) -> tuple[Float[Array, "K n"], Float[Array, ""]]:
-    """Gradient ascent of unit vectors; the highest point on the way and its height."""
+    """Run gradient ascent of unit vectors; return the highest point on the way and its height."""
     optimizer = scale_by_length_adam(b1=0.9, b2=0.99)
     fraction = jnp.arange(steps, dtype=start.dtype) / steps
     size = jnp.sqrt(jnp.asarray(start.shape[-1], start.dtype))
@@ -341,16 +380,16 @@ def _rejected(vectors: Float[Array, "M n"], basis: Float[Array, "K n"]) -> Float
 
 
 def _normal(vectors: Float[Array, "M n"], basis: Float[Array, "K n"]) -> Float[Array, "M n"]:
-    """Unit vectors orthogonal to a basis; 0 for what lies in its span up to rounding."""
+    """Make vectors orthogonal to a basis and of length 1; 0 for vectors in its span."""
     size = jnp.sqrt(dot(vectors, vectors))[:, None]
     once = _rejected(vectors, basis)
     small = jnp.sqrt(dot(once, once))[:, None] < 1e-4 * size
-    # Twice: what rounding left of the span is taken from a vector of length 1.
+    # Twice: the second pass removes, at length 1, what rounding left of the span.
     return jnp.where(small, 0, unit(_rejected(unit(once), basis)))
 
 
 def _orthonormal(vectors: Float[Array, "K n"]) -> Float[Array, "K n"]:
-    """Gram and Schmidt's orthonormal vectors, the first in the first one's direction."""
+    """Orthonormalise vectors by the Gram-Schmidt process."""
     basis = jnp.zeros((0, vectors.shape[-1]), vectors.dtype)
     for k in range(len(vectors)):
         basis = jnp.concatenate([basis, _normal(vectors[k : k + 1], basis)])

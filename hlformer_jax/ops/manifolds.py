@@ -1,15 +1,15 @@
 """Spaces as pytrees: hyperbolic space in two models, Euclidean space, spheres, and their products.
 
-A space is a frozen dataclass whose curvature is a leaf: an argument of functions under `jax.jit`,
-`jax.vmap` and `jax.grad`, which gives the gradient in the curvature, and a parameter of a model.
-Hyperbolic spaces have the functions of `lorentz` and `poincare`, whose rules for shapes,
-dtypes and c all the others follow too. A point of a `Product` is a tuple of points. To learn a
-curvature in a range see `bounded_curvature`.
+A space is a frozen dataclass whose curvature is a leaf. So a space can be an argument of functions
+under `jax.jit`, `jax.vmap` and `jax.grad` (which gives the gradient in the curvature), and a
+parameter of a model. Hyperbolic spaces have the functions of `lorentz` and `poincare` as methods;
+all spaces follow their rules for shapes, dtypes and c. A point of a `Product` is a tuple of points.
+`bounded_curvature` keeps a learned curvature in a range.
 
-Beside them stand coordinates of tangent vectors in which lengths and angles are Euclidean, and
-which `optim.riemannian` gives to an optimiser: those in the orthonormal frame that parallel
-transport brings from the origin, or, on a sphere, where no such frame is smooth everywhere, those
-of the space around it.
+Methods with "frame" in their names use coordinates of tangent vectors in which lengths and angles
+are Euclidean; `optim.riemannian` passes these to an optimiser. They refer to the orthonormal frame
+that is parallel transported from the origin. On a sphere no such frame is smooth everywhere, so
+there they are the coordinates of the surrounding space.
 """
 
 import dataclasses
@@ -47,74 +47,77 @@ from hlformer_jax.ops.numerics import (
 from hlformer_jax.typing import Array
 
 Points = Any
-"""Coordinates [*batch, d]; of a product a tuple of points."""
+"""Coordinates [*batch, d]; for a product, a tuple of points."""
 Distances = Float[Array, "*#batch"]
 
 
 @runtime_checkable
 class Manifold(Protocol):
-    """Functions of a space; points and tangent vectors are arrays of coordinates, or tuples."""
+    """Methods of every space; points and tangent vectors are arrays of coordinates, or tuples."""
 
     def project(self, x: Points) -> Points:
-        """The point for coordinates that rounding or an update has moved off the manifold."""
+        """Return a point for coordinates that rounding or an update has moved off the manifold."""
 
     def exp_map0(self, u: Points) -> Points:
-        """The point that a tangent vector at the origin, of n coordinates, leads to."""
+        """Return the point that a tangent vector at the origin, of n coordinates, leads to."""
 
     def log_map0(self, x: Points) -> Points:
-        """The inverse of `exp_map0`."""
+        """Return the tangent vector at the origin that leads to x, the inverse of `exp_map0`."""
 
     def exp_map(self, x: Points, v: Points) -> Points:
-        """The point at the end of the geodesic that starts at x as the tangent vector v."""
+        """Return the end of the geodesic that starts at x with the tangent vector v."""
 
     def log_map(self, x: Points, y: Points) -> Points:
-        """The tangent vector at x that leads to y, as long as their distance."""
+        """Return the tangent vector at x that leads to y, as long as their distance."""
 
     def distance(self, x: Points, y: Points) -> Distances:
-        """Geodesic distance; its gradient is 0 where it has none."""
+        """Return the geodesic distance; its gradient is 0 where it is not differentiable."""
 
     def retract(self, x: Points, v: Points) -> Points:
-        """A cheaper map that agrees with `exp_map` to first order in v."""
+        """Apply a cheaper map that agrees with `exp_map` to first order in v."""
 
     def transport(self, x: Points, y: Points, v: Points) -> Points:
-        """The tangent vector v at x, transported along the geodesic to y."""
+        """Transport the tangent vector v at x along the geodesic to y."""
 
     def egrad_to_rgrad(self, x: Points, gradient: Points) -> Points:
-        """Riemannian gradient of a function at x, from its gradient in the coordinates."""
+        """Return the Riemannian gradient of a function at x, from its gradient in coordinates."""
 
     def gradient_in_frame(self, x: Points, gradient: Points) -> Points:
-        """The Riemannian gradient in the frame at x."""
+        """Return the Riemannian gradient at x in the frame, from the gradient in coordinates."""
 
     def from_frame(self, x: Points, u: Points) -> Points:
-        """The tangent vector at x with these coordinates in the frame."""
+        """Return the tangent vector at x that has the coordinates u in the frame."""
 
     def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
-        """Coordinates at y of the vector with coordinates u at x, transported: a rotation."""
+        """Transport a vector from x to y, with coordinates in the frames at x and y: a rotation."""
 
     def position_in_frame(self, x: Points) -> Points:
-        """The vector from the origin to x in the frame at x, as long as their distance."""
+        """Return the vector from the origin to x in the frame at x, as long as their distance."""
 
     def inner(self, x: Points, v: Points, w: Points) -> Distances:
-        """The inner product of tangent vectors at x."""
+        """Return the inner product of tangent vectors at x."""
 
     def norm(self, x: Points, v: Points) -> Distances:
-        """The length of a tangent vector at x; its gradient is 0 at v = 0."""
+        """Return the length of a tangent vector at x; its gradient is 0 at v = 0."""
 
     def geodesic(self, t: ArrayLike, x: Points, y: Points) -> Points:
-        """The point at the share t of the way from x to y; t may have more axes than the batch."""
+        """Return the point at the fraction t of the way from x to y.
+
+        ``t`` may have more axes than the batch; see `lorentz.geodesic`.
+        """
 
     def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
-        """Geodesic distances of all pairs of points [*batch, M, d] and [*batch, N, d]."""
+        """Return geodesic distances of all pairs of points [*batch, M, d] and [*batch, N, d]."""
 
     def origin(self, n: Any, dtype: DTypeLike | None = None) -> Points:
-        """The origin of a space of dimension n, once for each entry of the curvature."""
+        """Return the origin of a space of dimension n, once for each entry of the curvature."""
 
     def random(self, key: Array, n: Any, shape: tuple[int, ...] = (), scale: float = 1.0) -> Points:
-        """Draw points: exp_map0 of normal tangent vectors, of standard deviation ``scale``.
+        """Draw points: exp_map0 of normal tangent vectors of standard deviation ``scale``.
 
         Args:
           key: a random key.
-          n: dimension of the space; of a product one for all factors, or a tuple of them.
+          n: dimension of the space; for a product, one dimension for all factors or a tuple.
           shape: batch axes of the points.
           scale: standard deviation of each coordinate of the tangent vectors, in lengths of the
             space, so that the same key gives the same points in both hyperbolic models.
@@ -122,7 +125,7 @@ class Manifold(Protocol):
 
 
 def _at_curvature(name: str, method: str | None = None) -> Callable[..., Any]:
-    """The function of `lorentz` or `poincare` of this name, at the space's curvature."""
+    """Make a method from the function of `lorentz` or `poincare` of this name."""
 
     @functools.wraps(getattr(Manifold, method or name))
     def call(self: Any, *points: Points) -> Points:
@@ -134,17 +137,17 @@ def _at_curvature(name: str, method: str | None = None) -> Callable[..., Any]:
 def _normal(
     key: Array, like: Points, n: int, shape: tuple[int, ...], scale: float
 ) -> Float[Array, "*batch n"]:
-    """Draw normal vectors of n coordinates for batch axes before the axes of an array of points."""
+    """Draw normal vectors of n coordinates, with axes ``shape`` before the batch of ``like``."""
     size = (*shape, *like.shape[:-1], n)
     return jnp.asarray(scale, like.dtype) * jax.random.normal(key, size, like.dtype)
 
 
 class _Hyperbolic:
-    """The functions of `lorentz` or `poincare` at one curvature, by their names there."""
+    """Methods that call the functions of `lorentz` or `poincare` at the space's curvature."""
 
     functions: ClassVar[ModuleType]
     _origin_factor: ClassVar[int]
-    """The conformal factor at the origin, by which tangent vectors are longer than coordinates."""
+    """Conformal factor at the origin: length of a tangent vector over the norm of coordinates."""
     c: Any
 
     project = _at_curvature("project")
@@ -178,8 +181,8 @@ class Poincare(_Hyperbolic):
     """The Poincaré ball of curvature −c.
 
     Attributes:
-      c: curvature, positive; a number or array that broadcasts to the batch of the points. (As a
-        leaf of a pytree it may stand for anything, such as an axis to `jax.vmap`.)
+      c: curvature, positive; a number or array that broadcasts to the batch of the points. (Because
+        it is a leaf of a pytree, it may also be another object, such as an axis for `jax.vmap`.)
     """
 
     functions: ClassVar[ModuleType] = poincare
@@ -187,27 +190,27 @@ class Poincare(_Hyperbolic):
     c: Any = 1.0
 
     def to_lorentz(self, x: Points) -> Points:
-        """The same points in the Lorentz model."""
+        """Return the same points in the Lorentz model."""
         return poincare.to_lorentz(x, self.c)
 
     def from_lorentz(self, x: Points) -> Points:
-        """The inverse of `to_lorentz`."""
+        """Return the points of the ball for points of the Lorentz model."""
         return poincare.from_lorentz(x, self.c)
 
     def gradient_in_frame(self, x: Points, gradient: Points) -> Points:
-        """The gradient over λ_x."""
+        """Return the gradient divided by the conformal factor λ_x."""
         return poincare.transport0(x, gradient, self.c) / 2
 
     def from_frame(self, x: Points, u: Points) -> Points:
-        """The tangent vector u / λ_x."""
+        """Return the tangent vector u / λ_x."""
         return poincare.transport0(x, u, self.c) / 2
 
     def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
-        """The gyration by y and −x."""
+        """Apply the gyration by y and −x."""
         return poincare.gyration(y, poincare.antipode(x), u, self.c)
 
     def position_in_frame(self, x: Points) -> Points:
-        """Twice `log_map0`: transport along the ray from the origin leaves it as it is."""
+        """Return twice `log_map0`; transport along the ray from the origin does not change it."""
         return 2 * self.log_map0(x)
 
 
@@ -225,21 +228,21 @@ class Lorentz(_Hyperbolic):
     c: Any = 1.0
 
     def to_lorentz(self, x: Points) -> Points:
-        """The points, their time components set; see `Poincare.to_lorentz`."""
+        """Return the points with corrected time components; see `Poincare.to_lorentz`."""
         return self.project(x)
 
     from_lorentz = to_lorentz
 
     def gradient_in_frame(self, x: Points, gradient: Points) -> Points:
-        """Derivatives along the frame; `lorentz.egrad_to_rgrad` transported to the origin."""
+        """Return the derivatives along the frame; see `lorentz.gradient_in_frame`."""
         return lorentz.gradient_in_frame(x, gradient, self.c)
 
     def from_frame(self, x: Points, u: Points) -> Points:
-        """See `lorentz.transport0`."""
+        """Return the tangent vector; see `lorentz.transport0`."""
         return lorentz.transport0(x, u, self.c)
 
     def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
-        """The gyration by the points of the ball that stand for y and −x."""
+        """Apply the gyration by the points of the ball that correspond to y and −x."""
         p, q = poincare.from_lorentz(x, self.c), poincare.from_lorentz(y, self.c)
         return poincare.gyration(q, poincare.antipode(p), u, self.c)
 
@@ -249,64 +252,64 @@ class Lorentz(_Hyperbolic):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Euclidean:
-    """Euclidean space, a pytree without leaves, whose points any optimiser updates."""
+    """Euclidean space, a pytree without leaves; any optimiser can update its points."""
 
     def project(self, x: Points) -> Points:
-        """The coordinates themselves."""
+        """Return the coordinates unchanged."""
         return as_float(x)
 
     exp_map0 = log_map0 = position_in_frame = project
 
     def exp_map(self, x: Points, v: Points) -> Points:
-        """The sum x + v."""
+        """Return the sum x + v."""
         x, v = common_batch(x, v)
         return x + v
 
     retract = exp_map
 
     def log_map(self, x: Points, y: Points) -> Points:
-        """The difference y − x."""
+        """Return the difference y − x."""
         return self.exp_map(-x, y)
 
     def distance(self, x: Points, y: Points) -> Distances:
-        """The length |y − x|."""
+        """Return the length |y − x|."""
         return safe_norm(self.log_map(x, y))
 
     def transport(self, x: Points, y: Points, v: Points) -> Points:
-        """The vector v."""
+        """Return the vector v unchanged."""
         return common_batch(x, y, v)[-1]
 
     transport_in_frame = transport
 
     def egrad_to_rgrad(self, x: Points, gradient: Points) -> Points:
-        """The gradient."""
+        """Return the gradient unchanged."""
         return common_batch(x, gradient)[-1]
 
     gradient_in_frame = from_frame = egrad_to_rgrad
 
     def inner(self, x: Points, v: Points, w: Points) -> Distances:
-        """The product v · w."""
+        """Return the product v · w."""
         _, v, w = common_batch(x, v, w)
         return dot(v, w)
 
     def norm(self, x: Points, v: Points) -> Distances:
-        """The length |v|."""
+        """Return the length |v|."""
         return safe_norm(common_batch(x, v)[1])
 
     def geodesic(self, t: ArrayLike, x: Points, y: Points) -> Points:
-        """The point x + t (y − x)."""
+        """Return the point x + t (y − x)."""
         t, v, x = broadcast_number(t, self.log_map(x, y), as_float(x))
         return x + t * v
 
     def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
-        """Lengths |y_j − x_i|, by one matrix product and, for near points, from differences."""
+        """Return lengths |y_j − x_i|, by one matrix product; for near points from differences."""
         x, y, c = align_sets(as_float(x), as_float(y), 1.0)
         squares, is_near = _squares_apart(x, y, 1)
         by_product = safe_sqrt(jnp.where(is_near, 1, squares))
         return replace_near(by_product, is_near, x, y, c, lambda x, y, _: safe_norm(x - y))
 
     def origin(self, n: int, dtype: DTypeLike | None = None) -> Points:
-        """The point 0."""
+        """Return the point 0."""
         return as_float(jnp.zeros(n, float if dtype is None else dtype))
 
     def random(self, key: Array, n: int, shape: tuple[int, ...] = (), scale: float = 1.0) -> Points:
@@ -317,11 +320,11 @@ class Euclidean:
 def _squares_apart(
     x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], sign: int
 ) -> tuple[Array, Array]:
-    """|x_i − sign y_j|² of all pairs by one matrix product, and where that has lost digits."""
+    """Return |x_i − sign y_j|² of all pairs by one matrix product, and where it lost digits."""
     size = dot(x, x)[..., :, None] + dot(y, y)[..., None, :]
     product = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
     squares = size - 2 * sign * product
-    # Of tiny vectors the squares have lost digits. NaN is near.
+    # Squares of tiny vectors have lost digits. NaN counts as near.
     tiny = float(jnp.finfo(x.dtype).tiny / jnp.finfo(x.dtype).eps)
     return squares, ~((squares > size / 16) & (squares > tiny))
 
@@ -331,10 +334,10 @@ def _squares_apart(
 class Sphere:
     """The sphere |x| = 1/√c of R^{n+1}, of curvature +c; its origin is [1/√c, 0, …, 0].
 
-    At the antipode −x of a point, to which all geodesics from x lead, the logarithm is 0, a vector
-    is transported as it is, and their gradients and the distance's are 0; near it errors are
-    relative to eps over the angle that is missing. All is finite, and elsewhere, as at y = x,
-    errors are as in `lorentz`.
+    All geodesics from x lead to its antipode −x. There the logarithm is 0, transport returns the
+    vector unchanged, and the gradients of both and of the distance are 0. Near the antipode errors
+    are about eps divided by the angle to it. All results are finite, and elsewhere, including at
+    y = x, errors are as in `lorentz`.
 
     Attributes:
       c: curvature, as in `Poincare`.
@@ -347,7 +350,7 @@ class Sphere:
         return align(self.c, *vectors)
 
     def project(self, x: Points) -> Points:
-        """The point x / (√c |x|); the origin for 0."""
+        """Return the point x / (√c |x|), or the origin for x = 0."""
         x = as_float(x)
         check_positive("c", self.c)
         direction, size = safe_normalize(x)
@@ -356,33 +359,33 @@ class Sphere:
         return direction / jnp.sqrt(per_batch(self.c, x))[..., None]
 
     def exp_map0(self, u: Points) -> Points:
-        """`exp_map` at the origin, where the first coordinate of a tangent vector is 0."""
+        """Apply `exp_map` at the origin to tangent vectors without their first coordinate, 0."""
         v = _with_zero(as_float(u))
         return self.exp_map(self.project(jnp.zeros_like(v)), v)
 
     def log_map0(self, x: Points) -> Points:
-        """`log_map` at the origin, without the first coordinate, which is 0."""
+        """Apply `log_map` at the origin; the first coordinate, which is 0, is left out."""
         x = as_float(x)
         return self.log_map(self.project(jnp.zeros_like(x)), x)[..., 1:]
 
     def exp_map(self, x: Points, v: Points) -> Points:
-        """cos(√c |v|) x + sin(√c |v|) v / (√c |v|)."""
+        """Return cos(√c |v|) x + sin(√c |v|) v / (√c |v|)."""
         c, (x, v) = self._align(x, v)
         z = c * dot(v, v)
-        # Below 1 the series of cosh and sinh, with alternating signs.
+        # Below 1 use the series of cosh and sinh with alternating signs, for cos and sin.
         small = z < 1
         small_z, angle = jnp.where(small, -z, 0), jnp.sqrt(jnp.where(small, 1, z))
         along = jnp.where(small, cosh_sqrt(small_z), jnp.cos(angle))
         across = jnp.where(small, sinhc_sqrt(small_z), jnp.sin(angle) / angle)
         y = self.project(along[..., None] * x + across[..., None] * v)
-        # A point that does not move stays as it is, to the bit.
+        # A point that does not move is returned bit for bit.
         still = jnp.where((z == 0)[..., None], x - y, 0)
         return y + jax.lax.stop_gradient(still)
 
     def log_map(self, x: Points, y: Points) -> Points:
-        """The part of y across x, as long as the distance; smooth at y = x."""
+        """Return the part of y orthogonal to x, as long as the distance; smooth at y = x."""
         c, (x, y) = self._align(x, y)
-        # From x − y or x + y, whichever is shorter and so exact.
+        # Use the shorter one of x − y and x + y, which is exact.
         difference, total = y - x, x + y
         short, long = c * dot(difference, difference) / 2, c * dot(total, total) / 2
         is_acute = (short <= long)[..., None]
@@ -395,23 +398,23 @@ class Sphere:
         return jnp.where(small[..., None], stretch[..., None] * across, logarithm)
 
     def distance(self, x: Points, y: Points) -> Distances:
-        """(2/√c) atan(|x − y| / |x + y|); its gradient is 0 at y = x and at y = −x."""
+        """Return (2/√c) atan(|x − y| / |x + y|); its gradient is 0 at y = x and at y = −x."""
         c, (x, y) = self._align(x, y)
         return 2 * safe_atan2(safe_norm(x - y), safe_norm(x + y)) / jnp.sqrt(c)
 
     def retract(self, x: Points, v: Points) -> Points:
-        """The projection of x + v."""
+        """Return the projection of x + v."""
         x, v = common_batch(x, v)
         return self.project(x + v)
 
     def transport(self, x: Points, y: Points, v: Points) -> Points:
-        """The vector v − 2 (s · v) s, with the unit vector s along x + y: a reflection."""
+        """Return v − 2 (s · v) s, with the unit vector s along x + y: a reflection."""
         x, y, v = common_batch(x, y, v)
         between = unit(x + y)
         return v - 2 * dot(between, v)[..., None] * between
 
     def egrad_to_rgrad(self, x: Points, gradient: Points) -> Points:
-        """The part of the gradient across x."""
+        """Return the part of the gradient orthogonal to x."""
         x, gradient = common_batch(x, gradient)
         x = unit(x)
         return gradient - dot(x, gradient)[..., None] * x
@@ -420,22 +423,23 @@ class Sphere:
     transport_in_frame = transport
 
     def inner(self, x: Points, v: Points, w: Points) -> Distances:
-        """The product v · w."""
+        """Return the product v · w."""
         return Euclidean().inner(x, v, w)
 
     def norm(self, x: Points, v: Points) -> Distances:
-        """The length |v|."""
+        """Return the length |v|."""
         return Euclidean().norm(x, v)
 
     def geodesic(self, t: ArrayLike, x: Points, y: Points) -> Points:
-        """The point exp_map(x, t log_map(x, y)); x where y is the antipode of x."""
+        """Return exp_map(x, t log_map(x, y)), which is x if y is the antipode of x."""
         t, v, x = broadcast_number(t, self.log_map(x, y), as_float(x))
         return self.exp_map(x, t * v)
 
     def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
-        """Distances of all pairs, by one matrix product and, for near points and antipodes, each.
+        """Return distances of all pairs, by one matrix product.
 
-        Points are taken to be on the sphere, as `project` puts them.
+        Pairs of near points or near antipodes are computed one by one. The points must be on the
+        sphere, as `project` returns them.
         """
         x, y, c = align_sets(as_float(x), as_float(y), self.c)
         check_positive("c", self.c)
@@ -447,7 +451,7 @@ class Sphere:
         return replace_near(by_product, is_near, x, y, c, lambda x, y, c: Sphere(c).distance(x, y))
 
     def origin(self, n: int, dtype: DTypeLike | None = None) -> Points:
-        """The point [1/√c, 0, …, 0] with n + 1 coordinates."""
+        """Return the point [1/√c, 0, …, 0] with n + 1 coordinates."""
         return self.project(lorentz.origin(n, self.c, dtype))
 
     def random(self, key: Array, n: int, shape: tuple[int, ...] = (), scale: float = 1.0) -> Points:
@@ -455,7 +459,7 @@ class Sphere:
         return self.exp_map0(_normal(key, self.origin(n), n, shape, scale))
 
     def position_in_frame(self, x: Points) -> Points:
-        """The point itself, which `from_frame` maps to 0: on a sphere no point is the middle."""
+        """Return the point itself: a sphere has no centre, and `from_frame` maps the point to 0."""
         return as_float(x)
 
 
@@ -464,7 +468,7 @@ def _with_zero(u: Float[Array, "*batch n"]) -> Float[Array, "*batch n1"]:
 
 
 def _of_each(name: str) -> Callable[..., Any]:
-    """The function of this name of each factor, of its parts of points."""
+    """Make a method that calls the method of this name of each factor on its component."""
 
     @functools.wraps(getattr(Manifold, name))
     def call(self: Any, *points: Points) -> Points:
@@ -477,12 +481,13 @@ def _of_each(name: str) -> Callable[..., Any]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """The product of some spaces: its points and tangent vectors are tuples of theirs.
+    """Product of spaces; its points and tangent vectors are tuples with one entry per factor.
 
-    Its distance is the root of the sum of their squared distances; all else is done in each.
+    Distances and norms are roots of sums of squares over the factors. All other methods act on each
+    factor separately.
 
     Attributes:
-      factors: a tuple of spaces. (As nodes of a pytree they may stand for anything.)
+      factors: a tuple of spaces. (As nodes of a pytree they may also be other objects.)
     """
 
     factors: tuple[Any, ...]
@@ -500,25 +505,25 @@ class Product:
     position_in_frame = _of_each("position_in_frame")
 
     def geodesic(self, t: ArrayLike, x: Points, y: Points) -> Points:
-        """The points at the share t of the way in each factor."""
+        """Return the point at the fraction t of the way in each factor."""
         parts = zip(self.factors, x, y, strict=True)
         return tuple(space.geodesic(t, *pair) for space, *pair in parts)
 
     def inner(self, x: Points, v: Points, w: Points) -> Distances:
-        """The sum of the inner products in the factors."""
+        """Return the sum of the inner products in the factors."""
         parts = jnp.broadcast_arrays(*_of_each("inner")(self, x, v, w))
         return jnp.sum(jnp.stack(parts, axis=-1), axis=-1)
 
     def norm(self, x: Points, v: Points) -> Distances:
-        """The root of the sum of squared lengths in the factors."""
+        """Return the root of the sum of squared lengths in the factors."""
         return _root_sum_square(_of_each("norm")(self, x, v))
 
     def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
-        """The root of the sum of squared distances of all pairs."""
+        """Return distances of all pairs: roots of sums of squares over the factors."""
         return _root_sum_square(_of_each("pairwise_distance")(self, x, y))
 
     def origin(self, n: Any, dtype: DTypeLike | None = None) -> Points:
-        """The origin of each factor; n is one dimension, or a tuple with one for each factor."""
+        """Return the origin of each factor; n is one dimension or a tuple with one per factor."""
         pairs = zip(self.factors, self._dimensions(n), strict=True)
         return tuple(space.origin(m, dtype) for space, m in pairs)
 
@@ -532,7 +537,7 @@ class Product:
         return n if isinstance(n, tuple) else (n,) * len(self.factors)
 
     def distance(self, x: Points, y: Points) -> Distances:
-        """The root of the sum of squared distances."""
+        """Return the root of the sum of squared distances in the factors."""
         return _root_sum_square(_of_each("distance")(self, x, y))
 
 
@@ -543,10 +548,10 @@ def _root_sum_square(parts: Sequence[Distances]) -> Distances:
 def bounded_curvature(
     parameter: ArrayLike, low: float = 0.1, high: float = 10.0
 ) -> Float[Array, "..."]:
-    """Return the curvature c in (low, high) for a parameter that may be any number.
+    """Map any real parameter to a curvature c between ``low`` and ``high``.
 
-    log c = log low + (log high − log low) sigmoid(parameter), so 0 gives the geometric mean of the
-    bounds, and an optimiser that trains the parameter never leaves the range.
+    log c = log low + (log high − log low) sigmoid(parameter). The parameter 0 gives the geometric
+    mean of the bounds, and an optimiser that trains the parameter never leaves the range.
 
     Args:
       parameter: a number or an array of any shape.
@@ -554,19 +559,19 @@ def bounded_curvature(
       high: upper bound, above ``low``.
 
     Returns:
-      The curvature, of the parameter's shape, float32 at least.
+      The curvature, of the parameter's shape, in at least float32.
 
     Raises:
-      ValueError: for bounds that are not a range of positive numbers.
+      ValueError: unless 0 < low < high < inf.
     """
     _check_range(low, high)
     share = jax.nn.sigmoid(as_float(parameter))
     c = low * jnp.exp(math.log(high / low) * share)
-    return jnp.clip(c, low, high)  # which rounding might leave
+    return jnp.clip(c, low, high)  # rounding might exceed the bounds
 
 
 def curvature_parameter(c: ArrayLike, low: float = 0.1, high: float = 10.0) -> Float[Array, "..."]:
-    """Return the parameter for which `bounded_curvature` is c, to start from.
+    """Return the parameter for which `bounded_curvature` gives c, as an initial value.
 
     Args:
       c: a curvature between the bounds, exclusive; a number or an array of any shape.
@@ -577,7 +582,7 @@ def curvature_parameter(c: ArrayLike, low: float = 0.1, high: float = 10.0) -> F
       The parameter, of the shape of ``c``.
 
     Raises:
-      ValueError: for bounds that are not a range of positive numbers, and for a curvature outside.
+      ValueError: unless 0 < low < high < inf, and for a known curvature outside the bounds.
     """
     _check_range(low, high)
     check_positive(f"c - {low}", as_float(c) - low)

@@ -1,11 +1,11 @@
-"""Primitives whose values and gradients stay right where the textbook formulas fail.
+"""Primitives whose values and gradients stay correct where the textbook formulas fail.
 
-Functions of a squared norm z that are smooth at 0 (cosh √z, and f(√z) / √z for sinh, asinh, tanh
-and artanh) are computed as such: √z and v / |v| are not smooth, and a map written without them has
-the right derivatives, of every order, at the origin. Where a norm itself is wanted (a distance, an
-angle) its gradient at 0 is defined to be 0. Choices are made by `where` on both sides: the branch
-that is not taken is given a harmless argument, for its gradient is multiplied by 0 and 0 · inf is
-NaN.
+Some functions are smooth in a squared norm z: cosh √z, and f(√z) / √z for sinh, asinh, tanh and
+artanh. They take z as their argument, because √z and v / |v| are not smooth at 0. Maps written with
+them have correct derivatives of every order at the origin. If a norm itself is needed (a distance,
+an angle), its gradient at 0 is defined as 0. Branches are selected by `where` twice: the branch
+that is not selected gets a harmless argument too, because its gradient is multiplied by 0, and
+0 · inf is NaN.
 """
 
 import functools
@@ -22,16 +22,19 @@ from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.typing import Array
 
-# As a share of all pairs of two sets: at least each point with itself are near, so a few to
-# each point are provided for.
+# Number of near pairs per point that are computed without falling back to all pairs. In the
+# distances of a set to itself, each point is near at least itself.
 _NEAR_PER_POINT = 4
 
 
 def as_float(x: ArrayLike) -> Array:
-    """Casts to a floating dtype that the package computes in, and leaves those alone.
+    """Cast to a floating dtype that the package computes in: float32 or float64.
 
-    float32 of narrower ones (bfloat16, float16, integers of up to 32 bits, booleans), float64 of
-    integers of 64 bits. TypeError is raised for lists, as everywhere in JAX, and complex numbers.
+    float32 and float64 stay unchanged. Narrower dtypes (bfloat16, float16, integers of up to 32
+    bits, booleans) become float32, and integers of 64 bits become float64.
+
+    Raises:
+      TypeError: for lists and tuples, as elsewhere in JAX, and for complex numbers.
     """
     if isinstance(x, (list, tuple)):
         raise TypeError(f"a {type(x).__name__} is no array: give jax.numpy.asarray of it")
@@ -44,9 +47,10 @@ def as_float(x: ArrayLike) -> Array:
 
 
 def check_floating(*arrays: Array) -> None:
-    """Raises TypeError for what has no real floating dtype: lists, integers, complex numbers.
+    """Refuse arguments without a real floating dtype, in functions that keep the given dtype.
 
-    For functions that keep the dtype they are given.
+    Raises:
+      TypeError: for lists, integers and complex numbers.
     """
     for x in arrays:
         dtype = getattr(x, "dtype", None)
@@ -55,34 +59,35 @@ def check_floating(*arrays: Array) -> None:
 
 
 def wide(dtype: DTypeLike) -> jnp.dtype:
-    """The dtype to accumulate, exponentiate and compare in: float32 for narrower ones."""
+    """Return the dtype for sums, exponentials and comparisons: float32 for narrower dtypes."""
     return jnp.dtype(dtype) if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
 
 
 def exact_precision() -> jax.lax.Precision | None:
-    """The precision of products that stay exact where dense layers may be rounded.
+    """Return the precision for products that must be exact even if dense layers are rounded.
 
-    None where a run asks for no precision, as in bfloat16: the hardware then chooses for all.
+    It is HIGHEST if JAX's default matmul precision is set. Otherwise, as in runs in bfloat16, it is
+    None, and the hardware chooses for all products.
     """
-    # Part of the key of JAX's compiled programs.
+    # Reading the setting is safe under `jax.jit`, because JAX's key of compiled programs has it.
     is_set = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  # it has no stub
     return jax.lax.Precision.HIGHEST if is_set else None
 
 
 def check_positive(name: str, value: ArrayLike, allow_zero: bool = False, hint: str = "") -> None:
-    """Refuse numbers that are not positive, where their values are known.
+    """Refuse numbers that are not positive, if their values are known.
 
-    Traced values (under `jax.jit`, `jax.vmap` or `jax.grad`) and arrays of other processes are not
-    known, and pass.
+    Traced values (under `jax.jit`, `jax.vmap` or `jax.grad`) and arrays that are partly in other
+    processes are not known, and pass.
 
     Args:
-      name: name of the argument.
+      name: name of the argument, for the message.
       value: a number or an array.
-      allow_zero: whether 0 is taken.
-      hint: what to add to the message.
+      allow_zero: whether to accept 0.
+      hint: text to append to the message.
 
     Raises:
-      ValueError: for a number that is not positive, or not a number.
+      ValueError: for a number that is not positive, or NaN.
     """
     if isinstance(value, jax.core.Tracer) or not getattr(value, "is_fully_addressable", True):
         return
@@ -93,7 +98,7 @@ def check_positive(name: str, value: ArrayLike, allow_zero: bool = False, hint: 
 
 
 _UNBOUNDED = ("t", "r")
-"""Numbers for each entry of a batch that may have any sign."""
+"""Names of arguments of `per_batch` that may have any sign."""
 _CURVATURE_HINT = " (the curvature is -c, so a curvature of -0.5 is c = 0.5)"
 
 
@@ -105,14 +110,14 @@ def per_batch(
     Args:
       c: a curvature, or another number for each entry of the batch.
       x: vectors.
-      name: name of the argument, in errors.
+      name: name of the argument, for errors.
 
     Returns:
-      The curvature; axes of length 1 are put before its own.
+      The curvature, with axes of length 1 put before its own.
 
     Raises:
-      ValueError: for a curvature with more axes than the batch, or longer ones; for a negative
-        curvature and for another number that is not positive, where their values are known.
+      ValueError: for a curvature with more or longer axes than the batch. Also, if values are
+        known, for a negative curvature and for any other number that is not positive.
     """
     argument = c
     c = jnp.asarray(as_float(c), x.dtype)
@@ -132,18 +137,18 @@ def per_batch(
 def broadcast_number(
     t: ArrayLike, v: Float[Array, "*batch n"], *vectors: Float[Array, "..."], name: str = "t"
 ) -> Sequence[Array]:
-    """Give a number and vectors the same number of axes; the number may have more than the batch.
+    """Reshape a number and vectors to the same number of axes.
 
     Args:
-      t: a number for each entry of the batch, or an array that broadcasts with ``*batch``; axes
-        before the batch axes are new axes of the result.
+      t: a number or an array that broadcasts with ``*batch``. It may have additional axes before
+        the batch axes.
       v: vectors.
-      vectors: further vectors with as many axes.
-      name: name of the number, in errors.
+      vectors: further vectors with the same number of axes.
+      name: name of the number, for errors.
 
     Returns:
-      The number with one more axis, of coordinates, and the vectors, with axes of length 1 in
-      front where they had fewer.
+      The number with an additional last axis for coordinates, and the vectors with axes of length 1
+      put in front.
 
     Raises:
       ValueError: for shapes that do not broadcast.
@@ -161,26 +166,26 @@ def broadcast_number(
 
 
 def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
-    """Raises ValueError for an array of another shape."""
+    """Raise ValueError for an array of another shape than ``shape``."""
     if x.shape != shape:
         raise ValueError(f"{name} {x.shape}: the other arguments ask for {shape}")
 
 
 def as_indices(name: str, indices: Any, count: int, where: Any = None) -> Int[Array, "*shape"]:
-    """Cast indices to int32 and refuse those that do not exist, where values are known.
+    """Cast indices to int32 and refuse indices that are out of range, if values are known.
 
     Args:
-      name: argument that the error names.
+      name: name of the argument, for errors.
       indices: indices of any integer dtype: a list, or an array of NumPy or JAX.
-      count: number of elements that are indexed; indices from 0 to count - 1 exist.
-      where: True for the indices that matter; None for all.
+      count: number of elements; valid indices are 0 to count - 1.
+      where: True for the indices to check; None for all.
 
     Returns:
-      The indices. Inside `jax.jit`, where values are not known, those that do not exist may be
-      among them, and the caller decides what they mean.
+      The indices. Inside `jax.jit` values are not known, so indices out of range pass, and the
+      caller must handle them.
 
     Raises:
-      ValueError: for another dtype, and for an index that does not exist.
+      ValueError: for a dtype that is not integer, and for an index out of range.
     """
     if not isinstance(indices, jax.Array):
         indices = np.asarray(indices)
@@ -197,19 +202,19 @@ def as_indices(name: str, indices: Any, count: int, where: Any = None) -> Int[Ar
                 f" to {count - 1}"
             )
     if isinstance(indices, np.ndarray):
-        # JAX would warn of int64 and wrap what int32 does not hold; clipped, it stays out of range.
+        # JAX would warn about int64 and wrap large values. Clipped values stay out of range.
         indices = np.clip(indices, -(2**31), 2**31 - 1).astype(np.int32)
     return jnp.asarray(indices, jnp.int32)
 
 
 def same_length(x: Array, y: Array) -> None:
-    """Raises ValueError for vectors of different lengths, which arithmetic would broadcast."""
+    """Raise ValueError for vectors of different lengths, which arithmetic might broadcast."""
     if x.shape[-1] != y.shape[-1]:
         raise ValueError(f"vectors of {x.shape[-1]} and of {y.shape[-1]} coordinates")
 
 
 def common_batch(*vectors: ArrayLike) -> Sequence[Array]:
-    """Vectors of the same length with the same batch axes, in the dtype to compute in."""
+    """Cast vectors of the same length by `as_float` and broadcast their batch axes."""
     floats = [as_float(v) for v in vectors]
     for vector in floats[1:]:
         same_length(floats[0], vector)
@@ -217,7 +222,7 @@ def common_batch(*vectors: ArrayLike) -> Sequence[Array]:
 
 
 def align(c: ArrayLike, *vectors: ArrayLike) -> tuple[Array, Sequence[Array]]:
-    """The curvature by `per_batch`, and vectors by `common_batch`."""
+    """Return the curvature, prepared by `per_batch`, and vectors, prepared by `common_batch`."""
     floats = common_batch(*vectors)
     return per_batch(c, floats[0]), floats
 
@@ -225,7 +230,7 @@ def align(c: ArrayLike, *vectors: ArrayLike) -> tuple[Array, Sequence[Array]]:
 def align_sets(
     x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], c: ArrayLike
 ) -> tuple[Float[Array, "*batch M n"], Float[Array, "*batch N n"], Float[Array, "*batch"]]:
-    """Two sets of vectors of the same length, and curvatures, with the same batch axes."""
+    """Broadcast two sets of vectors of the same length, and curvatures, to the same batch axes."""
     same_length(x, y)
     lead = jnp.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     x, y = (jnp.broadcast_to(v, (*lead, *v.shape[-2:])) for v in (x, y))
@@ -233,7 +238,7 @@ def align_sets(
 
 
 def split_coordinates(v: Float[Array, "*batch n"], dims: Sequence[int]) -> list[jax.Array]:
-    """Parts of consecutive coordinates; ValueError where these dimensions do not sum up to n."""
+    """Split vectors into consecutive coordinates; ValueError if ``dims`` do not sum up to n."""
     if sum(dims) != v.shape[-1]:
         raise ValueError(f"dimensions {tuple(dims)} of a point of dimension {v.shape[-1]}")
     return jnp.split(v, [sum(dims[: k + 1]) for k in range(len(dims) - 1)], axis=-1)
@@ -241,9 +246,10 @@ def split_coordinates(v: Float[Array, "*batch n"], dims: Sequence[int]) -> list[
 
 @jax.custom_jvp
 def inverse(c: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """1 / c of a positive c; its derivative is applied in two factors where 1 / c² would overflow.
+    """Return 1 / c for a positive c, with a derivative that does not overflow early.
 
-    Times a small number it may be an ordinary one, and times 0 it is 0.
+    If 1 / c² would overflow, the derivative is applied as two factors. So its product with a small
+    tangent can be finite, and its product with 0 is 0.
     """
     return 1 / c
 
@@ -258,7 +264,7 @@ def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, 
 
 
 def dot(x: Float[Array, "*#batch n"], y: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
-    """Euclidean inner product over the last axis; raises ValueError where that differs."""
+    """Return the Euclidean inner product over the last axis; ValueError if the lengths differ."""
     same_length(x, y)
     return jnp.sum(x * y, axis=-1)
 
@@ -266,9 +272,10 @@ def dot(x: Float[Array, "*#batch n"], y: Float[Array, "*#batch n"]) -> Float[Arr
 def sum_products(
     weights: Float[Array, "*#batch M L"], values: Float[Array, "*#batch L n"]
 ) -> Float[Array, "*#batch M n"]:
-    """Matrix product whose rounding grows with log L, not with L: in blocks of 8, then in pairs.
+    """Return the matrix product, with a rounding error that grows with log L instead of L.
 
-    A sum of L positive terms is exact to (8 + log2(L / 8)) / 2 eps.
+    Terms are summed in blocks of 8, and the blocks in pairs. The relative error of a sum of L
+    positive terms is at most (8 + log2(L / 8)) / 2 eps.
     """
     length = weights.shape[-1]
     blocks = 1 << max(0, -(-length // 8) - 1).bit_length()
@@ -287,36 +294,36 @@ def sum_products(
 def weigh_each(
     weights: Float[Array, "*#batch M L"], values: Float[Array, "*#batch M L n"]
 ) -> Float[Array, "*#batch M n"]:
-    """Sum M sets of L vectors, each by its own weights; XLA for CPUs adds rows up slowly."""
+    """Sum M sets of L vectors with weights, as a matrix product: XLA for CPUs sums rows slowly."""
     sums = jnp.matmul(weights[..., None, :], values, precision=jax.lax.Precision.HIGHEST)
     return sums[..., 0, :]
 
 
 def safe_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """Square root, 0 with gradient 0 for every z below the smallest normal number."""
+    """Return the square root; 0 with gradient 0 for z below the smallest normal number."""
     zero = z < jnp.finfo(z.dtype).tiny
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, z)))
 
 
 def smallest(dtype: jnp.dtype) -> float:
-    """The smallest normal number, 1.2e-38 in float32."""
+    """Return the smallest normal number of a dtype, 1.2e-38 for float32."""
     return float(jnp.finfo(dtype).tiny)
 
 
 def shortest_direction(dtype: jnp.dtype) -> float:
-    """The length below which a vector counts as zero where its direction is derived twice.
+    """Return the length below which vectors count as zero in twice differentiable directions.
 
-    It is 16 / √(largest number), 8.7e-19 in float32: second derivatives of the direction grow with
-    1 / length², and for shorter vectors they are beyond the numbers.
+    It is 16 / √(largest number), 8.7e-19 in float32. Second derivatives of the direction grow like
+    1 / length², and would overflow for shorter vectors.
     """
     return 16 / math.sqrt(float(jnp.finfo(dtype).max))
 
 
 def max_hyperbolic_norm(dtype: DTypeLike) -> float:
-    """Largest √c · distance from the origin of the points that the exponential maps return.
+    """Return the largest √c · distance from the origin that exponential maps of points reach.
 
-    It is −2 log eps, 31.9 in float32 and 72.1 in float64. There √c x_time is 1 / (2 eps²), and
-    inner products of two points, with their derivatives, are still far from overflow.
+    It is −2 log eps, 31.9 in float32 and 72.1 in float64. At that distance √c x_time is
+    1 / (2 eps²), and inner products of two points and their derivatives are far from overflow.
     """
     return -2 * math.log(float(jnp.finfo(dtype).eps))
 
@@ -324,19 +331,22 @@ def max_hyperbolic_norm(dtype: DTypeLike) -> float:
 def largest_coordinate(
     v: Float[Array, "*#batch n"], negligible: float | Float[Array, "*#batch 1"] | None = None
 ) -> Float[Array, "*#batch 1"]:
-    """Largest absolute coordinate, a constant to differentiation; 0 where that is negligible.
+    """Return the largest absolute coordinate, without derivatives; 0 if it is negligible.
 
-    Dividing by it keeps squares from under- and overflowing. A function that is homogeneous in v
-    may treat it as a constant: its own derivative cancels. Negligible is by default a number below
-    the 5/8-th power of the smallest normal number, 2e-24 in float32, so that 1 / |v|, the size of
-    the derivative of v / |v|, has room for factors as large as points may be
-    (`max_hyperbolic_norm`); another bound is `smallest` at least, and a constant to
-    differentiation.
+    Dividing by it prevents squares from underflow and overflow. In a function that is homogeneous
+    in v its derivative cancels, so it may be treated as a constant.
+
+    Args:
+      v: vectors.
+      negligible: a smaller largest coordinate is returned as 0; at least `smallest`, and without
+        derivatives. By default it is the 5/8-th power of the smallest normal number, 2e-24 in
+        float32. Then 1 / |v|, the size of the derivative of v / |v|, can be multiplied by
+        coordinates of any point (`max_hyperbolic_norm`) without overflow.
     """
     if negligible is None:
         negligible = smallest(v.dtype) ** 0.625
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(v)), axis=-1, keepdims=True)
-    # XLA may multiply by the reciprocal, which of the largest numbers is 0.
+    # XLA may multiply by the reciprocal, which is 0 for the largest numbers.
     largest = jnp.minimum(largest, float(jnp.finfo(v.dtype).max) / 8)
     return jnp.where(largest < negligible, 0, largest)
 
@@ -346,10 +356,13 @@ def mean_weights(
     points: Float[Array, "*#batch L n"],
     relative: bool = True,
 ) -> Float[Array, "*#batch M L"]:
-    """Weights of means of points, checked; None is one mean of equal weights.
+    """Check the weights of means of points.
 
-    With ``relative`` they are those beside the largest of each mean, so that squares of their sums
-    neither over- nor underflow.
+    Args:
+      weights: weights of M means; None gives the weights of one mean with equal weights.
+      points: points.
+      relative: whether to divide the weights of each mean by the largest one, so that squares of
+        their sums neither overflow nor underflow.
 
     Raises:
       ValueError: for weights that do not have the axes [*batch, M, L] for points [*batch, L, n].
@@ -371,10 +384,10 @@ def mean_weights(
 def safe_normalize(
     v: Float[Array, "*#batch n"], negligible: float | Float[Array, "*#batch 1"] | None = None
 ) -> tuple[Float[Array, "*#batch n"], Float[Array, "*#batch"]]:
-    """Direction and length of a vector, without under- or overflow of the square.
+    """Return the direction and the length of a vector, without underflow or overflow.
 
-    Both are 0, with gradient 0, for vectors without a coordinate above ``negligible``, by default
-    as in `largest_coordinate`: 2e-24 in float32.
+    Both are 0, with gradient 0, if no coordinate exceeds ``negligible``, by default as in
+    `largest_coordinate` (2e-24 in float32).
     """
     v = as_float(v)
     return _safe_normalize(v, largest_coordinate(v, negligible))
@@ -382,7 +395,7 @@ def safe_normalize(
 
 @jax.custom_jvp
 def _safe_normalize(v: Array, scale: Array) -> tuple[Array, Array]:
-    nonzero = scale != 0  # true of NaN, which must not pass for a zero
+    nonzero = scale != 0  # also True for NaN, which must not count as zero
     v = jnp.where(nonzero, v / jnp.where(nonzero, scale, 1), 0)
     norm = jnp.sqrt(jnp.where(nonzero, jnp.sum(v * v, axis=-1, keepdims=True), 1))
     return v / norm, jnp.squeeze(jnp.where(nonzero, scale * norm, 0), -1)
@@ -399,9 +412,9 @@ def _safe_normalize_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
 
 
 def bounded_norm(v: Float[Array, "*#batch n"], longest: Array) -> Float[Array, "*#batch"]:
-    """`safe_norm` of vectors of at most a length ``longest``, by one pass over the coordinates.
+    """Compute `safe_norm` of vectors no longer than ``longest``, in one pass over the coordinates.
 
-    A norm below 2e-34 times that, or 1e-35 (float32), counts as zero.
+    A norm below 2e-34 times ``longest``, or below 1e-35 (both in float32), counts as zero.
     """
     scale = bounded_scale(longest, v.dtype)
     scaled = jax.lax.stop_gradient(v) / scale[..., None]
@@ -409,18 +422,18 @@ def bounded_norm(v: Float[Array, "*#batch n"], longest: Array) -> Float[Array, "
 
 
 def bounded_scale(longest: Array, dtype: DTypeLike) -> Array:
-    """Return the unit in which no square of a coordinate of `bounded_norm` under- or overflows."""
+    """Return a unit of length in which squares in `bounded_norm` do not underflow or overflow."""
     return power_of_two(longest, -510 if dtype == jnp.float64 else -62)
 
 
 def with_norm(v: Array, norm: Array) -> Array:
-    """Give a norm that is known the derivative of |v|, 0 where it is 0 or below 1e-35 (float32)."""
+    """Attach the derivative of |v| to a computed norm; norms below 1e-35 (float32) become 0."""
     return _with_norm(v, jnp.where(norm < 1024 * smallest(v.dtype), 0, norm))
 
 
 @jax.custom_jvp
 def _with_norm(v: Array, norm: Array) -> Array:
-    """`with_norm` of a norm that is 0 or large enough."""
+    """Return `with_norm` for a norm that is 0 or large enough."""
     return norm
 
 
@@ -431,13 +444,13 @@ def _with_norm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) 
 
 @jax.custom_jvp
 def over_norm(v: Array, norm: Array) -> Array:
-    """Return v / |v| for a norm that is known; 0 where it is 0."""
+    """Return v / |v| for a computed norm |v|; 0 where it is 0."""
     return v * jnp.where(norm == 0, 0, 1 / jnp.where(norm == 0, 1, norm))[..., None]
 
 
 @over_norm.defjvp
 def _over_norm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
-    # Of v / norm the derivative would have the square of a tiny norm.
+    # The derivative of v / norm would contain the square of a tiny norm.
     unit, dv = over_norm(*primals), tangents[0]
     norm = primals[1]
     inverse_of_norm = jnp.where(norm == 0, 0, 1 / jnp.where(norm == 0, 1, norm))
@@ -445,19 +458,20 @@ def _over_norm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) 
 
 
 def safe_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
-    """Euclidean norm over the last axis; gradient 0 at 0. See `safe_normalize`."""
+    """Return the Euclidean norm over the last axis, with gradient 0 at 0; see `safe_normalize`."""
     return safe_normalize(v)[1]
 
 
 def unit(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch n"]:
-    """Direction of a vector; zero stays zero, with gradient 0. See `safe_normalize`."""
+    """Return the direction of a vector; 0, with gradient 0, for zero. See `safe_normalize`."""
     return safe_normalize(v)[0]
 
 
 def inverse_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
-    """1 / |v|; 0 for zero vectors, with gradient 0, so that their cosine with everything is 0.
+    """Return 1 / |v|; 0, with gradient 0, for zero vectors, so that all their cosines are 0.
 
-    Zero is a norm below 1.1e-19 in float32, 1.5e-154 in float64: its derivative would overflow.
+    A norm below 1.1e-19 in float32 (1.5e-154 in float64) counts as zero, because the derivative
+    would overflow.
     """
     norm = safe_norm(v)
     nonzero = norm > 2 / math.sqrt(float(jnp.finfo(norm.dtype).max))
@@ -465,17 +479,17 @@ def inverse_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
 
 
 def power_of_two(x: Array, shift: int = 0) -> Array:
-    """A power of two near x · 2^shift, by which products are exact; a constant to derivatives."""
+    """Return a power of two near x · 2^shift, without derivatives; products with it are exact."""
     x = jax.lax.stop_gradient(x) * 2.0**shift
     return jax.lax.reduce_precision(x, jnp.finfo(x.dtype).nexp, mantissa_bits=0)
 
 
 def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "*#batch n"]:
-    """Shortens vectors longer than ``limit`` to that length, keeping their direction.
+    """Shorten vectors that are longer than ``limit`` to that length, keeping their direction.
 
-    The limit is positive and broadcasts to ``*batch``. A vector short enough stays bit for bit;
-    beyond the limit the gradient is tangential. Vectors longer than 8e37 limits (float32; 4e307 in
-    float64) become 0, and infinite coordinates NaN.
+    The limit is positive and broadcasts to ``*batch``. Other vectors stay unchanged, bit for bit.
+    The gradient of a shortened vector is orthogonal to it. Vectors longer than 8e37 limits
+    (float32; 4e307 in float64) become 0, and infinite coordinates become NaN.
     """
     return limit_norm_and_square(v, limit)[0]
 
@@ -483,10 +497,10 @@ def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "
 def limit_norm_and_square(
     v: Float[Array, "*#batch n"], limit: ArrayLike
 ) -> tuple[Float[Array, "*#batch n"], Float[Array, "*#batch"]]:
-    """`limit_norm`, and the squared norm of its result, by two sums over the coordinates.
+    """Return `limit_norm` and the squared norm of its result, by two sums over the coordinates.
 
-    Squares below the smallest normal number are lost: this is for functions that are smooth in
-    the square, as `cosh_sqrt` and 1 − c |p|² are.
+    Squares below the smallest normal number are lost. Use it for functions that are smooth in the
+    square, such as `cosh_sqrt` and 1 − c |p|².
     """
     v = as_float(v)
     return _limit_norm_and_square(v, per_batch(limit, v, "limit"))
@@ -497,7 +511,7 @@ class Shortening(NamedTuple):
 
     Attributes:
       is_long: whether the vector is longer than the limit.
-      factor: the factor, 1 where the vector is short enough.
+      factor: the factor of the vector, 1 if the vector is short enough.
       square: the squared norm of the result.
     """
 
@@ -507,8 +521,8 @@ class Shortening(NamedTuple):
 
 
 def shortening(v: Array, limit: Array) -> Shortening:
-    """Compute how `limit_norm` shortens a vector; its rules take derivatives of none of it."""
-    # Two sums of the coordinates as they are cost less than a clip: XLA for CPUs writes that out.
+    """Compute how `limit_norm` shortens a vector; callers define the derivatives themselves."""
+    # Two sums over the coordinates cost less than a clip, which XLA for CPUs stores as an array.
     huge = dot(v, v) > float(jnp.finfo(v.dtype).max) / 4
     prescale = jnp.where(huge, 2.0 ** (-530 if v.dtype == jnp.float64 else -70), 1)
     prescale = prescale.astype(v.dtype)
@@ -540,10 +554,11 @@ def _limit_norm_and_square_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, 
 def along_and_across(
     x: Float[Array, "*#batch n"], v: Float[Array, "*#batch n"]
 ) -> tuple[Float[Array, "*#batch"], Float[Array, "*#batch"], Float[Array, "*#batch"]]:
-    """A vector v at x in two parts, away from the origin and across that, and the norm of x.
+    """Split a vector v at x into a part along x and a part orthogonal to x.
 
-    Returns |x|; the component of v along x, 0 at the origin, for which points nearer than
-    `shortest_direction` count; and the norm of the rest.
+    Returns:
+      |x|; the component of v along x; and the norm of the orthogonal part. Points nearer to the
+      origin than `shortest_direction` count as the origin, where the component along x is 0.
     """
     outward, radius = safe_normalize(x, shortest_direction(x.dtype))
     along = dot(outward, v)
@@ -551,10 +566,10 @@ def along_and_across(
 
 
 def safe_atan2(y: Float[Array, "*#batch"], x: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """Angle of the vector (x, y) in [-π, π]; 0 with gradient 0 where both are 0.
+    """Return the angle of the vector (x, y) in [-π, π]; 0, with gradient 0, if both are 0.
 
-    As in `jnp.arctan2`, for a negative x it is π for y = 0 and -π for y = -0. It keeps its
-    gradient where x² + y² would under- or overflow.
+    As in `jnp.arctan2`, for a negative x it is π for y = 0 and -π for y = -0. The gradient is
+    correct even if x² + y² would underflow or overflow.
     """
     scale = jnp.squeeze(largest_coordinate(jnp.stack([x, y], axis=-1)), -1)
     nonzero = scale != 0
@@ -562,8 +577,8 @@ def safe_atan2(y: Float[Array, "*#batch"], x: Float[Array, "*#batch"]) -> Float[
     return jnp.arctan2(jnp.where(nonzero, y / scale, 0), jnp.where(nonzero, x / scale, 1))
 
 
-# Taylor coefficients, lowest order first. Enough of them for the second derivative of the sum to
-# be exact to rounding below the thresholds at which they are used; float32 needs the first few.
+# Taylor coefficients, lowest order first. There are enough of them that below the thresholds even
+# the second derivative of the sum is exact to rounding in float64; float32 uses the first few.
 _COSH = tuple(1 / math.factorial(2 * k) for k in range(13))
 _SINHC = tuple(1 / math.factorial(2 * k + 1) for k in range(13))
 _ASINHC = tuple((-1) ** k * math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(16))
@@ -571,7 +586,7 @@ _ARTANHC = tuple(1 / (2 * k + 1) for k in range(20))
 
 
 def _quotient(dividend: list[Fraction], divisor: list[Fraction]) -> tuple[float, ...]:
-    """Coefficients of the quotient of two power series; the second starts with 1."""
+    """Return the coefficients of the quotient of two power series; the divisor starts with 1."""
     result: list[Fraction] = []
     for k, coefficient in enumerate(dividend):
         result.append(coefficient - sum(divisor[k - j] * result[j] for j in range(k)))
@@ -590,7 +605,7 @@ _TANHC_BELOW = 0.25  # for tanhc with z < 2.4
 
 
 def _series(coefficients: tuple[float, ...], z: Float[Array, "*#batch"]) -> Array:
-    """A power series by Horner's scheme, as far as the dtype of z can tell."""
+    """Sum a power series by Horner's scheme, with as many terms as the dtype of z needs."""
     if z.dtype != jnp.float64:
         coefficients = coefficients[:_FLOAT32_TERMS]
     result = jnp.full_like(z, coefficients[-1])
@@ -609,39 +624,39 @@ def _split_at(threshold: float, z: Array) -> tuple[Array, Array, Array]:
     return small, jnp.where(small, z, 0), jnp.sqrt(jnp.where(small, 1, z))
 
 
-# Each function brings its derivative along: through Horner's scheme or through the root, a gradient
-# would keep every intermediate result, and compile to many times the operations.
+# Each function defines its derivative. Differentiating Horner's scheme or the root would store
+# every intermediate result and compile to many times the operations.
 @jax.custom_jvp
 def cosh_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """The value of cosh √z, smooth at 0; √z at most `max_hyperbolic_norm`."""
+    """Return cosh √z, smooth at 0, for √z up to `max_hyperbolic_norm`."""
     small, z, root = _split_at(_ENTIRE_BELOW, z)
     return jnp.where(small, _series(_COSH, z), jnp.cosh(root))
 
 
 @jax.custom_jvp
 def sinhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """The value of sinh √z / √z, smooth at 0, where it is 1; √z at most `max_hyperbolic_norm`."""
+    """Return sinh √z / √z, smooth at 0, where it is 1, for √z up to `max_hyperbolic_norm`."""
     small, z, root = _split_at(_ENTIRE_BELOW, z)
     return jnp.where(small, _series(_SINHC, z), jnp.sinh(root) / root)
 
 
 @jax.custom_jvp
 def asinhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """The value of asinh √z / √z, smooth at 0, where it is 1."""
+    """Return asinh √z / √z, smooth at 0, where it is 1."""
     small, z, root = _split_at(_ASINHC_BELOW, z)
     return jnp.where(small, _series(_ASINHC, z), jnp.arcsinh(root) / root)
 
 
 @jax.custom_jvp
 def tanhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """The value of tanh √z / √z, smooth at 0, where it is 1."""
+    """Return tanh √z / √z, smooth at 0, where it is 1."""
     small, z, root = _split_at(_TANHC_BELOW, z)
     return jnp.where(small, _series(_TANHC, z), jnp.tanh(root) / root)
 
 
 @jax.custom_jvp
 def artanhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """The value of artanh √z / √z for z < 1, smooth at 0, where it is 1."""
+    """Return artanh √z / √z for z < 1, smooth at 0, where it is 1."""
     small, small_z, root = _split_at(_ARTANHC_BELOW, z)
     logarithm = jnp.log1p(root) - jnp.log1p(-z) / 2  # the logarithm of (1 + √z) / √(1 − z)
     return jnp.where(small, _series(_ARTANHC, small_z), logarithm / root)
@@ -650,7 +665,7 @@ def artanhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
 def _slope(
     coefficients: tuple[float, ...], threshold: float, z: Array, value: Array, rate: Array
 ) -> Array:
-    """The derivative of f(√z) / √z from its value and the rate f'(√z)."""
+    """Return the derivative of f(√z) / √z in z, from its value and the rate f'(√z)."""
     small, small_z, _ = _split_at(threshold, z)
     quotient = (rate - value) / (2 * jnp.where(small, 1, z))
     return jnp.where(small, _series(_derivative(coefficients), small_z), quotient)
@@ -663,7 +678,7 @@ sinhc_sqrt.defjvps(
 
 
 def _asinhc_tangent(tangent: Array, value: Array, z: Array) -> Array:
-    """The tangent of `asinhc_sqrt`, whose slope is below float32's numbers where √z > sinh 30.6."""
+    """Return the tangent of `asinhc_sqrt`, whose slope underflows in float32 for large z."""
     rate = 1 / jnp.sqrt(1 + z)
     is_large = z > 1e20
     slope = jnp.where(
@@ -685,12 +700,12 @@ artanhc_sqrt.defjvps(
 
 @jax.custom_jvp
 def scaled_asinh(rise: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array:
-    """The value of arsinh(√c rise) / √c, smooth as c → 0, where the square may overflow."""
+    """Return arsinh(√c rise) / √c, smooth as c → 0, even if the square of ``rise`` overflows."""
     return rise * _asinh_ratio(_bounded_size(rise, c))
 
 
 def _bounded_size(rise: Array, c: Array) -> Array:
-    """Return √c |rise|, but at least so much that arsinh of it is itself to rounding."""
+    """Return √c |rise|, or √eps if that is larger, for which arsinh is the identity to rounding."""
     return jnp.maximum(jnp.sqrt(c) * jnp.abs(rise), math.sqrt(float(jnp.finfo(rise.dtype).eps)))
 
 
@@ -706,10 +721,10 @@ def _scaled_asinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Ar
     size = _bounded_size(rise, c)
     gentle = jnp.minimum(size, 16 / float(jnp.finfo(rise.dtype).eps))
     rate, ratio = gentle / size / jnp.sqrt(1 + gentle * gentle), _asinh_ratio(size)
-    # rise³ times the slope of asinh √z / √z, for c times the slope in c.
+    # The slope in c is rise³ times the slope of asinh √z / √z at z = c rise².
     small = size * size < _ASINHC_BELOW
     small_rise = jnp.where(small, rise, 0)
-    # `dc` comes first, lest a product that overflows meet a derivative of 0.
+    # `dc` comes first, lest a product overflow and then be multiplied by dc = 0.
     near = dc * small_rise * small_rise * small_rise
     near = near * _series(_derivative(_ASINHC), c * small_rise * small_rise)
     far = dc * (rate - ratio) / (2 * jnp.where(small, 1, c)) * rise
@@ -718,7 +733,7 @@ def _scaled_asinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Ar
 
 @jax.custom_jvp
 def scaled_sinh(v: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array:
-    """The value of sinh(√c v) / √c for a positive c; √c |v| at most `max_hyperbolic_norm`."""
+    """Return sinh(√c v) / √c for a positive c and √c |v| up to `max_hyperbolic_norm`."""
     root = jnp.sqrt(c)
     return jnp.sinh(root * v) / root
 
@@ -737,7 +752,7 @@ def logits(
     """Compute `lorentz.mlr` for both models.
 
     Args:
-      space: space components of points, over ``scale``.
+      space: space components of points, divided by ``scale``.
       tau: √c x_time of the points.
       normals: normals of the hyperplanes.
       offsets: their signed distances from the origin.
@@ -766,19 +781,24 @@ def replace_near(
     c: Float[Array, "*#batch"],
     exact: Callable[[Array, Array, Array], Array],
 ) -> Float[Array, "*#batch M N"]:
-    """Puts exact values where a matrix product would not be exact enough.
+    """Replace the values of near pairs, for which a matrix product is not exact enough.
 
-    Where no pair is near nothing more is computed. Else time and memory are some M × N arrays,
-    unless more than 4 max(M, N) pairs a batch element are near: then all are computed by ``exact``,
-    row by row, in the time of that. Under `jax.vmap` all of it is: add batch axes instead.
+    If no pair is near, nothing more is computed. If at most 4 max(M, N) pairs per batch element are
+    near, those are computed, which costs a few M × N arrays of time and memory. Otherwise ``exact``
+    computes all pairs, row by row. `jax.vmap` evaluates all three cases, so add batch axes instead
+    of using it.
 
     Args:
-      by_product: values of all pairs.
-      is_near: the pairs to replace.
+      by_product: values of all pairs, from the matrix product.
+      is_near: True for the pairs to replace.
       x: points.
       y: points.
-      c: curvature.
-      exact: the value of points [pairs, n], points [pairs, n] and curvatures [pairs].
+      c: curvature, one per batch element.
+      exact: function of points [pairs, n], points [pairs, n] and curvatures [pairs] that returns
+        their values [pairs].
+
+    Returns:
+      Values of all pairs.
     """
     shape, (rows, columns) = by_product.shape, by_product.shape[-2:]
     count = by_product.size
@@ -788,7 +808,7 @@ def replace_near(
 
     @jax.checkpoint
     def pair_values(pair: Array) -> Array:
-        """Exact values of the pairs at these indices of the flattened result."""
+        """Return exact values of the pairs at the given indices of the flattened result."""
         batch = pair // (rows * columns)
         first, second = pair // columns, batch * columns + pair % columns
         take = functools.partial(jnp.take, axis=0, mode="fill", fill_value=1)

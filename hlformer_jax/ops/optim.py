@@ -1,10 +1,10 @@
 """Riemannian optimisers: optax optimisers of parameters that are points of manifolds.
 
-Adding a step to coordinates leaves a manifold, and near the rim of the ball, or far out on the
-hyperboloid, equal steps in coordinates are unequal steps in the space. `riemannian` gives an
-optimiser the Riemannian gradient in an orthonormal frame at each point (see `manifolds`), follows
-the optimiser's step, a vector in the same frame, along a geodesic, and transports the vectors in
-the optimiser's state to the new point.
+A step that is added to coordinates leaves the manifold. Moreover, near the rim of the ball or far
+out on the hyperboloid, equal steps in coordinates are unequal steps in the space. `riemannian`
+therefore wraps an optimiser: it passes it the Riemannian gradient in an orthonormal frame at each
+point (see `manifolds`), follows the returned step, a vector in the same frame, along a geodesic,
+and transports the vectors in the optimiser's state to the new point.
 
 References:
   Bonnabel, Stochastic gradient descent on Riemannian manifolds, 2013. Bécigneul and Ganea,
@@ -42,7 +42,7 @@ VECTORS = frozenset(
     *("ScaleByAdanState.m", "ScaleByAdanState.v", "ScaleByAdanState.g", "ScaleBySM3State.nu"),
     *("ScaleByAdemamixState.m1", "ScaleByAdemamixState.m2", "ScaleBySimplifiedAdEMAMixState.m"),
 }
-"""Fields of optax's states that hold tangent vectors: first moments, momentum, gradients."""
+"""Fields of optax states that hold tangent vectors: first moments, momentum, gradients."""
 
 MAGNITUDES = frozenset(
     ("nu", "nu_max", "sum_of_squares", "e_g", "e_x", "step_sizes", "v_row", "v_col", "hyperparams")
@@ -50,20 +50,20 @@ MAGNITUDES = frozenset(
     *("FactoredState.v", "ScaleByAdanState.n", "ScaleBySM3State.mu", "MuonState.ns_coeffs"),
     "ScaleBySimplifiedAdEMAMixState.n",
 }
-"""Fields of optax's states that stay as they are: second moments, step sizes, hyperparameters."""
+"""Fields of optax states that are not transported: second moments, step sizes, hyperparameters."""
 
 COORDINATE_STATES = frozenset(
     ("LookaheadState", "SAMState", "NonNegativeParamsState", "HutchinsonState", "SophiaState")
     + ("ScaleByBacktrackingLinesearchState", "ScaleByZoomLinesearchState")
 )
-"""States of optax transformations that compute with the coordinates of the parameters."""
+"""States of optax transformations that compute with the coordinates of parameters: refused."""
 
 COORDINATE_TRANSFORMATIONS = frozenset(("keep_params_nonnegative",))
-"""Names of optax transformations that do so, and whose states do not tell them apart."""
+"""Further transformations of that kind, whose states do not identify them."""
 
 
 class ManifoldError(UserError, ValueError):
-    """A parameter that cannot be a point, or an optimiser that cannot be made Riemannian."""
+    """Raised for a parameter that is not a point, or an optimiser that cannot be Riemannian."""
 
 
 def riemannian(
@@ -77,30 +77,31 @@ def riemannian(
 
     The updates are differences of coordinates, so `optax.apply_updates` gives the new points.
 
-    In place of a point the optimiser sees the vector from the origin to it, in the frame at the
-    point and as long as the distance (`Manifold.position_in_frame`); of a point of a sphere it sees
-    the coordinates. So what scales by the size of a parameter (`optax.adaptive_grad_clip`,
-    `fromage`, `lamb`, `lars`, `adafactor`) scales by the distance from the origin, and weight decay
-    moves points along geodesics towards the origin (on a sphere it does nothing). Like all of these
-    in Euclidean space, such an optimiser depends on where the origin is.
+    The optimiser does not receive the coordinates of a point, but the vector from the origin to the
+    point: in the frame at the point, and as long as their distance (`Manifold.position_in_frame`).
+    Only for a point of a sphere it receives the coordinates. So transformations that scale by the
+    size of a parameter (`optax.adaptive_grad_clip`, `fromage`, `lamb`, `lars`, `adafactor`) scale
+    by the distance from the origin, and weight decay moves points along geodesics towards the
+    origin (on a sphere it does nothing). As in Euclidean space, the result depends on the choice of
+    the origin.
 
-    Moments are found wherever optax's wrappers keep them. The transformation refuses an optimiser
-    whose state has a field that is not known to be a vector or a magnitude, and wrappers that
-    compute with the coordinates of points (lookahead, SAM, line searches, schedule-free ones).
+    Moments are found in every wrapper of optax. Two kinds of optimisers are refused: those whose
+    state has a field that is not known to be a vector or a magnitude, and wrappers that compute
+    with the coordinates of points (lookahead, SAM, line searches, schedule-free optimisers).
 
     Args:
-      optimizer: an optax optimiser, learning rate included, in any of its wrappers. For points its
-        arithmetic is on vectors of the frame. Elementwise moments depend on the choice of the
-        frame; in `scale_by_length_adam` they do not.
+      optimizer: an optax optimiser, wrapped or not, with its learning rate. For points it computes
+        with vectors of the frame. Elementwise moments depend on the choice of the frame; the
+        moments of `scale_by_length_adam` do not.
       manifold: the space of all parameters, such as `Lorentz(c)`; or a tree of spaces that is a
-        prefix of the parameters, as in `optax.masked`; or a function of the parameters that returns
-        either, for spaces whose curvature is a parameter. `Euclidean` parameters are optimised as
-        without this function, and so are the curvatures of spaces among the parameters, such as the
-        space that an Equinox or NNX module holds.
-      vectors: names of fields of the optimiser's state that hold tangent vectors, to be
-        transported, beside `VECTORS`: "field" or "State.field".
-      magnitudes: names of fields that stay as they are, beside `MAGNITUDES`.
-      retract: whether steps are taken by the manifold's retraction instead of along geodesics.
+        prefix of the parameters, as in `optax.masked`; or, for a curvature that is a parameter, a
+        function of the parameters that returns either. Parameters of a `Euclidean` space are
+        optimised as without this function. So are the curvatures of spaces among the parameters,
+        such as the space that an Equinox or NNX module holds.
+      vectors: fields of the optimiser's state that hold tangent vectors and must be transported,
+        in addition to `VECTORS`; "field" or "State.field".
+      magnitudes: fields that must not be transported, in addition to `MAGNITUDES`.
+      retract: whether to step by the manifold's retraction instead of along geodesics.
 
     Returns:
       The transformation; its ``update`` needs the parameters.
@@ -113,7 +114,7 @@ def riemannian(
     transported = dict.fromkeys(VECTORS, True) | dict.fromkeys(MAGNITUDES, False)
     transported |= dict.fromkeys(vectors, True) | dict.fromkeys(magnitudes, False)
 
-    # A tree of spaces may be callable, as an Equinox module is.
+    # A tree of spaces may be callable, for example an Equinox module.
     is_tree = any(map(_is_space, jax.tree.leaves(manifold, is_leaf=_is_space)))
 
     def spaces_of(params: Params) -> list[Manifold | None]:
@@ -197,19 +198,19 @@ def riemannian(
 
 
 def _is_space(node: Any) -> bool:
-    # By its type: a variable of NNX has the attributes of its value too.
+    # Check the type, because an NNX variable also has the attributes of its value.
     return issubclass(type(node), Manifold)
 
 
 def _name(path: KeyPath) -> str:
-    """Return a parameter's path as the user wrote it; the only parameter has none."""
+    """Return the path of a parameter for messages; a single array has no path."""
     return keystr(path) or "(the only one)"
 
 
 def _space_of_each(spaces: Any, params: Params) -> list[Manifold | None]:
     """Return the space of each leaf of the parameters; None for Euclidean leaves.
 
-    Leaves of spaces among the parameters are curvatures, and so Euclidean.
+    Spaces may be among the parameters. Their leaves are curvatures, which are Euclidean.
 
     Args:
       spaces: a tree of spaces that is a prefix of the parameters.
@@ -228,7 +229,7 @@ def _space_of_each(spaces: Any, params: Params) -> list[Manifold | None]:
             space_of_leaf.extend([None] * len(jax.tree.leaves(part)))
             return
         if isinstance(space, Product) and jax.tree.leaves(part):
-            # Without leaves it is what `optax.partition` masks.
+            # A part without leaves has been masked by `optax.partition`.
             if not isinstance(part, tuple) or len(part) != len(space.factors):
                 raise ManifoldError(
                     f"riemannian: parameter {_name(path)} of type {type(part).__name__} is no point"
@@ -261,8 +262,8 @@ def _check_points(path: KeyPath, space: Manifold, leaf: Any) -> None:
     """Refuse a parameter that cannot be an array of points.
 
     Raises:
-      ManifoldError: for a scalar, for an array without a real floating dtype, and in a space
-        without a curvature.
+      ManifoldError: for a scalar, for an array without a real floating dtype, and for a space whose
+        curvature is None.
     """
     if getattr(space, "c", 1.0) is None:
         raise ManifoldError(
@@ -301,7 +302,8 @@ def _points_of_vectors(
         last_name = max(
             (i for i, key in enumerate(path) if isinstance(key, GetAttrKey)), default=-1
         )
-        # A parameter's path follows the last field, and may lead to a list of a moment's parts.
+        # The path of a parameter ends after the last named field; more keys may follow it, if the
+        # state keeps a moment as several parts.
         ends = [
             (stop - start, start)
             for start in range(len(path) + 1)
@@ -346,7 +348,7 @@ def _refuse_coordinate_states(state: optax.OptState) -> None:
 
 
 def _refuse_coordinate_transformations(update: Any) -> None:
-    """Refuse an update in whose closure belongs to one of `COORDINATE_TRANSFORMATIONS`.
+    """Refuse an update function whose closures contain one of `COORDINATE_TRANSFORMATIONS`.
 
     Raises:
       ManifoldError: for such a transformation, in any wrapper of optax.
@@ -375,7 +377,7 @@ def _refuse_coordinate_transformations(update: Any) -> None:
 
 
 def _field(state: Any, path: KeyPath) -> str:
-    """Return the innermost named field of a path, "State.field"."""
+    """Return the innermost named field of a path, as "State.field", or "" if there is none."""
     field = ""
     for key in path:
         if isinstance(key, GetAttrKey):
@@ -385,7 +387,7 @@ def _field(state: Any, path: KeyPath) -> str:
             state = state[key.key]
         elif isinstance(key, SequenceKey):
             state = state[key.idx]
-        else:  # of a node that does not name its parts
+        else:  # a key of a node that does not name its parts
             break
     return field
 
@@ -413,28 +415,28 @@ def scale_by_length_adam(
     amsgrad: bool = False,
     per_coordinate: bool = True,
 ) -> optax.GradientTransformation:
-    """Scale by Adam with one second moment for each vector, of its length.
+    """Scale by Adam with a single second moment for each vector: that of its length.
 
-    Rotating all gradients of a vector rotates its updates, so in `riemannian` the choice of frames
-    does not change them: this is the adaptive method of Bécigneul and Ganea for a product of
-    manifolds, one for each point.
+    If all gradients of a vector are rotated, its updates are rotated too. So in `riemannian` the
+    updates do not depend on the choice of frames. This is the adaptive method of Bécigneul and
+    Ganea for a product of manifolds, with one manifold per point.
 
     With ``per_coordinate`` the second moment is the mean of the squared coordinates, as in
     `optax.adam`, and a vector of n coordinates moves by up to about √n times the learning rate.
-    Without, it is their sum, as in geoopt and hyperbolix, and a vector moves by up to about the
-    learning rate; a learning rate for geoopt is then right here too.
+    Without it, the second moment is their sum, as in geoopt and hyperbolix, and a vector moves by
+    up to about the learning rate. Learning rates for geoopt can then be used unchanged.
 
     Args:
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: added to the root of the second moment.
       amsgrad: whether to divide by the root of the largest second moment so far (Reddi, Kale and
-        Kumar, ICLR 2018), bias-corrected as in PyTorch and geoopt; `optax.amsgrad` corrects each
-        second moment before it takes the largest, so that a long first gradient counts for ever.
-      per_coordinate: whether the second moment is of the length per √n.
+        Kumar, ICLR 2018). The bias correction is that in PyTorch and geoopt, after the maximum.
+        `optax.amsgrad` corrects before the maximum, so a large first gradient counts for ever.
+      per_coordinate: whether the second moment is the mean, not the sum, of squared coordinates.
 
     Returns:
-      The transformation; vectors lie along the last axis of floating arrays [*batch, n].
+      The transformation, for floating arrays [*batch, n] with vectors along the last axis.
     """
     reduce = jnp.mean if per_coordinate else jnp.sum
 
@@ -466,7 +468,7 @@ def scale_by_length_adam(
 
 
 def _bias_correction(decay: Any, steps: jax.Array, dtype: Any) -> jax.Array:
-    """Return 1 − decay^steps, whose difference would leave three digits of 1 − 0.999 in float32."""
+    """Return 1 − decay^steps by expm1: the plain difference has few digits for a decay near 1."""
     is_known = isinstance(decay, float) and decay > 0
     log_decay = math.log(decay) if is_known else jnp.log(jnp.asarray(decay, dtype))
     return -jnp.expm1(steps.astype(dtype) * jnp.asarray(log_decay, dtype))

@@ -1,35 +1,35 @@
 """The Poincaré ball of curvature −c: points, maps, distances, algebra, layers, hyperplanes.
 
-Convention: p in R^n with √c |p| < 1; p = x_space / (1 + √c x_time), the stereographic projection
-of the hyperboloid from [−1/√c, 0, …, 0] (see `lorentz`). A tangent vector has n coordinates too,
-and its length at p is λ_p |v| with the conformal factor λ_p = 2 / (1 − c |p|²), 2 at the origin;
-as c → 0 a distance becomes 2 |p − q|. A ball of floating-point numbers is small:
-1 − √c |p| = 2 / (e^{√c d} + 1) at a distance d from the origin, so beyond √c d = −log(eps) (15.9 in
-float32, 36.0 in float64) points would be rounded to the sphere. Points given farther out are moved
-inside first, and so are results, by `project`.
+Convention: p in R^n with √c |p| < 1; p = x_space / (1 + √c x_time), the stereographic projection of
+the hyperboloid from [−1/√c, 0, …, 0] (see `lorentz`). A tangent vector v at p has n coordinates,
+and its length is λ_p |v| with the conformal factor λ_p = 2 / (1 − c |p|²), which is 2 at the
+origin. As c → 0 the distance becomes 2 |p − q|. Floating-point numbers cover only a small part of
+the space: at a distance d from the origin 1 − √c |p| = 2 / (e^{√c d} + 1), so beyond
+√c d = −log(eps) (15.9 in float32, 36.0 in float64) points would be rounded to the sphere. Points
+farther out, whether arguments or results, are moved inside (`project`).
 
 Textbook formulas subtract squares that are nearly equal near the rim of the ball. With
 
     γ_p = 1 − c |p|²,   D = p + q,    den = 1 + 2 c p · q + c² |p|² |q|²
 
-they are sums of positive terms, or of terms not larger than a few times the result:
+they become sums of positive terms, or of terms that are at most a few times the result:
 
     den = c |D|² + γ_p γ_q,    1 + c p · q = (γ_p + γ_q + c |D|²) / 2,
     p ⊕ q = (γ_p D + c |D|² p) / den,    1 − c |p ⊕ q|² = γ_p γ_q / den.
 
-D is exact where q is near −p, so (−p) ⊕ q is as exact as the difference of near points. There
-remains the error of γ itself, some eps / γ in relative terms, by rounding p. In the same way, with
-z = c |p − q|² / (γ_p γ_q), the distance 2 asinh(√z) / √c is as exact for near points as their
-difference; arcosh(1 + 2 z) / √c would lose it.
+D is exact if q is near −p, so (−p) ⊕ q is as exact as the difference of near points. The remaining
+error is that of γ, a relative error of about eps / γ from rounding p. In the same way, with
+z = c |p − q|² / (γ_p γ_q), the distance 2 asinh(√z) / √c of near points is as exact as their
+difference; arcosh(1 + 2 z) / √c would lose those digits.
 
-Arguments: p and q are points, v tangent vectors at the point before them or at the origin. Shapes,
-the rule for ``c``, dtypes and refusals are as in `lorentz`, and so is what a function
-does that has the same name there.
+Arguments: p and q are points; v is a tangent vector at the point before it in the argument list, or
+at the origin. Shapes, the rule for ``c``, dtypes and errors are as in `lorentz`. A function with
+the same name as one in `lorentz` does the same in the ball.
 
-Relative errors, in the norm of a result that is a vector, are below 1e-12 in float64 and 2e-5 in
-float32, or 16 eps / (1 − √c |p|) for the outermost point p where that is more: it is what rounding
-p is worth. Where a result may vanish though the arguments do not (a geodesic through the origin),
-errors are relative to 1/√c. Values and gradients are finite everywhere.
+Relative errors (of a vector: in its norm) are below 1e-12 in float64 and 2e-5 in float32, or below
+16 eps / (1 − √c |p|) for the outermost point p if that is larger, which is the effect of rounding
+p. If a result can vanish while the arguments do not (a geodesic through the origin), errors are
+relative to 1/√c. Values and gradients are finite everywhere.
 
 References:
   HOVER, section 3. Ganea, Bécigneul and Hofmann, Hyperbolic neural networks, NeurIPS 2018. Ungar, A
@@ -85,17 +85,24 @@ from hlformer_jax.typing import Array
 
 Ball = Float[Array, "*#batch n"]
 
-# As a share of |p|² + |q|².
+# Pairs with |p − q|² below this fraction of |p|² + |q|² are computed one by one.
 _NEAR = 1 / 16
 
 
 def project(p: Ball, c: ArrayLike = 1.0, max_radius: ArrayLike | None = None) -> Ball:
-    """Moves what lies outside √c |p| = max_radius radially onto that sphere.
+    """Move points with √c |p| > max_radius radially to √c |p| = max_radius.
 
-    ``max_radius`` is below 1 and broadcasts to ``*batch``; None is 1 − 4 eps. By default √c times
-    the distance of the result from the origin is at most log(1 / (2 eps)) (15.2 in float32, 35.4 in
-    float64) where its coordinates are exact, and less than 16.3 and 36.4 as they are rounded. The
-    gradient of a point that was moved is tangential.
+    The gradient of a point that was moved has no radial part.
+
+    Args:
+      p: points.
+      c: curvature, positive; broadcasts to ``*batch``.
+      max_radius: number between 0 and 1 that broadcasts to ``*batch`` (default: 1 − 4 eps). With
+        the default, √c times the distance of a result from the origin is at most log(1 / (2 eps))
+        (15.2 in float32, 35.4 in float64) before rounding, and below 16.3 and 36.4 after it.
+
+    Raises:
+      ValueError: for a radius outside (0, 1) or a curvature that is not positive, if known.
     """
     p = as_float(p)
     if max_radius is None:
@@ -109,10 +116,10 @@ def project(p: Ball, c: ArrayLike = 1.0, max_radius: ArrayLike | None = None) ->
 
 
 def inside(p: Ball, c: Scalar) -> tuple[Ball, Scalar]:
-    """Points of the ball, moved to √c |p| = 1 − 2 eps where they are farther out, and their gap.
+    """Move points with √c |p| > 1 − 2 eps to that radius; return them and their gaps.
 
-    The gap is 1 − c |p|², positive even if a sum is rounded: 2 / λ for the conformal factor λ. What
-    `project` returns stays as it is: it may be rounded outwards, but not by so much.
+    The gap is 1 − c |p|², which is 2 / λ for the conformal factor λ, and positive in spite of
+    rounding. Points that `project` returned stay unchanged, even if they were rounded outwards.
     """
     _check_curvature(c)
     p, square = limit_norm_and_square(p, _max_radius(p.dtype) / jnp.sqrt(c))
@@ -125,7 +132,7 @@ def _max_radius(dtype: DTypeLike) -> float:
 
 
 def _gap(z: Scalar) -> Scalar:
-    """Return 1 − z for z = c |p|², positive even if a sum is rounded."""
+    """Return 1 − z for z = c |p|², positive even if z was rounded up."""
     return 1 - (z - jax.lax.stop_gradient(jnp.maximum(z - _max_radius(z.dtype), 0)))
 
 
@@ -139,10 +146,10 @@ def _check_curvature(c: Scalar) -> None:
 
 
 def from_lorentz(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n"]:
-    """The point x_space / (1 + √c x_time) of the ball that stands for a point of the hyperboloid.
+    """Map points of the hyperboloid to the ball: x_space / (1 + √c x_time).
 
-    Points farther out than the exponential maps go are not taken; the result is moved inside by
-    `project` (HLFormer, the inverse of eq. 23).
+    It is the inverse of HLFormer's eq. 23. Points must not be farther out than exponential maps
+    reach; results are moved inside by `project`.
     """
     space = as_float(x)[..., 1:]
     curvature = per_batch(c, space)
@@ -151,26 +158,26 @@ def from_lorentz(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Arr
 
 
 def to_lorentz(p: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n1"]:
-    """The point 2 p / (1 − c |p|²), time component added, that stands for it on the hyperboloid.
+    """Map points of the ball to the hyperboloid: space components 2 p / (1 − c |p|²).
 
     The error is relative to eps · √c x_time, the effect of rounding p: near the sphere the ball
-    does not tell points apart (HLFormer, eq. 23).
+    cannot represent near points as different ones (HLFormer, eq. 23).
     """
     p = as_float(p)
     root = jnp.sqrt(per_batch(c, p))[..., None]
-    # Of the unit ball, where moving points inside does not depend on c.
+    # Scale to the unit ball, where moving points inside does not depend on c.
     p, square = limit_norm_and_square(p * root, 1 - 4 * float(jnp.finfo(p.dtype).eps))
     room = 1 - square
     return lorentz.from_space(2 * p / room[..., None] / root, c)
 
 
 def antipode(p: Ball) -> Ball:
-    """The point −p, as far from the origin on the other side; also the Möbius inverse of p."""
+    """Return −p, the reflection of p in the origin and its Möbius inverse."""
     return -as_float(p)
 
 
 def conformal_factor(p: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """Conformal factor λ = 2 / (1 − c |p|²), by which the metric at p is the Euclidean one.
+    """Return the conformal factor λ = 2 / (1 − c |p|²): lengths at p are λ times Euclidean ones.
 
     It is HOVER's eq. 1.
     """
@@ -180,10 +187,10 @@ def conformal_factor(p: Ball, c: ArrayLike = 1.0) -> Scalar:
 
 
 def tangent_norm(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """Length λ_p |v| of a tangent vector at p; gradient 0 at v = 0."""
+    """Return the length λ_p |v| of a tangent vector at p; its gradient is 0 at v = 0."""
     c, (p, v) = align(c, p, v)
     room = inside(p, c)[1]
-    # Down to 1e-35 γ_p in float32, so that λ_p / |v| is finite.
+    # Vectors shorter than 1e-35 / γ_p (float32) count as zero, so that λ_p / |v| is finite.
     least = 1024 * smallest(v.dtype) / jax.lax.stop_gradient(room)
     return 2 * safe_normalize(v, least[..., None])[1] / room
 
@@ -196,10 +203,11 @@ def tangent_inner(p: Ball, v: Ball, w: Ball, c: ArrayLike = 1.0) -> Scalar:
 
 
 def exp_map0(v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Exponential map tanh(√c |v|) v / (√c |v|) at the origin, moved inside by `project`.
+    """Apply the exponential map tanh(√c |v|) v / (√c |v|) at the origin (HOVER, eq. 2).
 
-    The conformal factor there is 2: the point is at twice the distance |v| from the origin, and
-    `exp_map0(v, c)` is `from_lorentz(lorentz.exp_map0(2 v, c), c)` (HOVER, eq. 2).
+    The result is moved inside by `project`. The conformal factor at the origin is 2, so the point
+    is at the distance 2 |v| from the origin, and `exp_map0(v, c)` equals
+    `from_lorentz(lorentz.exp_map0(2 v, c), c)`.
     """
     v = as_float(v)
     curvature = per_batch(c, v)
@@ -208,7 +216,10 @@ def exp_map0(v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def log_map0(p: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Logarithmic map artanh(√c |p|) p / (√c |p|) at the origin, half as long as the distance."""
+    """Apply the logarithmic map at the origin: artanh(√c |p|) p / (√c |p|).
+
+    The norm of the result is half the distance of p from the origin.
+    """
     p = as_float(p)
     curvature = per_batch(c, p)
     p, room = inside(p, curvature)
@@ -216,20 +227,24 @@ def log_map0(p: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Exponential map p ⊕ (tanh(√c λ_p |v| / 2) v / (√c |v|)), moved inside by `project`.
+    """Apply the exponential map p ⊕ (tanh(√c λ_p |v| / 2) v / (√c |v|)).
 
-    With a = √c λ_p |v|, u = v / |v| and γ = 1 − c |p|² it is (A p + γ sinh a / (2 √c) u) / B where
+    The result is moved inside by `project`. With a = √c λ_p |v|, u = v / |v| and γ = 1 − c |p|² it
+    is (A p + γ sinh a / (2 √c) u) / B where
 
         A = cosh a + √c p · u sinh a,    2 B = γ + (2 − γ) cosh a + 2 √c p · u sinh a.
 
-    Where the way leads inwards from afar these cancel. There, with r = √c |p|, e = p / |p| and
-    b = e + u, they are sums of positive terms:
+    If v leads inwards from far out, these terms cancel. Then, with r = √c |p|, e = p / |p| and
+    b = e + u, the denominator is computed as a sum of positive terms:
 
-        2 B = γ + (1 − r)² cosh a + 2 r e^{−a} + r |b|² sinh a,
-        A r − γ sinh a / 2 = ((1 + r)² e^{−a} − (1 − r)² e^{a}) / 4 + r² |b|² sinh a / 2,
+        2 B = γ + (1 − r)² cosh a + 2 r e^{−a} + r |b|² sinh a.
 
-    the latter being what remains along e beside γ sinh a b / 2. Vectors with √c λ_p |v| beyond
-    `max_hyperbolic_norm`, which lead to the rim in any case, are shortened to that.
+    The numerator is split into γ sinh a b / 2 and a multiple of e, with the factor
+
+        A r − γ sinh a / 2 = ((1 + r)² e^{−a} − (1 − r)² e^{a}) / 4 + r² |b|² sinh a / 2.
+
+    Vectors with √c λ_p |v| beyond `max_hyperbolic_norm` are shortened to that; they lead to the rim
+    in any case.
     """
     c, (p, v) = align(c, p, v)
     p, room = inside(p, c)
@@ -240,7 +255,7 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     lean = c * dot(p, step)  # √c p · u sinh a
     steep = 2 * lean < -cosh  # so neither p nor v is 0
 
-    # As a sum with p, which v = 0 leaves unchanged, to the bit.
+    # A sum with p, so that v = 0 leaves p unchanged, bit for bit.
     denominator = (room + (2 - room) * cosh) / 2 + lean
     added = (room / 2)[..., None] * ((cosh - 1)[..., None] * p + step)
 
@@ -261,9 +276,9 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Logarithmic map (2 / (√c λ_p)) artanh(√c |w|) w / |w| at p, with w = (−p) ⊕ q.
+    """Apply the logarithmic map at p: (2 / (√c λ_p)) artanh(√c |w|) w / |w|, with w = (−p) ⊕ q.
 
-    Its length is the distance; it is smooth at q = p.
+    The length of the result is the distance of p and q; the map is smooth at q = p.
     """
     c, (p, q) = align(c, p, q)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
@@ -276,19 +291,19 @@ def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def retract(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """The retraction p + v, moved inside by `project`; to first order in v the exponential map."""
+    """Return p + v, moved inside by `project`, which equals `exp_map` to first order in v."""
     c, (p, v) = align(c, p, v)
     return project(p + v, c)
 
 
 def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
-    """The point exp_map(p, t log_map(p, q)) at the share t of the way, as `lorentz.geodesic`."""
+    """Return exp_map(p, t log_map(p, q)); arguments are as in `lorentz.geodesic`."""
     t, v, p = broadcast_number(t, log_map(p, q, c), as_float(p))
     return exp_map(p, t * v, c)
 
 
 def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """The point exp_map(p, t v / (λ_p |v|)) at a distance t from p, as `lorentz.geodesic_unit`."""
+    """Return exp_map(p, t v / (λ_p |v|)); arguments are as in `lorentz.geodesic_unit`."""
     curvature, (p, v) = align(c, p, v)
     direction, _ = safe_normalize(v, shortest_direction(v.dtype))
     unit_vector = direction * (inside(p, curvature)[1] / 2)[..., None]
@@ -297,7 +312,10 @@ def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
-    """Moves points farther than ``limit`` from the origin radially to that distance."""
+    """Move points that are farther than ``limit`` from the origin radially to that distance.
+
+    Arguments are as in `lorentz.limit_distance0`; results are moved inside by `project`.
+    """
     p = as_float(p)
     limit, curvature = per_batch(limit, p, "limit"), per_batch(c, p)
     return project(
@@ -306,22 +324,22 @@ def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
 
 
 def parallel_transport(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Transports v to q along the geodesic: (λ_p / λ_q) gyr[q, −p] v (Ungar, 2009)."""
+    """Transport v from p to q along the geodesic: (λ_p / λ_q) gyr[q, −p] v (Ungar, 2009)."""
     c, (p, q, v) = align(c, p, q, v)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
     return (gap_q / gap_p)[..., None] * _rotate(q, -p, v, gap_q, gap_p, c)
 
 
 def transport0(q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Transports a tangent vector from the origin to q, where it is (1 − c |q|²) v."""
+    """Transport a tangent vector from the origin to q: (1 − c |q|²) v."""
     c, (q, v) = align(c, q, v)
     return inside(q, c)[1][..., None] * v
 
 
 def egrad_to_rgrad(p: Ball, gradient: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Riemannian gradient at p, from the gradient in the coordinates: gradient / λ_p².
+    """Return the Riemannian gradient at p, from the gradient in coordinates: gradient / λ_p².
 
-    See Nickel and Kiela, Poincaré embeddings, NeurIPS 2017.
+    Source: Nickel and Kiela, Poincaré embeddings, NeurIPS 2017.
     """
     c, (p, gradient) = align(c, p, gradient)
     half_gap = inside(p, c)[1][..., None] / 2
@@ -329,9 +347,10 @@ def egrad_to_rgrad(p: Ball, gradient: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """Geodesic distance; at q = p, where it has no derivative, its gradient is 0.
+    """Return the geodesic distance, with gradient 0 at the kink q = p.
 
-    It is (2 / √c) asinh(√c |p − q| / √((1 − c|p|²)(1 − c|q|²))): HOVER's eq. 3, without its arcosh.
+    It is (2 / √c) asinh(√c |p − q| / √((1 − c|p|²)(1 − c|q|²))), which equals the arcosh form of
+    HOVER's eq. 3 and does not cancel.
     """
     c, (p, q) = align(c, p, q)
     return _distance(p, q, c)
@@ -339,7 +358,7 @@ def distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
 
 @jax.custom_jvp
 def _distance(p: Ball, q: Ball, c: Scalar) -> Scalar:
-    """`distance` of points of the same shape, and a curvature that broadcasts to the batch."""
+    """Compute `distance` of points of the same shape, with c that broadcasts to the batch."""
     _check_curvature(c)
     short_p, short_q = (shortening(v, _max_radius(p.dtype) / jnp.sqrt(c)) for v in (p, q))
     chord = _chord(p, q, short_p.factor, short_q.factor, c)
@@ -347,8 +366,8 @@ def _distance(p: Ball, q: Ball, c: Scalar) -> Scalar:
 
 
 def _chord(p: Ball, q: Ball, factor_p: Scalar, factor_q: Scalar, c: Scalar) -> Scalar:
-    """Return |p − q| of points times these factors, which are inside; see `bounded_norm`."""
-    # A factor of each vector holds the scale too, so that nothing but a sum is written.
+    """Return |p − q| of points times factors that move them inside; see `bounded_norm`."""
+    # The scale is part of the factor of each vector, so that XLA stores nothing but the sum.
     per_scale = 1 / bounded_scale(2 / jnp.sqrt(c), p.dtype)
     rows = (factor_p * per_scale)[..., None], (factor_q * per_scale)[..., None]
     scaled = jax.lax.stop_gradient(p * rows[0] - q * rows[1])
@@ -357,16 +376,16 @@ def _chord(p: Ball, q: Ball, factor_p: Scalar, factor_q: Scalar, c: Scalar) -> S
 
 
 def _length(chord: Scalar, z_p: Scalar, z_q: Scalar, c: Scalar) -> Scalar:
-    """The distance for |p − q|, c |p|², c |q|² and c."""
+    """Return the distance from |p − q|, c |p|², c |q|² and c."""
     room = _gap(z_p) * _gap(z_q)
     return 2 * chord / jnp.sqrt(room) * asinhc_sqrt(c * chord * chord / room)
 
 
 @_distance.defjvp
 def _distance_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
-    """Gradients as combinations of p − q and p, with numbers that are known from three sums.
+    """Compute gradients as combinations of p − q and p, with factors that need only three sums.
 
-    Of a point that was moved inside, the gradient is tangential: it has none along the point.
+    The gradient of a point that was moved inside has no component along the point.
     """
     (p, q, c), (dp, dq, dc) = primals, tangents
     radius = _max_radius(p.dtype)
@@ -383,19 +402,20 @@ def _distance_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
         (q, dq, short_q, p, by_q, pp),
     ):
         is_apart = chord > 0
-        # The component of the way along a point at the rim, in units of its radius.
+        # The component of the difference along a point at the rim, times the point's radius.
         lean = (short.square - partner2 + chord * chord) / jnp.where(is_apart, chord, 1) / 2
         pull = by_chord * jnp.where(short.is_long & is_apart, lean, 0)
         along = jnp.where(short.is_long, -pull / short.square, 2 * c * by_square)
         slope = by_chord[..., None] * over_norm(v - partner, chord) + along[..., None] * v
         growth = growth + dot(slope, short.factor[..., None] * dv)
-        # With c grow c |v|² and, at the rim, the radius; there the first stays as it is.
+        # The derivative in c. Inside, c |v|² grows with c. At the rim it is constant and the radius
+        # shrinks.
         growth = growth + jnp.where(short.is_long, -pull / (2 * c), by_square * short.square) * dc
     return value, growth
 
 
 def squared_distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """Squared Lorentzian distance 4 |p − q|² / ((1 − c|p|²)(1 − c|q|²)); smooth everywhere."""
+    """Return the squared Lorentzian distance 4 |p − q|² / ((1 − c|p|²)(1 − c|q|²)), smooth."""
     c, (p, q) = align(c, p, q)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
     difference = p - q
@@ -403,7 +423,7 @@ def squared_distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
 
 
 def distance0(p: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """Geodesic distance from the origin, (2 / √c) artanh(√c |p|); gradient 0 there."""
+    """Return the distance from the origin, (2 / √c) artanh(√c |p|), with gradient 0 there."""
     p = as_float(p)
     c = per_batch(c, p)
     p, room = inside(p, c)
@@ -413,11 +433,12 @@ def distance0(p: Ball, c: ArrayLike = 1.0) -> Scalar:
 def pairwise_distance(
     p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch M N"]:
-    """Geodesic distances of all pairs, by one matrix product and, for near points, `distance`.
+    """Return geodesic distances of all pairs, by one matrix product and `distance` for near points.
 
-    Near is where |p − q|² is less than a sixteenth of |p|² + |q|²: there |p|² + |q|² − 2 p · q
-    would amplify rounding by more than that. Elsewhere the product adds a relative error of at most
-    16 times the error of p · q in units of |p| |q|, some eps. See `lorentz.pairwise_distance`.
+    A pair is near if |p − q|² is less than a sixteenth of |p|² + |q|². Then |p|² + |q|² − 2 p · q
+    would amplify rounding more than 16 times. For other pairs the product adds a relative error of
+    at most 16 times the error of p · q in units of |p| |q|, a few eps. See
+    `lorentz.pairwise_distance`.
     """
     p, q, c, squares, room, is_near = _squares_between(p, q, c)
     squares = squares / room
@@ -428,7 +449,7 @@ def pairwise_distance(
 def pairwise_squared_distance(
     p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch M N"]:
-    """Squared Lorentzian distances of all pairs; time, memory and error as `pairwise_distance`."""
+    """Return squared Lorentzian distances of all pairs, computed as in `pairwise_distance`."""
     p, q, c, squares, room, is_near = _squares_between(p, q, c)
     return replace_near(4 * squares / room, is_near, p, q, c, squared_distance)
 
@@ -436,9 +457,11 @@ def pairwise_squared_distance(
 def _squares_between(
     p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike
 ) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """All pairs by one matrix product, of c and points inside the ball with the same batch axes.
+    """Compute squared Euclidean distances of all pairs by one matrix product.
 
-    Returns p, q and c; |p_i − q_j|², 1 where they are near; γ γ'; and which pairs are near.
+    Returns:
+      p, q (both moved inside) and c with the same batch axes; |p_i − q_j|², 1 for near pairs; the
+      products γ_i γ_j; and which pairs are near.
     """
     p, q, c = align_sets(as_float(p), as_float(q), c)
     (p, gap_p), (q, gap_q) = inside(p, c[..., None]), inside(q, c[..., None])
@@ -446,14 +469,14 @@ def _squares_between(
     size = dot(p, p)[..., :, None] + dot(q, q)[..., None, :]
     product = jnp.matmul(p, jnp.swapaxes(q, -1, -2), precision=jax.lax.Precision.HIGHEST)
     squares = size - 2 * product
-    # Of tiny points the squares have lost digits. NaN is near.
+    # Squares of tiny points have lost digits. NaN counts as near.
     tiny = smallest(p.dtype) / float(jnp.finfo(p.dtype).eps)
     is_near = ~((squares > _NEAR * size) & (squares > tiny))
     return p, q, c, jnp.where(is_near, 1, squares), room, is_near
 
 
 def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Möbius addition p ⊕ q, the translation by p along geodesics; it does not commute.
+    """Return the Möbius sum p ⊕ q: q translated by p along geodesics. It does not commute.
 
     It is ((1 + 2c p·q + c|q|²) p + (1 − c|p|²) q) / (1 + 2c p·q + c²|p|²|q|²), moved inside by
     `project` (Ungar, 2009; Ganea, Bécigneul and Hofmann, 2018).
@@ -463,7 +486,8 @@ def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     total = p + q
     total2 = curvature * dot(total, total)
     pp, qq = curvature * dot(p, p), curvature * dot(q, q)
-    # If one is much shorter, as a sum with the longer one: 0 leaves that unchanged, to the bit.
+    # If one is much shorter, the result is the longer one plus a small term, so that adding 0
+    # leaves a point unchanged, bit for bit.
     short_p, short_q = (4 * pp < qq)[..., None], (4 * qq <= pp)[..., None]
     pq = curvature * dot(p, q)
     add_q = gap_p[..., None] * (q + qq[..., None] * p)
@@ -474,9 +498,9 @@ def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def mobius_scalar_mul(r: ArrayLike, p: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Möbius product exp_map0(r log_map0(p)) with a number: r times as far from the origin.
+    """Return the Möbius product exp_map0(r log_map0(p)), r times as far from the origin as p.
 
-    ``r`` broadcasts with ``*batch`` as the t of `geodesic`.
+    ``r`` broadcasts with ``*batch`` like the argument t of `geodesic`.
     """
     r, v = broadcast_number(r, log_map0(p, c), name="r")
     return exp_map0(r * v, c)
@@ -485,7 +509,7 @@ def mobius_scalar_mul(r: ArrayLike, p: Ball, c: ArrayLike = 1.0) -> Ball:
 def mobius_matvec(
     matrix: Float[Array, "m n"], p: Float[Array, "*#batch n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch m"]:
-    """Möbius product exp_map0(matrix log_map0(p)) with a matrix, linear at the origin."""
+    """Return the Möbius product exp_map0(matrix log_map0(p)) with a matrix: points [*batch, m]."""
     matrix, p = as_float(matrix), as_float(p)
     same_length(matrix, p)
     return exp_map0(jnp.matmul(log_map0(p, c), matrix.T, precision=jax.lax.Precision.HIGHEST), c)
@@ -497,10 +521,15 @@ def mobius_linear(
     bias: Float[Array, " m"],
     c: ArrayLike = 1.0,
 ) -> Float[Array, "*#batch m"]:
-    """Möbius linear map (matrix ⊗ p) ⊕ exp_map0(bias): the product with a matrix, translated.
+    """Apply the Möbius linear map (matrix ⊗ p) ⊕ exp_map0(bias).
 
-    ``bias`` is a tangent vector at the origin, so that a Euclidean optimiser may train it (Ganea,
-    Bécigneul and Hofmann, 2018; HOVER, section 3).
+    Sources: Ganea, Bécigneul and Hofmann, 2018; HOVER, section 3.
+
+    Args:
+      matrix: matrix of `mobius_matvec`.
+      p: points.
+      bias: a tangent vector at the origin, so a Euclidean optimiser may train it.
+      c: curvature, positive; broadcasts to ``*batch``.
     """
     moved = mobius_matvec(matrix, p, c)
     bias = as_float(bias)
@@ -509,10 +538,16 @@ def mobius_linear(
 
 
 def gyration(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Gyration gyr[p, q] v: the rotation by which Möbius addition fails to be associative.
+    """Return gyr[p, q] v: the rotation by which Möbius addition fails to be associative.
 
-    With W v = (q · v) p − (p · v) q and α = 1 + c p · q it is v + 2 c (α W v + c W² v) / den, and
-    ⊖(p ⊕ q) ⊕ (p ⊕ (q ⊕ v)); linear in v, which has any length, it keeps that.
+    It equals ⊖(p ⊕ q) ⊕ (p ⊕ (q ⊕ v)) if v is a point, and is linear in v. With
+    W v = (q · v) p − (p · v) q and α = 1 + c p · q it is v + 2 c (α W v + c W² v) / den.
+
+    Args:
+      p: points.
+      q: points.
+      v: vectors of any length, which the gyration preserves.
+      c: curvature, positive; broadcasts to ``*batch``.
     """
     curvature, (p, q, v) = align(c, p, q, v)
     (p, gap_p), (q, gap_q) = inside(p, curvature), inside(q, curvature)
@@ -520,10 +555,10 @@ def gyration(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def _rotate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) -> Ball:
-    """`gyration` by points `inside`, with their gaps, all of the same batch axes."""
+    """Apply `gyration` by points that are `inside`, with their gaps and the same batch axes."""
     total = p + q
     total2 = c * dot(total, total)
-    # Of p and p + q: their wedge product equals p ∧ q.
+    # W is computed from p and p + q, whose wedge product equals p ∧ q.
 
     def turn(w: Ball) -> Ball:
         return p * dot(total, w)[..., None] - total * dot(p, w)[..., None]
@@ -539,14 +574,25 @@ def gyromidpoint(
     weights: Float[Array, "*#batch M L"] | None = None,
     c: ArrayLike = 1.0,
 ) -> Float[Array, "*#batch M n"]:
-    """Weighted midpoint ½ ⊗ (Σ_i weight_i λ_i p_i / Σ_i weight_i (λ_i − 1)) of points.
+    """Return weighted midpoints ½ ⊗ (Σ_i weight_i λ_i p_i / Σ_i weight_i (λ_i − 1)) of points.
 
-    It is their centroid in the Lorentz model, and its weights are as in `lorentz.centroid`
-    (Ungar, 2009; Shimizu, Mukuta and Harada, 2021). With a_i = weight_i / γ_i, W and A the sums of
-    weight and a, and m = Σ_i a_i p_i / A, the Lorentzian norm N of the sum of the points is the
-    root of a sum of squares, and the midpoint a quotient in which nothing cancels:
+    The midpoint is the centroid in the Lorentz model (Ungar, 2009; Shimizu, Mukuta and Harada,
+    2021). Let a_i = weight_i / γ_i, W and A the sums of the weights and of a, and
+    m = Σ_i a_i p_i / A. Then the Lorentzian norm N of the sum of the points is the root of a sum of
+    squares, and the midpoint is a quotient in which nothing cancels:
 
         V = c Σ_i a_i |p_i − m|²,    N² = W² + 4 A V,    m / (1 + 2 V / (N + W)).
+
+    Args:
+      points: points.
+      weights: as in `lorentz.centroid`.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      Midpoints [*batch, M, n].
+
+    Raises:
+      ValueError: for weights of other axes, as in `lorentz.centroid`.
     """
     points = as_float(points)
     curvature = per_batch(c, points[..., 0])[..., None]
@@ -556,7 +602,8 @@ def gyromidpoint(
     share = weights / gap[..., None, :]
     total = jnp.sum(share, axis=-1)
     share, total = share[..., None], jnp.where(total == 0, 1, total)
-    # Beside a point that does not change: m is the same for any, and its gradient does not cancel.
+    # Sum differences from a base point that derivatives treat as a constant. The mean m is the same
+    # for any base point, and its gradient does not cancel.
     heaviest = jnp.argmax(jax.lax.stop_gradient(share), axis=-2)
     base = jax.lax.stop_gradient(jnp.take_along_axis(points, heaviest, axis=-2))
     gaps = points[..., None, :, :] - base[..., None, :]
@@ -569,10 +616,15 @@ def gyromidpoint(
 
 
 def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ball:
-    """The point whose tangent vector at the origin has the coordinates of several, rescaled.
+    """Concatenate the rescaled tangent vectors of points at the origin, to points of a larger ball.
 
-    With B(n/2, 1/2) / B(n_i/2, 1/2), n the sum of the dimensions n_i of the points and B the beta
-    function, a random tangent vector keeps its expected length (Shimizu, Mukuta and Harada, 2021).
+    Each tangent vector is multiplied by B(n/2, 1/2) / B(n_i/2, 1/2), where n is the sum of the
+    dimensions n_i and B the beta function. So a random tangent vector keeps its expected length
+    (Shimizu, Mukuta and Harada, 2021).
+
+    Args:
+      points: points with the same batch axes.
+      c: curvature, positive; broadcasts to ``*batch``.
     """
     dims = [p.shape[-1] for p in points]
     parts = [log_map0(p, c) * _beta_ratio(sum(dims), p.shape[-1]) for p in points]
@@ -580,9 +632,15 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ba
 
 
 def split(p: Ball, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
-    """Points with ``dims`` consecutive coordinates of the tangent vector: it undoes `concatenate`.
+    """Split points into points of the dimensions ``dims``: undoes `concatenate`.
 
-    ValueError is raised for dimensions that do not add up to the one of ``p``.
+    Args:
+      p: points.
+      dims: dimensions of the parts.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Raises:
+      ValueError: for dimensions that do not add up to the dimension of ``p``.
     """
     v = log_map0(p, c)
     parts = split_coordinates(v, dims)
@@ -599,7 +657,7 @@ def _beta_ratio(numerator: int, denominator: int) -> float:
 
 
 def hyperplane_distance(p: Ball, point: Ball, normal: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """Signed distance to the hyperplane through a point, as `lorentz.hyperplane_distance`.
+    """Return the signed distance to a hyperplane; arguments as in `lorentz.hyperplane_distance`.
 
     It is arsinh(2 √c w · a / ((1 − c |w|²) |a|)) / √c for w = (−point) ⊕ p and the normal a (Ganea,
     Bécigneul and Hofmann, 2018, without the absolute value).
@@ -617,14 +675,20 @@ def mlr(
     offsets: Float[Array, " classes"],
     c: ArrayLike = 1.0,
 ) -> Float[Array, "*#batch classes"]:
-    """Logits of multinomial logistic regression, by one matrix product.
+    """Return logits of multinomial logistic regression, by one matrix product.
 
-    They equal `lorentz.mlr` for the same points and offsets and the normals 2 z, which are
-    as long at the origin of the ball:
+    They equal `lorentz.mlr` of the same points and offsets with the normals 2 z, because a tangent
+    vector z at the origin of the ball has the length 2 |z|:
 
         2 |z| arsinh(λ_p √c ⟨z / |z|, p⟩ cosh(√c b) − (λ_p − 1) sinh(√c b)) / √c
 
     (Shimizu, Mukuta and Harada, 2021, where the offset b is 2 r).
+
+    Args:
+      p: points.
+      normals: normals z, tangent at the origin; a zero normal gives 0.
+      offsets: signed distances b of the hyperplanes from the origin.
+      c: curvature, positive; broadcasts to ``*batch``.
     """
     p = as_float(p)
     c = per_batch(c, p)

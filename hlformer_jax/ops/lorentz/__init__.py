@@ -4,32 +4,33 @@ Convention: the curvature is −c with c > 0. A point is x = [x_time, x_space] i
 
     ⟨x, y⟩ = −x_time y_time + x_space · y_space,    ⟨x, x⟩ = −1/c,    x_time = √(1/c + |x_space|²),
 
-and a tangent vector v at x has ⟨x, v⟩ = 0. Space components determine either, and far from the
-origin time components have lost to rounding what tells near points apart. So all functions but
-`inner`, `pairwise_inner` and `centroid` with ``exact=False`` read space components only, and
-gradients reach these alone. An optimiser of whole points leaves their time components behind, which
-those three and Lorentz attention use: optimise tangent vectors or space components, `project` after
-each update, or use `optim.riemannian`. `time_error` measures what has become of them.
+and a tangent vector v at x has ⟨x, v⟩ = 0. The space components determine points and tangent
+vectors. Far from the origin, time components of near points are equal after rounding. So all
+functions except `inner`, `pairwise_inner` and `centroid` with ``exact=False`` read only space
+components, and only these receive gradients. An optimiser that updates whole points therefore
+leaves wrong time components, which those three functions and Lorentz attention read. To avoid it,
+optimise tangent vectors or space components, `project` after each update, or use
+`optim.riemannian`. `time_error` measures how wrong time components are.
 
-Arguments: x, y and the like are points, v tangent vectors at the point before them, u the space
-components of tangent vectors at the origin, whose time component is 0, and c is the curvature,
-positive; docstrings name the others. All arguments have the same number of leading axes,
-``*batch``, in which axes of length 1 broadcast. ``c`` is a number or an array that broadcasts to
-``*batch``: it has no more axes than that, is aligned with the last of them, never with the
-coordinates, and does not lengthen any. For points [N, n+1] it is [], [1] or [N]; [N, 1] is an
-error. It is the same rule in `cones` and `poincare`.
+Arguments: x and y are points; v is a tangent vector at the point before it in the argument list; u
+holds the space components of a tangent vector at the origin, whose time component is 0; c is the
+curvature, positive. Docstrings explain other arguments. All arguments have the same number of
+leading axes, ``*batch``, in which axes of length 1 broadcast. ``c`` is a number or an array that
+broadcasts to ``*batch``, aligned with its last axis and never with the coordinates; it can neither
+add nor lengthen batch axes. For points [N, n+1] its shape is [], [1] or [N]; [N, 1] is an error.
+The same rule holds in `cones` and `poincare`.
 
-Points are arrays, not lists (TypeError). Arrays narrower than float32 are computed, and returned,
-in float32; so are integers, those of 64 bits (JAX's x64 mode) in float64; complex numbers are
-refused. ValueError is raised for vectors of different lengths and batches that do not broadcast.
+Points are arrays; a list is a TypeError. Arrays narrower than float32 and integers are cast to
+float32, integers of 64 bits (JAX's x64 mode) to float64. Complex numbers are a TypeError. Vectors
+of different lengths and batches that do not broadcast are a ValueError.
 
-Relative errors, in the norm of a result that is a vector, are below 1e-12 in float64 and 2e-5 in
-float32 for √c · norm up to 25, unless a docstring says otherwise. Values and gradients are finite
-for points as far out as the exponential maps go, √c times the distance from the origin 31.9 in
-float32 and 72.1 in float64, and, in float32, for c from 1e-22 to 1e18, where they can be
-represented (the gradient in c of a squared distance m is of the size of m / c). Distances below
-1e-19 (float32; 1e-154 in float64) times the smaller of 1 and the largest coordinate of the two
-points come out as 0. Docs/geometry.md has the forms, in "How formulas keep their digits".
+Relative errors (of a vector: in its norm) are below 1e-12 in float64 and 2e-5 in float32 for
+√c · norm up to 25, unless a docstring says otherwise. Values and gradients are finite for points as
+far out as the exponential maps reach: √c times the distance from the origin up to 31.9 in float32
+and 72.1 in float64. In float32 this holds for c from 1e-22 to 1e18, if the number can be
+represented (the gradient in c of a squared distance m is about m / c). Distances below 1e-19
+(float32; 1e-154 in float64) times the smaller of 1 and the largest coordinate of the two points are
+returned as 0. docs/geometry.md explains the formulas in "How formulas keep their digits".
 
 References:
   HLFormer, section 3.1, eqs. 1-6. Law, Liao, Snell and Zemel, Lorentzian distance learning for

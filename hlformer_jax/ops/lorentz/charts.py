@@ -1,7 +1,7 @@
 """Klein and half-space coordinates of points of the Lorentz model.
 
-Both charts have the lengths and directions of the space at the origin. For the ball they are
-composed with `poincare.to_lorentz` and `poincare.from_lorentz`.
+At the origin both charts preserve lengths and directions. For points of the ball, compose them with
+`poincare.to_lorentz` and `poincare.from_lorentz`.
 
 References:
   Cannon, Floyd, Kenyon and Parry, Hyperbolic geometry, in Flavors of geometry, 1997.
@@ -23,18 +23,18 @@ from hlformer_jax.typing import Array
 
 
 def to_klein(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n"]:
-    """Coordinates x_space / (√c x_time) of the Klein model, in which geodesics are straight.
+    """Return the coordinates x_space / (√c x_time) of the Klein model, with straight geodesics.
 
     Args:
       x: points.
       c: curvature, positive; broadcasts to ``*batch``.
 
     Returns:
-      Vectors k with √c |k| < 1. Beyond √c times a distance of 7.2 from the origin in float32
-      (17.3 in float64) they would be rounded to the sphere, and are moved inside it.
+      Vectors k with √c |k| < 1. Points farther from the origin than a distance of 7.2 / √c in
+      float32 (17.3 / √c in float64) would be rounded to the sphere, so they are moved inside it.
 
     Raises:
-      ValueError: for a curvature that is not positive, where its value is known.
+      ValueError: for a curvature that is not positive, if its value is known.
     """
     space = as_float(x)[..., 1:]
     check_positive("c", c)
@@ -45,9 +45,9 @@ def to_klein(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, 
 
 
 def from_klein(k: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n1"]:
-    """The point with space components k / √(1 − c |k|²), the inverse of `to_klein`.
+    """Return the point with space components k / √(1 − c |k|²), the inverse of `to_klein`.
 
-    Its error is relative to eps · c x_time², the effect of rounding k.
+    The error is relative to eps · c x_time², the effect of rounding k.
 
     Args:
       k: vectors with √c |k| < 1; longer ones are moved inside.
@@ -57,7 +57,7 @@ def from_klein(k: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array,
       Points.
 
     Raises:
-      ValueError: as `to_klein`.
+      ValueError: for a curvature that is not positive, if its value is known.
     """
     k = as_float(k)
     check_positive("c", c)
@@ -67,17 +67,17 @@ def from_klein(k: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array,
 
 
 def _max_radius(k: Array) -> float:
-    """Return the largest √c |k|; 1 − c |k|² is then at least 7 eps after rounding."""
+    """Return the largest √c |k|, which leaves 1 − c |k|² at least 7 eps after rounding."""
     return 1 - 4 * float(jnp.finfo(k.dtype).eps)
 
 
 def to_half_space(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n"]:
-    """Coordinates of the upper half-space, whose metric at a height h is |dz|² / (c h²).
+    """Return coordinates of the upper half-space, whose metric at a height h is |dz|² / (c h²).
 
-    With x_n the last space component and s the others, the height, the last coordinate, is
-    h = 1 / (√c (√c x_time − √c x_n)), and the others are √c h s. The origin is [0, …, 0, 1/√c], and
-    the way along the axis of x_n leads upwards. Errors are relative to the height, and to the
-    length of the other coordinates: near the origin they are those of 1/√c.
+    Let x_n be the last space component and s the others. The last coordinate is the height,
+    h = 1 / (√c (√c x_time − √c x_n)), and the other coordinates are √c h s. The origin has the
+    coordinates [0, …, 0, 1/√c], and the axis of x_n points upwards. Errors are relative to the
+    height and to the length of the other coordinates; near the origin they are relative to 1/√c.
 
     Args:
       x: points.
@@ -87,7 +87,7 @@ def to_half_space(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Ar
       Coordinates with a positive height.
 
     Raises:
-      ValueError: for a curvature that is not positive, where its value is known.
+      ValueError: for a curvature that is not positive, if its value is known.
     """
     space = as_float(x)[..., 1:]
     check_positive("c", c)
@@ -96,29 +96,29 @@ def to_half_space(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Ar
     width2 = dot(s, s)[..., None]
     tau = jnp.sqrt(1 + width2 + rise * rise)
     is_upper = rise >= 0
-    # (τ − x_n)(τ + x_n) is 1 + |s|²: of the two factors the sum of positive terms is taken.
+    # (τ − x_n)(τ + x_n) is 1 + |s|². The factor that is a sum of positive terms does not cancel.
     positive_sum = tau + jnp.where(is_upper, rise, -rise)
     height = jnp.where(is_upper, positive_sum / (1 + width2), 1 / positive_sum)
     return jnp.concatenate([s * height, height], axis=-1) / root
 
 
 def from_half_space(h: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n1"]:
-    """The point of the Lorentz model for coordinates of the half-space; see `to_half_space`.
+    """Return the point of the Lorentz model for half-space coordinates; see `to_half_space`.
 
-    With a height y and other coordinates z, times √c, its last space component is
-    ((y − 1)(y + 1) + |z|²) / (2 √c y), and the others are z / (√c y). Its error is that of rounding
-    the coordinates.
+    Let y be the height and z the other coordinates, both times √c. The last space component is
+    ((y − 1)(y + 1) + |z|²) / (2 √c y), and the others are z / (√c y). The error is the effect of
+    rounding the coordinates.
 
     Args:
-      h: coordinates with a positive height, the last of them.
+      h: coordinates, the last of which is the positive height.
       c: curvature, positive; broadcasts to ``*batch``.
 
     Returns:
       Points.
 
     Raises:
-      ValueError: for a height or a curvature that is not positive, where values are known;
-        elsewhere such a height gives NaN.
+      ValueError: for a height or a curvature that is not positive, if its value is known; otherwise
+        such a height gives NaN.
     """
     h = as_float(h)
     check_positive("c", c)

@@ -1,4 +1,4 @@
-"""Layers of the Lorentz model as functions of points: rotations, joined points, hyperplanes."""
+"""Layers of the Lorentz model as functions: rotations, concatenation, hyperplanes, logits."""
 
 from collections.abc import Sequence
 
@@ -30,9 +30,19 @@ from hlformer_jax.typing import Array
 
 
 def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
-    """Rotates space components by an orthogonal matrix; the origin stays.
+    """Multiply space components by a matrix; an orthogonal one rotates about the origin.
 
-    Another matrix maps the space components, and the time component follows from them.
+    Args:
+      matrix: the matrix. If it is not orthogonal, the map is no isometry, but the time component is
+        still computed from the new space components.
+      x: points.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      Points of the shape of ``x``.
+
+    Raises:
+      ValueError: for a matrix with another number of columns than space components.
     """
     matrix, space = as_float(matrix), as_float(x)[..., 1:]
     same_length(matrix, space)
@@ -41,28 +51,45 @@ def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Point:
-    """The point of a larger space with the space components of several, of any dimensions.
+    """Concatenate the space components of points, of any dimensions, to points of a larger space.
 
-    See Qu and Zou, Autoencoding hyperbolic representation for adversarial generation, 2022.
+    Source: Qu and Zou, Autoencoding hyperbolic representation for adversarial generation, 2022.
+
+    Args:
+      points: points with the same batch axes.
+      c: curvature, positive; broadcasts to ``*batch``.
     """
     return from_space(jnp.concatenate([as_float(x)[..., 1:] for x in points], axis=-1), c)
 
 
 def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
-    """Points with ``dims`` consecutive space components each: it undoes `concatenate`.
+    """Split points into points with ``dims`` consecutive space components: undoes `concatenate`.
 
-    ValueError is raised for dimensions that do not add up to the one of ``x``.
+    Args:
+      x: points.
+      dims: dimensions of the parts.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Raises:
+      ValueError: for dimensions that do not add up to the dimension of ``x``.
     """
     space = as_float(x)[..., 1:]
     return [from_space(part, c) for part in split_coordinates(space, dims)]
 
 
 def from_linear(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[Array, "*#batch d"]:
-    """The last step of a fully Lorentzian linear map: any vector becomes a point of curvature −1.
+    """Map any vector to a point of curvature −1: the last step of a fully Lorentzian linear map.
 
-    [time, space] with time = sigmoid(z_0) exp(scale) + 1.1 and space along z_1.., |space|² =
-    time² − 1; the origin where z_1.. is zero. It has the dtype of ``z``, which a layer chooses
-    (HLFormer eqs. 13 and 14, as in the released code).
+    The point has time = sigmoid(z_0) exp(scale) + 1.1, and its space components are parallel to
+    z_1 … with |space|² = time² − 1. If z_1 … are all zero, it is the origin (HLFormer eqs. 13 and
+    14, in the released form).
+
+    Args:
+      z: vectors; unlike elsewhere in this package they keep a dtype narrower than float32.
+      scale: logarithm of the largest time above 1.1.
+
+    Returns:
+      Points in the dtype of ``z``.
     """
     time = jax.nn.sigmoid(z[..., :1]) * jnp.exp(scale).astype(z.dtype) + 1.1
     squared_norm = jnp.sum(jnp.square(z[..., 1:]), axis=-1, keepdims=True)
@@ -74,10 +101,14 @@ def from_linear(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[
 
 
 def hyperplane_distance(x: Point, point: Point, normal: Point, c: ArrayLike = 1.0) -> Scalar:
-    """Signed distance arsinh(√c ⟨x, normal⟩ / |normal|) / √c to the hyperplane through a point.
+    """Return the signed distance arsinh(√c ⟨x, normal⟩ / |normal|) / √c to a hyperplane.
 
-    It is positive where the normal points to, a tangent vector at ``point`` of any length; where
-    that is 0 the distance is 0.
+    Args:
+      x: points.
+      point: a point of the hyperplane.
+      normal: tangent vector at ``point``, orthogonal to the hyperplane, of any length. The distance
+        is positive on the side that it points to; a zero normal gives the distance 0.
+      c: curvature, positive; broadcasts to ``*batch``.
     """
     point, x, normal = space_components(point, x, normal)
     normal = unit(normal)
@@ -93,17 +124,22 @@ def mlr(
     offsets: Float[Array, " classes"],
     c: ArrayLike = 1.0,
 ) -> Float[Array, "*#batch classes"]:
-    """Logits of multinomial logistic regression, by one matrix product.
+    """Return logits of multinomial logistic regression, by one matrix product.
 
-    The logit of a class is the length of its normal times the signed distance to its hyperplane,
-    which is given by space components of a normal z, tangent at the origin, and a signed distance b
-    from there, at which it crosses the geodesic along z orthogonally:
+    The logit of a class is the length of its normal times the signed distance to its hyperplane.
+    The hyperplane crosses the geodesic from the origin along the normal z orthogonally, at the
+    signed distance b from the origin:
 
-        |z| arsinh(√c (cosh(√c b) ⟨z / |z|, x_space⟩ − sinh(√c b) x_time)) / √c;
+        |z| arsinh(√c (cosh(√c b) ⟨z / |z|, x_space⟩ − sinh(√c b) x_time)) / √c.
 
-    as c → 0 it is the linear |z| (⟨z / |z|, x⟩ − b). Errors are relative to
-    eps · cosh(√c b) √c x_time, before the arsinh. A zero normal gives 0, and offsets are cut at
-    `max_hyperbolic_norm` (Bdeir, Schwethelm and Landwehr, 2024).
+    As c → 0 this becomes the linear |z| (⟨z / |z|, x⟩ − b). Errors are relative to
+    eps · cosh(√c b) √c x_time, before the arsinh (Bdeir, Schwethelm and Landwehr, 2024).
+
+    Args:
+      x: points.
+      normals: space components of the normals z, tangent at the origin; a zero normal gives 0.
+      offsets: signed distances b; √c b is clipped to ± `max_hyperbolic_norm`.
+      c: curvature, positive; broadcasts to ``*batch``.
     """
     space = as_float(x)[..., 1:]
     c = per_batch(c, space)

@@ -43,42 +43,53 @@ from hlformer_jax.ops.numerics import (
 
 
 def inner(x: Point, y: Point) -> Scalar:
-    """Lorentzian inner product of vectors of R^{n+1} (HLFormer, eq. 2).
+    """Return the Lorentzian inner product of vectors of R^{n+1} (HLFormer, eq. 2).
 
-    It uses the given coordinates, and cancels: its error is relative to x_time y_time.
+    It uses the time components as given and may cancel: the error is relative to x_time y_time.
     """
     x, y = as_float(x), as_float(y)
     return dot(x[..., 1:], y[..., 1:]) - x[..., 0] * y[..., 0]
 
 
 def time(space: Space, c: ArrayLike = 1.0) -> Scalar:
-    """Time component √(1/c + |space|²) of the point with these space components (eq. 1)."""
+    """Return the time component √(1/c + |space|²) of the point with these space components (eq. 1).
+
+    Args:
+      space: space components [*batch, n].
+      c: curvature, positive; broadcasts to ``*batch``.
+    """
     return from_space(space, c)[..., 0]
 
 
 def from_space(space: Space, c: ArrayLike = 1.0) -> Point:
-    """The point of the hyperboloid with these space components; see `time`."""
+    """Return the point of the hyperboloid with these space components; see `time`."""
     space = as_float(space)
     return point_from_space(space, per_batch(c, space))
 
 
 def project(x: Point, c: ArrayLike = 1.0) -> Point:
-    """Replaces the time component by the one that puts the point on the hyperboloid."""
+    """Replace the time component by the one that puts the point on the hyperboloid."""
     return from_space(as_float(x)[..., 1:], c)
 
 
 def time_error(x: Point, c: ArrayLike = 1.0) -> Scalar:
-    """Relative error of the time component: |x_time − time(x_space)| / time(x_space)."""
+    """Return the relative error of the time component: |x_time − time(x_space)| / time(x_space)."""
     x = as_float(x)
     want = time(x[..., 1:], c)
     return jnp.abs(x[..., 0] - want) / want
 
 
 def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Point:
-    """The point [1/√c, 0, …, 0] with n + 1 coordinates, once for each entry of c.
+    """Return the point [1/√c, 0, …, 0] with n + 1 coordinates, once for each entry of c.
 
-    ``dtype`` is float32 for narrower ones; None takes it from ``c`` if it is an array, else JAX's
-    default (float64 in x64 mode).
+    Args:
+      n: dimension of the space.
+      c: curvature, positive; a number or an array of any shape.
+      dtype: dtype of the result; float32 if it is narrower. By default it is the dtype of ``c`` if
+        that is an array, else JAX's default (float64 in x64 mode).
+
+    Returns:
+      Points [*c.shape, n + 1].
     """
     if dtype is None:
         dtype = jnp.asarray(c).dtype if isinstance(c, jax.Array | np.ndarray) else float
@@ -86,12 +97,12 @@ def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Point:
 
 
 def antipode(x: Point, c: ArrayLike = 1.0) -> Point:
-    """The point as far from the origin on the other side: the space components are negated."""
+    """Return the reflection of x in the origin: the space components are negated."""
     return from_space(-as_float(x)[..., 1:], c)
 
 
 def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:
-    """Length √⟨v, v⟩ of a tangent vector at x; gradient 0 at v = 0."""
+    """Return the length √⟨v, v⟩ of a tangent vector at x; its gradient is 0 at v = 0."""
     x, v = space_components(x, v)
     return tangent_length(x, v, per_batch(c, x))
 
@@ -99,8 +110,8 @@ def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:
 def tangent_inner(x: Point, v: Point, w: Point, c: ArrayLike = 1.0) -> Scalar:
     """Return the inner product ⟨v, w⟩ of tangent vectors at x.
 
-    Its error is relative to eps √c x_time |v| |w|, the effect of rounding v and w; that in `inner`,
-    the product of any vectors, to eps v_time w_time.
+    The error is relative to eps √c x_time |v| |w|, the effect of rounding v and w. The error of
+    `inner`, which takes any vectors, is relative to eps v_time w_time.
     """
     x, v, w = space_components(x, v, w)
     x = x * jnp.sqrt(per_batch(c, x))[..., None]
@@ -113,15 +124,15 @@ def tangent_inner(x: Point, v: Point, w: Point, c: ArrayLike = 1.0) -> Scalar:
 
 
 def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
-    """Projects a vector of R^{n+1} onto the tangent space at x: v + c ⟨x, v⟩ x (HLFormer, eq. 3).
+    """Project a vector of R^{n+1} onto the tangent space at x: v + c ⟨x, v⟩ x (HLFormer, eq. 3).
 
-    Its error is relative to c x_time² |v|, not to the result: the two may cancel, and then the
-    rounding of v's own coordinates has as large an effect. Results too large to be represented are
-    infinite, with their sign.
+    The error is relative to c x_time² |v|, not to the result: the two terms may cancel, and then
+    rounding the coordinates of v has an equally large effect. Results that are too large for the
+    dtype are infinite, with the right sign.
     """
     x, v = common_batch(x, v)
     x = project(x, c)
-    # It is linear in v, and a long v would overflow halfway: infinity less infinity.
+    # The map is linear in v. Scale a long v down, lest intermediate results overflow to inf - inf.
     scale = jnp.maximum(largest_coordinate(v), 1)
     v = v / scale
     factor = per_batch(c, x) * inner(x, v)
@@ -129,10 +140,10 @@ def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def exp_map0(u: Space, c: ArrayLike = 1.0) -> Point:
-    """Exponential map at the origin: space components sinh(√c |u|) u / (√c |u|).
+    """Apply the exponential map at the origin: space components sinh(√c |u|) u / (√c |u|).
 
-    Where √c |u| exceeds `max_hyperbolic_norm` (31.9 in float32, 72.1 in float64) the vector is
-    shortened to it, and the gradient belongs to the shortened vector (HLFormer, eqs. 4 and 11).
+    If √c |u| exceeds `max_hyperbolic_norm` (31.9 in float32, 72.1 in float64), u is shortened to
+    that length, and the gradient is taken through the shortening (HLFormer, eqs. 4 and 11).
     """
     u = as_float(u)
     curvature = per_batch(c, u)
@@ -141,18 +152,18 @@ def exp_map0(u: Space, c: ArrayLike = 1.0) -> Point:
 
 
 def log_map0(x: Point, c: ArrayLike = 1.0) -> Space:
-    """Logarithmic map at the origin, the inverse of `exp_map0` (HLFormer, eqs. 5 and 16)."""
+    """Apply the logarithmic map at the origin, the inverse of `exp_map0` (HLFormer, eqs. 5, 16)."""
     space = as_float(x)[..., 1:]
     return space * asinhc_sqrt(per_batch(c, space) * dot(space, space))[..., None]
 
 
 def exp_map(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
-    """Exponential map cosh(√c |v|) x + sinh(√c |v|) v / (√c |v|) at x (HLFormer, eq. 4).
+    """Apply the exponential map cosh(√c |v|) x + sinh(√c |v|) v / (√c |v|) at x (HLFormer, eq. 4).
 
-    Where the geodesic passes near the origin the relative error is up to 6 eps · c x_time²: that is
-    the effect of rounding v, whose space components are up to √c x_time times as long as v. Vectors
-    are shortened where √c times their length plus the distance of x from the origin exceeds
-    `max_hyperbolic_norm`, by a factor held constant.
+    If the geodesic passes near the origin, the relative error is up to 6 eps · c x_time². That is
+    the effect of rounding v, whose space components are up to √c x_time times as long as v. The
+    vector is shortened if √c times the sum of its length and of the distance of x from the origin
+    exceeds `max_hyperbolic_norm`; the gradient treats the factor of the shortening as a constant.
     """
     x, v = space_components(x, v)
     c = per_batch(c, x)
@@ -160,9 +171,9 @@ def exp_map(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def log_map(x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
-    """Logarithmic map at x, the inverse of `exp_map`; smooth at y = x (HLFormer, eq. 5).
+    """Return the tangent vector at x that leads to y, as long as their distance (HLFormer, eq. 5).
 
-    Tangent vectors at x that lead to y, with the distance for length.
+    This logarithmic map is the inverse of `exp_map`, and smooth at y = x.
     """
     x, y = space_components(x, y)
     pair = rescale(x, y, per_batch(c, x))
@@ -171,26 +182,35 @@ def log_map(x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def retract(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
-    """The point with space components x + v, to first order in v the exponential map."""
+    """Return the point with space components x + v, which equals `exp_map` to first order in v."""
     x, v = space_components(x, v)
     return point_from_space(x + v, per_batch(c, x))
 
 
 def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
-    """The point exp_map(x, t log_map(x, y)) at the share t of the way from x to y.
+    """Return the point exp_map(x, t log_map(x, y)) at the fraction t of the way from x to y.
 
-    ``t`` broadcasts with ``*batch`` and may have more axes: 50 points of one way are those at t
-    [50], and of N ways those at t [50, 1]. Outside [0, 1] the point is beyond x or y.
+    Args:
+      t: fractions; outside [0, 1] the point lies beyond x or y. It broadcasts with ``*batch`` and
+        may have more axes: shape [50] gives 50 points of one geodesic, and [50, 1] gives 50 points
+        of each of N geodesics.
+      x: starts.
+      y: ends.
+      c: curvature, positive; broadcasts to ``*batch``.
     """
     t, v, x = broadcast_number(t, log_map(x, y, c), as_float(x))
     return exp_map(x, t * v, c)
 
 
 def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
-    """The point exp_map(x, t v / |v|) at a distance t from x in the direction v.
+    """Return the point exp_map(x, t v / |v|) at a distance t from x in the direction v.
 
-    ``t`` is as in `geodesic`; ``v`` has any length, and where it is 0 the result is x.
-    Coordinates below 1e-18 (float32; 2e-153 in float64) count as 0.
+    Args:
+      t: distances, of a shape as in `geodesic`.
+      x: starts.
+      v: tangent vectors at x, of any length; a zero vector gives x. A vector whose coordinates are
+        all below 1e-18 (float32; 2e-153 in float64) counts as zero.
+      c: curvature, positive; broadcasts to ``*batch``.
     """
     x, v = space_components(x, v)
     c = per_batch(c, x)
@@ -203,11 +223,11 @@ def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point
 
 
 def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Point:
-    """Transports v to y along the geodesic: v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩)."""
+    """Transport v from x to y along the geodesic: v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩)."""
     x, y, v = space_components(x, y, v)
     pair = rescale(x, y, per_batch(c, x))
     rise = inner_with_end(pair, v)
-    # As a root, which is applied twice: squared it would underflow.
+    # The root is applied twice, because its square would underflow.
     root = 1 / jnp.sqrt(2 + pair.c * gradient(pair)[1].m / 2)
     factor = pair.c * (rise * root) * root
     moved = v + factor[..., None] * (pair.x + pair.y)
@@ -215,7 +235,7 @@ def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Poin
 
 
 def transport0(y: Point, u: Space, c: ArrayLike = 1.0) -> Point:
-    """Transports a tangent vector from the origin to y, where it is u + (c y · u / (1 + τ_y)) y."""
+    """Transport a tangent vector from the origin to y: u + (c y · u / (1 + τ_y)) y, τ = √c time."""
     y, u = common_batch(as_float(y)[..., 1:], u)
     curvature = per_batch(c, y)
     factor = curvature * dot(y, u) / (1 + jnp.sqrt(1 + curvature * dot(y, y)))
@@ -223,22 +243,23 @@ def transport0(y: Point, u: Space, c: ArrayLike = 1.0) -> Point:
 
 
 def egrad_to_rgrad(x: Point, gradient: Point, c: ArrayLike = 1.0) -> Point:
-    """Riemannian gradient of a function at x, from its gradient in the coordinates.
+    """Return the Riemannian gradient of a function at x, from its gradient in all coordinates.
 
-    With h = gradient_space + gradient_time x / x_time, the gradient in the space components as
-    `jax.grad` gives it (the time component depends on them), it is the tangent vector with space
-    components h + c (x · h) x: the projection of the gradient with its time component negated. Its
-    inner product with a tangent vector is the derivative along that (Nickel and Kiela, Learning
-    continuous hierarchies in the Lorentz model, ICML 2018).
+    The time component depends on the space components, so the gradient in the space components is
+    h = gradient_space + gradient_time x / x_time. The Riemannian gradient is the tangent vector
+    with space components h + c (x · h) x. It equals the projection of the gradient with its time
+    component negated, and its inner product with a tangent vector is the derivative along that
+    vector (Nickel and Kiela, Learning continuous hierarchies in the Lorentz model, ICML 2018).
     """
     x, space, c = _chart_gradient(x, gradient, c)
     return with_tangent_time(x, space + (c * dot(x, space))[..., None] * x, c)
 
 
 def gradient_in_frame(x: Point, gradient: Point, c: ArrayLike = 1.0) -> Space:
-    """The Riemannian gradient at x, transported to the origin: its coordinates in that frame.
+    """Return the Riemannian gradient at x in the frame that is transported from the origin.
 
-    With h as in `egrad_to_rgrad` they are h + c (x · h) x / (1 + τ_x), as long as the gradient.
+    With h as in `egrad_to_rgrad`, the coordinates are h + c (x · h) x / (1 + τ_x). Their norm is
+    the length of the Riemannian gradient.
     """
     x, space, c = _chart_gradient(x, gradient, c)
     share = c * dot(x, space) / (1 + jnp.sqrt(1 + c * dot(x, x)))
@@ -246,7 +267,7 @@ def gradient_in_frame(x: Point, gradient: Point, c: ArrayLike = 1.0) -> Space:
 
 
 def _chart_gradient(x: Point, gradient: Point, c: ArrayLike) -> tuple[Space, Space, Scalar]:
-    """Space components of x, the gradient in them, and the curvature."""
+    """Return the space components of x, the gradient in them, and the curvature per point."""
     x, gradient = common_batch(x, gradient)
     x = x[..., 1:]
     c = per_batch(c, x)
@@ -254,17 +275,20 @@ def _chart_gradient(x: Point, gradient: Point, c: ArrayLike) -> tuple[Space, Spa
 
 
 def direction(x: Point, y: Point, c: ArrayLike = 1.0) -> tuple[Scalar, Space]:
-    """The way from x to y, split at x into radial and transverse: polar coordinates of a cone.
+    """Split the tangent vector at x towards y into a radial and a transverse component.
 
-    y + c ⟨x, y⟩ x is the tangent vector at x that points to y, of length sinh(√c d) / √c. Its
-    radial component τ_x p − τ_y r is along the unit tangent vector that points away from the
-    origin, and its transverse one is the part of y_space orthogonal to x_space; both are 0 at y =
-    x. Errors are relative to the length of the whole: either component may vanish where the other
-    does not.
+    The vector is y + c ⟨x, y⟩ x, of length sinh(√c d) / √c for the distance d. With r = |x_space|
+    and p = y_space · x_space / r, the radial component is τ_x p − τ_y r, along the unit tangent
+    vector that points away from the origin. The transverse component is the part of y_space
+    orthogonal to x_space. Both are 0 at y = x. Errors are relative to the length of the vector, not
+    to each component.
 
-    At the origin, where no direction is radial, the radial component is 0, with gradient 0, and all
-    of ``y`` is transverse. Points nearer to it than 1e-18 (float32; 2e-153 in float64) count as the
-    origin, for the second derivatives there are beyond the numbers.
+    At the origin no direction is radial: the radial component is 0, with gradient 0, and all of
+    ``y`` is transverse. Points nearer to the origin than 1e-18 (float32; 2e-153 in float64) count
+    as the origin, because second derivatives there would overflow.
+
+    Returns:
+      The radial components [*batch] and the transverse components [*batch, n].
     """
     x, y = space_components(x, y)
     pair = rescale(x, y, per_batch(c, x))
@@ -279,7 +303,7 @@ def direction(x: Point, y: Point, c: ArrayLike = 1.0) -> tuple[Scalar, Space]:
 
 
 def squared_distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
-    """Squared Lorentzian distance ⟨x − y, x − y⟩ = −2/c − 2⟨x, y⟩; smooth everywhere.
+    """Return the squared Lorentzian distance ⟨x − y, x − y⟩ = −2/c − 2⟨x, y⟩; smooth everywhere.
 
     It is (4/c) sinh²(√c d / 2) for the geodesic distance d (HLFormer, below eq. 15).
     """
@@ -288,22 +312,27 @@ def squared_distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
 
 
 def distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
-    """Geodesic distance arcosh(−c ⟨x, y⟩) / √c; at y = x, where it has none, its gradient is 0."""
+    """Return the geodesic distance arcosh(−c ⟨x, y⟩) / √c, with gradient 0 at the kink y = x."""
     x, y = space_components(x, y)
     return distance_of_pair(x, y, jnp.broadcast_to(per_batch(c, x), x.shape[:-1]))
 
 
 def distance0(x: Point, c: ArrayLike = 1.0) -> Scalar:
-    """Geodesic distance from the origin, arsinh(√c |x_space|) / √c; gradient 0 there."""
+    """Return the distance from the origin, arsinh(√c |x_space|) / √c, with gradient 0 there."""
     space = as_float(x)[..., 1:]
     return safe_norm(space) * asinhc_sqrt(per_batch(c, space) * dot(space, space))
 
 
 def limit_distance0(x: Point, limit: ArrayLike, c: ArrayLike = 1.0) -> Point:
-    """Moves points farther than ``limit`` from the origin radially to that distance.
+    """Move points that are farther than ``limit`` from the origin radially to that distance.
 
-    The limit is positive and broadcasts as ``c`` does. Points near enough keep their space
-    components bit for bit; the gradient of a point that was moved is tangential.
+    Other points keep their space components bit for bit. The gradient of a point that was moved has
+    no radial part.
+
+    Args:
+      x: points.
+      limit: largest geodesic distance from the origin, positive; broadcasts like ``c``.
+      c: curvature, positive; broadcasts to ``*batch``.
     """
     space = as_float(x)[..., 1:]
     limit, c = per_batch(limit, space, "limit"), per_batch(c, space)
@@ -311,18 +340,23 @@ def limit_distance0(x: Point, limit: ArrayLike, c: ArrayLike = 1.0) -> Point:
 
 
 def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
-    """The boost that takes the origin to a point; it is Möbius addition in the Lorentz model.
+    """Apply the boost that takes the origin to ``to``: Möbius addition in the Lorentz model.
 
-    It moves x to the space components x + (τ_x + c a · x / (1 + τ_a)) a for a = to_space and
-    τ = √c time. `boost(antipode(to), x)` is x as seen from ``to``: its polar
-    coordinates there come from `direction`, from differences that are exact for near points
+    With a = to_space and τ = √c time, the space components of the result are
+    x + (τ_x + c a · x / (1 + τ_a)) a. `boost(antipode(to), x)` is x as seen from ``to``, and is
+    exact for near points, because it is computed from coordinate differences as in `direction`
     (Chen et al., Fully hyperbolic neural networks, ACL 2022).
+
+    Args:
+      to: points that the origin is moved to.
+      x: points to move.
+      c: curvature, positive; broadcasts to ``*batch``.
     """
     to, x = space_components(to, x)
     curvature = per_batch(c, x)
     pair = rescale(-to, x, curvature)
     slope, chord = gradient(pair)
-    # As a root, which is applied twice: far out the gradient in a single factor would overflow.
+    # The root is applied twice: far out the gradient of a single factor would overflow.
     root = 1 / jnp.sqrt(1 + chord.tau_x)
     farther = pair.c * (dot(pair.x, pair.y) * root) * root - chord.tau_y
     reach = jnp.where(chord.aligned, slope.turn, farther)

@@ -1,7 +1,7 @@
-"""Formulas of pairs of points of the Lorentz model that do not cancel, in space components.
+"""Formulas for pairs of points of the Lorentz model that do not cancel, in space components.
 
-Arrays have the same batch axes, and c has the dtype and the rank of the batch. docs/geometry.md
-derives the forms ("How formulas keep their digits").
+All arrays have the same batch axes, and c has the dtype and the rank of the batch. docs/geometry.md
+derives the formulas ("How formulas keep their digits").
 """
 
 import math
@@ -57,13 +57,13 @@ class TangentParts(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two points x and y, of size 1 if they were smaller, and the curvature in that unit.
+    """Two points x and y and the curvature, in a unit of length that makes tiny points size 1.
 
     Attributes:
-      scale: the unit, at most 1; a constant to differentiation.
-      x: x_space over the unit.
-      y: y_space over the unit.
-      difference: x_space - y_space over the unit.
+      scale: the unit, at most 1; derivatives treat it as a constant.
+      x: x_space divided by the unit.
+      y: y_space divided by the unit.
+      difference: x_space - y_space, divided by the unit.
       c: the curvature times the squared unit.
     """
 
@@ -75,7 +75,7 @@ class Pair(NamedTuple):
 
 
 class PairSums(NamedTuple):
-    """Sums over the coordinates of a pair, with D = x - y and D_⊥ its part across x.
+    """Sums over the coordinates of a pair, with D = x - y and D_⊥ its part orthogonal to x.
 
     Attributes:
       xx: x · x.
@@ -93,11 +93,11 @@ class PairSums(NamedTuple):
 
 
 class Chord(NamedTuple):
-    """The squared Lorentzian distance of a pair, and what its gradient needs.
+    """The squared Lorentzian distance of a pair, and the quantities that its gradient needs.
 
     Attributes:
       m: the squared distance ⟨x - y, x - y⟩.
-      aligned: whether x · y is so large that the form for near points was used.
+      aligned: whether x · y was large enough to use the formula for near points.
       tau_x: √(1 + c |x|²).
       tau_y: √(1 + c |y|²).
       r: |x|, or 1 where the points are not aligned.
@@ -116,8 +116,8 @@ class ChordGradient(NamedTuple):
     """The gradient of the distance in x, times sinh(√c d) / √c: vector - (turn / τ_x) x.
 
     Attributes:
-      vector: its first part, D_⊥ or -y.
-      turn: the factor of its second part.
+      vector: the first term, D_⊥ or -y.
+      turn: the factor of the second term.
     """
 
     vector: Space
@@ -133,7 +133,7 @@ def space_components(*points: Point) -> Sequence[Space]:
 
 
 def with_tangent_time(x: Space, v: Space, c: ArrayLike) -> Point:
-    """Add the time component x · v / x_time that makes v tangent at x; both given by space."""
+    """Add the time component x · v / x_time that makes v tangent at x, from space components."""
     v_time = dot(x / time_component(x, per_batch(c, x))[..., None], v)
     return jnp.concatenate([v_time[..., None], v], axis=-1)
 
@@ -144,25 +144,26 @@ def time_component(x: Space, c: Scalar) -> Scalar:
 
 
 def point_from_space(x: Space, c: Scalar) -> Point:
-    """Add the time component of a point; ValueError for a c that is known not to be positive."""
+    """Add the time component of a point; raise ValueError if c is known not to be positive."""
     check_positive("c", c, hint=": at 0 time components are infinite")
     return jnp.concatenate([time_component(x, c)[..., None], x], axis=-1)
 
 
 def split_tangent(x: Space, v: Space) -> TangentParts:
-    """Split a tangent vector v at √c x along x; its squared length cancels nowhere.
+    """Split a tangent vector v into parts along and across x, where x is already times √c.
 
-    Far out v · v − (x · v)² / τ² would, and v_⊥ · v_⊥ + v_∥² / τ² does not; near the origin, where
-    directions mean nothing, nothing is along x.
+    Far from the origin the squared length is v_⊥ · v_⊥ + v_∥² / τ², which does not cancel as
+    v · v − (x · v)² / τ² would. Near the origin the second form is used, with all of v across x.
     """
     xx = dot(x, x)
     is_near, tau = xx <= 1, jnp.sqrt(1 + xx)
     r = jnp.sqrt(jnp.where(is_near, 1, xx))
-    per_r = 1 / r  # twice a factor: not divided by xx, whose square overflows far out
+    per_r = 1 / r  # a factor applied twice, because the square of xx would overflow far out
     outward = x * per_r[..., None]
     lean = dot(outward, v)
     along = jnp.where(is_near, 0, lean)
-    # By multiples of x, for the rounding of x / |x| would leave eps v_∥; twice for their own.
+    # Subtract multiples of x, because rounding x / |x| would leave an error of eps v_∥. Then twice
+    # more, to remove the rounding of the multiples.
     across = v - x * (along * per_r)[..., None]
     for _ in range(2):
         across = across - x * jnp.where(is_near, 0, dot(outward, across) * per_r)[..., None]
@@ -172,21 +173,21 @@ def split_tangent(x: Space, v: Space) -> TangentParts:
 
 
 def tangent_length(x: Space, v: Space, c: Scalar) -> Scalar:
-    """Return √⟨v, v⟩ without under- or overflow; 0 with gradient 0 at v = 0."""
+    """Return √⟨v, v⟩ without underflow or overflow; 0 with gradient 0 at v = 0."""
     scale = largest_coordinate(v, smallest(v.dtype))
     v = v / jnp.where(scale == 0, 1, scale)
     return jnp.squeeze(scale, -1) * safe_sqrt(split_tangent(x * jnp.sqrt(c)[..., None], v).length2)
 
 
 def rescale(x: Space, y: Space, c: Scalar, negligible: float | None = None) -> Pair:
-    """Bring a pair to about size 1 if it is smaller, so that no square underflows.
+    """Rescale a pair to about size 1 if it is smaller, so that no square underflows.
 
-    Dividing lengths by s and multiplying c by s² leaves the geometry as it was. ``negligible`` is
-    as in `largest_coordinate`.
+    Dividing lengths by s and multiplying c by s² does not change the geometry. ``negligible`` is as
+    in `largest_coordinate`.
     """
     x, y = jnp.broadcast_arrays(x, y)
     scale = largest_coordinate(jnp.maximum(jnp.abs(x), jnp.abs(y)), negligible)
-    # A power of two, by which differences of near points stay exact.
+    # A power of two, so that differences of near points stay exact.
     scale = power_of_two(jnp.where((scale == 0) | (scale > 1), 1, scale))
     shrink = 1 / scale
     scale = jnp.squeeze(scale, -1)
@@ -194,7 +195,7 @@ def rescale(x: Space, y: Space, c: Scalar, negligible: float | None = None) -> P
 
 
 def lift(xx: Scalar, yy: Scalar, tau: Scalar, c: Scalar) -> Scalar:
-    """Return (τ_x τ_y − 1) / c for x · x, y · y and τ_x τ_y: exact near 0, finite far out."""
+    """Return (τ_x τ_y − 1) / c from x · x, y · y and τ = τ_x τ_y, without cancelling near 0."""
     curved = tau > 2
     xx, yy = jnp.where(curved, 0, xx), jnp.where(curved, 0, yy)
     flat = (xx + yy + c * xx * yy) / (tau + 1)
@@ -202,16 +203,17 @@ def lift(xx: Scalar, yy: Scalar, tau: Scalar, c: Scalar) -> Scalar:
 
 
 def across_first(x: Space, y: Space) -> Space:
-    """Return the part of x − y across x; 0 for an x too near the origin to have a direction."""
+    """Return the part of x − y orthogonal to x; 0 for an x too near 0 to have a direction."""
     return sum_pair(x, y)[1]
 
 
 def sum_pair(x: Space, y: Space) -> tuple[PairSums, Space]:
-    """Sum products of coordinates of a pair; also return `PairSums`' D_⊥, four sums in all.
+    """Return the `PairSums` of a pair and its vector D_⊥, from four sums over the coordinates.
 
-    With g = x · (k x − y) for k = 1, or 0 where y is so small beside x that of y nothing would be
-    left in x − y, D_⊥ is (k x − y) − (g / x · x) x. The other sums follow without cancelling:
-    x · y = k x · x − g, and D · (x + y) = 2 g − |D|², where |D|² = |D_⊥|² + g² / x · x.
+    Let k = 0 if y is much shorter than x, so that x − y would lose the digits of y, and else k = 1.
+    With g = x · (k x − y), D_⊥ is (k x − y) − (g / x · x) x. The other sums follow without
+    cancelling: x · y = k x · x − g, and for k = 1, D · (x + y) = 2 g − |D|² with
+    |D|² = |D_⊥|² + g² / x · x.
     """
     xx, yy = dot(x, x), dot(y, y)
     is_far = 4 * yy < xx
@@ -246,7 +248,7 @@ def chord_of(sums: PairSums, c: Scalar) -> Chord:
 
 @jax.custom_jvp
 def distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
-    """`distance` of space components of the same shape, and a curvature for each pair."""
+    """Compute `distance` from space components of the same shape and a curvature per pair."""
     pair = rescale(x, y, c, smallest(x.dtype))
     return _length_of_chord(sum_pair(pair.x, pair.y)[0], pair.scale, c)
 
@@ -268,7 +270,7 @@ def _distance_of_pair_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scal
     m = jnp.where(distinct, chord.m, 1)
     inverse_s = jnp.where(distinct, 1 / (jnp.sqrt(m) * jnp.sqrt(1 + pair.c * m / 4)), 0)
     share = jnp.where(chord.aligned, chord.r / chord.q, 1)
-    # The same from y: the pair and its sums with x and y exchanged.
+    # The same quantities with x and y exchanged, for the gradient in y.
     swapped = PairSums(sums.yy, sums.xx, sums.xy, -sums.rise, sums.across2 * share**2)
     chord_y = Chord(m, chord.aligned, chord.tau_y, chord.tau_x, chord.q, chord.r)
     across_y = across_first(pair.y, pair.x)
@@ -282,7 +284,7 @@ def _distance_of_pair_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scal
 
 
 def squared_distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
-    """`squared_distance` of space components of the same shape, and a curvature for each pair."""
+    """Compute `squared_distance` from space components of one shape and a curvature per pair."""
     pair = rescale(x, y, c)
     return gradient(pair)[1].m * pair.scale**2
 
@@ -298,16 +300,17 @@ def gradient_from_sums(across: Space, y: Space, sums: PairSums, chord: Chord) ->
     """Compute the gradient of the distance in x from the sums of the pair."""
     aligned, tau_x, r, q = chord.aligned, chord.tau_x, chord.r, chord.q
     xy, rise, across2 = (jnp.where(aligned, value, 0) for value in sums[2:])
-    # Not divided twice, for which XLA divides by a product: its derivative has the cube of τ.
+    # Multiply by reciprocals. XLA turns two divisions into one by a product, whose derivative
+    # contains the cube of τ and overflows.
     per_x, per_y = 1 / tau_x, 1 / chord.tau_y
-    # Roots, applied twice, for the derivative in 1 / r may be the cube of r.
+    # Roots, applied twice, because the derivative in 1 / r may contain the cube of r.
     per_r = jax.lax.rsqrt(r)
     per_sum = jax.lax.rsqrt(q + xy * per_r * per_r)
-    # τ_x q − r τ_y, and what τ_x (q − p) is made of, either divided by r.
+    # τ_x q − r τ_y, and the terms of τ_x (q − p), both divided by r.
     outward = -(rise * per_x * per_y) / (q * per_y + r * per_x)
     bend = (tau_x * per_r * per_r) * (across2 * per_sum * per_sum)
     turn = jnp.where(aligned, outward * per_r * per_r - bend, -chord.tau_y)
-    # The part across alone: beside it the radial one, divided by τ, would be lost to rounding.
+    # The vector has only the part across x: rounding would lose the radial part added to it.
     return ChordGradient(jnp.where(aligned[..., None], across, -y), turn)
 
 
@@ -321,7 +324,7 @@ def logarithm(pair: Pair) -> Space:
     aligned = chord.aligned
     z = pair.c * chord.m / 4
     flat, bent = 1 / jnp.sqrt(1 + z), asinhc_sqrt(z)
-    # The factors one by one, for far away their product underflows and y − β x overflows.
+    # Apply the factors one by one: far out their product underflows and y − β x overflows.
     way = jnp.where(aligned[..., None], slope.vector, pair.difference) * flat[..., None]
     along = jnp.where(aligned, flat * slope.turn * chord.tau_x, -2 * flat * z)
     return bent[..., None] * (along[..., None] * pair.x - way)
@@ -330,23 +333,24 @@ def logarithm(pair: Pair) -> Space:
 def displace(x: Space, v: Space, c: Scalar) -> Space:
     """Compute cosh(√c |v|) x + sinh(√c |v|) v / (√c |v|), the exponential map of v at x.
 
-    v is shortened, by a factor held constant, where the result would lie beyond
-    `max_hyperbolic_norm`. Towards the origin from afar the terms cancel along x; there they are
-    rewritten as (r² − s²) / (r cosh + τ s) + τ s (1 + cos φ), where s = sinh(√c |v|) / √c, cos φ is
-    the radial component of v / |v|, and 1 + cos φ comes from its transverse component.
+    v is shortened if the result would lie beyond `max_hyperbolic_norm`; derivatives treat the
+    factor as a constant. If v leads from far out towards the origin, the terms cancel along x.
+    Then they are rewritten as (r² − s²) / (r cosh + τ s) + τ s (1 + cos φ), where
+    s = sinh(√c |v|) / √c, cos φ is the radial component of v / |v|, and 1 + cos φ is computed from
+    the transverse component.
     """
     # A tangent vector with a larger coordinate is shortened in any case.
     root, largest = jnp.sqrt(c)[..., None], largest_coordinate(v)
     longest = float(jnp.finfo(v.dtype).eps) ** -2.5 / jax.lax.stop_gradient(root)
     long = largest > longest
-    # Not times longest / largest, for which XLA multiplies √c and largest: that may overflow.
+    # Two factors, because for longest / largest XLA multiplies √c and largest, which may overflow.
     v = v * jnp.where(long, 1 / largest, 1) * jnp.where(long, longest, 1)
     parts = split_tangent(x * root, v * root)
     r, tau, z = parts.r, parts.tau, parts.length2
     limit = jnp.maximum(max_hyperbolic_norm(x.dtype) - jnp.arccosh(jax.lax.stop_gradient(tau)), 0)
     over = z > limit * limit
     shorten = jax.lax.stop_gradient(jnp.where(over, limit / jnp.sqrt(jnp.where(over, z, 1)), 1))
-    # All shortened at once: computed again from the shortened v, small differences would change.
+    # Shorten all parts, because small differences would change if computed from the shortened v.
     z, square, along = z * shorten**2, parts.across2 * shorten**2, parts.along * shorten
     v, across = v * shorten[..., None], parts.across * shorten[..., None]
 
@@ -356,7 +360,7 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     s = sinhc * size
     gap = (r - s) * ((r + s) / jnp.where(inward, r * cosh + tau * s, 1))
     bend = sinhc * tau * square / jnp.where(inward, size - along / tau, 1)
-    # Choices between numbers of each row, not between vectors, whose gradients would be copies.
+    # Select one number per row, not vectors, because gradients of selected vectors are copies.
     by_v, by_across = jnp.where(inward, 0, sinhc), jnp.where(inward, sinhc, 0)
     by_x = jnp.where(inward, (gap + bend) / r, cosh)
     return by_across[..., None] * (across / root) + by_v[..., None] * v + by_x[..., None] * x
@@ -365,9 +369,10 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
 def inner_with_end(pair: Pair, v: Space) -> Scalar:
     """Compute ⟨y, v⟩ for v tangent at x: minus half the derivative of the squared distance."""
     slope, chord = gradient(pair)
-    # A tiny pair, brought to size 1, may have left nothing of c.
+    # Rescaling a tiny pair to size 1 may underflow c to 0.
     c = jnp.maximum(pair.c, smallest(v.dtype))
-    # Rounding of the vector along x would be multiplied by that part of v, which far out is long.
+    # Use only the part of v across x: far out the part along x is long, and would multiply the
+    # rounding error of the vector along x.
     across = split_tangent(pair.x * jnp.sqrt(c)[..., None], v).across
     across = jnp.where(chord.aligned[..., None], across, v)
     return slope.turn * dot(pair.x / chord.tau_x[..., None], v) - dot(slope.vector, across)

@@ -1,4 +1,4 @@
-"""Sets of points of the Lorentz model: all pairs by one matrix product, and centroids."""
+"""Sets of points of the Lorentz model: distances of all pairs, and centroids."""
 
 import jax
 import jax.numpy as jnp
@@ -24,18 +24,18 @@ from hlformer_jax.ops.numerics import (
 )
 from hlformer_jax.typing import Array
 
-# Pairs of a set whose m / 2 is a smaller share of (τ_x τ_y − 1) / c are computed one by one: of
-# random pairs none is.
+# Pairs for which m / 2 is a smaller fraction of (τ_x τ_y − 1) / c are computed one by one. Random
+# pairs are never that near.
 _NEAR = 1 / 16
 
 
 def pairwise_inner(
     x: Float[Array, "*#batch L n1"], y: Float[Array, "*#batch M n1"]
 ) -> Float[Array, "*#batch L M"]:
-    """Lorentzian inner products ⟨x_i, y_j⟩ of all pairs, by one matrix product.
+    """Return the Lorentzian inner products ⟨x_i, y_j⟩ of all pairs, by one matrix product.
 
-    At full float32 (or float64) precision whatever the device's default; with the error of `inner`:
-    where a squared distance between near points counts, use `squared_distance`.
+    The product has full float32 (or float64) precision on every device. The error is as in `inner`,
+    so for squared distances between near points use `pairwise_squared_distance`.
     """
     x, y = as_float(x), as_float(y)
     x = jnp.concatenate([-x[..., :1], x[..., 1:]], axis=-1)
@@ -45,14 +45,14 @@ def pairwise_inner(
 def pairwise_distance(
     x: Float[Array, "*#batch M n1"], y: Float[Array, "*#batch N n1"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch M N"]:
-    """Geodesic distances of all pairs, by one matrix product and, for near points, `distance`.
+    """Return geodesic distances of all pairs, by one matrix product and `distance` for near points.
 
-    With lift = (τ_x τ_y − 1) / c half the squared Lorentzian distance is lift − x · y. Where that
-    is less than a sixteenth of lift the difference would amplify rounding by more than that; there
-    the distance is taken from exact differences of coordinates, and costs what
-    `numerics.replace_near` says; for two equal points it is 0, with gradient 0. Elsewhere its
-    relative error is below 8 eps times the error of x · y in units of eps |x| |y|: a few, at most
-    n / 2, for n coordinates.
+    Half the squared Lorentzian distance is lift − x · y with lift = (τ_x τ_y − 1) / c. If that is
+    less than a sixteenth of lift, the difference would amplify rounding more than 16 times. Such
+    pairs are computed from coordinate differences, at the cost that `numerics.replace_near` states;
+    equal points have the distance 0, with gradient 0. For all other pairs the relative error is
+    below 8 eps times the error of x · y in units of eps |x| |y|, which is a small number, and at
+    most n / 2 for n coordinates.
     """
     x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
     m, is_near = _chords(x, y, c)
@@ -63,7 +63,7 @@ def pairwise_distance(
 def pairwise_squared_distance(
     x: Float[Array, "*#batch M n1"], y: Float[Array, "*#batch N n1"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch M N"]:
-    """Squared Lorentzian distances of all pairs; time, memory and error as `pairwise_distance`."""
+    """Return squared Lorentzian distances of all pairs, computed as in `pairwise_distance`."""
     x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
     m, is_near = _chords(x, y, c)
     return replace_near(m, is_near, x, y, c, squared_distance_of_pair)
@@ -72,7 +72,7 @@ def pairwise_squared_distance(
 def _chords(
     x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], c: Float[Array, "*#batch"]
 ) -> tuple[Float[Array, "*#batch M N"], Bool[Array, "*#batch M N"]]:
-    """Squared Lorentzian distances of all pairs, 2 where points are near, and whether they are."""
+    """Return squared Lorentzian distances of all pairs (2 for near pairs), and which are near."""
     xx, yy = dot(x, x), dot(y, y)
     tau_x, tau_y = jnp.sqrt(1 + c[..., None] * xx), jnp.sqrt(1 + c[..., None] * yy)
     xy = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
@@ -90,29 +90,31 @@ def centroid(
     c: ArrayLike = 1.0,
     exact: bool = True,
 ) -> Float[Array, "*#batch M n1"]:
-    """Centroid: the points μ that minimise Σ_i weight_i ⟨x_i − μ, x_i − μ⟩ (HLFormer, eq. 6).
+    """Return centroids: points μ that minimise Σ_i weight_i ⟨x_i − μ, x_i − μ⟩ (HLFormer, eq. 6).
 
-    The weighted sum over its Lorentzian norm, which is a difference of squares. The exact form
-    takes that from terms that do not cancel, one for each point and centroid, by M L n operations,
-    and a gradient may keep as many numbers; it reads space components only. Errors of values
-    and gradients are a few eps as far out as points go, whether they coincide or lie far apart;
-    errors of gradients in weights and in c are relative to the centroid. Not so for points at
-    several distances along nearly one ray: from √c times the distance 12 (float64: 20) gradients
-    in them
-    are lost to rounding, from 18 (35) values.
+    A centroid is the weighted sum of the points divided by its Lorentzian norm, and that norm is a
+    difference of squares. The exact form computes the norm from terms that do not cancel, one for
+    each point and centroid. It takes M L n operations, and a gradient may store as many numbers. It
+    reads space components only. Errors of values and gradients are a few eps at any distance,
+    whether the points coincide or lie far apart; errors of gradients in the weights and in c are
+    relative to the centroid. The exception is points at several distances along nearly one ray:
+    gradients in such points are lost to rounding beyond √c times a distance of 12 (float64: 20),
+    and values beyond 18 (35).
 
-    The other form is one matrix product of the points as they are, time components included. The
-    rounding of the sum is amplified: its relative error is up to L eps · c x_time², in float32 at
-    √c x_time = 16 1e-3 for 32 points (1e-4 was seen) and 0.03 for 1,000 (3e-3 was seen). The norm
-    is at least the sum of the weights over √c, and is set to that where rounding leaves less.
+    The other form is one matrix product, which reads the time components as given. It amplifies the
+    rounding of the sum: the relative error is up to L eps · c x_time². In float32 at √c x_time = 16
+    that is 1e-3 for 32 points (1e-4 was measured) and 0.03 for 1,000 (3e-3 was measured). The true
+    norm is at least the sum of the weights divided by √c, so a smaller norm is set to that.
 
     Args:
       points: points.
-      weights: non-negative, their scale is free; None for one centroid with equal weights. Where
-        all are 0 the result is the origin.
+      weights: non-negative weights of any scale, with one row per centroid; None for one centroid
+        with equal weights. If all are 0, the result is the origin.
       c: curvature, positive; broadcasts to ``*batch``.
-      exact: whether the error is as in the module's other functions, or time and memory are as
-        of a matrix product.
+      exact: whether to use the exact form (default), or the faster matrix product.
+
+    Returns:
+      Centroids [*batch, M, n + 1].
 
     Raises:
       ValueError: for weights that do not have the axes [*batch, M, L] for points [*batch, L, n+1]:
@@ -123,8 +125,8 @@ def centroid(
     curvature = per_batch(c, points[..., 0])[..., None]
     if exact:
         return point_from_space(_exact_centroid(points[..., 1:], weights, curvature), curvature)
-    # Behind a barrier: for the gradient XLA would write the gradient of a sum out for each of
-    # them, for a GPU's product to be added to.
+    # Without the barrier, XLA fills an array of all weights with the gradient of their sum, so that
+    # a GPU can accumulate the matrix product of the backward pass into it.
     factor = jax.lax.optimization_barrier(weights)
     total = jnp.matmul(factor, points, precision=jax.lax.Precision.HIGHEST)
     scale = largest_coordinate(total)
@@ -144,7 +146,7 @@ def _exact_centroid(
     weights: Float[Array, "*#batch M L"],
     c: Float[Array, "*#batch 1"],
 ) -> Float[Array, "*#batch M n"]:
-    """Space components of the centroid of points given by theirs."""
+    """Return the space components of centroids, from the space components of points."""
     total, norm = _weighted_sum(x, weights, c)[:2]
     return total / (norm * jnp.sqrt(c))[..., None]
 
@@ -154,18 +156,20 @@ def _weighted_sum(
     weights: Float[Array, "*#batch M L"],
     c: Float[Array, "*#batch 1"],
 ) -> tuple[Array, ...]:
-    """The sum of points in units in which c is 1, split along itself.
+    """Compute the weighted sum of points, and its norm, in units in which c is 1.
 
-    With S and T the sums of the space and time components and u = S / |S|, the Lorentzian norm is
-    the root of (T − |S|) (T + |S|), and T − |S| is the sum of t − p, with t = x_time, r = |x_space|
-    and p = u · x_space. Of that t − r is 1 / (t + r), and r − p is |x_⊥|² / (r + p) for the part
-    x_⊥ of x_space across S. The sum of all x_⊥ is 0, so they are not left to the rounding of u: of
-    points beside the one that weighs most they are parts of the differences from it, which are
-    exact, less what makes the sum 0.
+    Let S and T be the sums of the space and time components and u = S / |S|. The Lorentzian norm is
+    the root of (T − |S|) (T + |S|), and T − |S| is the weighted sum of t − p, with t = x_time,
+    r = |x_space| and p = u · x_space. It splits into t − r = 1 / (t + r) and
+    r − p = |x_⊥|² / (r + p), where x_⊥ is the part of x_space orthogonal to S. The weighted sum of
+    all x_⊥ must be 0, but rounding u would spoil that. So, for points near the heaviest one, x_⊥ is
+    computed from the exact difference from that point, and corrected so that the sum is 0.
 
-    Where T² − |S|² does not cancel nothing is split: u = 0 and x_⊥ = x. Returns S [*batch, M, n],
-    its norm [*batch, M], |S|, or 0 where nothing is split, u, x_⊥ [*batch, M, L, n],
-    t [*batch, 1, L], p [*batch, M, L] and t − p.
+    If T² − |S|² does not cancel, nothing is split: u = 0 and x_⊥ = x.
+
+    Returns:
+      S [*batch, M, n]; the norm [*batch, M]; |S| [*batch, M], 0 where nothing is split; u; x_⊥
+      [*batch, M, L, n]; t [*batch, 1, L]; p [*batch, M, L]; and t − p.
     """
     root = jnp.sqrt(c)[..., None]
     scaled = x * root
@@ -183,7 +187,7 @@ def _weighted_sum(
     base = jnp.take_along_axis(x, heaviest, axis=-2)[..., :, None, :]
     gaps = x[..., None, :, :] - base
     beside = split[..., None] & (dot(gaps, gaps) * c[..., None] <= xx)
-    # By numbers that are 0 or 1, in place of choices, sums are computed without a copy.
+    # Factors of 0 or 1 instead of `where`, which would copy the arrays that are summed.
     is_beside = beside.astype(x.dtype)[..., None]
     gaps = (x[..., None, :, :] - is_beside * base) * root[..., None]
     across = gaps - dot(gaps, axis[..., None, :])[..., None] * axis[..., None, :]
@@ -218,7 +222,7 @@ def _exact_centroid_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     split = (length > 0)[..., None]
     m, tau = (length / norm)[..., None], jnp.sqrt(1 + dot(mean, mean))[..., None]
     lean = m * rise - p / (tau + m)
-    # Where nothing is split: of μ itself, with −⟨μ, x_i⟩ = μ_time t − μ · x_i.
+    # Where nothing is split, use μ itself, with −⟨μ, x_i⟩ = μ_time t − μ · x_i.
     along = jnp.matmul(mean, jnp.swapaxes(x * root, -1, -2), precision=jax.lax.Precision.HIGHEST)
     height = jnp.where(split, m * rise + t / (tau + m), tau * t - along)
     ahead = jnp.where(split, axis, mean)
@@ -227,7 +231,7 @@ def _exact_centroid_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     moved = dx * root
     towards = jnp.matmul(ahead, jnp.swapaxes(moved, -1, -2), precision=jax.lax.Precision.HIGHEST)
     grown = pull * towards - tau / t * dot(across, moved[..., None, :, :])
-    # With c grow the time components of points, and √c μ.
+    # The derivative in c: time components of points and √c μ grow with c.
     grown = grown + (tau / t - height) * (dc * inverse(c) / 2)[..., None]
     grown = jnp.sum(weights * grown, axis=-1)
     change = jnp.matmul(weights, moved, precision=jax.lax.Precision.HIGHEST)

@@ -1,7 +1,7 @@
-"""Statistics of points, of both models of hyperbolic space.
+"""Statistics of points in both models of hyperbolic space.
 
 means            Fréchet means
-wrapped_normal   the wrapped normal distribution: draws, and the logarithm of the density
+wrapped_normal   the wrapped normal distribution: samples and the logarithm of the density
 """
 
 from hlformer_jax.ops.statistics.means import lorentz_mean, poincare_mean

@@ -1,12 +1,15 @@
 """Fréchet means in both models of hyperbolic space.
 
-The Fréchet mean minimises the weighted sum of squared geodesic distances. It has no closed form
-(for the squared Lorentzian distance it is `lorentz.centroid`). At μ the gradient of half that sum,
-over the sum of the weights, is −g = −Σ w_i u_i / Σ w_i with u_i = log_μ(x_i), and its Hessian
-Σ w_i (e_i e_iᵀ + a_i coth a_i (1 − e_i e_iᵀ)) / Σ w_i with a_i = √c |u_i| and e_i = u_i / |u_i|. It
-is at least 1, so the mean is within |g| of μ. Newton's method starts from the centroid.
-Derivatives belong to the solution of g = 0, by the implicit function theorem; nothing of the
-iterations is kept.
+The Fréchet mean minimises the weighted sum of squared geodesic distances. It has no closed form;
+the minimum for squared Lorentzian distances has one, `lorentz.centroid`. Let f(μ) be half the sum,
+divided by the sum of the weights, u_i = log_μ(x_i), a_i = √c |u_i| and e_i = u_i / |u_i|. The
+gradient of f is −g with g = Σ w_i u_i / Σ w_i, and the Hessian is
+
+    Σ w_i (e_i e_iᵀ + a_i coth a_i (1 − e_i e_iᵀ)) / Σ w_i.
+
+The Hessian's eigenvalues are at least 1, so the mean is within |g| of μ. Newton's method starts
+from the centroid. Derivatives come from the implicit function theorem for g = 0, so no iteration is
+stored for them.
 
 References:
   Karcher, Riemannian center of mass and mollifier smoothing, 1977. Lou et al., Differentiating
@@ -35,16 +38,23 @@ def lorentz_mean(
     c: ArrayLike = 1.0,
     tolerance: float | None = None,
 ) -> Float[Array, "*#batch M n1"]:
-    """Fréchet means in the Lorentz model: the points μ that minimise Σ_i weight_i d(x_i, μ)².
+    """Return Fréchet means in the Lorentz model: points μ that minimise Σ_i weight_i d(x_i, μ)².
+
+    The iteration makes at most 50 steps; 4 to 8 are usual.
 
     Args:
       points: points.
-      weights: non-negative, not all 0, their scale is free; None for one mean with equal weights.
-        Refused as by `lorentz.centroid`.
+      weights: non-negative weights of any scale, not all 0, with one row per mean; None for one
+        mean with equal weights.
       c: curvature, positive; broadcasts to ``*batch``.
-      tolerance: largest distance from the mean at which the iteration stops, in units of the root
-        mean square distance of the points; None: 16 eps, which is what rounding leaves. At most 50
-        steps are made; 4 to 8 are usual.
+      tolerance: distance from the mean at which the iteration stops, as a fraction of the root mean
+        square distance of the points from it (default: 16 eps, the effect of rounding).
+
+    Returns:
+      Means [*batch, M, n + 1].
+
+    Raises:
+      ValueError: for weights of other axes, as in `lorentz.centroid`.
     """
     points = as_float(points)
     start = lorentz.centroid(points, weights, c)
@@ -74,7 +84,7 @@ def poincare_mean(
     c: ArrayLike = 1.0,
     tolerance: float | None = None,
 ) -> Float[Array, "*#batch M n"]:
-    """Fréchet mean in the Poincaré ball; arguments and errors as in `lorentz_mean`."""
+    """Return Fréchet means in the Poincaré ball; arguments and errors are as in `lorentz_mean`."""
     points = as_float(points)
     c = per_batch(c, points[..., 0])[..., None]
     mean = lorentz_mean(poincare.to_lorentz(points, c), weights, c[..., 0], tolerance)
@@ -88,7 +98,7 @@ def _mean(
     c: Float[Array, ""],
     tolerance: float,
 ) -> Float[Array, " n"]:
-    """One mean, of points given by their space components."""
+    """Return the space components of one mean, of points given by their space components."""
     share = weights / jnp.sum(weights)
 
     def mean_logarithm(x: Space) -> Float[Array, " n"]:
@@ -104,7 +114,7 @@ def _mean(
 
 
 def _logarithms(x: Float[Array, " n"], points: Float[Array, "L n"], c: Scalar) -> Array:
-    """Logarithms of points at x, in the frame transported from the origin."""
+    """Return the logarithms of points at x, in the frame transported from the origin."""
     start, points = lorentz.from_space(x, c)[None], lorentz.from_space(points, c)
     return log_map_in_frame(start, points, c)
 
@@ -116,7 +126,7 @@ def _newton(
     c: Float[Array, ""],
     tolerance: float,
 ) -> Float[Array, " n"]:
-    """Newton's method in the frame at x; after a step that led away, one of gradient descent."""
+    """Run Newton's method in the frame at x; a step that makes it worse is followed by descent."""
 
     def going(state: tuple) -> Array:
         step, _, _, failures = state
@@ -128,7 +138,7 @@ def _newton(
         squares, g = dot(u, u), share @ u
         size = dot(g, g)
         failures = jnp.where(size < before, 0, failures + 1)
-        # At the goal two failures are put down, which end the loop.
+        # Within the tolerance the count of failures is set to 2, which ends the loop.
         failures = jnp.where(size <= tolerance**2 * (share @ squares), 2, failures)
         a2 = c * squares
         a = jnp.sqrt(jnp.where(a2 < 1e-4, 1, a2))
@@ -147,5 +157,5 @@ def _newton(
 
 
 def _move(x: Float[Array, " n"], u: Float[Array, " n"], c: Scalar) -> Array:
-    """Space components of the point reached from x by u, of the frame at x."""
+    """Return the space components of exp_x(u), for u in the frame at x."""
     return lorentz.boost(lorentz.from_space(x, c), lorentz.exp_map0(u, c), c)[1:]

@@ -1,15 +1,15 @@
 """The wrapped normal distribution of both models of hyperbolic space.
 
-A draw is a normal vector at the origin, u ~ N(0, Σ), transported to the mean and followed to
-exp_mean(u). Its density, with respect to the volume of the space, is the density of u over the
-factor by which the exponential map stretches volumes:
+A sample is drawn as a normal vector u ~ N(0, Σ) at the origin, transported to the mean and mapped
+to exp_mean(u). Its density, with respect to the volume of the space, is the density of u divided by
+the factor by which the exponential map stretches volumes:
 
     log p(x) = log N(u; 0, Σ) − (n − 1) log(sinh(√c |u|) / (√c |u|)).
 
-Σ is diag(scale²), or, in the functions with "full" in their names, factor factorᵀ with a lower
-triangular Cholesky factor. It has its axes in the frame that parallel transport brings from the
-origin to the mean. Lengths of u are lengths of the space, so both models give the same
-distribution: in the ball, where a tangent vector at the origin has the length 2 |v|, u is 2 v.
+Σ is diag(scale²). In the functions with "full" in their names it is factor factorᵀ, with a lower
+triangular Cholesky factor. Σ refers to the axes of the frame at the mean that is parallel
+transported from the origin. Lengths of u are lengths of the space, so both models give the same
+distribution. In the ball a tangent vector v at the origin has the length 2 |v|, so there u = 2 v.
 
 References:
   Nagano, Yamaguchi, Fujita and Koyama, A wrapped normal distribution on hyperbolic space for
@@ -43,14 +43,20 @@ def lorentz_sample(
     c: ArrayLike = 1.0,
     shape: tuple[int, ...] = (),
 ) -> Float[Array, "..."]:
-    """Draws points of the Lorentz model; differentiable in mean, scale and curvature.
+    """Draw points of the Lorentz model; differentiable in mean, scale and curvature.
 
     Args:
       key: a random key.
       mean: means.
-      scale: standard deviations, positive; broadcast to [*batch, n].
-      c: curvature, positive.
-      shape: axes of draws, put before ``*batch``.
+      scale: standard deviations in lengths of the space, positive; broadcast to [*batch, n].
+      c: curvature, positive; broadcasts to ``*batch``.
+      shape: shape of the samples of each mean, put before ``*batch``.
+
+    Returns:
+      Points [*shape, *batch, n + 1].
+
+    Raises:
+      ValueError: for a scale that is not positive, if its value is known.
     """
     mean = as_float(mean)
     return _lorentz_points(_scaled_normal(key, mean[..., 1:], scale, shape), mean, c)
@@ -63,30 +69,30 @@ def lorentz_full_sample(
     c: ArrayLike = 1.0,
     shape: tuple[int, ...] = (),
 ) -> Float[Array, "..."]:
-    """Draws points of the Lorentz model with a full covariance matrix; see `lorentz_sample`.
+    """Draw points of the Lorentz model with a full covariance matrix; see `lorentz_sample`.
 
     Args:
       key: a random key.
       mean: means.
       factor: lower triangular Cholesky factors of the covariance matrices, as
-        `jnp.linalg.cholesky` returns them, with a positive diagonal; coordinates above it are
-        not read. Axes are those of the frame that is transported from the origin to the mean.
-      c: curvature, positive.
-      shape: axes of draws, put before ``*batch``.
+        `jnp.linalg.cholesky` returns them, with a positive diagonal; entries above it are ignored.
+        They refer to the axes of the frame that is transported from the origin to the mean.
+      c: curvature, positive; broadcasts to ``*batch``.
+      shape: shape of the samples of each mean, put before ``*batch``.
 
     Returns:
       Points [*shape, *batch, n + 1]; differentiable in mean, factor and curvature.
 
     Raises:
-      ValueError: for a factor that is not square, or of another dimension than the mean, and for
-        a diagonal that is not positive, where its values are known.
+      ValueError: for a factor that is not square or has another dimension than the mean, and for a
+        diagonal that is not positive, if its values are known.
     """
     mean = as_float(mean)
     return _lorentz_points(_correlated_normal(key, mean[..., 1:], factor, shape), mean, c)
 
 
 def _lorentz_points(u: Array, mean: Array, c: ArrayLike) -> Array:
-    """Points that transported vectors lead to from a mean with fewer axes."""
+    """Return exp_mean of vectors u, transported from the origin; the mean may have fewer axes."""
     mean = _with_axes_of(u, mean)
     c = per_batch(c, mean)
     return lorentz.exp_map(mean, lorentz.transport0(mean, u, c), c)
@@ -99,7 +105,7 @@ def poincare_sample(
     c: ArrayLike = 1.0,
     shape: tuple[int, ...] = (),
 ) -> Float[Array, "..."]:
-    """Draws points of the Poincaré ball, by the same key the same as `lorentz_sample`."""
+    """Draw points of the Poincaré ball; the same key gives the same points as `lorentz_sample`."""
     mean = as_float(mean)
     return _poincare_points(_scaled_normal(key, mean, scale, shape), mean, c)
 
@@ -111,13 +117,13 @@ def poincare_full_sample(
     c: ArrayLike = 1.0,
     shape: tuple[int, ...] = (),
 ) -> Float[Array, "..."]:
-    """Draws points of the Poincaré ball, by the same key the same as `lorentz_full_sample`."""
+    """Draw points of the ball; the same key gives the same points as `lorentz_full_sample`."""
     mean = as_float(mean)
     return _poincare_points(_correlated_normal(key, mean, factor, shape), mean, c)
 
 
 def _poincare_points(u: Array, mean: Array, c: ArrayLike) -> Array:
-    """Points that transported vectors lead to from a mean with fewer axes."""
+    """Return exp_mean of vectors u, transported from the origin; the mean may have fewer axes."""
     mean = _with_axes_of(u, mean)
     c = per_batch(c, mean)
     return poincare.exp_map(mean, poincare.transport0(mean, u / 2, c), c)
@@ -133,7 +139,20 @@ def lorentz_log_density(
     scale: ArrayLike,
     c: ArrayLike = 1.0,
 ) -> Scalar:
-    """Logarithm of the density at points x, with respect to the volume; see `lorentz_sample`."""
+    """Return the logarithm of the density at points, with respect to the volume of the space.
+
+    Args:
+      x: points.
+      mean: means.
+      scale: standard deviations in lengths of the space, positive; broadcast to [*batch, n].
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      The logarithm at each point, [*batch].
+
+    Raises:
+      ValueError: for a scale that is not positive, if its value is known.
+    """
     return _log_density(_lorentz_vectors(x, mean, c), scale, c)
 
 
@@ -143,25 +162,25 @@ def lorentz_full_log_density(
     factor: Float[Array, "*#batch n n"],
     c: ArrayLike = 1.0,
 ) -> Scalar:
-    """Logarithm of the density with a full covariance matrix, with respect to the volume.
+    """Return the logarithm of the density with a full covariance matrix, as in the diagonal form.
 
     Args:
       x: points.
       mean: means.
       factor: Cholesky factors of the covariance matrices; see `lorentz_full_sample`.
-      c: curvature, positive.
+      c: curvature, positive; broadcasts to ``*batch``.
 
     Returns:
-      The logarithm at each point.
+      The logarithm at each point, [*batch].
 
     Raises:
-      ValueError: as `lorentz_full_sample`.
+      ValueError: as in `lorentz_full_sample`.
     """
     return _full_log_density(_lorentz_vectors(x, mean, c), factor, c)
 
 
 def _lorentz_vectors(x: Array, mean: Array, c: ArrayLike) -> Space:
-    """Logarithms of points at the mean, in the frame that is transported from the origin."""
+    """Return the logarithms of points at the mean, in the frame transported from the origin."""
     x, mean = common_batch(x, mean)
     return log_map_in_frame(mean, x, c)
 
@@ -172,7 +191,7 @@ def poincare_log_density(
     scale: ArrayLike,
     c: ArrayLike = 1.0,
 ) -> Scalar:
-    """`lorentz_log_density` of the Poincaré ball: by the space's volume, not the coordinates'."""
+    """Return `lorentz_log_density` for the ball, with respect to the volume of the space."""
     return _log_density(_poincare_vectors(p, mean, c), scale, c)
 
 
@@ -182,12 +201,12 @@ def poincare_full_log_density(
     factor: Float[Array, "*#batch n n"],
     c: ArrayLike = 1.0,
 ) -> Scalar:
-    """`lorentz_full_log_density` of the Poincaré ball: by the space's volume."""
+    """Return `lorentz_full_log_density` for the ball, with respect to the volume of the space."""
     return _full_log_density(_poincare_vectors(p, mean, c), factor, c)
 
 
 def _poincare_vectors(p: Array, mean: Array, c: ArrayLike) -> Array:
-    """Logarithms of points at the mean, in the frame, in lengths of the space."""
+    """Return the logarithms of points at the mean, in its frame and in lengths of the space."""
     v = poincare.log_map(mean, p, c)
     mean = jnp.broadcast_to(as_float(mean), v.shape)
     return v * poincare.conformal_factor(mean, c)[..., None]
@@ -215,7 +234,8 @@ def _as_factor(factor: Array, like: Array) -> Float[Array, "*batch n n"]:
     """Cast a factor to the dtype and the batch of vectors, with zeros above the diagonal.
 
     Raises:
-      ValueError: for another shape; for a diagonal that is not positive, if its values are known.
+      ValueError: for a wrong shape, and for a diagonal that is not positive, if its values are
+        known.
     """
     n = like.shape[-1]
     given_shape = jnp.shape(factor)
@@ -242,7 +262,7 @@ def _full_log_density(u: Space, factor: Array, c: ArrayLike) -> Scalar:
 
 
 def _wrap(flat: Scalar, u: Space, c: ArrayLike) -> Scalar:
-    """Add what all normal densities have in common, and the stretch of the exponential map."""
+    """Add the constant of the normal density and the volume factor of the exponential map."""
     n = u.shape[-1]
     flat = flat - n / 2 * math.log(2 * math.pi)
     return flat - (n - 1) * jnp.log(sinhc_sqrt(per_batch(c, u) * dot(u, u)))
