@@ -43,6 +43,11 @@ class Block(NamedTuple):
         """Its place, for the name of a test."""
         return f"{self.page}:{self.line}"
 
+    @property
+    def usage(self) -> bool:
+        """Whether it shows a form to fill in: optional parts in brackets, or a word for a name."""
+        return "[--" in self.text or re.search(r" (NAME|COMMAND)\b", self.text) is not None
+
 
 def blocks(page):
     """Return the shell blocks of a page."""
