@@ -201,13 +201,13 @@ def parse_json(text: str | bytes, finite: bool = False) -> Any:
     try:
         return json.loads(text, **options)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"it holds {text[:20]}")
+        raise ValueError(f"the JSON contains {text[:20]}: only finite numbers are allowed")
     return value
 
 

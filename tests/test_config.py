@@ -262,8 +262,8 @@ def test_debug_size_keeps_losses_and_stays_locked():
     ("name", "content", "message"),
     [
         ("nowhere.py", None, "no such configuration file"),
-        ("config.txt", "", "a .py file"),
-        ("other.py", "x = 1", "does not define get_config"),
+        ("config.txt", "", "must end in .py"),
+        ("other.py", "x = 1", "must define the function get_config"),
         ("alone.py", "get_config = lambda: {}", "no variant 'debug'"),
         ("syntax.py", "\ndef get_config(:", "syntax.py:2: SyntaxError"),
         ("fails.py", "\n\nx = undefined", "fails.py:3: x = undefined: name 'undefined' is not"),

@@ -61,25 +61,40 @@ def conflicts(config: ConfigDict, family: str = "prvr") -> Iterator[tuple[str, s
     """Yield each field that contradicts other fields, and the end of "it must be …"."""
     yield from (_hover_conflicts if family == "hover" else _prvr_conflicts)(config)
     if config.data.max_clips > config.data.max_frames:
-        yield "data.max_frames", "at least config.data.max_clips, whose positions share its table"
+        yield (
+            "data.max_frames",
+            "at least config.data.max_clips, because clips use the same table of positions",
+        )
 
 
 def _prvr_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
     model, loss = config.model, config.loss
     if not (model.gaze or model.glance):
-        yield "model.gaze", "True where config.model.glance is False: keep one branch"
+        yield (
+            "model.gaze",
+            "True if config.model.glance is False: a model needs at least one branch",
+        )
     if model.video_level and not model.gaze:
-        yield "model.video_level", "False where config.model.gaze is False: it pools the frames"
+        yield (
+            "model.video_level",
+            "False if config.model.gaze is False, because it pools the frames",
+        )
     if model.name.startswith("clip4clip") and (model.glance or not model.gaze):
-        yield "model.glance", "False for CLIP4Clip, with config.model.gaze: it has frames alone"
+        yield (
+            "model.glance",
+            "False for CLIP4Clip, and config.model.gaze True, because it has no clips",
+        )
     if model.video_level and model.name in ("ms_sl", "dl_dkd"):
         yield "model.video_level", f"False for {model.name}, which scores every frame"
     if not (model.euclidean_blocks or model.lorentz_blocks):
-        yield "model.euclidean_blocks", "at least 1 where config.model.lorentz_blocks is 0"
+        yield "model.euclidean_blocks", "at least 1 if config.model.lorentz_blocks is 0"
     for geometry in ("euclidean", "lorentz"):
         if len(model[f"{geometry}_widths"]) not in (0, 1, model[f"{geometry}_blocks"]):
-            blocks = f"config.model.{geometry}_blocks, {model[f'{geometry}_blocks']}"
-            yield f"model.{geometry}_widths", f"one width for all blocks, or as many as {blocks}"
+            blocks = f"config.model.{geometry}_blocks ({model[f'{geometry}_blocks']})"
+            yield (
+                f"model.{geometry}_widths",
+                f"one width for all blocks, or as many widths as {blocks}",
+            )
     if not model.lorentz_blocks:
         for name in ("lorentz_window", "head_merge", "lorentz_divisor", "block_curvature"):
             default = PRVR["model"][name].default
@@ -88,28 +103,40 @@ def _prvr_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
     elif (model.lorentz_dim + 1) % model.num_heads or model.lorentz_dim + 1 < 2 * model.num_heads:
         yield (
             "model.lorentz_dim",
-            "one less than a multiple of config.model.num_heads, at least twice as large",
+            (
+                "a multiple of config.model.num_heads minus 1, and at least twice"
+                " config.model.num_heads minus 1"
+            ),
         )
     if model.hidden_size % model.num_heads:
-        yield "model.hidden_size", f"a multiple of config.model.num_heads, {model.num_heads}"
+        yield "model.hidden_size", f"a multiple of config.model.num_heads ({model.num_heads})"
     if model.clip_weight + model.frame_weight == 0:
-        yield "model.clip_weight", "positive where config.model.frame_weight is 0"
+        yield "model.clip_weight", "positive if config.model.frame_weight is 0"
     if loss.diversity_form == "captions" and loss.diversity_gamma != 1:
-        yield "loss.diversity_gamma", "1 where the form is 'captions', which has no focal factor"
+        yield (
+            "loss.diversity_gamma",
+            "1 if config.loss.diversity_form is 'captions', which has no focal factor",
+        )
 
 
 def _hover_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
     model, loss = config.model, config.loss
     if model.metric == "cosine" and model.geometry != "euclidean":
-        yield "model.metric", "'distance' where config.model.geometry is not 'euclidean'"
+        yield "model.metric", "'distance' if config.model.geometry is not 'euclidean'"
     if model.text_encoder == "attention" and model.hidden_size % model.num_heads:
-        yield "model.hidden_size", f"a multiple of config.model.num_heads, {model.num_heads}"
+        yield "model.hidden_size", f"a multiple of config.model.num_heads ({model.num_heads})"
     if not (loss.align or loss.tree or loss.chain or loss.order):
-        yield "loss.order", "positive where all other weights of config.loss are 0"
+        yield "loss.order", "positive if all other weights of config.loss are 0"
     if loss.chain_form == "cone" and loss.form != "corrected":
-        yield "loss.chain_form", "'norm' where the form is not 'corrected': the paper has no cones"
+        yield (
+            "loss.chain_form",
+            "'norm' if config.loss.form is not 'corrected', because the paper has no cones",
+        )
     if bool(config.eval.test_feature) != bool(config.eval.test_collection):
-        yield "eval.test_feature", "given with config.eval.test_collection, or neither"
+        yield (
+            "eval.test_feature",
+            "set together with config.eval.test_collection, or both must be empty",
+        )
 
 
 def _owner_of_blocks(config: ConfigDict) -> str | None:

@@ -195,7 +195,7 @@ def debug(config: ConfigDict) -> ConfigDict:
 def variant(config: ConfigDict, name: str) -> ConfigDict:
     """Return a variant of a configuration: "" for itself, "debug" for the debug size."""
     if name not in ("", "debug"):
-        raise ConfigError(f"there is no variant {name!r} of the configuration: only 'debug'")
+        raise ConfigError(f"the configuration has no variant {name!r}: the only variant is 'debug'")
     return debug(config) if name else config
 
 

@@ -50,15 +50,15 @@ def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
         )
     spec: Any = importlib.util.spec_from_file_location(f"hlformer_config_{path.stem}", path)
     if spec is None:
-        raise ConfigError(f"{path}: a configuration file is a .py file")
+        raise ConfigError(f"{path}: a configuration file must end in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         if not hasattr(module, "get_config"):
-            raise ConfigError("it does not define get_config, as a configuration file does")
+            raise ConfigError("it must define the function get_config")
         takes_name = bool(inspect.signature(module.get_config).parameters)
         if name and not takes_name:
-            raise ConfigError(f"it has no variant {name!r}: its get_config takes no name")
+            raise ConfigError(f"it has no variant {name!r}: its get_config takes no argument")
         config: ConfigDict = module.get_config(name) if takes_name else module.get_config()
     except UserError as error:
         raise ConfigError(f"{path}: {error}") from error

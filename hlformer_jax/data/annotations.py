@@ -38,7 +38,9 @@ def read_text(path: Path) -> str:
     """Return the text of a file; a DataError if it is empty, not UTF-8 or has a byte order mark."""
     data = path.read_bytes()
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{path}:1: begins with a byte order mark; save it as UTF-8 without one")
+        raise DataError(
+            f"{path}:1: the file begins with a byte order mark; save it as UTF-8 without one"
+        )
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -47,7 +49,7 @@ def read_text(path: Path) -> str:
             f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; convert the file to UTF-8"
         ) from None
     if not text or text.isspace():
-        raise DataError(f"{path}: is empty; get it again")
+        raise DataError(f"{path}: the file is empty; download it again")
     return text
 
 
@@ -56,7 +58,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
     # str.splitlines would also split at characters that may stand inside a sentence.
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         if not line.strip():
-            raise DataError(f"{path}:{number}: blank line; remove it")
+            raise DataError(f"{path}:{number}: the line is blank; remove it")
         yield f"{path}:{number}", line.rstrip("\r")
 
 
@@ -73,12 +75,12 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
         record: dict[str, Any] = {}
         for name, value in pairs:
             if name in record:
-                raise DataError(f"{where}: {name!r} stands twice in one object; remove one")
+                raise DataError(f"{where}: {name!r} appears twice in one object; remove one")
             record[name] = value
         return record
 
     def constant(name: str) -> float:
-        raise DataError(f"{where}: holds {name}, which JSON does not allow; correct it")
+        raise DataError(f"{where}: contains {name}, which JSON does not allow; correct it")
 
     try:
         parsed = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
@@ -86,13 +88,13 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
         raise
     except json.JSONDecodeError as error:
         place = where if "\n" not in text.strip() else f"{where}:{error.lineno}"
-        raise DataError(f"{place}: this is not JSON ({error}); correct it") from None
+        raise DataError(f"{place}: not valid JSON ({error}); correct it") from None
     except RecursionError:
-        raise DataError(f"{where}: this is nested too deeply to be annotations") from None
+        raise DataError(f"{where}: the JSON is nested too deeply") from None
     except ValueError:  # Python's limit on the digits of an integer
-        raise DataError(f"{where}: holds a number of thousands of digits; correct it") from None
+        raise DataError(f"{where}: contains a number of thousands of digits; correct it") from None
     if not isinstance(parsed, dict):
-        raise DataError(f"{where}: this must be a JSON object, {{…}}")
+        raise DataError(f"{where}: expected a JSON object, {{…}}")
     return parsed
 
 
@@ -107,7 +109,7 @@ def field(
     if not isinstance(record, dict):
         raise DataError(f"{where}: is {shown(record)}; it must be an object")
     if name not in record:
-        raise DataError(f'{where}: has no "{name}"; give it one')
+        raise DataError(f'{where}: "{name}" is missing; add it')
     return check(record[name], name, where, **options)
 
 
@@ -115,11 +117,11 @@ def as_text(value: Any, what: str, where: str, one_line: bool = True) -> str:
     """Return a text that is not blank, and on one line if asked for; else raise a DataError."""
     requirement = None
     if not isinstance(value, str) or not value.strip():
-        requirement = "it must be a text"
+        requirement = "it must be a string that is not blank"
     elif one_line and any(mark in value for mark in "\n\r\0"):
         requirement = "it must be on one line"
     elif any("\ud800" <= mark <= "\udfff" for mark in value):
-        requirement = "it must not have half a surrogate pair"
+        requirement = "it must not contain an unpaired surrogate"
     if requirement:
         raise DataError(f"{where}: {what} is {shown(value)}; {requirement}")
     return value
@@ -132,7 +134,9 @@ def as_seconds(value: Any, what: str, where: str) -> float:
     except (TypeError, OverflowError):
         number = math.nan
     if not math.isfinite(number) or number < 0:
-        raise DataError(f"{where}: {what} is {shown(value)}; it must be seconds, 0 or more")
+        raise DataError(
+            f"{where}: {what} is {shown(value)}; it must be a time in seconds, 0 or more"
+        )
     return number
 
 
@@ -169,21 +173,21 @@ def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
         video, _, rest = caption_id.partition("#")
         wrong = None
         if "\r" in line:
-            wrong = "a carriage return inside the line; remove it"
+            wrong = "contains a carriage return; remove it"
         elif not (video and rest):
             wrong = (
-                f"begins with {caption_id!r}, not a caption id (VIDEO#...): its video is"
-                " empty or holds a blank, or a newline broke the line before; correct it"
+                f"begins with {caption_id!r}, which is not a caption id (VIDEO#...): the id"
+                " of its video is empty or contains a blank, or the line before was broken"
+                " in two; correct it"
             )
         elif len(caption_id.split()) > 1 or "/" in caption_id or "\0" in caption_id:
-            wrong = (
-                f"caption id {caption_id!r} holds a '/', a zero byte or another blank than the"
-                " space that ends it; rename it"
-            )
+            wrong = f"caption id {caption_id!r} contains a '/', a zero byte or a blank; rename it"
         elif not sentence:
-            wrong = f"caption {caption_id!r} has no sentence; add or remove it"
+            wrong = f"caption {caption_id!r} has no sentence; add one, or remove the line"
         elif caption_id in lines:
-            wrong = f"caption id {caption_id!r} was given in line {lines[caption_id]}; remove one"
+            wrong = (
+                f"caption id {caption_id!r} is also in line {lines[caption_id]}; remove one of them"
+            )
         if wrong:
             raise DataError(f"{where}: {wrong}")
         lines[caption_id] = number
@@ -209,10 +213,10 @@ def check_shared_ids(splits: Mapping[str, Captions], place: Callable[[str], Path
             first, known_sentence = sentences.setdefault(name, (split, sentence))
             if known_sentence != sentence:
                 raise DataError(
-                    f"{place(split)}:{caption.line}: caption {name!r} has another sentence in the"
-                    f" split {first}, and the features of one; give the captions of one split other"
-                    " ids (moments by python -m hlformer_jax.data.moments --tag=TAG) and make"
-                    " their features"
+                    f"{place(split)}:{caption.line}: caption {name!r} has another sentence in"
+                    f" the split {first}, but one id can have features of one sentence only;"
+                    " give the captions of one split other ids (for moments: python -m"
+                    " hlformer_jax.data.moments --tag=TAG) and compute their features"
                 )
 
 
@@ -232,8 +236,9 @@ def read_sentences(paths: Sequence[Path]) -> dict[str, str]:
         for name, sentence, line in _listed_sentences(path):
             if sentences.setdefault(name, sentence) != sentence:
                 raise DataError(
-                    f"{path}:{line}: caption {name!r} has another sentence in another list; rename"
-                    " one (moments by python -m hlformer_jax.data.moments --tag=TAG)"
+                    f"{path}:{line}: caption {name!r} has another sentence in another file;"
+                    " rename one of them (for moments: python -m hlformer_jax.data.moments"
+                    " --tag=TAG)"
                 )
     return sentences
 
@@ -301,17 +306,22 @@ def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
         video = moments_from_json(record, where)
         if video.video in videos:
             first = videos[video.video][1]
-            raise DataError(f"{where}: video {video.video!r} was in line {first}; give it one line")
+            raise DataError(
+                f"{where}: video {video.video!r} is also in line {first}; put all its moments on"
+                " one line"
+            )
         videos[video.video] = video, number
         for moment in video.moments:
             name = moment.moment_id
             if name in lines:
-                raise DataError(f"{where}: id {name!r} was in line {lines[name]}; rename one")
+                raise DataError(
+                    f"{where}: id {name!r} is also in line {lines[name]}; rename one of them"
+                )
             lines[name] = number
             if moment.start > video.duration:
                 raise DataError(
-                    f"{where}: moment {name!r} begins at {moment.start:g} s, and its video ends at"
-                    f" {video.duration:g} s; correct one"
+                    f"{where}: moment {name!r} begins at {moment.start:g} s, but its video ends"
+                    f" at {video.duration:g} s; correct one of them"
                 )
             if moment.end > video.duration + MAX_OVERHANG:
                 odd["ends after its video"].append(f"{where}: moment {name!r}")
@@ -320,7 +330,7 @@ def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
     for what, moments in odd.items():
         if moments:
             more = f", as do {len(moments) - 1} more" if len(moments) > 1 else ""
-            logging.warning("%s %s%s; it reads the frames that there are", moments[0], what, more)
+            logging.warning("%s %s%s; only frames that exist are read", moments[0], what, more)
     return list(videos.values())
 
 
@@ -396,8 +406,8 @@ def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
     if text.lstrip()[0] != "{":
         if "##" not in first:
             raise DataError(
-                f"{path}:1: is neither ActivityNet Captions' JSON, nor TVR's lines of JSON, nor"
-                " Charades-STA's VIDEO START END##SENTENCE"
+                f"{path}:1: unknown format; expected ActivityNet Captions' JSON, TVR's lines"
+                " of JSON, or Charades-STA's VIDEO START END##SENTENCE"
             )
         return _read_charades(path, durations)
     if '"vid_name"' in first or '"ts"' in first:
@@ -419,7 +429,7 @@ def _read_activitynet(path: Path, text: str) -> Annotations:
         )
         videos.append(TimedVideo(video, duration, moments))
     if not videos:
-        raise DataError(f"{path}: has no video; get it again")
+        raise DataError(f"{path}: the file has no video; download it again")
     return Annotations("activitynet", tuple(videos))
 
 
@@ -432,12 +442,14 @@ def _read_tvr(path: Path) -> Annotations:
         duration = field(record, "duration", where, as_seconds)
         if durations.setdefault(video, duration) != duration:
             raise DataError(
-                f"{where}: video {video!r} lasts {duration:g} s here and {durations[video]:g} s"
-                " before; correct one"
+                f"{where}: video {video!r} lasts {duration:g} s here, but"
+                f" {durations[video]:g} s in an earlier line; correct one of them"
             )
         identity = shown(record.get("desc_id", number))
         if lines.setdefault(identity, number) != number:
-            raise DataError(f"{where}: desc_id {identity} was in line {lines[identity]} already")
+            raise DataError(
+                f"{where}: desc_id {identity} is also in line {lines[identity]}; remove one of them"
+            )
         video_moments = moments.setdefault(video, [])
         name = f"{video}#enc#{len(video_moments)}"
         video_moments.append(
@@ -449,8 +461,8 @@ def _read_tvr(path: Path) -> Annotations:
 def _read_charades(path: Path, durations: Sequence[Path]) -> Annotations:
     if not durations:
         raise DataError(
-            f"{path}: is Charades-STA, which has no lengths of videos; put both together by"
-            " python -m hlformer_jax.data.moments FILE --durations=Charades_v1_train.csv"
+            f"{path}: Charades-STA does not give the lengths of videos; merge it with them"
+            " by python -m hlformer_jax.data.moments FILE --durations=Charades_v1_train.csv"
             " --out=MOMENTS.jsonl"
         )
     lengths: dict[str, float] = {}
@@ -463,16 +475,16 @@ def _read_charades(path: Path, durations: Sequence[Path]) -> Annotations:
         head, mark, sentence = line.partition("##")
         video, *times = head.split(" ")
         if not mark or len(times) != 2:
-            raise DataError(f"{where}: is not VIDEO START END##SENTENCE; correct it")
+            raise DataError(f"{where}: expected VIDEO START END##SENTENCE; correct it")
         if video not in lengths:
             raise DataError(
-                f"{where}: video {video!r} is not in {', '.join(map(str, durations))}; give the"
-                " file that has its length, too"
+                f"{where}: the length of video {video!r} is not in"
+                f" {', '.join(map(str, durations))}; also give the file that has it"
             )
         try:
             span = [float(time) for time in times]
         except ValueError:
-            raise DataError(f"{where}: {shown(' '.join(times))} are not two times") from None
+            raise DataError(f"{where}: expected two times, got {shown(' '.join(times))}") from None
         counts[video] = counts.get(video, -1) + 1
         moment = _moment(f"{video}#enc#{counts[video]}", span, sentence, where)
         if moment.start < moment.end:
@@ -488,16 +500,22 @@ def _read_lengths(path: Path) -> dict[str, float]:
     lengths: dict[str, float] = {}
     try:
         if rows.fieldnames is None or not {"id", "length"} <= set(rows.fieldnames):
-            raise DataError(f'{path}:1: has no columns "id" and "length"; give Charades_v1_*.csv')
+            raise DataError(
+                f'{path}:1: expected the columns "id" and "length"; give Charades_v1_*.csv'
+            )
         for row in rows:
             where = f"{path}:{rows.line_num}"
             try:
                 lengths[row["id"]] = as_seconds(float(row["length"]), "length", where)
             except (TypeError, ValueError):
                 wrong = shown(row["length"])
-                raise DataError(f"{where}: length is {wrong}; it must be seconds") from None
+                raise DataError(
+                    f"{where}: length is {wrong}; it must be a time in seconds"
+                ) from None
     except csv.Error as error:
-        raise DataError(f"{path}:{rows.line_num}: is not a table ({error}); get it again") from None
+        raise DataError(
+            f"{path}:{rows.line_num}: not a CSV table ({error}); download it again"
+        ) from None
     return lengths
 
 
@@ -555,8 +573,9 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[
         return [read_spans(path)] * len(annotated)
     if not all(isinstance(notes, Mapping) and "spans" in notes for notes in annotated):
         raise DataError(
-            f"config.eval.moments is {FROM_DATA!r}, and the data set {config.data.collection!r} has"
-            " no times of moments: give a file that has, or '' for none"
+            f"config.eval.moments is {FROM_DATA!r}, but the data set"
+            f" {config.data.collection!r} has no times of moments: give a file with times,"
+            " or '' for none"
         )
     return [{name: Span(*span) for name, span in notes["spans"].items()} for notes in annotated]
 
@@ -577,7 +596,7 @@ def read_spans(path: Path) -> dict[str, Span]:
         else:
             videos = list(read_published(path).videos)
     except FileNotFoundError:
-        remedy = "correct config.eval.moments, or empty it"
+        remedy = "correct config.eval.moments, or set it to ''"
         raise MissingDataError(f"{path}: no such file", remedy) from None
     return {
         moment.moment_id: Span(moment.start, moment.end, video.duration)

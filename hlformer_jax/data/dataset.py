@@ -80,9 +80,9 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
     source = choose_source(data) if source is None else source
     if data.teacher_dim and not teacher_width(source):
         raise DataError(
-            f"data.teacher_dim is {data.teacher_dim}, and {source.name} has no features of a "
-            f"teacher, which loss.distillation needs; set both to 0, or take a data set that has "
-            f"them: the published activitynet or tvr, or the synthetic corpus"
+            f"data.teacher_dim is {data.teacher_dim}, but {source.name} has no teacher"
+            " features, which loss.distillation needs; set both to 0, or use a data set with"
+            " teacher features: the published activitynet or tvr, or the synthetic corpus"
         )
     prepared = _prepare(source, data)
     videos = [prepared.split(name) for name in SPLITS]
@@ -98,8 +98,10 @@ def _warn_of_shared_videos(val: Sequence[str], test: Sequence[str]) -> None:
     """Warn where the best epoch is chosen on videos that are tested."""
     if shared := len(set(val) & set(test)):
         logging.warning(
-            "%d of %d test videos are validation videos too: the best epoch is chosen on tested"
-            " videos; the metrics of the last epoch are not",
+            (
+                "%d of %d test videos are also validation videos: the best epoch is chosen on"
+                " test videos (metrics of the last epoch are not affected)"
+            ),
             shared,
             len(test),
         )
@@ -144,8 +146,8 @@ def _prepare(source: Source, data: ConfigDict) -> Prepared:
     for field, width in (("visual_dim", source.visual_dim), ("text_dim", source.text_dim)):
         if data[field] != width:
             raise DataError(
-                f"data.{field} is {data[field]} and the features of {source.name} are {width} "
-                f"wide; set data.{field} to {width}"
+                f"data.{field} is {data[field]} but the features of {source.name} are"
+                f" {width} wide; set data.{field} to {width}"
             )
     try:
         return prepare(source, data.data_dir, data.storage)
@@ -265,7 +267,9 @@ class _Trees:
     def split(self, numbers: Sequence[int]) -> TreeSplit:
         """The split of some of the trees, given by their numbers; a DataError of none."""
         if not len(numbers):
-            raise DataError("config.trees leaves no tree to train or to validate on: choose more")
+            raise DataError(
+                "config.trees selects no tree for training or for validation: select more trees"
+            )
         options, max_words = self._config.trees, self._features.max_words
         split_trees = [self.trees[k] for k in numbers]
         places = np.asarray([self._place[tree.video] for tree in split_trees], np.int32)
@@ -332,14 +336,14 @@ def _listed(path: Path, candidates: Sequence[Tree]) -> list[int]:
     """Numbers of the trees of listed videos, in the order of the trees."""
     if not path.is_file():
         raise DataError(
-            f"config.trees.train_subset is {str(path)!r}: it must be 'full', 'fewshot' or a file of"
-            " videos' ids, one a line"
+            f"config.trees.train_subset is {str(path)!r}: it must be 'full', 'fewshot' or"
+            " the path of a file with one video id per line"
         )
     numbers_by_video = {tree.video: k for k, tree in enumerate(candidates)}
     numbers = set()
     for where, line in annotations.read_lines(path):
         video = line.strip()
         if video not in numbers_by_video:
-            raise DataError(f"{where}: no training tree is of a video {video!r}; remove it")
+            raise DataError(f"{where}: video {video!r} has no training tree; remove the line")
         numbers.add(numbers_by_video[video])
     return sorted(numbers)

@@ -44,8 +44,8 @@ def select_listed(read: Annotations, captions: Path) -> Annotations:
     for name, video_captions in captioned.items():
         if name not in by_name:
             raise DataError(
-                f"{captions}:{video_captions[0].line}: video {name!r} has no annotation; give the"
-                " file of annotations that has it"
+                f"{captions}:{video_captions[0].line}: video {name!r} has no annotation;"
+                " give the annotation file that has it"
             )
     return read._replace(videos=tuple(by_name[name] for name in captioned))
 
@@ -74,24 +74,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m hlformer_jax.data.moments", description=__doc__.splitlines()[0]
     )
     place = cli.path_argument
-    parser.add_argument("file", type=place, metavar="FILE", help="the annotations")
-    parser.add_argument("--out", type=place, metavar="MOMENTS.jsonl", help="writes the moments")
+    parser.add_argument(
+        "file", type=place, metavar="FILE", help="published annotations, or a file of moments"
+    )
+    parser.add_argument(
+        "--out", type=place, metavar="MOMENTS.jsonl", help="also write the moments to this file"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     parser.add_argument(
         "--durations", type=place, action="append", default=[], metavar="CSV",
-        help="lengths of Charades' videos, Charades_v1_*.csv; may be given twice",
+        help="CSV file with the lengths of Charades' videos, Charades_v1_*.csv (may be repeated)",
     )  # fmt: skip
     parser.add_argument(
         "--captions", type=place, metavar="LIST",
-        help="only the videos of a list {collection}{split}.caption.txt",
+        help='use only the videos of this caption list, {collection}{split}.caption.txt',
     )  # fmt: skip
     parser.add_argument(
         "--tag", default="enc",
-        help="middle part of the moments' ids, VIDEO#TAG#K (default: enc, as the published features"
-        " name them); give another where two splits describe the same videos",
+        help=("middle part of the moments' ids, VIDEO#TAG#K (default: enc, as in the published"
+' features); give another tag if two splits describe the same videos'),
     )  # fmt: skip
     parser.add_argument(
-        "--form", choices=tuple(trees.FORMS), default="released", help="how leaves are composed"
+        "--form",
+        choices=tuple(trees.FORMS),
+        default="released",
+        help="rule that composes leaves into trees (default: released)",
     )
     options = parser.parse_args(argv)
     replace = files.replacing(options.overwrite)
@@ -99,12 +106,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.out is not None:
             files.check_output(options.out, replace)
             if options.out.exists() and options.out.samefile(options.file):
-                raise files.OutputError(f"{options.out} is the input: give another name")
+                raise files.OutputError(
+                    f"--out={options.out} is the input file: choose another path"
+                )
         read = annotations.read_published(options.file, options.durations)
         if options.captions is not None:
             read = select_listed(read, options.captions)
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", options.tag):
-            raise DataError(f"--tag={options.tag}: give letters, digits, _, . and - alone")
+            raise DataError(f"--tag={options.tag}: use only letters, digits, _, . and -")
         if options.tag != "enc":
             read = tag_moments(read, options.tag)
         built = list(trees.build_all(read.videos, options.form))

@@ -111,7 +111,7 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
     directory = root / Prvr.name / name / str(Prvr.VERSION)
     new_builder = functools.partial(_builder, source, name, fingerprint, storage, root)
     if not _is_complete(directory):
-        busy = "Another process prepares %s; waiting for it"
+        busy = "Waiting for another process that prepares %s"
         waiting = functools.partial(logging.info, busy, directory.parent)
         with files.lock(directory.parent, waiting) as alone:
             if not _is_complete(directory):  # another process may have made it meanwhile
@@ -125,14 +125,16 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
 def _clear(directory: Path, alone: bool) -> None:
     """Remove a damaged set and drafts of killed processes; an OutputError for other files."""
     if os.path.lexists(directory):
-        logging.warning("%s is damaged (files missing or cut short); it is made anew", directory)
+        logging.warning(
+            "%s is damaged (files missing or cut short) and is prepared again", directory
+        )
         _remove(directory)
     if alone:
         # The holder of the lock works alone: what other processes left, they left when they died.
         for stale in directory.parent.glob(f"incomplete.*_{Prvr.VERSION}"):
             with contextlib.suppress(OSError):
                 _remove(stale)
-                logging.warning("%s was left by a killed process and is removed", stale)
+                logging.warning("%s was left by a killed process; removing it", stale)
 
 
 def _remove(directory: Path) -> None:
@@ -156,13 +158,13 @@ def _only_prepared(
         if _is_complete(path) and _is_of(_read_index(path), source)
     ]
     if not sets:
-        remedy = f"{missing.remedy} (nor is there a prepared set in {root})"
+        remedy = f"{missing.remedy} ({root} has no prepared set either)"
         raise MissingDataError(missing.what, remedy)
     if len(sets) > 1:
         listed = ", ".join(str(path.parent) for path in sets)
         raise DataError(
-            f"{source.name}/{source.feature} is missing and several sets were prepared of such a "
-            f"collection: {listed}; set data.manual_dir to the source, or remove all but one"
+            f"{source.name}/{source.feature} is missing, and several prepared sets match it:"
+            f" {listed}; set data.manual_dir to the source, or remove all sets but one"
         )
     # What nobody named may be missing; a folder that somebody did may be misspelt.
     log = logging.warning if missing.expected else logging.info
@@ -290,8 +292,8 @@ class Prvr(tfds.core.DatasetBuilder):
             }
         if source.fingerprint() != config.fingerprint:
             raise DataError(
-                f"{source.name}/{source.feature}: changed while it was read; start again when it "
-                f"is still"
+                f"{source.name}/{source.feature}: changed while it was read; start again"
+                " when no program writes to it"
             )
         self.info.set_splits(tfds.core.SplitDict(infos))
         text = json.dumps({**index, "files": _file_sizes(directory)})
@@ -510,7 +512,9 @@ class Records:
             describe = functools.partial("{}: row {}".format, part)
             record[f"teacher_{name}"] = self._checked(values, (rows, self._teacher_dim), describe)
             if not values.any():
-                raise DataError(f"{part}: all are zero; they were never written, get them again")
+                raise DataError(
+                    f"{part}: all values are zero, so they were never written; download them again"
+                )
         return record
 
     def _checked(
@@ -527,10 +531,13 @@ class Records:
                 f"be float32 of shape {shape}"
             )
         limits = {
-            MAX_MAGNITUDE: "which no feature can be; the file is damaged or not little-endian "
-            "float32, get it again",
-            float(np.finfo(self._storage).max): f"more than {self._storage} can; prepare with "
-            "data.storage = 'float32'",
+            MAX_MAGNITUDE: (
+                "which is too large for a feature; the file is damaged or not little-endian"
+                " float32: download it again"
+            ),
+            float(
+                np.finfo(self._storage).max
+            ): f"which does not fit into {self._storage}; prepare with data.storage = 'float32'",
         }
         with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs, which are refused anyway
             # min and max hand a NaN on, so two passes without a temporary array see everything.
@@ -569,7 +576,10 @@ def _check_splits(reader: Reader, name: str) -> None:
                 if reader.num_words(caption_id) < 1:
                     wrong = f"of {split} has no word; leave it out"
                 elif caption_id in ids:
-                    wrong = f"stands twice in {split}; ids are unique in a split, rename one"
+                    wrong = (
+                        f"appears twice in {split}; ids must be unique in a split: rename one of"
+                        " them"
+                    )
                 if wrong:
                     raise DataError(f"{name}: caption {caption_id!r} {wrong}")
                 ids.add(caption_id)
@@ -596,19 +606,20 @@ class _ZeroRows:
         self._zero = [self._zero[0] + zero, self._zero[1] + (zero == len(values))]
         if any(count > limit for count, limit in zip(self._zero, self._limits, strict=True)):
             raise DataError(
-                f"{self._summary()} so far; so a download that was broken off or data that were "
-                f"never written are read, get the file again"
+                f"{self._summary()} so far, as after an interrupted download or in data that"
+                " were never written; download the file again"
             )
 
     def warn(self) -> None:
         """Warn of the zero rows, if there are any."""
         if self._first:
-            logging.warning("%s; they are used as they are", self._summary())
+            logging.warning("%s; they are used unchanged", self._summary())
 
     def _summary(self) -> str:
         (rows, items), (zero_rows, zero_items) = self._names, self._zero
         return (
-            f"{self._first}: is zero, like {zero_rows} ({zero_rows / self._read[0]:.1%}) of the "
-            f"{self._read[0]} {rows} and all {rows} of {zero_items} "
-            f"({zero_items / self._read[1]:.1%}) of the {self._read[1]} {items} read"
+            f"{self._first}: this row is zero, as are {zero_rows}"
+            f" ({zero_rows / self._read[0]:.1%}) of the {self._read[0]} {rows} and all"
+            f" {rows} of {zero_items} ({zero_items / self._read[1]:.1%}) of the"
+            f" {self._read[1]} {items} read"
         )

@@ -251,8 +251,8 @@ class Split:
         """
         if self.spans and not any(name in self.spans for name in self._read_caption_ids()):
             raise DataError(
-                f"config.eval.moments: no caption of the {name} split has times there; its first"
-                f" is {self._caption_ids[0]!r}"
+                f"config.eval.moments: the file has no times for any caption of the {name}"
+                f" split (such as {self._caption_ids[0]!r})"
             )
 
     def caption_spans(self) -> list[Span | None]:
@@ -265,11 +265,11 @@ class Split:
         num_spans = sum(span is not None for span in spans)
         if not num_spans:
             raise DataError(
-                f"config.eval.moments: no caption has times there; the first is"
-                f" {self._caption_ids[0]!r}"
+                "config.eval.moments: the file has no times for any caption (such as"
+                f" {self._caption_ids[0]!r})"
             )
         if num_spans < len(spans):
-            logging.warning("the times of %d of %d captions are known", num_spans, len(spans))
+            logging.warning("only %d of %d captions have times of moments", num_spans, len(spans))
         return spans
 
 

@@ -274,9 +274,11 @@ def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
     for where, record in read_json_lines(path):
         name = field(record, "video", where, as_text)
         if name not in by_name:
-            raise DataError(f"{where}: video {name!r} has no moments beside this file; remove it")
+            raise DataError(
+                f"{where}: video {name!r} has no moments in the file of moments; remove the line"
+            )
         if name in trees:
-            raise DataError(f"{where}: video {name!r} has a tree already; remove one")
+            raise DataError(f"{where}: video {name!r} already has a tree; remove one of them")
         trees[name] = tree_from_json(record, by_name[name], where)
     return list(trees.values())
 
@@ -308,7 +310,7 @@ def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> 
             height[k] = 1 + max((height[child] for child in children[k]), default=-1)
     except graphlib.CycleError as error:
         raise DataError(
-            f"{where}: node {min(error.args[1])} is below itself; a tree has no circle"
+            f"{where}: node {min(error.args[1])} is its own descendant; a tree must not have cycles"
         ) from None
     # Leaves by their times, other nodes as listed.
     times = [node[:2] if height[k] == 0 else () for k, node in enumerate(nodes)]
@@ -326,10 +328,12 @@ def _node(entry: Any, places: Mapping[str, int], where: str) -> Node:
     start, end = as_seconds(span[0], "the start", where), as_seconds(span[1], "the end", where)
     moments = field(entry, "moments", where, as_list)
     if not moments:
-        raise DataError(f"{where}: names no moment, hence no word features; name one")
+        raise DataError(f"{where}: names no moment, so it has no word features; name one")
     for name in moments:
         if not isinstance(name, str) or name not in places:
-            raise DataError(f"{where}: moment {shown(name)} is not one of its video; correct it")
+            raise DataError(
+                f"{where}: moment {shown(name)} does not belong to its video; correct it"
+            )
     text = field(entry, "text", where, as_text) if "text" in entry else ""
     return Node(start, end, tuple(places[name] for name in moments), (), text)
 
@@ -340,7 +344,7 @@ def _item(entry: Any, num_nodes: int, where: str) -> tuple[int, ...]:
     if len(item) not in (2, 3) or not are_numbers or len(set(item)) < len(item):
         raise DataError(f"{where}: is {shown(item)}; it must be [parent, left, right] or two nodes")
     if not all(0 <= k < num_nodes for k in item):
-        raise DataError(f"{where}: is {shown(item)}, and there are nodes 0 to {num_nodes - 1}")
+        raise DataError(f"{where}: is {shown(item)}; nodes must be from 0 to {num_nodes - 1}")
     return tuple(item)
 
 
@@ -352,11 +356,11 @@ def _check_spans(nodes: Sequence[Node], parent: int, child: int, where: str) -> 
     """
     outer, inner = sorted(nodes[parent][:2]), sorted(nodes[child][:2])
     spans = (
-        f"{where}: node {child} spans {inner[0]:g} to {inner[1]:g} s, and its parent {parent}"
-        f" {outer[0]:g} to {outer[1]:g} s"
+        f"{where}: node {child} spans {inner[0]:g} to {inner[1]:g} s, but its parent"
+        f" {parent} {outer[0]:g} to {outer[1]:g} s"
     )
     if inner[1] < outer[0] or inner[0] > outer[1]:
-        raise DataError(f"{spans}; correct one")
+        raise DataError(f"{spans}; correct one of them")
     if inner[0] < outer[0] - MAX_GAP or inner[1] > outer[1] + MAX_GAP:
         logging.warning("%s", spans)
 

@@ -48,10 +48,10 @@ def given(tmp_path):
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"", ": is empty"),
-        (b"\xef\xbb\xbfa", ":1: begins with a byte order mark"),
+        (b"", ": the file is empty"),
+        (b"\xef\xbb\xbfa", ":1: the file begins with a byte order mark"),
         (b"a\nb\ncaf\xe9\n", ":3: byte 0xe9 is not UTF-8"),
-        (b"one\n \ntwo\n", ":2: blank line"),
+        (b"one\n \ntwo\n", ":2: the line is blank"),
     ],
 )
 def test_a_file_that_is_no_text_is_refused_by_its_line(given, data, complaint):
@@ -68,12 +68,12 @@ def test_lines_end_at_line_feeds_alone(given):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ('{"a": 1, "a": 2}', "f:7: 'a' stands twice"),
-        ("[1]", "f:7: this must be a JSON object"),
-        ("{", "f:7: this is not JSON"),
-        ('{"a": ' + DEEP + "}", "f:7: this is nested too deeply"),
-        ('{"a": NaN}', "f:7: holds NaN"),
-        ('{"a": ' + LONG + "}", "f:7: holds a number of thousands of digits"),
+        ('{"a": 1, "a": 2}', "f:7: 'a' appears twice"),
+        ("[1]", "f:7: expected a JSON object"),
+        ("{", "f:7: not valid JSON"),
+        ('{"a": ' + DEEP + "}", "f:7: the JSON is nested too deeply"),
+        ('{"a": NaN}', "f:7: contains NaN"),
+        ('{"a": ' + LONG + "}", "f:7: contains a number of thousands of digits"),
     ],
 )
 def test_what_is_no_object_is_refused(text, complaint):
@@ -89,7 +89,7 @@ def test_fields_are_what_json_says():
     assert annotations.field(value, "a", "f", as_list, length=2) == value["a"]
     refused("f:2: a is [1, {'b': None}]; it", as_list, value["a"], "a", "f:2", 3)
     refused("f:2: c is 'ü'; it must be a list", annotations.field, value, "c", "f:2", as_list)
-    refused('f:3: has no "z"', annotations.field, value, "z", "f:3")
+    refused('f:3: "z" is missing', annotations.field, value, "z", "f:3")
 
 
 @pytest.mark.parametrize("value", ["  ", None, "a\nb", "a\ud800"])
@@ -106,7 +106,7 @@ def test_what_is_no_time_is_refused(value):
 
 
 CAPTION_FAULTS = [
-    (b"", ["blank line"]),
+    (b"", ["the line is blank"]),
     (b"train_1#enc#1 ", ["'train_1#enc#1'", "no sentence"]),
     (b"train_1#enc#1 a person\rdoes", ["carriage return"]),
     (b"#enc#1 a person", ["'#enc#1'", "not a caption id"]),
@@ -194,14 +194,17 @@ def test_charades_takes_lengths_from_the_table(given):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("once upon a time", "given:1: is neither"),
-        ("{}", "given: has no video"),
-        ('{\n"v": {"duration": 1,,}\n}', "given:2: this is not JSON"),
-        ('{"v": {"duration": 9, "timestamps": [[0, 1]]}}', 'has no "sentences"'),
+        ("once upon a time", "given:1: unknown format"),
+        ("{}", "given: the file has no video"),
+        ('{\n"v": {"duration": 1,,}\n}', "given:2: not valid JSON"),
+        ('{"v": {"duration": 9, "timestamps": [[0, 1]]}}', '"sentences" is missing'),
         ('{"v": {"duration": 9, "timestamps": [[0, 1]], "sentences": []}}', "a list of 1"),
         ('{"v": {"duration": 9, "timestamps": [[-1, 1]], "sentences": ["a"]}}', "the start is -1"),
-        (tvr() + "\n" + tvr(duration=3), "given:2: video 'v' lasts 3 s here and 60.5 s before"),
-        (tvr(desc_id=7) + "\n" + tvr(desc_id=7), "given:2: desc_id 7 was in line 1"),
+        (
+            tvr() + "\n" + tvr(duration=3),
+            "given:2: video 'v' lasts 3 s here, but 60.5 s in an earlier line",
+        ),
+        (tvr(desc_id=7) + "\n" + tvr(desc_id=7), "given:2: desc_id 7 is also in line 1"),
         ("AB1 0 1##x", "Charades_v1_train.csv"),
     ],
 )
@@ -212,12 +215,12 @@ def test_published_annotations_that_are_wrong_are_refused(given, text, complaint
 @pytest.mark.parametrize(
     ("text", "table", "complaint"),
     [
-        ("AB1 0 1##x\nZZ9 0 1##x", LENGTHS, "given:2: video 'ZZ9' is not in"),
-        ("AB1 0 1##x\nAB1 0 x##x", LENGTHS, "given:2: '0 x' are not two times"),
-        ("AB1 0 1##x\nAB1 0 1 x", LENGTHS, "given:2: is not VIDEO START END##SENTENCE"),
-        ("AB1 0 1##x", "id,script\nAB1,x\n", 'table:1: has no columns "id" and "length"'),
+        ("AB1 0 1##x\nZZ9 0 1##x", LENGTHS, "given:2: the length of video 'ZZ9' is not in"),
+        ("AB1 0 1##x\nAB1 0 x##x", LENGTHS, "given:2: expected two times, got '0 x'"),
+        ("AB1 0 1##x\nAB1 0 1 x", LENGTHS, "given:2: expected VIDEO START END##SENTENCE"),
+        ("AB1 0 1##x", "id,script\nAB1,x\n", 'table:1: expected the columns "id" and "length"'),
         ("AB1 0 1##x", "id,length\nAB1,long\n", "table:2: length is 'long'"),
-        ("AB1 0 1##x", f"id,length\n{'A' * 200_000},1\n", "is not a table"),
+        ("AB1 0 1##x", f"id,length\n{'A' * 200_000},1\n", "not a CSV table"),
     ],
 )
 def test_charades_that_is_wrong_is_refused(given, text, table, complaint):
@@ -263,11 +266,11 @@ def test_odd_moments_are_kept_with_a_warning(given, caplog):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (timed() + "\n" + timed(), "m.jsonl:2: video 'v_b' was in line 1"),
-        (timed() + "\n" + timed(video="c"), "m.jsonl:2: id 'v_b#enc#0' was in line 1"),
+        (timed() + "\n" + timed(), "m.jsonl:2: video 'v_b' is also in line 1"),
+        (timed() + "\n" + timed(video="c"), "m.jsonl:2: id 'v_b#enc#0' is also in line 1"),
         (timed(duration=0), "m.jsonl:1: duration is 0"),
         (timed(moments=[]), "m.jsonl:1: video 'v_b' has no moment"),
-        (moment(start=9.6, end=9.9), "begins at 9.6 s, and its video ends at 9.5 s"),
+        (moment(start=9.6, end=9.9), "begins at 9.6 s, but its video ends at 9.5 s"),
     ],
 )
 def test_a_file_of_moments_that_is_wrong_is_refused_by_line(given, text, complaint):
@@ -336,7 +339,7 @@ def test_a_data_set_without_times_is_refused(known):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ({"a": {"start_s": 1, "end_s": 2}}, "caption 'a': has no \"duration_s\""),
+        ({"a": {"start_s": 1, "end_s": 2}}, "caption 'a': \"duration_s\" is missing"),
         ({"a": {"start_s": 1, "end_s": 2, "duration_s": 0}}, "duration_s is 0; give the video's"),
     ],
 )

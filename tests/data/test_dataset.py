@@ -95,11 +95,11 @@ def test_videos_of_both_validation_and_test_are_warned_of(tmp_path, caplog):
     source, config = Attributes(), default()
     config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
     open_data(config, source)
-    assert "validation videos too" not in caplog.text
+    assert "also validation videos" not in caplog.text
     source.name = "shared"
     source.splits["test"]["val1"] = [Caption("val1#1", "y")]
     open_data(config, source)
-    assert "1 of 3 test videos are validation videos too" in caplog.text
+    assert "1 of 3 test videos are also validation videos" in caplog.text
 
 
 # Trees
@@ -204,7 +204,7 @@ def test_other_moments_or_trees_are_another_data_set(released):
     ("line", "complaint"),
     [
         ({"id": "test_0#enc#9"}, "test.moments.jsonl:1: caption 'test_0#enc#9' has no features"),
-        ({"id": "test_0/0"}, "test.moments.jsonl:1: id 'test_0/0' holds a '/'"),
+        ({"id": "test_0/0"}, "test.moments.jsonl:1: id 'test_0/0' contains a '/'"),
         ({"end": -1}, "test.moments.jsonl:1: end is -1"),
     ],
 )

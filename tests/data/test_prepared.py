@@ -97,11 +97,11 @@ def test_values_that_no_feature_can_be_are_refused(tiny, write, part, expected, 
 ZEROS = [
     (  # the last half of feature.bin, as where a download was broken off
         feature("feature.bin", lambda data: data[: len(data) // 2] + bytes(len(data) // 2)),
-        ["feature.bin: frame 'train_", "is zero", "frames", "(", "%)", "broken off"],
+        ["feature.bin: frame 'train_", "row is zero", "frames", "(", "%)", "interrupted download"],
     ),
     (
         corpora.words(lambda f: [f[name].write_direct(np.zeros_like(f[name][:])) for name in f]),
-        [".hdf5: caption 'train_0#enc#0'", "is zero", "captions", "broken off"],
+        [".hdf5: caption 'train_0#enc#0'", "row is zero", "captions", "interrupted download"],
     ),
 ]
 
@@ -428,7 +428,7 @@ WRONG = {
     "no word": (lambda t: setattr(t, "num_words", lambda c: 0), "'train_0#0' .* has no word"),
     "an id twice": (
         lambda t: t.splits["val"].update(val_1=[Caption("val_0#0", "again")]),
-        "caption 'val_0#0' stands twice in val",
+        "caption 'val_0#0' appears twice in val",
     ),
     "other shape": (
         lambda t: setattr(t, "read_frames", lambda v: np.ones((4, 3), np.float32)),

@@ -73,7 +73,7 @@ def contents(folder: str | Path) -> dict[str, Any]:
         raise DataError(f"{path} is damaged: make the features again ({error})") from None
     if table.get("format") != FORMAT or "digest" not in table:
         # Without its digest, the writing was cut short.
-        raise DataError(f"{path} is not whole, or not of format {FORMAT}: make the features again")
+        raise DataError(f"{path} is incomplete, or not of format {FORMAT}: make the features again")
     return table
 
 
@@ -114,7 +114,7 @@ class ExtractedSource:
         feature = field(table, "feature", str(self.folder))
         if feature != self.feature:
             raise DataError(
-                f"{self.folder} has features of {feature}, and config.data.feature is"
+                f"{self.folder} has features of {feature}, but config.data.feature is"
                 f" {self.feature}: start from --config=configs/own.py:{self.folder}"
             )
         content = digest(COLLECTION, FORMAT, "with times", field(table, "digest", str(self.folder)))
@@ -194,11 +194,11 @@ class ExtractedReader(Reader):
             rate: float = field(facts, "fps", str(path), as_seconds)
         except (OSError, DataError) as error:
             raise DataError(
-                f"{path}: does not say how many frames a second there are ({error}); make the"
+                f"{path}: does not give the number of frames per second ({error}); make the"
                 " features again"
             ) from None
         if not rate > 0:
-            raise DataError(f"{path}: says {rate} frames a second; make the features again")
+            raise DataError(f"{path}: gives {rate} frames per second; make the features again")
         return rate
 
     def _map(self, name: str, rows: Mapping[str, Sequence[int]], width: int) -> np.ndarray:
@@ -210,7 +210,7 @@ class ExtractedReader(Reader):
         most = max((end for _, end in rows.values()), default=0)
         if mapped.ndim != 2 or mapped.shape[1] != width or len(mapped) < most:
             raise DataError(
-                f"{path} is {mapped.shape}, not {(most, width)}: make the features again"
+                f"{path} has shape {mapped.shape}, not {(most, width)}: make the features again"
             )
         return mapped
 
@@ -369,10 +369,10 @@ def check_place(folder: Path, overwrite: bool) -> None:
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
         has_features = False  # an unreadable table is an OSError, which ends the command
     if not has_features:
-        raise files.OutputError(f"{folder} holds other things: give another folder, or empty it")
+        raise files.OutputError(f"{folder} contains other files: give another folder, or empty it")
     if not overwrite:
         raise files.OutputError(
-            f"{folder} holds features already: give another folder, or --overwrite"
+            f"{folder} already contains features: give another folder, or --overwrite"
         )
     for name in NAMES:
         files.check_output(folder / name, files.Replace.ANY)

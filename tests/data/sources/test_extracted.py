@@ -203,8 +203,8 @@ def test_timed_captions_have_another_fingerprint(folder):
     ("times", "fps", "complaint"),
     [
         (((None, None),), 2.0, "no caption of train has a time"),
-        (((0.0, 4.0),), None, "encoder.json: does not say how many frames a second"),
-        (((0.0, 4.0),), 0, "encoder.json: says 0.0 frames a second"),
+        (((0.0, 4.0),), None, "encoder.json: does not give the number of frames"),
+        (((0.0, 4.0),), 0, "encoder.json: gives 0.0 frames per second"),
     ],
 )
 def test_own_captions_without_times_are_refused(tmp_path, times, fps, complaint):

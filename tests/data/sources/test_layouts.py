@@ -280,11 +280,14 @@ NAME = "val_1#enc#1"
 HDF5_FAULTS = [
     (lambda f: _replace(f, NAME, np.zeros(5, "f4")), "(5,)"),
     (lambda f: _replace(f, NAME, np.zeros((0, 5), "f4")), "no words"),
-    (lambda f: _replace(f, NAME, np.zeros((3, 7), "f4")), "7 wide, the configuration says 5; set"),
+    (
+        lambda f: _replace(f, NAME, np.zeros((3, 7), "f4")),
+        "7 wide, but the configuration says 5; set",
+    ),
     (lambda f: _replace(f, NAME, np.zeros((3, 5), "i8")), "int64"),
     (lambda f: f.move(NAME, "x") or f.move("x", f"{NAME}/feat"), "group"),
     (lambda f: _low_level(f, shape=(2**40, 5), set_chunk=((1000, 5),)), "1099511627776 words"),
-    (lambda f: _low_level(f), "never written"),
+    (lambda f: _low_level(f), "or only partly, written"),
     (lambda f: _low_level(f, set_external=(b"/dev/zero", 0, 60)), "another file"),
     (lambda f: _chunked(f, (2**18, 5), np.ones((3, 5), "f4")), "chunks of (262144, 5)"),
     (lambda f: _replace(f, NAME, h5py.ExternalLink("/dev/zero", "x")), "are a link"),
@@ -392,11 +395,11 @@ TEACHER_FAULTS = {
     ),
     "caption_of_two_vectors": (
         _change("teacher_captions", "train_0#enc#0", np.ones((2, WIDTH), "f4")),
-        ["caption 'train_0#enc#0'", "2 vectors, more than 1"],
+        ["caption 'train_0#enc#0'", "2 vectors, more than the limit of 1"],
     ),
     "video_of_zeros": (
         _change("teacher_frames", "train_2", np.zeros((3, WIDTH), "f4")),
-        ["vid_features.hdf5: the teacher's frames of video 'train_2': all are zero"],
+        ["vid_features.hdf5: the teacher's frames of video 'train_2': all values are zero"],
     ),
 }
 

@@ -83,7 +83,7 @@ def _record(split, number, **fields):
 
 VID, CLIP, TEXT = "c_60.0_210.0", "clip_features", "clip_text_features"
 FAULTS = [
-    (_record("train", 2, qid=7), ["train_release.jsonl:2", "qid7", "before"]),
+    (_record("train", 2, qid=7), ["train_release.jsonl:2", "qid7", "twice"]),
     (_record("train", 2, qid="7"), ["train_release.jsonl:2", "whole number"]),
     (_record("val", 1, vid="x"), ["val_release.jsonl:1", "YOUTUBE-ID_START_END"]),
     (_record("val", 1, vid="x_9_9"), ["val_release.jsonl:1", "YOUTUBE-ID_START_END"]),

@@ -136,7 +136,7 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("query red {own} --folder=tripps", "did you mean 'trips'?"),
         ("evaluate {own} --captions={deep}", "deep.jsonl:1: the line is not JSON"),
         ("evaluate {own} --captions={deep} --json={deep} --overwrite", "is also --captions"),
-        ("features {films} --captions={deep} --out={films}", "holds other things"),
+        ("features {films} --captions={deep} --out={films}", "contains other files"),
         ("add nowhere.film {own}", "does not exist: give files of"),
         ("add {deep} {own}", "is not in"),
         ("add {index} {own}", "holds no video"),

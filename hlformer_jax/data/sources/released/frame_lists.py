@@ -43,15 +43,15 @@ def read_row_names(path: Path, rows: int) -> dict[str, int]:
     names = row_names(path)
     if len(names) != rows:
         raise DataError(
-            f"{path}: names {len(names)} rows, shape.txt beside it says {rows}; one of the two "
-            f"belongs to another download"
+            f"{path}: names {len(names)} rows, but shape.txt beside it says {rows}; the two"
+            " files belong to different downloads"
         )
     row_of: dict[str, int] = {}
     for row, name in enumerate(names):
         if row_of.setdefault(name, row) != row:
             raise DataError(
-                f"{path}: name {name!r} stands there twice, in rows {row_of[name]} and {row}; a "
-                f"row has one name, remove or rename one"
+                f"{path}: name {name!r} appears twice, in rows {row_of[name]} and {row};"
+                " remove or rename one of them"
             )
     return row_of
 
@@ -105,7 +105,7 @@ def read_frame_lists(
             if isinstance(names, str):
                 raise error(f"({names!r}) is not a list; write [{names!r}]")
             if video in lists:
-                raise error(f"video {video!r} stands there twice; remove one of the two")
+                raise error(f"video {video!r} appears twice; remove one of them")
             unlisted = videos is not None and video not in videos
             try:
                 rows = [] if unlisted else [row_of[name] for name in names]
@@ -212,8 +212,9 @@ def _read_num_rows(path: Path, width: int) -> int:
     num_rows, stored_width = numbers
     if stored_width != width:
         raise DataError(
-            f"{path}:1: the features are {stored_width} wide, the configuration says {width}; set "
-            f"data.visual_dim to {stored_width}, or choose another data.feature"
+            f"{path}:1: the features are {stored_width} wide, but the configuration says"
+            f" {width}; set data.visual_dim to {stored_width}, or choose another"
+            " data.feature"
         )
     return num_rows
 

@@ -54,7 +54,9 @@ class FeatureFile:
         try:
             self._file = h5py.File(path, "r")
         except OSError as error:
-            raise DataError(f"{path}: cannot be read as HDF5 ({error}); get it again") from None
+            raise DataError(
+                f"{path}: cannot be read as HDF5 ({error}); download it again"
+            ) from None
 
     def close(self) -> None:
         """Closes the file."""
@@ -94,17 +96,18 @@ class FeatureFile:
         name, kind, links = item.encode(), self.kind, self._file.id.links
         if not links.exists(name):
             raise DataError(
-                f"{listed}: {kind.item} {item!r} has no features in {self.path}; they must be a "
-                f"dataset of that name at the top level, correct the id or download both again"
+                f"{listed}: {kind.item} {item!r} has no features in {self.path}; expected a"
+                " dataset of that name at the top level: correct the id, or download both"
+                " files again"
             )
         if links.get_info(name).type != h5py.h5l.TYPE_HARD:
             # A link may lead to another file, which opening the dataset would open.
-            raise self._fault(item, "are a link, and must lie in the file itself")
+            raise self._fault(item, "are a link, but must lie in the file itself")
         try:
             # The low-level call is several times faster than File.__getitem__.
             dataset = h5py.h5d.open(self._file.id, name)
         except KeyError:
-            what = "are a group or a type, and must be a dataset at the top level"
+            what = "are a group or a type, but must be a dataset at the top level"
             raise self._fault(item, what) from None
         shape, dtype = dataset.shape, dataset.dtype
         if dtype.kind != "f":
@@ -116,12 +119,14 @@ class FeatureFile:
         rows, width = shape
         if width != self.width:
             remedy = f"set {kind.field} to {width}, or use the {kind.features} features that fit"
-            what = f"are {width} wide, the configuration says {self.width}"
+            what = f"are {width} wide, but the configuration says {self.width}"
             raise self._fault(item, what, remedy)
         if rows == 0:
             raise self._fault(item, f"have no {kind.rows}", f"remove the {kind.item}")
         if rows > kind.max_rows:
-            raise self._fault(item, f"are said to be {rows} {kind.rows}, more than {kind.max_rows}")
+            raise self._fault(
+                item, f"have {rows} {kind.rows}, more than the limit of {kind.max_rows}"
+            )
         if dataset.get_offset() is None:  # None but for plain values inside of this file
             self._check_storage(item, dataset)
         return int(rows)
@@ -130,9 +135,9 @@ class FeatureFile:
         properties = dataset.get_create_plist()
         layout = properties.get_layout()
         if layout == h5py.h5d.VIRTUAL or properties.get_external_count():
-            raise self._fault(item, "lie in another file, and must lie in the file itself")
+            raise self._fault(item, "lie in another file, but must lie in the file itself")
         if dataset.get_space_status() != h5py.h5d.SPACE_STATUS_ALLOCATED:
-            what = "were never written, or in part, and would be read as zeros"
+            what = "were never, or only partly, written, and would be read as zeros"
             raise self._fault(item, what)
         if layout == h5py.h5d.CHUNKED:
             chunk = properties.get_chunk()  # a whole one is read, however few of its values are

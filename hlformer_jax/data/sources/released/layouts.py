@@ -195,8 +195,8 @@ class Collection:
                 raise MissingDataError(f"{path}: no such file", self._remedy(path))
         if self.video_features and (self.feature_dir / "feature.bin").exists():
             raise DataError(
-                f"{self.feature_dir}: has feature.hdf5 and feature.bin, and which is meant is not "
-                f"known; move one of the two away"
+                f"{self.feature_dir}: has both feature.hdf5 and feature.bin; move one of the"
+                " two away"
             )
 
     def _origin(self) -> str:
@@ -210,12 +210,13 @@ class Collection:
         """The way to get a file."""
         if path in (self.teacher_frames, self.teacher_captions):
             return (
-                "it has features of DL-DKD's teacher, which its authors published: put it there "
-                "(to do without, set data.teacher_dim and loss.distillation to 0)"
+                "the file has features of DL-DKD's teacher, as its authors published them:"
+                " put it there (to train without a teacher, set data.teacher_dim and"
+                " loss.distillation to 0)"
             )
         return (
-            f"the {self.collection} features published with MS-SL have it, put it there (or "
-            f"correct data.manual_dir, data.collection, data.feature)"
+            f"the {self.collection} features published with MS-SL include it: put it there"
+            " (or correct data.manual_dir, data.collection, data.feature)"
         )
 
 
@@ -270,8 +271,8 @@ class MscCollection(Collection):
     def _remedy(self, path: Path) -> str:
         del path
         return (
-            f"the {self.collection} features of MSC's layout have it, put it there (or correct "
-            f"data.manual_dir, data.collection, data.feature)"
+            f"the {self.collection} features of MSC's layout include it: put it there (or"
+            " correct data.manual_dir, data.collection, data.feature)"
         )
 
 
@@ -306,7 +307,7 @@ class ClipB32Collection(Collection):
         if path in map(self.captions, SPLITS):
             return super()._remedy(path)
         names = "DL-DKD's authors published" if path != self.text_features else "of DL-DKD or UEM"
-        return f"it is of the features {names}: put it there, or correct data.feature"
+        return f"it is one of the features {names}: put it there, or correct data.feature"
 
 
 class MomentCollection(Collection):
@@ -338,8 +339,8 @@ class MomentCollection(Collection):
     def _remedy(self, path: Path) -> str:
         if path in map(self.captions, SPLITS):
             return (
-                "make it of the collection's annotations by python -m hlformer_jax.data.moments"
-                f" ANNOTATIONS --out={path}"
+                "make it from the collection's annotations by python -m"
+                f" hlformer_jax.data.moments ANNOTATIONS --out={path}"
             )
         return super()._remedy(path)
 
@@ -501,8 +502,10 @@ class ReleasedReader(Reader):
             shared = [video for video in self._splits["train"] if video in self._splits[split]]
             if shared:
                 logging.warning(
-                    "%s: %d of its videos are training videos too (%s, ...); results on it will "
-                    "look better than they are",
+                    (
+                        "%s: %d of its videos are also training videos (%s, ...); its results will"
+                        " look better than they are"
+                    ),
                     *(self.collection.captions(split), len(shared), shared[0]),
                 )
 
@@ -528,8 +531,8 @@ class MomentReader(ReleasedReader):
             for moment in video.moments:
                 if "/" in moment.moment_id:
                     raise DataError(
-                        f"{path}:{line}: id {moment.moment_id!r} holds a '/', which the name of "
-                        f"its word features cannot; rename it"
+                        f"{path}:{line}: id {moment.moment_id!r} contains a '/', which is not"
+                        " allowed in the name of its word features; rename it"
                     )
         timed = self._timed[split] = [video for video, _ in read]
         self._trees[split] = None

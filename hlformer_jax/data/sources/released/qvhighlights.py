@@ -86,7 +86,10 @@ class QVHighlights:
             "and point data.manual_dir at the folder that holds qvhighlights/"
         )
         if self.feature != FEATURE:
-            raise DataError(f"data.feature is {self.feature!r}: {self.name} has {FEATURE!r} alone")
+            raise DataError(
+                f"data.feature is {self.feature!r}: the only features of {self.name} are"
+                f" {FEATURE!r}"
+            )
         if not self.manual_dir or not self.root.is_dir():
             what = (
                 f"{self.root} does not exist" if self.manual_dir else "data.manual_dir is not set"
@@ -122,7 +125,10 @@ class QVReader(Reader):
             self._splits[split] = self._splits["val"] if tested_again else self._read(split)
         if self._cut:
             logging.warning(
-                "%s: %d clips have unlike numbers of rows in %s, or more than %d, and are cut",
+                (
+                    "%s: %d clips differ in their numbers of rows in %s, or have more than %d,"
+                    " and are cut"
+                ),
                 *(source.root / "features", self._cut, " and ".join(WIDTHS), MAX_ROWS),
             )
 
@@ -180,10 +186,11 @@ class QVReader(Reader):
             youtube, span = _parse_clip(clip, where)
             video = youtube if source.regrouped else clip
             if name in self._words:
-                raise DataError(f"{where}: {name} was given before; remove one")
+                raise DataError(f"{where}: {name} appears twice; remove one of them")
             if video in self._clips:
                 raise DataError(
-                    f"{where}: video {video!r} is of another split too; its queries belong to one"
+                    f"{where}: video {video!r} is also in another split; all queries of a video"
+                    " must be in one split"
                 )
             text = source.features(TEXT_FOLDER, name)
             self._words[name] = _count(text, "last_hidden_state", TEXT_DIM, MAX_TOKENS, where)
@@ -194,8 +201,8 @@ class QVReader(Reader):
             for first, second in zip(in_time, in_time[1:], strict=False):
                 if clips[second][0] < clips[first][1]:
                     raise DataError(
-                        f"{path}: clips {first!r} and {second!r} overlap, and their rows cannot "
-                        f"stand one after another; correct one"
+                        f"{path}: clips {first!r} and {second!r} overlap, so their rows cannot"
+                        " be joined; correct one of them"
                     )
             self._clips[video] = {clip: self._count_rows(clip, str(path)) for clip in in_time}
         return {video: tuple(captions) for video, captions in videos.items()}
@@ -230,7 +237,7 @@ def _parse_clip(clip: str, where: str) -> tuple[str, tuple[float, float]]:
 
 def _count(path: Path, key: str, width: int, most: int, where: str) -> int:
     """The rows of an array of an npz file, by its header; a DataError if it is not as wide."""
-    remedy = "get the file again"
+    remedy = "download the file again"
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
             version = np.lib.format.read_magic(member)
@@ -240,15 +247,13 @@ def _count(path: Path, key: str, width: int, most: int, where: str) -> int:
             shape, _, dtype = getattr(np.lib.format, read)(member)
             size = archive.getinfo(f"{key}.npy").file_size
     except FileNotFoundError:
-        raise DataError(f"{where}: {path} is missing; get it, or remove the query") from None
+        raise DataError(f"{where}: {path} is missing; download it, or remove the query") from None
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise DataError(
-            f"{path}: has no array {key!r} that can be read ({error}); {remedy}"
-        ) from None
+        raise DataError(f"{path}: the array {key!r} cannot be read ({error}); {remedy}") from None
     if dtype.kind != "f" or len(shape) != 2 or shape[1] != width or not 0 < shape[0] <= most:
         raise DataError(
-            f"{path}: {key} is {dtype} of shape {shape}, not floating point of ({most} or fewer "
-            f"rows, {width}); {remedy}"
+            f"{path}: {key} is {dtype} of shape {shape}, not floating point of shape (rows,"
+            f" {width}) with 1 to {most} rows; {remedy}"
         )
     if size < shape[0] * shape[1] * dtype.itemsize:
         raise DataError(f"{path}: {key} is cut short; {remedy}")
@@ -260,4 +265,4 @@ def _load(path: Path, key: str) -> Float[np.ndarray, "T D"]:
         with np.load(path, allow_pickle=False) as arrays, np.errstate(over="ignore"):
             return np.asarray(arrays[key], np.float32)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); get it again") from None
+        raise DataError(f"{path}: cannot be read ({error}); download it again") from None
