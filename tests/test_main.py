@@ -9,7 +9,7 @@ CASES = {
     "no config": ((), "--config is missing"),
     "missing file": (("--config=configs/nowhere.py",), "nowhere.py"),
     "file that fails": (("--config=misspelt.py",), "misspelt.py:6: config.model.hiden_size = 3"),
-    "unknown variant": ((f"{ANET}:fast",), "there is no variant 'fast'"),
+    "unknown variant": ((f"{ANET}:fast",), "no variant 'fast'"),
     "unknown field": (
         ("--config", "configs/anet.py", "--config.model.hiden_size=3"),
         "hidden_size",

@@ -95,7 +95,7 @@ def hinge(
       HOVER, eq. 7 and 8.
     """
     if form not in FORMS:
-        raise ValueError(f"form {form!r} is unknown: use {', '.join(FORMS)}")
+        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
     video, text = jnp.asarray(video), jnp.asarray(text)
     total = jnp.zeros((), video.dtype)
     for a, b in ((video, text), (text, video)):

@@ -187,7 +187,7 @@ def encode_video(
     if parts == 1:
         return encode(videos, dropout_key)
     if len(videos.mask) % parts:
-        raise ValueError(f"{len(videos.mask)} videos do not make {parts} parts of equal size")
+        raise ValueError(f"cannot split {len(videos.mask)} videos into {parts} parts of equal size")
 
     # In a loop XLA does not merge the second computation with the first, so that CSE may stay on.
     @functools.partial(jax.checkpoint, prevent_cse=False)

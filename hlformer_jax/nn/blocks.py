@@ -515,7 +515,7 @@ FUSIONS: Mapping[str, type[Fusion]] = {
 def _repeat_token(bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
     """Repeat the token, a sequence of one position, for every sequence."""
     if bank.token is None:
-        raise ValueError("token is None: this fusion needs the token of Fusion.make_token")
+        raise ValueError("token is None, but this fusion needs the token of Fusion.make_token")
     shape = (*bank.inputs.shape[:-2], 1, bank.inputs.shape[-1])
     return jnp.broadcast_to(bank.token.astype(bank.inputs.dtype), shape)
 

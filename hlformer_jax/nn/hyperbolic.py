@@ -377,8 +377,8 @@ def _from_state_dict(space: Any, state: dict[str, Any]) -> Any:
     names = {field.name for field in dataclasses.fields(space)}
     if names != state.keys():
         raise ValueError(
-            f"the state of a {type(space).__name__} has the fields {sorted(names)}, not"
-            f" {sorted(state)}"
+            f"the state of a {type(space).__name__} must have the fields {sorted(names)},"
+            f" got {sorted(state)}"
         )
     values = {
         name: flax.serialization.from_state_dict(getattr(space, name), state[name], name=name)

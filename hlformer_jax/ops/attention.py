@@ -162,7 +162,7 @@ def lorentz_attention(
         to the logits [*batch, N, M, L].
     """
     if window is not None and log_window is not None:
-        raise ValueError("lorentz_attention takes a window or a log_window, not both")
+        raise ValueError("lorentz_attention takes window or log_window, not both")
     query, key, value = as_float(query), as_float(key), as_float(value)
     _check_axes(query, key, window=window, log_window=log_window, mask=mask)
     # The scale multiplies coordinates, so that its gradient is a sum over coordinates, not pairs.
@@ -272,16 +272,17 @@ def _check_axes(
     axes = "[*batch, N, M, d]"
     if query.ndim < 3:
         raise ValueError(
-            f"queries {query.shape} have the axes {axes}: the axis of heads is missing"
+            f"queries must have the axes {axes}, got shape {query.shape}: the axis of heads"
+            " is missing"
         )
     batch, count = np.broadcast_shapes(query.shape[:-2], key.shape[:-2]), key.shape[-2]
     logits = (*batch, query.shape[-2], count)
     for name, window in windows.items():
         if window is not None and not _broadcasts(window.shape, logits):
             raise ValueError(
-                f"{name} {window.shape} does not broadcast to the logits {logits}"
-                " [*batch, N, M, L]: give [M, L], or [N, M, L] for a window of each head; for K"
-                " windows at once give the queries an axis of K"
+                f"{name} of shape {window.shape} does not broadcast to the logits {logits}"
+                " [*batch, N, M, L]: pass [M, L], or [N, M, L] for a window of each head;"
+                " for K windows at once give the queries an axis of K"
             )
     if mask is not None:
         check_mask(mask, (*batch[:-1], count), axes, query.shape)
@@ -296,9 +297,9 @@ def check_mask(mask: Array, shape: tuple[int, ...], axes: str, query: tuple[int,
     """
     if not _broadcasts(mask.shape, shape) or mask.shape[-1] != shape[-1]:
         raise ValueError(
-            f"mask {mask.shape} does not broadcast to [*batch, L] {shape} of queries {query}, whose"
-            f" axes are {axes}: the mask has no axes of heads or queries, and the queries have an"
-            " axis of heads, of length 1 for one head"
+            f"mask of shape {mask.shape} does not broadcast to [*batch, L] {shape} of"
+            f" queries of shape {query} with the axes {axes}: the mask has no axes of heads"
+            " or queries; the queries need an axis of heads, of length 1 for one head"
         )
 
 

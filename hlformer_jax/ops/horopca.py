@@ -202,9 +202,12 @@ def fit(
     points = as_float(points)
     n = points.shape[-1] - 1
     if not 1 <= num_components <= n:
-        raise ComponentsError(f"{num_components} components of {n} dimensions: ask for 1 to {n}")
+        raise ComponentsError(
+            f"num_components must be from 1 to {n}, the dimension of the points, got"
+            f" {num_components}"
+        )
     if len(points) < 2:
-        raise ComponentsError(f"{len(points)} point has no components: give two or more")
+        raise ComponentsError(f"points must be two or more, got {len(points)}")
     c = jnp.asarray(c, points.dtype)
     if base is None:
         base = statistics.lorentz_mean(points, c=c)[0]

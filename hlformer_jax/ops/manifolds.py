@@ -593,4 +593,6 @@ def curvature_parameter(c: ArrayLike, low: float = 0.1, high: float = 10.0) -> F
 
 def _check_range(low: float, high: float) -> None:
     if not 0 < low < high < math.inf:
-        raise ValueError(f"curvatures from {low} to {high}: give 0 < low < high")
+        raise ValueError(
+            f"curvature bounds must satisfy 0 < low < high, got low = {low} and high = {high}"
+        )

@@ -37,12 +37,14 @@ def as_float(x: ArrayLike) -> Array:
       TypeError: for lists and tuples, as elsewhere in JAX, and for complex numbers.
     """
     if isinstance(x, (list, tuple)):
-        raise TypeError(f"a {type(x).__name__} is no array: give jax.numpy.asarray of it")
+        raise TypeError(f"expected an array, got a {type(x).__name__}: pass jax.numpy.asarray(x)")
     x = jnp.asarray(x)
     if x.dtype in (jnp.float32, jnp.float64):
         return x
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        raise TypeError(f"{x.dtype} is not real: give its real or its absolute part")
+        raise TypeError(
+            f"expected real numbers, got {x.dtype}: pass the real part or the absolute value"
+        )
     return x.astype(jnp.float64 if x.dtype in (jnp.int64, jnp.uint64) else jnp.float32)
 
 
@@ -55,7 +57,7 @@ def check_floating(*arrays: Array) -> None:
     for x in arrays:
         dtype = getattr(x, "dtype", None)
         if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-            raise TypeError(f"takes floating arrays, not {dtype or type(x).__name__}")
+            raise TypeError(f"expected arrays of a floating dtype, got {dtype or type(x).__name__}")
 
 
 def wide(dtype: DTypeLike) -> jnp.dtype:
@@ -93,8 +95,8 @@ def check_positive(name: str, value: ArrayLike, allow_zero: bool = False, hint: 
         return
     array = np.asarray(value)
     if not np.all(array >= 0 if allow_zero else array > 0):
-        least = "0 or more" if allow_zero else "positive"
-        raise ValueError(f"{name} {array}: give a number that is {least}{hint}")
+        least = "at least 0" if allow_zero else "positive"
+        raise ValueError(f"{name} must be {least}, got {array}{hint}")
 
 
 _UNBOUNDED = ("t", "r")
@@ -126,7 +128,10 @@ def per_batch(
     if missing < 0 or any(
         size not in (1, full_size) for size, full_size in zip(c.shape, batch[missing:], strict=True)
     ):
-        raise ValueError(f"{name} {c.shape} does not broadcast to the batch {batch} of {x.shape}")
+        raise ValueError(
+            f"{name} of shape {c.shape} does not broadcast to the batch {batch} of an array of"
+            f" shape {x.shape}"
+        )
     if name == "c":
         check_positive(name, argument, allow_zero=True, hint=_CURVATURE_HINT)
     elif name not in _UNBOUNDED:
@@ -158,8 +163,9 @@ def broadcast_number(
         rank = len(np.broadcast_shapes(t.shape, batch))
     except ValueError as error:
         raise ValueError(
-            f"{name} {t.shape} does not broadcast with the batch {batch} of {v.shape}: for each"
-            f" entry of the batch at each {name} give {name} as [..., 1]"
+            f"{name} of shape {t.shape} does not broadcast with the batch {batch} of an"
+            f" array of shape {v.shape}: to combine every {name} with every entry of the"
+            f" batch, pass {name} with the shape [..., 1]"
         ) from error
     t = t.reshape((1,) * (rank - t.ndim) + t.shape)
     return t[..., None], *(x.reshape((1,) * (rank + 1 - x.ndim) + x.shape) for x in (v, *vectors))
@@ -168,7 +174,7 @@ def broadcast_number(
 def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
     """Raise ValueError for an array of another shape than ``shape``."""
     if x.shape != shape:
-        raise ValueError(f"{name} {x.shape}: the other arguments ask for {shape}")
+        raise ValueError(f"{name} must have shape {shape}, got {x.shape}")
 
 
 def as_indices(name: str, indices: Any, count: int, where: Any = None) -> Int[Array, "*shape"]:
@@ -191,15 +197,15 @@ def as_indices(name: str, indices: Any, count: int, where: Any = None) -> Int[Ar
         indices = np.asarray(indices)
         indices = indices if indices.size else indices.astype(np.int32)
     if not jnp.issubdtype(indices.dtype, jnp.integer):
-        raise ValueError(f"{name} has dtype {indices.dtype}: give integers")
+        raise ValueError(f"{name} must be integers, got the dtype {indices.dtype}")
     if not isinstance(indices, jax.core.Tracer) and not isinstance(where, jax.core.Tracer):
         missing = (indices < 0) | (indices >= count)
         missing = np.asarray(missing if where is None else missing & np.asarray(where))
         if missing.any():
             place = tuple(int(axis[0]) for axis in np.nonzero(missing))
             raise ValueError(
-                f"{name}[{', '.join(map(str, place))}] is {int(indices[place])}: it must be from 0"
-                f" to {count - 1}"
+                f"{name}[{', '.join(map(str, place))}] must be from 0 to {count - 1}, got"
+                f" {int(indices[place])}"
             )
     if isinstance(indices, np.ndarray):
         # JAX would warn about int64 and wrap large values. Clipped values stay out of range.
@@ -210,7 +216,9 @@ def as_indices(name: str, indices: Any, count: int, where: Any = None) -> Int[Ar
 def same_length(x: Array, y: Array) -> None:
     """Raise ValueError for vectors of different lengths, which arithmetic might broadcast."""
     if x.shape[-1] != y.shape[-1]:
-        raise ValueError(f"vectors of {x.shape[-1]} and of {y.shape[-1]} coordinates")
+        raise ValueError(
+            f"vectors must have the same number of coordinates, got {x.shape[-1]} and {y.shape[-1]}"
+        )
 
 
 def common_batch(*vectors: ArrayLike) -> Sequence[Array]:
@@ -372,8 +380,8 @@ def mean_weights(
     weights = as_float(weights)
     if weights.ndim != points.ndim or weights.shape[-1] != points.shape[-2]:
         raise ValueError(
-            f"weights {weights.shape} of points {points.shape}: give [*batch, M, L] for"
-            " [*batch, L, n], with M = 1 for one mean"
+            f"weights of shape {weights.shape} do not match points of shape {points.shape}:"
+            " pass [*batch, M, L] for points [*batch, L, n], with M = 1 for one mean"
         )
     if not relative:
         return weights

@@ -169,7 +169,9 @@ def riemannian(
         gradients: Params, state: optax.OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Params, optax.OptState]:
         if params is None:
-            raise ManifoldError("riemannian: update(gradients, state, params) needs the params")
+            raise ManifoldError(
+                "riemannian: update needs the parameters: call update(gradients, state, params)"
+            )
         spaces = spaces_of(params)
         in_frames = map_points(to_frame, spaces, params, gradients)
         positions = map_points(position, spaces, params)
@@ -224,7 +226,9 @@ def _space_of_each(spaces: Any, params: Params) -> list[Manifold | None]:
 
     def add(path: KeyPath, space: Any, part: Params) -> None:
         if not _is_space(space):
-            raise ManifoldError(f"riemannian: {space!r} is no manifold: give, say, Euclidean()")
+            raise ManifoldError(
+                f"riemannian: expected a manifold, such as Euclidean(), got {space!r}"
+            )
         if _is_space(part):
             space_of_leaf.extend([None] * len(jax.tree.leaves(part)))
             return
@@ -232,8 +236,9 @@ def _space_of_each(spaces: Any, params: Params) -> list[Manifold | None]:
             # A part without leaves has been masked by `optax.partition`.
             if not isinstance(part, tuple) or len(part) != len(space.factors):
                 raise ManifoldError(
-                    f"riemannian: parameter {_name(path)} of type {type(part).__name__} is no point"
-                    f" of a Product: give a tuple of {len(space.factors)}, one for each factor"
+                    f"riemannian: parameter {_name(path)} must be a tuple of"
+                    f" {len(space.factors)}, one for each factor of its Product, got the type"
+                    f" {type(part).__name__}"
                 )
             for k, (factor, component) in enumerate(zip(space.factors, part, strict=True)):
                 add((*path, SequenceKey(k)), factor, component)
@@ -253,7 +258,7 @@ def _space_of_each(spaces: Any, params: Params) -> list[Manifold | None]:
         raise
     except ValueError as error:
         raise ManifoldError(
-            f"riemannian: the tree of spaces is no prefix of the parameters: {error}"
+            f"riemannian: the tree of spaces must be a prefix of the tree of parameters: {error}"
         ) from error
     return space_of_leaf
 
@@ -267,17 +272,17 @@ def _check_points(path: KeyPath, space: Manifold, leaf: Any) -> None:
     """
     if getattr(space, "c", 1.0) is None:
         raise ManifoldError(
-            f"riemannian: the space of parameter {_name(path)} has the curvature None, as a filter"
-            " of parameters leaves it: take the space from the whole model"
+            f"riemannian: the space of parameter {_name(path)} has the curvature None, as"
+            " after filtering the parameters: take the space from the whole model"
         )
     shape, dtype = getattr(leaf, "shape", ()), getattr(leaf, "dtype", None)
     is_floating = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
     if len(shape) == 0 or not is_floating:
         raise ManifoldError(
-            f"riemannian: parameter {_name(path)} of shape {shape} and dtype"
-            f" {dtype or type(leaf).__name__} is no array of points of"
-            f" {type(space).__name__}: points are floating, with their coordinates along the last"
-            " axis; give Euclidean() for what is no point"
+            f"riemannian: parameter {_name(path)} must be an array of points of"
+            f" {type(space).__name__}, floating and with coordinates along the last axis,"
+            f" got shape {shape} and dtype {dtype or type(leaf).__name__}; for parameters"
+            " that are not points pass Euclidean()"
         )
 
 
@@ -321,9 +326,10 @@ def _points_of_vectors(
         fits = bool(ends) and jnp.shape(leaf) == params[param]
         if is_vector is None or (is_vector and not fits):
             raise ManifoldError(
-                f"riemannian: {field or 'an unnamed part'} of the optimiser's state, of the shape"
-                f" {jnp.shape(leaf)}, is not known to be one tangent vector for each point, which"
-                " would be transported: name the field in `vectors` or `magnitudes`"
+                f"riemannian: cannot tell whether {field or 'an unnamed part'} of the"
+                f" optimiser's state, of shape {jnp.shape(leaf)}, holds one tangent vector"
+                " for each point, to be transported: name the field in `vectors` or"
+                " `magnitudes`"
             )
         if is_vector:
             points[-1] = param
@@ -343,7 +349,8 @@ def _refuse_coordinate_states(state: optax.OptState) -> None:
     for node in jax.tree.leaves(state, is_leaf=is_refused):
         if is_refused(node):
             raise ManifoldError(
-                f"riemannian: {type(node).__name__} computes with the coordinates of points"
+                f"riemannian: {type(node).__name__} is not supported, because it computes"
+                " with the coordinates of points"
             )
 
 
@@ -367,7 +374,10 @@ def _refuse_coordinate_transformations(update: Any) -> None:
             maker = value.__qualname__.partition(".")[0]
             is_optax = str(value.__module__).startswith("optax")
             if is_optax and maker in COORDINATE_TRANSFORMATIONS:
-                raise ManifoldError(f"riemannian: {maker} computes with the coordinates of points")
+                raise ManifoldError(
+                    f"riemannian: {maker} is not supported, because it computes with the"
+                    " coordinates of points"
+                )
             for cell in value.__closure__ or ():
                 with contextlib.suppress(ValueError):  # an empty cell
                     remaining.append(cell.cell_contents)

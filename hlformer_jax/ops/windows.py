@@ -81,10 +81,13 @@ def attention_windows(
 
 def _log_windows(widths: Widths, length: int, kind: str) -> Array:
     if kind not in KINDS:
-        raise ValueError(f"window {kind!r} is unknown: use one of {', '.join(KINDS)}")
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     is_known = not isinstance(widths, jax.core.Tracer)
     if length < 1 or (is_known and not np.all(np.asarray(widths, np.float64) >= 0)):
-        raise ValueError(f"a window needs length >= 1 and widths >= 0, not {length}, {widths}")
+        raise ValueError(
+            f"length must be at least 1 and widths at least 0, got length {length} and widths"
+            f" {widths}"
+        )
     if isinstance(widths, jax.Array):
         return _log_windows_of(jnp, as_float(widths), length, kind)
     return _log_windows_of(np, np.asarray(widths, np.float64), length, kind)
@@ -93,7 +96,7 @@ def _log_windows(widths: Widths, length: int, kind: str) -> Array:
 def _log_windows_of(xp: ModuleType | Any, widths: Array, length: int, kind: str) -> Array:
     """Compute `_log_windows` with NumPy or `jax.numpy` as ``xp``, in the dtype of the widths."""
     if widths.ndim != 1:
-        raise ValueError(f"widths {widths.shape}: give one axis, of K windows")
+        raise ValueError(f"widths must have one axis, of K windows, got shape {widths.shape}")
     # Positions are constants in float64 for any dtype of the widths.
     positions = np.arange(length, dtype=np.float64)
     steps = np.abs(positions[None, :] - positions[:, None])[None]

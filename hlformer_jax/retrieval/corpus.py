@@ -109,7 +109,7 @@ def build(
       ValueError: for another dtype, or without a video.
     """
     if jnp.dtype(dtype).name not in DTYPES:
-        raise ValueError(f"a corpus of dtype {dtype} is unknown: use {', '.join(DTYPES)}")
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype}")
     count = next((len(encoded) for encoded in jax.tree.leaves(videos)), 0)
     if count == 0:
         raise ValueError("a corpus needs at least one encoded video")
@@ -208,8 +208,8 @@ def search(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> SearchResult
     width = corpus.scorer.width(corpus.stored)
     if k < 1 or queries.ndim != 2 or queries.shape[-1] != width:
         raise ValueError(
-            f"search wants k >= 1 and queries of shape [Q, {width}], not k = {k} and"
-            f" {tuple(queries.shape)}"
+            f"search needs k >= 1 and queries of shape [Q, {width}], got k = {k} and queries"
+            f" of shape {tuple(queries.shape)}"
         )
     return _search(corpus, queries, k)
 

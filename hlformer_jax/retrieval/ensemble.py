@@ -35,7 +35,7 @@ def combine(members: Sequence[np.ndarray]) -> np.ndarray:
     """
     if len({scores.shape for scores in members}) != 1:
         shapes = ", ".join(str(scores.shape) for scores in members) or "none"
-        raise ValueError(f"members must be scores of one shape, and are of {shapes}")
+        raise ValueError(f"members must be scores of one shape, got {shapes}")
     total = np.zeros(members[0].shape)
     for scores in members:
         exact = np.asarray(scores, np.float64)
@@ -67,7 +67,9 @@ def evaluate(
         raise EnsembleError("an ensemble needs two score files or more: give --member for each")
     if directory is not None:
         if (directory / "config.json").exists():
-            raise EnsembleError(f"{directory} holds a run, whose metrics stay: give another")
+            raise EnsembleError(
+                f"{directory} holds a run, whose metrics are not replaced: give another --workdir"
+            )
         ranking.check_place(directory, files.replacing(overwrite))
         files.check_output(directory / SETTINGS_FILE, files.replacing(overwrite))
     read = [_read(path) for path in members]
@@ -77,8 +79,8 @@ def evaluate(
             differing = set(first[name]) ^ set(scores[name])
             if differing:
                 raise EnsembleError(
-                    f"{path} has other {name} than {members[0]}: {sorted(differing)[0]!r} is in"
-                    f" one of them alone ({len(differing)} differ)"
+                    f"{path} has other {name} than {members[0]}: only one of the two has"
+                    f" {sorted(differing)[0]!r} ({len(differing)} differ)"
                 )
     owners = _owners(first)
     for path, scores in zip(members[1:], read[1:], strict=True):
@@ -102,7 +104,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         with np.load(path) as file:
             arrays = dict(file)
     except (ValueError, EOFError, KeyError) as error:
-        raise EnsembleError(f"{path} is not a file of --scores ({error})") from None
+        raise EnsembleError(f"{path} was not written by --scores ({error})") from None
     names = ("scores", "queries", "videos", "relevant")
     missing = [name for name in names if name not in arrays]
     if missing:
@@ -118,7 +120,9 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         )
     for name in ("queries", "videos"):
         if len(set(arrays[name])) != len(arrays[name]):
-            raise EnsembleError(f"{path} has a name twice among its {name}: it cannot be aligned")
+            raise EnsembleError(
+                f"{path} has a name twice among its {name}, so its rows cannot be aligned"
+            )
     return arrays
 
 

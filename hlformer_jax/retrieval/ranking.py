@@ -166,9 +166,8 @@ def check_select(select: str, names: Sequence[str]) -> None:
     if select != LAST and select not in names:
         shown = ", ".join(name for name in names if "=" not in name)
         raise ConfigError(
-            f"config.eval.select is {select!r}: a validation gives {shown}; {LAST} takes the last"
-            " epoch"
-            f"{suggestion(select, names)}"
+            f"config.eval.select is {select!r}: use {shown}, or {LAST} for the last"
+            f" epoch{suggestion(select, names)}"
         )
 
 

@@ -65,7 +65,7 @@ def segments(
       ValueError: for numbers that are not finite, which the graph would carry into every interval.
     """
     if not np.isfinite(vectors).all():
-        raise ValueError("segments wants frames of finite numbers")
+        raise ValueError("segments needs frames of finite numbers")
     count = len(vectors)
     parts = -(-count // LONGEST)
     bounds = np.arange(parts + 1) * count // parts

@@ -43,7 +43,7 @@ def first_alone(name: str) -> Iterator[None]:
       name: name of the block, for the error of the other processes.
     """
     if not is_first() and any_process(False):
-        raise ProcessError(f"process 0 gave up ({name}): it says why")
+        raise ProcessError(f"process 0 failed ({name}): see its output")
     try:
         yield
     except BaseException:
@@ -85,8 +85,8 @@ def join_processes(coordinator: str, processes: int, process: int) -> None:
             initialize(local_device_ids=_visible_gpus())
         elif not (re.fullmatch(r".+:\d+", coordinator) and 0 <= process < processes):
             raise ProcessError(
-                f"--coordinator={coordinator!r} --processes={processes} --process={process}: give"
-                " HOST:PORT of process 0, and a process number below the number of processes"
+                f"--coordinator={coordinator!r} --processes={processes} --process={process}:"
+                " give HOST:PORT of process 0, and a --process from 0 to --processes minus 1"
             )
         else:
             initialize(coordinator, processes, process)
@@ -99,7 +99,7 @@ def join_processes(coordinator: str, processes: int, process: int) -> None:
         if isinstance(error, ProcessError):
             raise
         reason = str(error).strip().splitlines()[0]
-        raise ProcessError(f"process {process} of {processes}: no start: {reason}") from error
+        raise ProcessError(f"process {process} of {processes} could not start: {reason}") from error
 
 
 def _visible_gpus() -> list[int] | None:

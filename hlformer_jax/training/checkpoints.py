@@ -163,7 +163,9 @@ class Series:
                 else ""
             )
             raise CheckpointError(f"{directory} holds no checkpoint{hint}")
-        with self._explain(f"step {step} is damaged", "put a copy of it there or start anew"):
+        with self._explain(
+            f"step {step} is damaged", "restore it from a copy, or start again in a new --workdir"
+        ):
             return read(step)
 
     @contextlib.contextmanager
@@ -186,16 +188,16 @@ class Series:
             name = differing[0]
             if all(name.startswith("optimiser.") for name in differing):
                 raise CheckpointError(
-                    f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in the"
-                    f" checkpoint and {expected.get(name, 'none')} now: the run was trained with"
-                    " another optimiser; resume it with the program that started it"
+                    f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in"
+                    f" the checkpoint but {expected.get(name, 'none')} now: the run was trained"
+                    " with another optimiser; resume it with the program that started it"
                 )
             raise CheckpointError(
-                f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in the"
-                f" checkpoint and {expected.get(name, 'none')} in the configured model"
+                f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in"
+                f" the checkpoint but {expected.get(name, 'none')} in the configured model"
                 f" ({len(differing)} of {len(expected)} parameters differ); set config.model"
-                " (hidden_size, lorentz_dim, blocks …) and config.data (visual_dim, text_dim) to"
-                " those it was trained with"
+                " (hidden_size, lorentz_dim, blocks …) and config.data (visual_dim,"
+                " text_dim) to those it was trained with"
             )
 
     def close(self) -> None:
@@ -313,7 +315,7 @@ def _check_room(directory: Path, tree: Any) -> None:
     needed = devices.nbytes(tree) + CHECKPOINT_OVERHEAD_BYTES
     free = shutil.disk_usage(directory).free
     if free < needed:
-        raise OSError(f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free")
+        raise OSError(f"{needed / 1e6:.1f} MB are needed, but {free / 1e6:.1f} MB are free")
 
 
 def _write_sums(directory: Path) -> None:
@@ -336,7 +338,7 @@ def _check_sums(directory: Path) -> None:
     for line in sums.read_text(encoding="utf-8").splitlines():
         written, _, name = line.partition("  ")
         if files.digest(directory / name) != written:
-            raise ValueError(f"{name} is not as it was written")
+            raise ValueError(f"{name} has changed since it was written")
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
@@ -387,7 +389,7 @@ def claim_workdir(
             stack.enter_context(files.lock(workdir))
         except BlockingIOError:
             raise OccupiedError(
-                f"a run is under way in {workdir}: wait for it, or choose another --workdir"
+                f"another process trains in {workdir}: wait for it, or choose another --workdir"
             ) from None
         has_begun = check_workdir(workdir, config, fingerprint, init, movable)
         ranking.check_place(workdir)
@@ -422,7 +424,8 @@ def check_workdir(
     existing = [name for name in WRITTEN if os.path.lexists(workdir / name)]
     if existing and recorded is None:
         raise WorkdirError(
-            f"{workdir} holds a {existing[0]} that no run there wrote: choose another --workdir"
+            f"{workdir} holds a {existing[0]} that was not written by a run there: choose"
+            " another --workdir"
         )
     is_tested = (workdir / ranking.METRICS_FILE).exists()  # even if its checkpoints were removed
     has_begun = is_tested or any(
@@ -462,7 +465,7 @@ def check_evaluation(
         return
     if run_record is not None and directory.resolve() != checkpoint.resolve():
         raise WorkdirError(
-            f"{directory} holds another run, whose metrics stay: give another --workdir"
+            f"{directory} holds another run, whose metrics are not replaced: give another --workdir"
         )
     if run_record is None and overwrite:
         return
@@ -470,9 +473,9 @@ def check_evaluation(
     recorded_fingerprint = recorded.get("data_fingerprint")
     if fingerprint is not None and recorded_fingerprint != fingerprint:
         raise WorkdirError(
-            f"{directory} holds metrics of other data (other files, or their times changed in a"
-            " copy): correct config.data, or give the checkpoint by --checkpoint and another"
-            " --workdir"
+            f"{directory} holds metrics of other data (other files, or files whose times"
+            " changed when copied): correct config.data, or give the checkpoint by"
+            " --checkpoint and another --workdir"
         )
     differences = [
         difference
@@ -538,8 +541,8 @@ def _compare(
     if init is not None and recorded_init != str(init):
         start = recorded_init or "random initial parameters"
         raise WorkdirError(
-            f"{workdir} holds a run that started from {start}, and --init is {init}: choose another"
-            " --workdir, or leave --init out to resume it"
+            f"{workdir} holds a run that started from {start}, but --init is {init}: choose"
+            " another --workdir, or leave out --init to resume it"
         )
     recorded_fingerprint = recorded.get("data_fingerprint")
     fingerprint = recorded_fingerprint if fingerprint is None else fingerprint
@@ -550,7 +553,10 @@ def _compare(
     ]
     if differences:
         hint = (
-            " (the data's files are others, or their times changed in a copy: cp -a keeps them)"
+            (
+                " (the data has other files, or files whose times changed when copied: cp -a"
+                " keeps the times)"
+            )
             if recorded_fingerprint != fingerprint
             else ""
         )
@@ -570,9 +576,11 @@ def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None
     try:
         recorded: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except ValueError:
-        raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
+        raise WorkdirError(
+            f"{path} is not JSON: remove {workdir}, or choose another --workdir"
+        ) from None
     if not isinstance(recorded, dict) or not {"config", "data_fingerprint"} <= recorded.keys():
-        raise WorkdirError(f"{path} does not belong to a run: choose another --workdir")
+        raise WorkdirError(f"{path} was not written by a run: choose another --workdir")
     return recorded
 
 

@@ -60,8 +60,8 @@ def read_config(directory: Path) -> ConfigDict:
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
-            f"{path} is not a configuration of this version ({type(error).__name__}): train the"
-            " model again"
+            f"{path} is not a configuration of this version ({type(error).__name__}): train"
+            " the model again"
         ) from None
     return config
 
@@ -176,7 +176,7 @@ def _check_same_model(path: Path, info: Mapping[str, Any], family: Family) -> No
         values = ", ".join(f"config.{key} is {fields[key]}" for key in differing)
         flags = " ".join(shlex.quote(f"--config.{key}={recorded[key]}") for key in differing)
         raise checkpoints.CheckpointError(
-            f"{path} is of another model: {values}; to evaluate it add {flags}"
+            f"{path} belongs to another model: {values}; to evaluate it add {flags}"
         )
 
 
@@ -217,7 +217,7 @@ class Archive:
         mesh = devices.mesh()
         family, params = open_checkpoint(config, path, report, mesh)
         if not isinstance(family, PRVR):
-            raise QueryError(f"{path} is a model of action trees, which does not rank whole videos")
+            raise QueryError(f"{path} is a model of action trees, which cannot rank whole videos")
         self.split: Split = getattr(family.data, split)
         self._config, self._params, self._model = config, params, family.model
         self._evaluator = family.evaluator
@@ -298,20 +298,20 @@ def check_encoder(
         )
     if encoder.token_width != data.text_dim:
         raise QueryError(
-            f"{encoder.name} gives features of width {encoder.token_width}, and the model reads"
-            f" words of width {data.text_dim}: give the encoder that made the features of"
-            f" {data.collection} by --encoder"
+            f"{encoder.name} gives features of width {encoder.token_width}, but the model"
+            f" reads words of width {data.text_dim}: give the encoder that made the features"
+            f" of {data.collection} by --encoder"
         )
     recorded = dataset.text_encoder(data)
     if recorded is not None and recorded[1] != encoder.fingerprint:
         raise QueryError(
-            f"the features of {data.collection} were made by {recorded[0]!r}, and {encoder.name!r}"
-            f" is another encoder or version: give --encoder={recorded[0]}"
+            f"the features of {data.collection} were made by {recorded[0]!r}, but"
+            f" {encoder.name!r} is another encoder or version: give --encoder={recorded[0]}"
         )
     if recorded is None and data.collection == TVR:
         warn(
-            "TVR's published text features come from a roberta-base that was fine-tuned on its"
-            " captions and is not public: with another encoder these rankings mean little"
+            "TVR's published text features come from a roberta-base that was fine-tuned on"
+            " its captions and is not public: rankings by another encoder mean little"
         )
 
 

@@ -84,8 +84,8 @@ class ScalarLog:
         path.touch()
         if path.stat().st_size < position:
             raise OSError(
-                f"{path} is shorter than when the newest checkpoint was written: restore it, or"
-                " choose another --workdir"
+                f"{path} is shorter than it was when the newest checkpoint was written:"
+                " restore it, or choose another --workdir"
             )
         self._file = path.open("r+", encoding="utf-8")
         self._file.truncate(position)
@@ -240,8 +240,8 @@ class MetricsLogger:
             terms = [name for name in broken if name != "loss"] or broken
             raise NonFiniteLossError(
                 f"step {step} (epoch {epoch}): {', '.join(terms)} is not finite. The newest"
-                f" checkpoint in {self._directory}, if there is one, is older. Lower"
-                " config.optim.learning_rate, with another --workdir, or look at the batch"
+                f" checkpoint in {self._directory}, if any, is older. Inspect the batch, or"
+                " lower config.optim.learning_rate and start again with another --workdir"
             )
 
     def validation(
@@ -265,7 +265,7 @@ class MetricsLogger:
         best = f"best {progress.best_metric:.4g} in epoch {progress.best_epoch + 1}"
         compared = [best] if chance is None else [best, f"chance {chance:.4g}"]
         selected = (
-            "the last epoch counts"
+            "the last epoch is used"
             if select == ranking.LAST
             else f"validation {select} {result.metrics[select]:.4g} ({', '.join(compared)})"
         )
@@ -452,7 +452,7 @@ def start(
             f"data: {_data_of(family)}",
             f"model: {size:,} parameters; {mesh.size} x {mesh.devices.flat[0].device_kind};"
             f" a step takes {(peak + feed.bytes_ahead) / 1e9:.2f} GB on each",
-            f"steps: {steps_per_epoch} an epoch, {train.epochs} epochs at most"
+            f"steps: {steps_per_epoch} per epoch, at most {train.epochs} epochs"
             + (f"; resumed after step {step}, in epoch {progress.epochs + 1}" if step else ""),
         ):
             report(line)
@@ -483,11 +483,11 @@ def _initial_params(origin: Path, template: Any, family: Family) -> Any:
     with contextlib.closing(checkpoints.open_params(origin)) as saved:
         info, params = saved.info(), saved.restore(template)
     differing = [
-        f"{name} ({info[name]} there, {value} now)"
+        f"{name} ({info[name]} in the checkpoint, {value} now)"
         for name, value in family.describe().items()
         if name in info and info[name] != value
     ]
-    note = f"; other fields: {', '.join(differing)}" if differing else ""
+    note = f"; fields that differ: {', '.join(differing)}" if differing else ""
     report(f"initial parameters: {origin} (epoch {info.get('epoch', '?')}){note}")
     return family.project(params)
 
@@ -569,11 +569,11 @@ class Trainer:
         select = self.config.eval.select
         best = f"best {select} {progress.best_metric:.4g} in epoch {progress.best_epoch + 1}"
         if select == ranking.LAST:
-            best = "the last epoch counts"
+            best = "the last epoch is used"
         if progress.epochs < train.epochs and progress.is_over(train.patience):
             return (
-                f"stopped after epoch {progress.epochs} of {train.epochs}: no better {select} in"
-                f" {train.patience} epochs (config.train.patience); {best}"
+                f"stopped after epoch {progress.epochs} of {train.epochs}: {select} did not"
+                f" improve in {train.patience} epochs (config.train.patience); {best}"
             )
         return f"ended after epoch {progress.epochs} of {train.epochs}; {best}"
 
@@ -593,7 +593,7 @@ class Trainer:
         select = self.config.eval.select
         if select != ranking.LAST and select not in result.metrics:
             raise ConfigError(
-                f"config.eval.select is {select!r}: a validation gives {', '.join(result.metrics)}"
+                f"config.eval.select is {select!r}: use one of {', '.join(result.metrics)}"
             )
         metric = float(epoch) if select == ranking.LAST else result.metrics[select]
         self.progress = progress.validated(epoch, metric)

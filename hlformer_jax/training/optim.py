@@ -310,7 +310,8 @@ class Rows:
                     parts = place.shape[0] if stacked(place.path) else 1
                     if parts > MAX_SLICES:
                         raise ValueError(
-                            f"{place.path}: a stack of {parts} slices, more than {MAX_SLICES}"
+                            f"{place.path}: its stack has {parts} slices, more than the limit of"
+                            f" {MAX_SLICES}"
                         )
                     ranges += np.split(np.arange(place.start, place.stop), parts)
             # A gather and a sum: the order of a scatter's additions would differ between runs.

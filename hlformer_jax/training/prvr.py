@@ -146,7 +146,8 @@ class Objective:
             teacher, temperature = batch.captions.teacher, values["distillation_temperature"]
             if teacher is None:
                 raise ValueError(
-                    "the batch has no teacher: its split was opened without data.teacher_dim"
+                    "the batch has no teacher features: its split was opened without"
+                    " data.teacher_dim"
                 )
             frames = videos.clips, teacher, batch.videos.frame_mask
             return retrieval.distillation(clip_queries, *frames, pairs, temperature)
@@ -209,20 +210,26 @@ def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
     loss, name = config.loss, config.model.name
     glance, module = config.model.glance, model.module
     for term, is_available, reason in (
-        ("optimal_matching", glance, "config.model.glance is off: switch the clips on"),
+        ("optimal_matching", glance, "config.model.glance is False: set it to True"),
         ("partial_order", module.has_lift, f"{name} has no hyperbolic lift: use hlformer"),
         ("distillation", module.query_per_branch, f"{name} has no teacher: use dl_dkd"),
-        ("distillation", glance, "config.model.glance, the inheritance branch, is off: set it"),
+        (
+            "distillation",
+            glance,
+            "config.model.glance, the inheritance branch, is False: set it to True",
+        ),
         (
             "distillation",
             config.data.teacher_dim,
-            "config.data.teacher_dim is 0: set it to the width of the teacher's features (512 as"
-            " released)",
+            (
+                "config.data.teacher_dim is 0: set it to the width of the teacher's features"
+                " (512 in the released data)"
+            ),
         ),
     ):
         if loss[term] != 0 and not is_available:
             raise ConfigError(
-                f"config.loss.{term} is {loss[term]}, but {reason}, or set the weight to 0"
+                f"config.loss.{term} is {loss[term]}, but {reason}, or set config.loss.{term} to 0"
             )
     active = tuple(
         term
@@ -230,7 +237,9 @@ def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
         if loss[term] != 0 and (not branch or config.model[branch])
     )
     if not active:
-        raise ConfigError("config.loss has no term with a weight other than 0: nothing to train")
+        raise ConfigError(
+            "every weight of config.loss is 0, so there is nothing to train: set one of them"
+        )
     return active
 
 
@@ -313,7 +322,8 @@ class PRVR:
             if cut := split.num_cut_captions():
                 notes.append(
                     f"{cut:,} of {len(split.caption_video):,} captions of {name} have more than"
-                    f" {split.max_words} words, and are cut there (config.data.max_words)"
+                    f" {split.max_words} words; the rest of each is not read"
+                    " (config.data.max_words)"
                 )
         return notes
 

@@ -274,8 +274,9 @@ def _check_memory(program: Any, feed: Feed) -> None:
     needed = compiler.memory_plan(program).get("peak", 0) + feed.bytes_ahead
     if processes.any_process(limit is not None and needed > limit):
         raise ConfigError(
-            f"a training step takes {needed / 1e9:.1f} GB on each device, and JAX has"
-            f" {(limit or np.nan) / 1e9:.1f} GB: raise config.train.encode_parts (to 2, 4, 8), set"
-            " config.data.resident to 'never' or lower config.train.batch_size; JAX has three"
-            " quarters of a GPU unless XLA_PYTHON_CLIENT_MEM_FRACTION says more"
+            f"a training step takes {needed / 1e9:.1f} GB on each device, but JAX"
+            f" has {(limit or np.nan) / 1e9:.1f} GB: raise"
+            " config.train.encode_parts (to 2, 4, 8), set config.data.resident to 'never' or"
+            " lower config.train.batch_size; JAX uses three quarters of a GPU's memory"
+            " unless XLA_PYTHON_CLIENT_MEM_FRACTION is higher"
         )

@@ -386,7 +386,7 @@ def _unit(x):
 )
 def test_arrays_of_other_shapes_are_refused(function):
     pairs = _pairs()
-    with pytest.raises(ValueError, match="the other arguments"):
+    with pytest.raises(ValueError, match="must have shape"):
         function(pairs, np.ones((len(pairs.video), 4)))
 
 
@@ -569,7 +569,7 @@ def test_first_derivatives_equal_differences(float64):
 def test_caption_of_a_missing_video_is_an_error(name, video):
     of, pairs = LOSSES_OF_PAIRS[name], _pairs()
     wrong = pairs._replace(video=np.where(np.arange(10) == 5, video, pairs.video))
-    with pytest.raises(ValueError, match=rf"Pairs.video\[5\] is {video}: .* from 0 to 3"):
+    with pytest.raises(ValueError, match=rf"Pairs.video\[5\] must be from 0 to 3, got {video}"):
         of(wrong)
     compiled = jax.jit(of)
     assert np.isnan(compiled(wrong._replace(video=wrong.video.astype(np.int32))))

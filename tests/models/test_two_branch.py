@@ -94,7 +94,7 @@ def test_proposals_are_ordered_by_length_then_start():
 # What sets the branches apart is under test elsewhere, and one of them compiles in half the time.
 ONE_BRANCH = {"model.glance": False}
 OPTIONS = {
-    "as released": {},
+    "in the released data": {},
     "no gaze": {"model.gaze": False},
     "no glance": ONE_BRANCH,
     "mean fusion": ONE_BRANCH | {"model.fusion": "mean"},

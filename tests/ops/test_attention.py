@@ -258,7 +258,7 @@ def test_complex_numbers_integers_and_lists_are_refused():
     for wrong in (x.astype(complex), x.astype(int), x.tolist()):
         for i in range(3):
             arguments = [wrong if i == j else x for j in range(3)]
-            with pytest.raises(TypeError, match="takes floating arrays, not"):
+            with pytest.raises(TypeError, match="arrays of a floating dtype, got"):
                 attention.euclidean_attention(*arguments)
     for wrong in (x.astype(complex), x.tolist()):
         with pytest.raises(TypeError):
@@ -383,7 +383,7 @@ def test_a_bank_is_the_stack_of_its_windows():
     "arguments", [((1.0,), 4, "hann"), ((-1.0,), 4, "released"), ((1.0,), 0, "printed")]
 )
 def test_what_makes_no_sense_is_refused(arguments):
-    with pytest.raises(ValueError, match="window"):
+    with pytest.raises(ValueError, match="^(kind|length) must be"):
         log_attention_windows(*arguments)
 
 
@@ -479,7 +479,7 @@ def test_gradient_is_the_mask():
 
 @pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
 def test_dropout_of_integers_is_refused(rate):
-    with pytest.raises(TypeError, match="floating arrays, not int32"):
+    with pytest.raises(TypeError, match="floating dtype, got int32"):
         dropout(jax.random.key(0), jnp.arange(5), rate)
 
 

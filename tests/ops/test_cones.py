@@ -54,7 +54,7 @@ def test_a_minimum_radius_of_the_batch_follows_the_rule_of_the_curvature():
     want = [cones.half_aperture(*row) for row in zip(x, [1.0] * 3, radii, strict=True)]
     np.testing.assert_allclose(cones.half_aperture(x, 1.0, radii), want, rtol=1e-14)
     for function in (cones.half_aperture, lambda x, c, r: cones.energy(x, x, c, r)):
-        with pytest.raises(ValueError, match=r"min_radius \(3, 1\) does not broadcast"):
+        with pytest.raises(ValueError, match=r"min_radius of shape \(3, 1\) does not broadcast"):
             function(x, 1.0, radii[:, None])
 
 

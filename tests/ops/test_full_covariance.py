@@ -129,7 +129,7 @@ def test_values_and_gradients_are_finite_at_the_mean_and_far_out():
 @pytest.mark.parametrize(
     ("factor", "message"),
     [
-        (np.eye(3), r"factor \(3, 3\): give \[..., 2, 2\]"),
+        (np.eye(3), r"factor must have shape \[..., 2, 2\] .* got \(3, 3\)"),
         (np.diag([1.0, -1.0]), "the diagonal of factor .* positive"),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_size_of_parameters_is_the_distance_from_the_origin():
 def test_parameters_are_needed():
     optimizer = riemannian(optax.sgd(0.1), Poincare())
     x = jnp.zeros((2, 3))
-    with pytest.raises(ManifoldError, match="needs the params"):
+    with pytest.raises(ManifoldError, match="needs the parameters"):
         optimizer.update(x, optimizer.init(x))
 
 
@@ -458,7 +458,7 @@ def test_points_without_a_gradient_stay_to_the_bit(name):
 
 
 def test_what_is_no_space_is_refused():
-    with pytest.raises(ManifoldError, match="True is no manifold"):
+    with pytest.raises(ManifoldError, match="expected a manifold, .* got True"):
         riemannian(optax.sgd(0.1), {"points": Lorentz(), "more": True}).init(
             {"points": _points("lorentz", 1.0), "more": jnp.ones(3)}
         )

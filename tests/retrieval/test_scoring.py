@@ -149,7 +149,7 @@ def test_scores_over_time_follow_sampled_frames(num_frames):
 
 def test_a_query_of_the_width_of_one_branch_is_refused():
     library = corpus.build(VIDEOS, SCORER, "float32")
-    with pytest.raises(ValueError, match=r"shape \[Q, 12\], not k = 1 and \(3, 6\)"):
+    with pytest.raises(ValueError, match=r"shape \[Q, 12\], got k = 1 and .*\(3, 6\)"):
         corpus.search(library, QUERIES[:, :6], 1)
 
 

@@ -83,7 +83,7 @@ def test_a_run_that_another_process_does_is_left_to_it(result_of, small, tmp_pat
 
     def execute(run, directory):
         if run == planned[1]:
-            raise OccupiedError("a run is under way")
+            raise OccupiedError("another process trains")
         return result_of(run, 10.0)
 
     assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}

@@ -70,7 +70,7 @@ def test_run_resumes_after_moves_of_data_and_settings(started):
         ({"optim.learning_rate": 0.5}, "data", r"learning_rate \(0\.1 .*0\.5 now"),
         ({"train.encode_parts": 2}, "data", "encode_parts"),
         ({"data.synthetic_videos": (11, 4, 5)}, "data", "synthetic_videos"),
-        ({}, "other data", "the data's files are others"),
+        ({}, "other data", "the data has other files"),
     ],
     ids=str,
 )
@@ -123,7 +123,7 @@ def test_files_beside_a_run_do_not_matter(tmp_path):
 
 def test_running_run_is_refused(tmp_path):
     with _claim(tmp_path):
-        with pytest.raises(OccupiedError, match="under way"):
+        with pytest.raises(OccupiedError, match="another process trains"):
             _claim(tmp_path)
         _claim(tmp_path, writes=False)  # another process of the run
     _claim(tmp_path).close()

@@ -183,8 +183,8 @@ def test_running_run_is_refused_in_all_processes(tmp_path):
         running = _start(tmp_path, tmp_path / "run", 2, devices=1)
         output = _output(running)
     assert [process.returncode for process in running] == [1, 1], output
-    assert "error: a run is under way in" in output[0]
-    assert "error: process 0 gave up (workdir)" in output[1]
+    assert "error: another process trains in" in output[0]
+    assert "error: process 0 failed (workdir)" in output[1]
 
 
 def test_process_that_cannot_join_reports_it():

@@ -29,7 +29,9 @@ def test_run_reports_start_epochs_and_end(tmp_path, data_dir, capsys):
         re.M,
     )
     assert epochs and [int(epoch) for epoch, *_ in epochs] == list(range(1, len(epochs) + 1))
-    ended = re.search(r"(stopped after epoch \d of 3: no better SumR in 1 epochs|ended after)", err)
+    ended = re.search(
+        r"(stopped after epoch \d of 3: SumR did not improve in 1 epochs|ended after)", err
+    )
     assert ended and "best SumR" in err
     assert f"metrics: {tmp_path / 'run' / 'test_metrics.json'}" in err
     assert "Training:" not in err  # no bar in a file
@@ -65,7 +67,7 @@ def test_cut_captions_are_counted(data_dir):
     ("make", "select", "near"),
     [
         (runs.retrieval, "SunR", "'SumR'"),
-        (runs.retrieval, "mIoU", "a validation gives R@1"),
+        (runs.retrieval, "mIoU", "use R@1"),
         (runs.hover, "t2v/MRRR", "'t2v/MRR'"),
     ],
 )
@@ -127,7 +129,7 @@ def test_last_epoch_may_be_selected(tmp_path, capsys):
         best = trainer.checkpoints.best.restore(trainer.state.params)
         np.testing.assert_array_equal(best["space"], trainer.state.params["space"])
     assert trainer.progress.epochs == 3 and trainer.progress.best_epoch == 2
-    assert "ended after epoch 3 of 3; the last epoch counts" in capsys.readouterr().err
+    assert "ended after epoch 3 of 3; the last epoch is used" in capsys.readouterr().err
 
 
 def test_patience_may_change_on_resume(tmp_path):

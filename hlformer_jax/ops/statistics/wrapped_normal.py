@@ -240,7 +240,9 @@ def _as_factor(factor: Array, like: Array) -> Float[Array, "*batch n n"]:
     n = like.shape[-1]
     given_shape = jnp.shape(factor)
     if given_shape[-2:] != (n, n):
-        raise ValueError(f"factor {given_shape}: give [..., {n}, {n}] for {n} dimensions")
+        raise ValueError(
+            f"factor must have shape [..., {n}, {n}] for {n} dimensions, got {given_shape}"
+        )
     factor = as_float(factor)
     check_positive("the diagonal of factor", jnp.diagonal(factor, axis1=-2, axis2=-1))
     factor = jnp.tril(jnp.asarray(factor, like.dtype))
