@@ -103,10 +103,8 @@ def _prvr_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
     elif (model.lorentz_dim + 1) % model.num_heads or model.lorentz_dim + 1 < 2 * model.num_heads:
         yield (
             "model.lorentz_dim",
-            (
-                "a multiple of config.model.num_heads minus 1, and at least twice"
-                " config.model.num_heads minus 1"
-            ),
+            "a multiple of config.model.num_heads minus 1, and at least twice"
+            " config.model.num_heads minus 1",
         )
     if model.hidden_size % model.num_heads:
         yield "model.hidden_size", f"a multiple of config.model.num_heads ({model.num_heads})"

@@ -50,10 +50,8 @@ COMMON_NAMES: Mapping[str, str] = {
 ENVIRONMENT: Mapping[str, str] = {
     **dict.fromkeys(
         ("num_devices", "devices", "num_gpus", "n_gpus", "gpus", "gpu", "gpu_ids", "device"),
-        (
-            "a run uses all visible devices: choose GPUs with the environment variable"
-            " CUDA_VISIBLE_DEVICES"
-        ),
+        "a run uses all visible devices: choose GPUs with the environment variable"
+        " CUDA_VISIBLE_DEVICES",
     ),
     **dict.fromkeys(
         ("num_workers", "workers", "n_workers"), "the data needs no workers: leave it out"
@@ -67,10 +65,7 @@ ENVIRONMENT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("checkpoint", "ckpt", "pretrained", "init"),
-        (
-            "give --init for the parameters of another run, --checkpoint for a checkpoint to"
-            " evaluate"
-        ),
+        "give --init for the parameters of another run, --checkpoint for a checkpoint to evaluate",
     ),
 }
 """Advice on settings of other programs that are not fields here, by their names there."""

@@ -98,10 +98,8 @@ def _warn_of_shared_videos(val: Sequence[str], test: Sequence[str]) -> None:
     """Warn where the best epoch is chosen on videos that are tested."""
     if shared := len(set(val) & set(test)):
         logging.warning(
-            (
-                "%d of %d test videos are also validation videos: the best epoch is chosen on"
-                " test videos (metrics of the last epoch are not affected)"
-            ),
+            "%d of %d test videos are also validation videos: the best epoch is chosen on"
+            " test videos (metrics of the last epoch are not affected)",
             shared,
             len(test),
         )

@@ -87,12 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument(
         "--captions", type=place, metavar="LIST",
-        help='use only the videos of this caption list, {collection}{split}.caption.txt',
+        help="use only the videos of this caption list, {collection}{split}.caption.txt",
     )  # fmt: skip
     parser.add_argument(
         "--tag", default="enc",
-        help=("middle part of the moments' ids, VIDEO#TAG#K (default: enc, as in the published"
-' features); give another tag if two splits describe the same videos'),
+        help="middle part of the moments' ids, VIDEO#TAG#K (default: enc, as in the published"
+        " features); give another tag if two splits describe the same videos",
     )  # fmt: skip
     parser.add_argument(
         "--form",

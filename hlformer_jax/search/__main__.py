@@ -36,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = _Parser("hlformer_jax.search", description="Search in one's own videos by sentences.")
+    parser = _Parser("hlformer_jax.search", description="Search your own videos by sentences.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         about = command.run.__doc__
@@ -85,7 +85,9 @@ def _check_address_space() -> None:
     """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_SPACE:
-        raise MemoryError(f"ulimit -v is {limit // 1024}, at least {MIN_ADDRESS_SPACE // 1024}")
+        raise MemoryError(
+            f"ulimit -v is {limit // 1024}, but must be at least {MIN_ADDRESS_SPACE // 1024}"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -126,7 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not is_memory_error(error):
             raise
         line = " ".join(str(error).split())[:200]
-        return fail(f"there is not enough memory{f' ({line})' if line else ''}: allow more of it")
+        return fail(
+            f"not enough memory{(f' ({line})' if line else '')}: free some, or raise the limit"
+        )
 
 
 if __name__ == "__main__":

@@ -221,10 +221,8 @@ def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
         (
             "distillation",
             config.data.teacher_dim,
-            (
-                "config.data.teacher_dim is 0: set it to the width of the teacher's features"
-                " (512 in the released data)"
-            ),
+            "config.data.teacher_dim is 0: set it to the width of the teacher's features"
+            " (512 in the released data)",
         ),
     ):
         if loss[term] != 0 and not is_available:

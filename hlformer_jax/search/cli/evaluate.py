@@ -34,15 +34,15 @@ DEFAULT_TEXT_ENCODER = "FacebookAI/roberta-large"
 
 @command(
     INDEX,
-    path("--captions", 'captions in lines {"video": …, "sentence": …, "start": …, "end": …}; times'
-         " are optional", required=True, metavar="FILE"),
+    path("--captions", 'captions, one JSON object per line: {"video": …, "sentence": …, "start": …,'
+         ' "end": …}; times are optional', required=True, metavar="FILE"),
     option("--split", "only captions of this split (default: all)", choices=captions.SPLITS),
     path("--checkpoint", "also evaluate this trained model (may be repeated)", action="append",
          default=[], metavar="RUN"),
     ENCODER, NORMALISE,
     option("--calibrate", "store the match threshold for this false-alarm rate, in percent, in the"
            " index; 0 removes it", type=float, metavar="PERCENT"),
-    path("--json", "also write all figures to this file", metavar="FILE"),
+    path("--json", "also write all results to this JSON file", metavar="FILE"),
     OVERWRITE, compiles=True,
 )  # fmt: skip
 def evaluate(options: Options) -> None:
@@ -85,10 +85,10 @@ def evaluate(options: Options) -> None:
 
 @command(
     FOLDER,
-    path("--captions", 'captions in lines {"video": …, "sentence": …}, optionally with "start",'
-         ' "end" and "split"; with --text-only lines CAPTION_ID SENTENCE, or a file of moments'
-         " (default: all captions of the collection)", metavar="FILE"),
-    path("--out", "folder of the features; with --text-only a file (default: the text features of"
+    path("--captions", 'captions, one JSON object per line: {"video": …, "sentence": …}, optionally'
+         ' with "start", "end" and "split"; with --text-only lines CAPTION_ID SENTENCE, or a file'
+         " of moments (default: all captions of the collection)", metavar="FILE"),
+    path("--out", "folder for the features; with --text-only a file (default: the text features of"
          " the collection)", metavar="DIR"),
     flag("--text-only", "only encode captions, in the released layout (docs/data.md): FOLDER is the"
          f" collection, such as PATH/charades (default encoder: {DEFAULT_TEXT_ENCODER})"),

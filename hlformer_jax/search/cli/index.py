@@ -207,17 +207,17 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
     add_command = command_line("search", "add", root, f"--index={index.directory}")
     if not move_root:
         raise SearchError(
-            f"{index.directory} is the index of {' and '.join(map(str, roots.values()))}, not of"
-            f" {root}: give the indexed folder, or another --index, or --move-root if the folder"
-            f" has moved; to add a folder run {add_command}"
+            f"{index.directory} indexes {' and '.join(map(str, roots.values()))}, not"
+            f" {root}: give an indexed folder, another --index, or --move-root if the folder"
+            f" has moved; to add {root}, run {add_command}"
         )
     missing = [name for name in roots if index.is_missing(name)]
     if len(missing) != 1:
         listed = " and ".join(str(roots[name]) for name in (missing or roots))
-        state = "missing: mount the others" if missing else "available: move or unmount one"
+        state = "missing: mount the others" if missing else "available: move or unmount one of them"
         raise SearchError(
-            f"--move-root needs exactly one missing folder in {index.directory}, and {listed} are"
-            f" {state} first; to add a folder run {add_command}"
+            f"--move-root needs exactly one missing folder in {index.directory}, but"
+            f" {listed} are {state} first; to add a folder, run {add_command}"
         )
     name = missing[0] if len(roots) > 1 else ""
     index.check_root(root, instead_of=name)
@@ -301,8 +301,8 @@ def extract_videos(
            " model: a size such as small or large-v3, or a folder", metavar="MODEL"),
     option("--language", "language code of the speech, such as de; also chooses the audio track"
            " (default: detect the language of each video)", default="", metavar="CODE"),
-    option("--audio", "audio tracks to recognise: the one that a player chooses, or all"
-           " (default: default)", choices=("default", "all"), default="default"),
+    option("--audio", "audio tracks to recognise: default (the one that a player chooses), or"
+           " all (default: default)", choices=("default", "all"), default="default"),
     flag("--ocr", "recognise text in the picture (OCR)"),
     ENCODER, compiles=True,
 )  # fmt: skip

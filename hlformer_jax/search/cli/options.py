@@ -46,11 +46,11 @@ FOLDER = path("folder", "folder of videos, searched recursively", metavar="FOLDE
 INDEX = path("--index", "directory of the index", metavar="DIR", required=True)
 OWN_INDEX = path("--index", "directory of the index (default: FOLDER/.hlformer-search)",
                  metavar="DIR")  # fmt: skip
-ENCODER = option("--encoder", "hub id or folder of the index's encoder (default: the place from"
-                 " which it was loaded before)", metavar="ID|PATH")  # fmt: skip
+ENCODER = option("--encoder", "hub id or folder of the index's encoder (default: the place it"
+                 " was loaded from before)", metavar="ID|PATH")  # fmt: skip
 NEW_ENCODER = option("--encoder", "hub id or folder of the encoder (default: the index's encoder;"
                      f" of a new index {DEFAULT_ENCODER})", metavar="ID|PATH")  # fmt: skip
-FPS = option("--fps", "frames to encode for each second of video (default: 1)", type=float)
+FPS = option("--fps", "frames to encode per second of video (default: 1)", type=float)
 CHECKPOINT = path("--checkpoint", "rank by a trained model: the directory of its run"
                   " (default: the index's model, if it has one)", metavar="RUN")  # fmt: skip
 OVERWRITE = flag("--overwrite", "replace existing output files (default: refuse)")
@@ -80,11 +80,11 @@ RANKER = (
 WORKERS = option(
     "--workers", "processes that decode videos (default: half the CPU cores)", type=int
 )
-TIMEOUT = option("--timeout", "time limit for decoding one video, in seconds (default: 120 and ten"
+TIMEOUT = option("--timeout", "time limit for decoding one video, in seconds (default: 120 plus ten"
                  " times its length)", type=float, metavar="SECONDS")  # fmt: skip
 WORK = (
     WORKERS,
-    flag("--retry", "try again the files that failed before"),
+    flag("--retry", "also try the files that failed before"),
     TIMEOUT,
     option("--ray", "encode on the Ray cluster at this address (local: start Ray on this machine)",
            metavar="ADDRESS"),

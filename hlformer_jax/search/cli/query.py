@@ -33,8 +33,9 @@ from hlformer_jax.text import printable
     option("sentences", "text to search for; with several, a video must match all of them",
            nargs="*", metavar="SENTENCE"),
     INDEX,
-    path("--image", "search by the picture in this file, changed as SENTENCE says", metavar="FILE"),
-    option("--like", "search by the frame of an indexed video at a time, such as trips/a.mp4@1:05",
+    path("--image", "search by the picture in this file, modified by SENTENCE if given",
+         metavar="FILE"),
+    option("--like", "search by a frame of an indexed video, such as trips/a.mp4@1:05",
            metavar="VIDEO@TIME"),
     repeated("--then", "an event that must follow SENTENCE (may be repeated, in order)",
              metavar="SENTENCE"),
@@ -79,8 +80,8 @@ def query(options: Options) -> None:
         print(json.dumps([result.as_json() for result in results], indent=2))
         return
     if not results:
-        why = "has that score" if options.min_score is not None else "passes the filters"
-        print("nothing more was found" if options.offset else f"nothing was found: no video {why}")
+        why = "reaches that score" if options.min_score is not None else "passes the filters"
+        print("there are no more results" if options.offset else f"no results: no video {why}")
         return
     if results.verdict and not options.offset:
         terminal.warn(results.verdict)

@@ -28,7 +28,7 @@ from hlformer_jax.search.cli.options import (
          " connect)", metavar="FILE"),
     flag("--no-token", "let everyone who can connect watch the videos, without a token"),
     option("--manage", "let the page add folders of this machine, remove videos and index again"
-           " (default: only if no other machine can connect)",
+           " (default: only if other machines cannot connect)",
            action=argparse.BooleanOptionalAction),
     flag("--open", "open the page in a browser"),
     *RANKER, compiles=True,

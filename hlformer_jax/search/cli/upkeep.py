@@ -48,7 +48,7 @@ def status(options: Options) -> None:
         "index": printable(summary["index"]),
         "folder": printable(summary["folder"]),
         **{f"folder {name!r}": printable(root) for name, root in summary["folders"].items()},
-        "encoder": f"{summary['encoder']}, {summary['fps']:g} frames a second",
+        "encoder": f"{summary['encoder']}, {summary['fps']:g} frames per second",
         "ranker": summary["checkpoint"],
         "videos": f"{summary['videos']}, {format_clock(summary['seconds'])} long, {counts}",
         "offline": summary["offline"]
@@ -57,7 +57,7 @@ def status(options: Options) -> None:
         "threshold": level
         and f"calibrated for {level.false_alarms:g} % false alarms on {level.captions} captions",
         "failed": summary["failed"] and f"{summary['failed']} (index --retry tries them again)",
-        "subtitles": problems and f"{len(problems)} files are not, or not fully, searched",
+        "subtitles": problems and f"{len(problems)} files are not searched, or not fully",
     }
     for name, text in rows.items():
         if text:
@@ -122,7 +122,7 @@ def prune(options: Options) -> None:
     for name in names:
         print(printable(name))
     if not options.yes:
-        print(f"{len(names)} videos are missing" + ("; --yes drops them" if names else ""))
+        print(f"{len(names)} videos are missing" + ("; add --yes to drop them" if names else ""))
         return
     with index.writing() as writer:
         missing = set(index.offline()) & set(names)
@@ -164,7 +164,7 @@ def upload(options: Options) -> None:
         count = library.upload(show)
     print(format_counts("videos (equal ones count once)", {
         "uploaded": count.sent,
-        "there already": count.unchanged,
+        "already there": count.unchanged,
         "deleted": count.removed,
-        "damaged and not sent (index makes them anew)": count.damaged,
+        "damaged and not sent (index computes them again)": count.damaged,
     }))  # fmt: skip

@@ -105,8 +105,8 @@ def _claim(out: Path, settings: dict[str, int]) -> None:
     recorded = _read_note(out)
     if recorded != settings:
         raise DemoError(
-            f"{str(out)!r} holds a demo with seed {recorded['seed']} and {recorded['videos']}"
-            " videos: choose another directory"
+            f"{str(out)!r} contains a demo with seed {recorded['seed']} and"
+            f" {recorded['videos']} videos: choose another directory"
         )
     for name in ("videos", "training", "encoder", "index"):
         files.check_directory(out / name)
@@ -120,7 +120,7 @@ def _read_note(out: Path) -> dict[str, int]:
             return {name: int(note[name]) for name in ("seed", "videos")}
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         pass  # other errors, such as a note that may not be read, end the command
-    raise DemoError(f"{str(out)!r} has other files: choose a new directory")
+    raise DemoError(f"{str(out)!r} contains other files: choose a new directory")
 
 
 def render(stories: Sequence[Story], folder: Path, report: Callable[[str], None]) -> None:

@@ -76,11 +76,11 @@ def _parse(line: str, where: str) -> Caption:
     except ValueError as error:
         raise SearchError(f"{where}: the line is not JSON ({error})") from None
     if not isinstance(fields, dict):
-        raise SearchError(f"{where}: the line is not a JSON object")
+        raise SearchError(f"{where}: the line must be a JSON object")
     for name in ("video", "sentence"):
         may_be_empty = name == "video" and fields.get(name) == ""
         if not isinstance(fields.get(name), str) or not (fields[name].strip() or may_be_empty):
-            raise SearchError(f'{where}: "{name}" is missing or not a text')
+            raise SearchError(f'{where}: "{name}" is missing, or not a text')
     start: Any = fields.get("start")
     end: Any = fields.get("end")
     if (start, end) != (None, None):
@@ -106,7 +106,7 @@ def _parse(line: str, where: str) -> Caption:
     if not (_is_seconds(within) and within > 0):
         raise SearchError(f'{where}: "within" is {within!r}: give seconds above 0')
     if not fields["video"] and (lists["also"] or start is not None):
-        raise SearchError(f'{where}: "video" is empty: leave out "also", "start" and "end" too')
+        raise SearchError(f'{where}: "video" is empty: also leave out "also", "start" and "end"')
     duplicates, following, without = map(tuple, lists.values())
     return Caption(
         fields["video"], fields["sentence"], start, end, split, kind, duplicates, in_transcript,

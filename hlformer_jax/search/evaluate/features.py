@@ -48,7 +48,8 @@ def write_features(
     captioned = {caption.video for caption in captions}
     if missing := sorted(captioned - contents.keys()):
         report(
-            f"{len(missing)} captioned videos are not indexed and left out, first {missing[0]!r}"
+            f"{len(missing)} captioned videos are not indexed and are left out, first"
+            f" {missing[0]!r}"
         )
     try:
         index.check(contents[video] for video in sorted(captioned & contents.keys()))

@@ -81,8 +81,9 @@ def _columns(entries: Sequence[Entry], captions: Sequence[Caption]) -> dict[str,
     for video in (video for caption in captions for video in caption.videos):
         if video not in columns:
             raise SearchError(
-                f"the captions name {video!r}, which is not indexed{suggestion(video, columns)}:"
-                " index the folder of the captions' videos"
+                f"the captions name {video!r}, which is not"
+                f" indexed{suggestion(video, columns)}: index the folder of the captions'"
+                " videos"
             )
     return columns
 

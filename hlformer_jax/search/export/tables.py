@@ -54,7 +54,7 @@ def read_csv(path: Path) -> list[tuple[str, float, float]]:
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         line = rows.line_num if "rows" in locals() else 1
         raise SearchError(
-            f"{path}:{line}: not a row of a table that query --export=FILE.csv writes"
+            f"{path}:{line}: not a row of a table that query --export=FILE.csv wrote"
             f" ({type(error).__name__} {error})"
         ) from None
     return moments

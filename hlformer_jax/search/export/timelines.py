@@ -29,8 +29,8 @@ def encode_edl(title: str, moments: Sequence[ExportedMoment], probe: Any) -> byt
             sorted(f"{float(rate):.5g}{' drop frame' * drop}" for rate, drop in formats)
         )
         raise SearchError(
-            f"an EDL has one frame rate and these videos have several ({rates}): narrow the query"
-            " to one folder, or export .otio"
+            f"an EDL has one frame rate, but these videos have several ({rates}): narrow the"
+            " query to one folder, or export .otio"
         )
     has_drop_frame = any(drop for _, drop in formats)
     lines = [f"TITLE: {title}", f"FCM: {'DROP' if has_drop_frame else 'NON-DROP'} FRAME", ""]

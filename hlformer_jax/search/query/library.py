@@ -120,12 +120,12 @@ class Library:
             checkpoint = self._index.checkpoint or None
         elif checkpoint is not None and ranker is not None:
             raise QueryError(
-                "{checkpoint} and {ranker} are two rankers: give one of them", field="ranker"
+                "{checkpoint} and {ranker} exclude each other: give one of them", field="ranker"
             )
         if normalise and checkpoint is not None:
             raise QueryError(
-                "{normalise} applies to rankers without training: leave out {checkpoint}, or pass"
-                " {ranker}",
+                "{normalise} needs a ranker without training: leave out {checkpoint}, or"
+                " pass {ranker}",
                 field="normalise",
             )
         name = ranker or rankers.DEFAULT
@@ -179,7 +179,7 @@ class Library:
         """Return the video of an id."""
         entry = self._listed().get(id)
         if entry is None:
-            raise SearchError(f"{self._directory} holds no video of the id {id!r}")
+            raise SearchError(f"{self._directory} has no video with the id {id!r}")
         return entry
 
     def transcript(self, id: str) -> list[tuple[float, float, str]]:
@@ -346,7 +346,8 @@ class Library:
             )  # fmt: skip
         if query.has_picture and self._normalise:
             raise QueryError(
-                "{normalise} compares texts with other texts: leave it out beside a picture",
+                "{normalise} compares texts with other texts: leave it out when searching by"
+                " a picture",
                 field="normalise",
             )
         if query.has_parts and (self._store is not None or self._label != rankers.DEFAULT):
@@ -367,7 +368,8 @@ class Library:
         names = tuple(name for name in accepting if not query.signals or name in query.signals)
         if not names:
             raise QueryError(
-                "{signals} is {value}, which takes one {text} and nothing else: leave out the rest",
+                "{signals} is {value}, which accepts one {text} and nothing else: leave out"
+                " the other parts of the query",
                 field="signals", value=",".join(query.signals or ()), allowed=accepting,
             )  # fmt: skip
         missing = [snapshot.signals[name].missing() for name in names]
@@ -467,21 +469,22 @@ class Library:
             if in_root and not root.is_dir():
                 missing = [video for video in missing if video not in in_root]
                 lines.append(
-                    f"{root} is missing, and its videos are left out: is its disk mounted? If it"
-                    " has another path now, index that as the moved root"
+                    f"{root} is missing, so its videos are left out: mount its disk, or, if the"
+                    " folder has moved, index its new path as the moved root"
                 )
         if missing:
             more = " and others" if len(missing) > 1 else ""
             lines.append(
                 f"{len(missing)} of {len(snapshot.videos)} videos are offline and left out"
-                f" ({missing[0]!r}{more}): is a disk unplugged?"
+                f" ({missing[0]!r}{more}): check whether a disk is unplugged"
             )
         calibrated = snapshot.index.thresholds.get(self._label)
         frames = sum(record.frames for record in snapshot.contents)
         if calibrated is not None and frames > 2 * calibrated.frames:
             lines.append(
-                f"the match threshold was calibrated with {calibrated.frames} frames, and there are"
-                f" {frames} now, so that more absent things reach it: calibrate it again"
+                f"the match threshold was calibrated with {calibrated.frames} frames, but"
+                f" the index now has {frames}, so more absent things reach it: calibrate it"
+                " again"
             )
         lines += snapshot.damaged.values()
         return lines + [note for signal in snapshot.signals.values() for note in signal.notes]
@@ -523,7 +526,7 @@ class Library:
             raise DamagedError.from_contents(damaged)
         if not records:
             raise SearchError(
-                f"{self._directory} holds no video that could be indexed: its status lists why"
+                f"{self._directory} has no indexed video: its status lists the reasons"
             )
         offline = {i for i, entry in enumerate(entries) if entry.state == "offline"}
         if self._store is None:

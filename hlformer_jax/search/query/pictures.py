@@ -42,9 +42,9 @@ def embedding(encoder: Encoder, image: Path | bytes) -> Float[np.ndarray, " d"]:
         listed = ", ".join(PICTURE_FORMATS)
         raise _refused(f"{name} is not an image: give one of {listed}", image) from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-        raise _refused(f"{name} has too many pixels: give a smaller one", image) from None
+        raise _refused(f"{name} has too many pixels: give a smaller image", image) from None
     except (OSError, ValueError, SyntaxError) as error:  # Pillow's, of damaged files
-        line = f"{name} is damaged ({{problem}}): give another"
+        line = f"{name} is damaged ({{problem}}): give another image"
         raise _refused(line, image, problem=error) from None
     vector: np.ndarray = np.asarray(encoder.encode_images(encoder.preprocess(pixels)[None])[0])
     return vector.astype(np.float32)

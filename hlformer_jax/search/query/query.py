@@ -99,10 +99,12 @@ class Query:
         if not (self.text or self.has_picture):
             raise QueryError("{text} is empty: describe what to find", field="text")
         if self.image is not None and self.like is not None:
-            raise QueryError("{image} and {like} are two pictures: give one of them", field="image")
+            raise QueryError(
+                "{image} and {like} exclude each other: give one of them", field="image"
+            )
         if len(self.text) > 1 and (self.has_picture or self.then):
             raise QueryError(
-                "beside a picture or {then} there can be one {text}: leave out the others",
+                "a query with a picture or {then} accepts one {text}: leave out the others",
                 field="text",
             )
 
@@ -126,7 +128,7 @@ class Query:
             if seconds is not None and not seconds >= 0:
                 raise QueryError(f"{{{name}}} is {seconds:g} s: give 0 s or more", field=name)
         if self.min_score is not None and math.isnan(self.min_score):
-            raise QueryError("{min_score} is not a number", field="min_score")
+            raise QueryError("{min_score} is NaN: give a number", field="min_score")
 
 
 def _texts(name: str, texts: Sequence[str]) -> tuple[str, ...]:

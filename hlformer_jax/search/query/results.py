@@ -146,9 +146,9 @@ class Results(list[Result]):
         if self.good or not self:
             return ""
         if (calibration := self.match_threshold) is None:
-            return "no good match: these are the nearest, and none stands out"
+            return "no good match: these results are the nearest, but none stands out"
         return (
-            "no good match: these are the nearest, and none reaches the match threshold, which"
-            f" {calibration.false_alarms:g} % of absent things reach (calibrated with"
-            f" {calibration.captions} captions)"
+            "no good match: these results are the nearest, but none reaches the match"
+            f" threshold, which {calibration.false_alarms:g} % of absent things reach"
+            f" (calibrated with {calibration.captions} captions)"
         )

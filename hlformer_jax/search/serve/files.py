@@ -73,7 +73,7 @@ def open_video(library: Library, id: str) -> VideoFile:
     try:
         file = VideoFile(entry, _open_below(entry))
     except PermissionError:
-        raise HTTPException(403, f"{entry.video} may not be read: change its permissions") from None
+        raise HTTPException(403, f"cannot read {entry.video}: its permissions forbid it") from None
     except _LinkOutside:
         line = f"{entry.video} is a link out of the indexed folder, which is not followed"
         raise HTTPException(403, line) from None
@@ -84,7 +84,7 @@ def open_video(library: Library, id: str) -> VideoFile:
                 f"{entry.video} was deleted or moved since it was indexed: index the folder again"
             )
             raise HTTPException(410, line) from None
-        line = f"{entry.video} cannot be read ({error.strerror}): is its disk failing?"
+        line = f"{entry.video} cannot be read ({error.strerror}): check its disk"
         raise HTTPException(422, line) from None
     stamp, recorded = Stamp.from_status(file.status), (entry.size, entry.modified)
     is_regular = stat.S_ISREG(file.status.st_mode)

@@ -82,7 +82,7 @@ class Permission:
     def __call__(self, request: HTTPConnection) -> None:
         """Refuse a request without permission (403)."""
         if not self.is_granted(request):
-            line = "the index cannot be changed by this address: start the server with --manage"
+            line = "this server does not allow changes of the index: start it with --manage"
             raise HTTPException(403, line)
 
 
@@ -152,7 +152,7 @@ class Jobs:
         """Run a function in a thread, which returns the job's last line; 409 if a job runs."""
         with self._changing:
             if self.job.runs:
-                line = "another change of the index is running: wait for its end, or stop it"
+                line = "another change of the index is running: wait until it ends, or stop it"
                 raise HTTPException(409, line)
             self._stop.clear()
             self.job = Job(kind=kind, state="running")
@@ -169,7 +169,7 @@ class Jobs:
         except _Stopped:
             state, line = (
                 "stopped",
-                "stopped: the indexed videos are kept, the others are indexed next time",
+                "stopped: the indexed videos are kept; the others will be indexed next time",
             )
         except (UserError, OSError) as error:
             state, line = "failed", " ".join(str(error).split())
@@ -282,7 +282,7 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
             roots = {name: str(root) for name, root in Index.open(library.directory).roots.items()}
             roots.pop("", None)
             if folder not in roots:
-                raise HTTPException(404, "this index has no such added folder")
+                raise HTTPException(404, "this index has no added folder of this name")
             videos.append(roots[folder])
         if not videos:
             raise ParameterError("id: name a video, or an added folder with folder=NAME")

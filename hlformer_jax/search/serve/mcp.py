@@ -150,7 +150,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
             if end > start + MAX_CUT_SECONDS:
                 raise SearchError(f"end: give at most {MAX_CUT_SECONDS:.0f} s after start")
             if margin > 60:
-                raise SearchError(f"margin: {margin:g} s is more than 60 s")
+                raise SearchError(f"margin: {margin:g} s is too long: give at most 60 s")
             file = open_video(library, id)
             name = file.entry.video
             out = clips / clip_name(name, max(start - margin, 0), end + margin)
@@ -231,7 +231,7 @@ OPERATOR_FLAGS = {
 }
 """Fields that only the person who runs the server can change."""
 
-ASK = "the person who runs this server can change that"
+ASK = "ask the person who runs this server to change that"
 """Advice in place of options of a command line."""
 
 

@@ -104,8 +104,8 @@ class Store:
         if not _ADDRESS.fullmatch(place) or not all("=" in option for option in options):
             raise QueryError(
                 "{store} {address} is not the address of a PostgreSQL database: give"
-                " postgresql://USER@HOST/DATABASE?schema=NAME, with / ? @ : # % in a password"
-                " written as %2F %3F %40 %3A %23 %25",
+                " postgresql://USER@HOST/DATABASE?schema=NAME, and in a password write / ? @"
+                " : # % as %2F %3F %40 %3A %23 %25",
                 field="store", address=self.address,
             )  # fmt: skip
         self._name = unquote(schemas[-1].partition("=")[2]) if schemas else ""
@@ -155,7 +155,7 @@ class Store:
                 [content],
             )
         if not rows:
-            raise SearchError(f"{self.address} lacks a video of the index: upload it again")
+            raise SearchError(f"{self.address} lacks a video of the index: upload the index again")
         return [
             np.asarray([row for branch, row in rows if branch == i], np.float32)
             for i in range(branches)
@@ -172,7 +172,7 @@ class Store:
             # A lock of the session, which a killed process loses with its connection.
             [[free]] = ask("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [self._name])
             if not free:
-                raise SearchError(f"{self.address}: another upload is at work, wait for its end")
+                raise SearchError(f"{self.address}: another upload is running: wait until it ends")
             if not self._exists(ask):
                 with ask.transaction():
                     ask("CREATE EXTENSION IF NOT EXISTS vector")
@@ -203,8 +203,8 @@ class Store:
         for fact, name in FACTS.items():
             if stored.get(fact) != current[fact] and (uploads or fact != "folder"):
                 raise SearchError(
-                    f"the schema {self._name!r} is of another {name} ({stored.get(fact)}, and here"
-                    f" {current[fact]}): {advice}"
+                    f"the schema {self._name!r} was uploaded with another {name}"
+                    f" ({stored.get(fact)} there, {current[fact]} here): {advice}"
                 )
 
     @contextlib.contextmanager
@@ -220,7 +220,7 @@ class Store:
             why = without_passwords(" ".join(str(error).split()))[:300]
             for secret in self._secrets:
                 why = why.replace(secret, "…")
-            raise SearchError(f"{self.address}: PostgreSQL says: {why}") from None
+            raise SearchError(f"{self.address}: PostgreSQL failed: {why}") from None
 
 
 class _Session:

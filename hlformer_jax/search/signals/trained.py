@@ -51,8 +51,8 @@ def read_config(path: Path) -> ConfigDict:
         raise QueryError("{checkpoint}: {problem}", field="checkpoint", problem=error) from None
     if family_of(config) != "prvr":
         raise QueryError(
-            "{checkpoint} {path} has the model {model!r}: give a run of partially relevant video"
-            " retrieval, for example of configs/own.py",
+            "{checkpoint} {path} has the model {model!r}, which cannot rank videos: give a"
+            " run of partially relevant video retrieval, for example of configs/own.py",
             field="checkpoint", path=path, model=config.model.name,
         )  # fmt: skip
     return config
@@ -81,22 +81,22 @@ def check_encoder(config: ConfigDict, path: Path, encoder: EncoderFacts) -> None
     of_run = extracted.encoder_of(path, Path(config.data.manual_dir))
     if of_run is None:
         raise QueryError(
-            "{checkpoint} {path} does not say which encoder made its features: it was not trained"
-            f" on what the command `features` writes, or that was moved: put its"
-            f" {extracted.ENCODER} there",
+            ("{checkpoint} {path} does not record the encoder of its features: train it on"
+             " the output of the command `features`, or, if that has moved, copy"
+             f' {extracted.ENCODER} from there into {{checkpoint}}'),
             field="checkpoint", path=path,
         )  # fmt: skip
     name, fingerprint = of_run
     if fingerprint != encoder.fingerprint:
         raise QueryError(
-            "{checkpoint} {path} was trained on features of the encoder {name!r}, and the index"
-            " has the encoder {other!r}: make another index with {encoder} {name}",
+            "{checkpoint} {path} was trained on features of the encoder {name!r}, but the"
+            " index has the encoder {other!r}: make another index with {encoder} {name}",
             field="checkpoint", path=path, name=name, other=encoder.name,
         )  # fmt: skip
     if config.data.visual_dim != encoder.width:
         raise QueryError(
-            "{checkpoint} {path} was trained on features of width {run_width}, and the index has"
-            " embeddings of width {width}: index with its encoder",
+            "{checkpoint} {path} was trained on features of width {run_width}, but the index"
+            " has embeddings of width {width}: make another index with its encoder",
             field="checkpoint", path=path, run_width=config.data.visual_dim, width=encoder.width,
         )  # fmt: skip
 
@@ -149,7 +149,7 @@ def encode_query(run: LoadedRun, tokens: Float[np.ndarray, "W E"]) -> Float[np.n
     data = run.config.data
     if tokens.shape[-1] != data.text_dim:
         raise SearchError(
-            f"the model reads token features of width {data.text_dim}, and the encoder gives"
+            f"the model reads token features of width {data.text_dim}, but the encoder gives"
             f" {tokens.shape[-1]}: it was trained with another encoder"
         )
     return evaluation.encode_words(run.family.model, run.params, [tokens], data)[0]
@@ -179,7 +179,7 @@ class Trained:
         """Return the model's vector of a text; see `Ranker`."""
         if not isinstance(encoder, TokenEncoder):
             raise SearchError(
-                f"a trained model reads features of tokens, which {encoder.name!r} does not have"
+                f"a trained model needs features of tokens, which {encoder.name!r} does not have"
             )
         return encode_query(self._model, np.asarray(encoder.encode_tokens([sentence])[0]))
 

@@ -118,7 +118,7 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("query red blue {own} --then=red", "there can be one SENTENCE"),
         ("query red {own} --not=b --ranker=segments", "of frames"),
         ("query red {own} --offset=-1", "offset is -1: give 0 or more"),
-        ("query red {own} --signals=transcript", "holds no subtitles: put .srt"),
+        ("query red {own} --signals=transcript", "has no subtitles: put .srt"),
         ("query red {own} --signals=heard", "--signals has 'heard'"),
         ("query red {own} --min-score=nan", "--min-score is not a number"),
         ("query {own} --image={deep}", "is not an image"),
@@ -127,7 +127,7 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("query {own} --like=a.film@0:99", "has no second 99"),
         ("index nowhere", "nowhere is not a folder"),
         ("index {films} {own} --fps=2", "--fps=2: "),
-        ("index {films}/trips {own}", "is the index of "),
+        ("index {films}/trips {own}", " indexes "),
         ("index {films} {own} --workers=-1", "--workers=-1: give 0 or more"),
         ("index {films} --index={films}", "has other files"),
         ("index {films} --index=new --fps=0", "--fps=0"),
@@ -174,9 +174,9 @@ def test_query_reports_copies_sequences_and_no_match(ask, films, monkeypatch):
     done = ask("query", "red", "--k=1", "--offset=1")
     assert done.out.splitlines()[1].split()[0] == "2"
     assert "no video has that score" in ask("query", "red", "--min-score=2").out
-    assert ask("query", "red", "--offset=9").out == "nothing more was found\n"
+    assert ask("query", "red", "--offset=9").out == "there are no more results\n"
     done = ask("query", "white")
-    assert done.errors == ["no good match: these are the nearest, and none stands out"]
+    assert done.errors == ["no good match: these results are the nearest, but none stands out"]
 
 
 def test_query_prints_matching_passages(ask, films, index):
@@ -621,7 +621,7 @@ def test_filters_reach_the_library(ask, index):
     found = lambda *flags: json.loads(ask("query", "red", "--json", *flags).out)
     names = lambda *flags: {hit["video"] for hit in found(*flags)}
     assert names("--folder=trips") == {"trips/c.film"} and found("--until=1999-01-01") == []
-    assert "nothing was found" in ask("query", "red", "--since=2999-01-01").out
+    assert "no results" in ask("query", "red", "--since=2999-01-01").out
     assert names("--longer=0:17") == {"b.film", "trips/c.film"}
     assert names("--shorter=16s") == {"a.film"}
     done = ask("tag", "a.film", "trips/c.film", "--add=Oma", "--add=favourite")
@@ -819,7 +819,7 @@ def test_cut_continues_after_a_failed_clip(ask, films, calls, monkeypatch, tmp_p
     done = ask("cut", f"--from={table}", f"--out={folder}")
     assert done.status == 1 and len(made) == len(rows) - 1 >= 1
     assert done.out.split() == [str(out) for out in made]
-    assert "holds no video '0123456789abcdef'" in done.errors[0]
+    assert "no video with the id '0123456789abcdef'" in done.errors[0]
     assert "no reason" in done.errors[1]
     assert done.errors[-1] == (
         f"error: 2 of {len(rows) + 1} clips could not be made: 0123456789abcdef, {failed[0].name}"

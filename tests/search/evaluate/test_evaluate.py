@@ -47,7 +47,7 @@ def test_read_returns_captions_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ("[]", "not a JSON object"),
+        ("[]", "must be a JSON object"),
         ('{"sentence": "x"}', '"video" is missing'),
         ('{"video": "a", "sentence": " "}', '"sentence" is missing'),
         ('{"video": "a", "sentence": "x", "start": 3, "end": 3}', '"start" is 3 and "end" is 3'),

@@ -544,7 +544,7 @@ def test_a_job_that_another_page_has_begun_is_said_and_shown(managed, changing, 
     page.get_by_role("button", name="Index again").click()
     expect(page.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
     other.get_by_role("button", name="Index again").click()
-    expect(other.get_by_role("alert")).to_contain_text("wait for its end, or stop it")
+    expect(other.get_by_role("alert")).to_contain_text("wait until it ends, or stop it")
     expect(other.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
     changing.encoder.gate.set()
     for one in (page, other):

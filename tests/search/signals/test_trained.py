@@ -183,7 +183,7 @@ def test_a_run_of_another_encoder_or_none_is_refused_in_one_line(index, tmp_path
     with pytest.raises(SearchError, match="'colours'"):
         trained.Trained(run, index, records)
     (run / "features" / extracted.ENCODER).unlink()
-    with pytest.raises(SearchError, match="which encoder"):
+    with pytest.raises(SearchError, match="the encoder of its features"):
         trained.Trained(run, index, records)
     with pytest.raises(SearchError, match="config.json"):
         trained.Trained(tmp_path / "nowhere", index, records)

@@ -502,10 +502,8 @@ class ReleasedReader(Reader):
             shared = [video for video in self._splits["train"] if video in self._splits[split]]
             if shared:
                 logging.warning(
-                    (
-                        "%s: %d of its videos are also training videos (%s, ...); its results will"
-                        " look better than they are"
-                    ),
+                    "%s: %d of its videos are also training videos (%s, ...); its results will"
+                    " look better than they are",
                     *(self.collection.captions(split), len(shared), shared[0]),
                 )
 

@@ -125,10 +125,8 @@ class QVReader(Reader):
             self._splits[split] = self._splits["val"] if tested_again else self._read(split)
         if self._cut:
             logging.warning(
-                (
-                    "%s: %d clips differ in their numbers of rows in %s, or have more than %d,"
-                    " and are cut"
-                ),
+                "%s: %d clips differ in their numbers of rows in %s, or have more than %d,"
+                " and are cut",
                 *(source.root / "features", self._cut, " and ".join(WIDTHS), MAX_ROWS),
             )
 

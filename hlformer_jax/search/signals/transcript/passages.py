@@ -281,8 +281,8 @@ class PassageIndex:
             path = index.text_vectors(content)
             if embeddings is None and texts and os.path.lexists(path):
                 self.notes.append(
-                    f"{path} is damaged or cannot be read: the transcript of its video is searched"
-                    " by its words only, until the folder is indexed again"
+                    f"{path} is damaged or cannot be read: the transcript of its video is"
+                    " searched by words only, until the folder is indexed again"
                 )
             for copies, cues in transcript.by_copies():
                 number = self._insert_copies(copies) if cues else 0
@@ -503,5 +503,5 @@ def find_damaged(index: Index) -> dict[str, str]:
         path = index.text_vectors(content)
         texts = _texts_to_embed(transcripts.load(index, content))
         if os.path.lexists(path) and _load_embeddings(index, content, texts) is None:
-            lines[path.name] = f"{path} is damaged: index the folder again to compute it anew"
+            lines[path.name] = f"{path} is damaged: index the folder again to recompute it"
     return lines

@@ -133,8 +133,8 @@ def load_all(
         recogniser = load_speech(speech, language, audio)
         if recogniser.is_english_only and not language:
             report(
-                f"{speech} knows English alone: it hears every language as English, and videos that"
-                " do not sound like English are left out"
+                f"{speech} knows only English: it transcribes every language as English, so"
+                " videos that do not sound like English are left out"
             )
         recognisers.append(recogniser)
     return recognisers
@@ -161,7 +161,7 @@ def load_speech(model: str, language: str = "", audio: str = "default") -> "Spee
     try:
         loaded = whisper.WhisperModel(model, compute_type="auto")
         if language and language not in loaded.supported_languages:
-            raise ValueError(f"it knows no language {language!r}")
+            raise ValueError(f"it does not know the language {language!r}")
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise SearchError(f"the speech model {model!r} cannot be loaded: {reason}") from None
@@ -225,14 +225,14 @@ class SpeechRecogniser:
         unsure, sure = (sum(part[name] for part in parts) for name in ("unsure", "sure"))
         if self.is_english_only and not self._language and unsure > sure:
             notes.append(
-                f"{str(path)!r} seems to be in another language than English, the only one that"
+                f"{str(path)!r} does not seem to be in English, the only language that"
                 f" {self.name} knows; the result is left out (language=en keeps it)"
             )
             return Outcome(OTHER_LANGUAGE, [], notes)
         if not cues and len(selected) < len(tracks):
             notes.append(
-                f"{str(path)!r} has no speech in audio track {selected[0].number} of {len(tracks)}:"
-                " audio=all recognises the others too"
+                f"{str(path)!r} has no speech in audio track {selected[0].number} of"
+                f" {len(tracks)}: audio=all also recognises the others"
             )
         return Outcome(TRANSCRIBED if cues else "without speech", cues, notes)
 
@@ -271,7 +271,7 @@ class SpeechRecogniser:
                 if audio.stopped_by_disk:
                     second = audio.position / SAMPLE_RATE
                     what = f"cannot be read beyond {second:.0f} s ({audio.stopped})"
-                    raise fault(video.path, what, "the rest is tried again the next time")
+                    raise fault(video.path, what, "the rest is tried again next time")
                 is_last = len(buffer) < size
                 stretches = self._find_speech(buffer)
                 cut = None if is_last else _place_to_cut(stretches, len(buffer))
@@ -471,14 +471,14 @@ def _merged(cues: Iterable[Cue]) -> list[Cue]:
 def _check_decoded(video: Any, audio: Any, track_state: dict[str, Any]) -> None:
     """Refuse a track without a decodable packet; note where it ended too early."""
     if audio.packets and not audio.decoded:
-        what = f"has {audio.packets} packets of sound, but none can be decoded"
+        what = f"has {audio.packets} packets of sound, none of which can be decoded"
         fault = optional("hlformer_jax.video.read", "search").fault
         raise fault(video.path, what, "try it in a player, or copy it again")
     end, stated = audio.position / SAMPLE_RATE, float(audio.stated_end or 0)
     reason = f" ({audio.stopped})" if audio.stopped else ""
     # 2 %: the length that a file states is rounded, or counts from elsewhere.
     if stated - end > max(1.0, 0.02 * stated):
-        track_state["end"] = f"ends at {end:.1f} s of the {stated:.1f} s that it states{reason}"
+        track_state["end"] = f"ends at {end:.1f} s of the {stated:.1f} s stated in the file{reason}"
     elif audio.stopped:
         track_state["end"] = f"ends at {end:.1f} s{reason}"
 
@@ -488,8 +488,8 @@ def _notes(path: Path, track_state: dict[str, Any], which: str) -> list[str]:
     notes = []
     if track_state["missing"] >= MIN_REPORTED_SILENCE:
         notes.append(
-            f"{track_state['missing']:.1f} s of the sound{which} of {str(path)!r} are damaged or"
-            " missing, and count as silence"
+            f"{track_state['missing']:.1f} s of the sound{which} of {str(path)!r} are"
+            " damaged or missing, and are treated as silence"
         )
     if track_state["end"]:
         notes.append(f"the sound{which} of {str(path)!r} {track_state['end']}")

@@ -27,7 +27,7 @@ UNREAD_SUFFIXES = frozenset({".idx", ".sup", ".mks", ".stl", ".pjs", ".usf"})
 FOLDERS = frozenset({"sub", "subs", "subtitle", "subtitles"})
 """Names of folders beside videos that hold subtitle files, folded."""
 
-NO_VIDEO = "it has the name of no video"
+NO_VIDEO = "no video has this name"
 """Reason to leave out a file without a video."""
 
 MAX_WORDS = 6
@@ -232,7 +232,7 @@ def match_all(videos: Sequence[str], files: Iterable[str], readable: Collection[
 
 
 def _unread(suffix: str) -> str:
-    return f"subtitles of the format {suffix} are not read"
+    return f"subtitles of the format {suffix} are not supported"
 
 
 def subtitle_names(names: Iterable[str], readable: Collection[str]) -> list[str]:
@@ -248,14 +248,20 @@ def _refusal(
     suffix = _suffix(name)
     shown = repr(rest.strip(" ._-()[]{}")[:60] or rest[:60])
     if rest and not is_qualifier(rest):
-        return f"{shown} names no language or kind of subtitles; it may be of another video"
+        return (
+            f"{shown} is neither a language nor a kind of subtitles, so the file may belong to"
+            " another video"
+        )
     # After a space alone, a word such as "to" is more likely part of a name than Tongan.
     if rest and not rest.lstrip(" ").startswith((".", "_", "-", "(", "[", "{")):
-        return f"{shown} follows a space, and may be of another video: write it after a point"
+        return (
+            f"{shown} follows a space, so the file may belong to another video: write it after a"
+            " point"
+        )
     if suffix not in readable:
         return _unread(suffix)
     if suffix == ".sub" and fold(PurePosixPath(name).stem) in picture_stems:
-        return "it holds pictures of text (VobSub), which are not read"
+        return "it contains pictures of text (VobSub), which are not supported"
     return ""
 
 

@@ -46,8 +46,8 @@ class Transcript:
         if self.passages.count:
             return ""
         return "; ".join(self.notes) or (
-            f"{self._directory} holds no subtitles: put .srt, .vtt or .ass files beside the videos,"
-            " and index the folder again"
+            f"{self._directory} has no subtitles: put .srt, .vtt or .ass files beside the"
+            " videos, and index the folder again"
         )
 
     def search(self, query: SignalQuery) -> "PassageMatches":

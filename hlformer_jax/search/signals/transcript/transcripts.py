@@ -438,15 +438,17 @@ class _Update:
                 real = Path(os.path.realpath(real, strict=True))
                 status = os.lstat(real)
         except FileNotFoundError:
-            self._add_problem(path, "it is a link to nothing, or not there any more", video)
+            self._add_problem(path, "it is a link to a missing file, or was removed", video)
             return None
         except OSError as error:  # it exists: keep the old cues
             self._add_problem(path, f"it cannot be read ({error.strerror or error})", video)
             return _SidecarFile(path, path, [])
         if not any(real.is_relative_to(root) for root in self._roots):
-            self._add_problem(path, "it is a link out of the indexed folder: not followed", video)
+            self._add_problem(
+                path, "it is a link out of the indexed folder, which is not followed", video
+            )
         elif not stat.S_ISREG(status.st_mode):
-            self._add_problem(path, "it is a folder, pipe, socket or device, no file", video)
+            self._add_problem(path, "it is a folder, pipe, socket or device, not a file", video)
         else:
             numbers = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
             return _SidecarFile(real, path, [READER_VERSION, *numbers])
