@@ -1,4 +1,4 @@
-"""Annotations: caption lists, moments with their times, and the spans that evaluations ask for.
+"""Annotations: caption lists, moments with their times, and the spans for evaluations.
 
 All files are read strictly: UTF-8, JSON without surprises, and every error names file and line.
 docs/data.md has the formats.
@@ -35,7 +35,11 @@ MAX_OVERHANG = 1.0
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file; a DataError if it is empty, not UTF-8 or has a byte order mark."""
+    """Return the text of a file.
+
+    Raises:
+      DataError: if it is empty, is not UTF-8, or has a byte order mark.
+    """
     data = path.read_bytes()
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise DataError(
@@ -54,7 +58,7 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a file, each with its place; a DataError at the first blank one."""
+    """Yield the lines of a file, each with its place; raise a DataError at a blank line."""
     # str.splitlines would also split at characters that may stand inside a sentence.
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         if not line.strip():
@@ -63,13 +67,17 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the JSON objects of a file, one a line, each with its place."""
+    """Yield the JSON objects of a file, one per line, each with its place."""
     for where, line in read_lines(path):
         yield where, parse_object(line, where)
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:
-    """Parses a JSON object; a DataError also of NaN, infinities and a key that stands twice."""
+    """Parse a JSON object.
+
+    Raises:
+      DataError: if the text is not JSON, or has NaN, infinities or a key twice in one object.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record: dict[str, Any] = {}
@@ -105,7 +113,11 @@ def field(
     check: Callable[..., Any] = lambda value, *_: value,
     **options: Any,
 ) -> Any:
-    """Return a field of a JSON object, checked by one of the functions below; else a DataError."""
+    """Return a field of a JSON object, checked by one of the functions below.
+
+    Raises:
+      DataError: if the field is missing, or its value is refused.
+    """
     if not isinstance(record, dict):
         raise DataError(f"{where}: is {shown(record)}; it must be an object")
     if name not in record:
@@ -114,7 +126,7 @@ def field(
 
 
 def as_text(value: Any, what: str, where: str, one_line: bool = True) -> str:
-    """Return a text that is not blank, and on one line if asked for; else raise a DataError."""
+    """Return a text that is not blank and, with `one_line`, on one line; else raise a DataError."""
     requirement = None
     if not isinstance(value, str) or not value.strip():
         requirement = "it must be a string that is not blank"
@@ -161,10 +173,10 @@ def shown(value: Any) -> str:
 
 
 def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
-    """Reads a caption list: CAPTION_ID SENTENCE a line, the video's id before the id's first #.
+    """Read a caption list, with CAPTION_ID SENTENCE on each line.
 
-    Videos and captions are in order of first appearance. A DataError names the first line that is
-    not a caption.
+    The part of a caption's id before the first # is the video's id. Videos and captions are in
+    order of first appearance. A DataError names the first line that is not a caption.
     """
     videos: dict[str, list[Caption]] = {}
     lines: dict[str, int] = {}
@@ -197,7 +209,7 @@ def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
 
 
 def check_shared_ids(splits: Mapping[str, Captions], place: Callable[[str], Path]) -> None:
-    """Check that no id names two sentences, since it has one set of features.
+    """Check that no id has two sentences, because an id has one set of features.
 
     Args:
       splits: the captions of every split.
@@ -279,7 +291,7 @@ class TimedVideo(NamedTuple):
 def write_moments(
     path: Path, videos: Iterable[TimedVideo], replace: files.Replace = files.Replace.ANY
 ) -> None:
-    """Writes a file of moments, whole or not at all."""
+    """Write a file of moments atomically."""
     lines = (json.dumps(moments_to_json(video), ensure_ascii=False) for video in videos)
     files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode(), replace)
 
@@ -294,10 +306,10 @@ def moments_to_json(video: TimedVideo) -> dict[str, Any]:
 
 
 def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
-    """Reads a file of moments: the videos, each with its line, from 1.
+    """Read a file of moments; return the videos, each with its line number, from 1.
 
-    A DataError names the first faulty line. Moments that end late or before they start are kept
-    with a warning, since published annotations have some.
+    A DataError names the first faulty line. Moments that end after their video or before their
+    start are kept with a warning, because published annotations have some.
     """
     videos: dict[str, tuple[TimedVideo, int]] = {}
     lines: dict[str, int] = {}
@@ -335,7 +347,7 @@ def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
 
 
 def moments_from_json(record: Mapping[str, Any], where: str) -> TimedVideo:
-    """Parse a line of a file of moments, of at least one moment; else raise a DataError."""
+    """Parse a line of a file of moments; raise a DataError if it is wrong or has no moment."""
     name = field(record, "video", where, as_text)
     duration = field(record, "duration", where, as_seconds)
     if duration == 0:
@@ -388,7 +400,7 @@ class Annotations(NamedTuple):
 
 
 def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
-    """Reads published annotations in one of three formats, recognised by their content.
+    """Read published annotations in one of three formats, recognised by their content.
 
         ActivityNet Captions  {"VIDEO": {"duration": …, "timestamps": [[s, e], …],
                                "sentences": […]}, …}
@@ -552,18 +564,18 @@ class Span(NamedTuple):
 
 
 def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[str, Span]]:
-    """The annotated moments of each split that `config.eval.moments` asks for.
+    """Return the annotated moments of each split, as `config.eval.moments` sets.
 
     Args:
       config: the whole configuration; a relative path begins at {manual_dir}/{collection}.
       annotated: the annotations of each split, `PreparedVideos.annotations`.
 
     Returns:
-      For each split the moments by the id of their caption, from a file also of other captions.
-      Empty without `config.eval.moments`.
+      For each split the moments by the id of their caption; moments of a file may belong to
+      other captions as well. Empty without `config.eval.moments`.
 
     Raises:
-      DataError: when the data set has no times, or the file is not as it should be.
+      DataError: if the data set has no times, or the file is wrong.
     """
     source = config.eval.get("moments")  # not every family has the field
     if not source:
@@ -581,7 +593,7 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[
 
 
 def read_spans(path: Path) -> dict[str, Span]:
-    """Reads annotated moments by the id of their caption; a DataError names the faulty place.
+    """Read annotated moments by the id of their caption; a DataError names the faulty place.
 
     The format is recognised by the content: a file of moments, published annotations with
     durations, or one JSON object {CAPTION_ID: {"start_s": …, "end_s": …, "duration_s": …}, …}.

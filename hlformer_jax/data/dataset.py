@@ -1,8 +1,8 @@
-"""Opens the data set of a configuration: chooses its source, prepares it once, transforms it.
+"""Opening of a configuration's data set: choice of the source, preparation, transforms.
 
-`open_data` gives the videos and captions of a split, `open_trees` trees of actions and the features
-that their nodes read. Frames and words are prepared as any source is, with the moments as captions;
-trees are built when they are opened, so that another form of them needs no other preparation.
+`open_data` returns the videos and captions of each split, `open_trees` the trees of actions and the
+features that their nodes read. Sources of trees are prepared like all others, with the moments as
+captions. Trees are built when they are opened, so another form of trees needs no new preparation.
 """
 
 import dataclasses
@@ -65,16 +65,16 @@ class Data(NamedTuple):
 
 
 def open_data(config: ConfigDict, source: Source | None = None) -> Data:
-    """Opens the data set of a configuration; prepares it on first use, with a progress bar.
+    """Open the data set of a configuration; prepare it on first use, with a progress bar.
 
     Args:
       config: the whole configuration.
-      source: a source to open in place of the configuration's own; it must have the widths of
-        `config.data`, and a teacher where one is asked for.
+      source: a source to use instead of the configuration's; it must have the widths of
+        `config.data`, and a teacher if the configuration has one.
 
     Raises:
-      DataError: when the source is missing or not as it should be.
-      OSError: when the disk is full.
+      DataError: if the source is missing or faulty.
+      OSError: if the disk is full.
     """
     data = config.data
     source = choose_source(data) if source is None else source
@@ -95,7 +95,7 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
 
 
 def _warn_of_shared_videos(val: Sequence[str], test: Sequence[str]) -> None:
-    """Warn where the best epoch is chosen on videos that are tested."""
+    """Warn if the best epoch is chosen on test videos."""
     if shared := len(set(val) & set(test)):
         logging.warning(
             "%d of %d test videos are also validation videos: the best epoch is chosen on"
@@ -106,7 +106,7 @@ def _warn_of_shared_videos(val: Sequence[str], test: Sequence[str]) -> None:
 
 
 def choose_source(data: ConfigDict) -> Source:
-    """Return the source that `config.data` asks for, without reading it.
+    """Return the source of `config.data`, without reading it.
 
     Without `manual_dir` and with synthetic videos it is the synthetic corpus. Otherwise it is the
     collection's entry in `SOURCES`, a layout of CLIP features chosen by the name of the feature
@@ -197,10 +197,11 @@ class TreeData(NamedTuple):
 
 
 def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
-    """Opens the trees of a configuration; prepares their features on first use.
+    """Open the trees of a configuration; prepare their features on first use.
 
-    A source in place of the configuration's own has the annotations of `annotations.annotate`.
-    Raises as `open_data`, and a DataError when a split has no tree.
+    A source given instead of the configuration's must have the annotations of
+    `annotations.annotate`. Raises the errors of `open_data`, and a DataError if a split has no
+    tree.
     """
     options = config.trees
     source = choose_tree_source(config) if source is None else source
@@ -221,10 +222,10 @@ def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
 
 
 def choose_tree_source(config: ConfigDict) -> Source:
-    """Return the source of moments that a configuration asks for, without reading it.
+    """Return the source of moments of a configuration, without reading it.
 
-    As by `choose_source`: the synthetic corpus of trees, a folder of one's own features, or the
-    released layout with files of moments.
+    The choice is that of `choose_source`: the synthetic corpus of trees, a folder of extracted
+    features, or the released layout with files of moments.
     """
     data = config.data
     widths = data.visual_dim, data.text_dim
@@ -263,7 +264,7 @@ class _Trees:
             raise DataError(f"{name}: no video of {split} has moments that make a tree")
 
     def split(self, numbers: Sequence[int]) -> TreeSplit:
-        """The split of some of the trees, given by their numbers; a DataError of none."""
+        """Return the split of some trees, given by their numbers; a DataError without trees."""
         if not len(numbers):
             raise DataError(
                 "config.trees selects no tree for training or for validation: select more trees"
@@ -312,7 +313,7 @@ class _Trees:
 
 
 def _select_trees(candidates: Sequence[Tree], options: ConfigDict) -> list[int]:
-    """Numbers of the trees that are trained on."""
+    """Return the numbers of the trees for training."""
     if options.train_subset == "full":
         numbers: Sequence[int] = range(len(candidates))
     elif options.train_subset == "fewshot":
@@ -324,14 +325,14 @@ def _select_trees(candidates: Sequence[Tree], options: ConfigDict) -> list[int]:
 
 
 def _share(numbers: Sequence[int], share: float) -> list[int]:
-    """A random share of some numbers, one at least, in their order."""
+    """Return a random share of some numbers, at least one, in their order."""
     count = max(1, round(share * len(numbers)))
     drawn = np.random.default_rng(_DRAW).permutation(len(numbers))[:count]
     return [numbers[k] for k in sorted(drawn.tolist())]
 
 
 def _listed(path: Path, candidates: Sequence[Tree]) -> list[int]:
-    """Numbers of the trees of listed videos, in the order of the trees."""
+    """Return the numbers of the trees of listed videos, in the order of the trees."""
     if not path.is_file():
         raise DataError(
             f"config.trees.train_subset is {str(path)!r}: it must be 'full', 'fewshot' or"

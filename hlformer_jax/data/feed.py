@@ -1,4 +1,4 @@
-"""Brings features to the devices: which videos each step sees, and the batches that it gathers.
+"""Transfer of features to the devices: the videos of each step, and the batches gathered from them.
 
 The order of the data has no state: the videos of epoch e follow a permutation drawn from (seed, e),
 and the batch of a step is a function of the step. A run resumes at any step.
@@ -61,7 +61,7 @@ _READERS = 4
 
 
 class Schedule(NamedTuple):
-    """Which videos each step of a run sees; the last batch of an epoch may be smaller."""
+    """Assignment of videos to the steps of a run; the last batch of an epoch may be smaller."""
 
     num_videos: int
     batch_size: int
@@ -189,7 +189,7 @@ def gather(
 
 
 def take_masked(mesh: Mesh, rows: Array, index: Array, mask: Array) -> jax.Array:
-    """Rows of a sharded array by a global index, zero where the mask is False (inside of jit)."""
+    """Take rows of a sharded array by a global index; zero if the mask is False (inside of jit)."""
     gathered = devices.take_rows(mesh, rows, index)
     mask = jnp.asarray(mask).reshape(mask.shape + (1,) * (gathered.ndim - mask.ndim))
     return jnp.where(mask, gathered, jnp.zeros((), gathered.dtype))
@@ -227,7 +227,7 @@ class Capacity(NamedTuple):
 
 
 def largest_capacity(split: Split, chunks: list[np.ndarray], num_devices: int) -> Capacity:
-    """The capacity, rounded up, of a device's share of any chunk: the indices of its videos."""
+    """Return the capacity, rounded up, for a device's share of any chunk of video indices."""
     rows: list[int] = [1, 1, 1, 1]
     per_video = (split.captions_per_video, split.frames_per_video, split.words_per_video)
     for videos in chunks:
@@ -239,7 +239,7 @@ def largest_capacity(split: Split, chunks: list[np.ndarray], num_devices: int) -
 
 
 def _pack(split: Split, videos: np.ndarray, capacity: Capacity, mesh: Mesh, keep: bool) -> Features:
-    """Reads the videos of a chunk and puts each device's share on that device alone.
+    """Read the videos of a chunk and put each device's share on that device only.
 
     A process reads the videos of its own devices; `keep` says whether the split keeps the
     videos in memory.
@@ -268,7 +268,7 @@ def gather_indices(
     num_devices: int,
     shape: tuple[int, int, int],
 ) -> GatherIndices:
-    """The gather indices of the steps of a chunk, stacked on a leading axis.
+    """Return the gather indices of the steps of a chunk, stacked on a leading axis.
 
     Args:
       steps: for each step, the indices of its videos among the chunk's.
@@ -298,7 +298,7 @@ def gather_indices(
 def first_rows(
     counts: np.ndarray, rows_per_device: int, num_devices: int
 ) -> Int[np.ndarray, " videos"]:
-    """The first row, int32, of each of a chunk's videos in an array of `Features`.
+    """Return the first row, int32, of each of a chunk's videos in an array of `Features`.
 
     A video has `counts` rows there: of its captions, frames or words.
     """
@@ -334,13 +334,13 @@ def _pack_share(
 
 
 def _shares(videos: np.ndarray, num_devices: int) -> list[np.ndarray]:
-    """The share of each device."""
+    """Return the share of each device."""
     size = -(-len(videos) // num_devices)
     return [videos[i * size : (i + 1) * size] for i in range(num_devices)]
 
 
 def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """All integers start, start + 1, … of each range, one range after the other."""
+    """Return the integers start, start + 1, … of each range, one range after the other."""
     ends = np.cumsum(counts)
     return np.repeat(starts - (ends - counts), counts) + np.arange(ends[-1] if len(ends) else 0)
 
@@ -373,15 +373,15 @@ class DeviceFeed(Generic[B]):
         mesh: Mesh,
         resident: bool,
     ) -> None:
-        """Finds how large a chunk is; nothing is read yet.
+        """Compute the size of a chunk, without reading features.
 
         Args:
           features: the videos.
-          everything: the indices of all videos that the groups read; all are loaded if resident.
+          everything: the indices of all videos that the groups read, which a resident feed loads.
           groups: the steps of a whole run, from which the shapes follow, even if only some are
             asked for.
           mesh: the devices.
-          resident: whether all features are to lie on the devices.
+          resident: whether to keep all features on the devices.
         """
         self.groups, self.mesh, self.resident = groups, mesh, resident
         self.steps = max(len(group.steps) for group in groups)
@@ -403,12 +403,12 @@ class DeviceFeed(Generic[B]):
         return 0 if self.resident else self.bytes_per_device * (1 - 1 / CHUNKS)
 
     def load(self) -> None:
-        """Begins to load a resident split on another thread; `chunks` waits for it."""
+        """Start to load a resident split on another thread; `chunks` waits for it."""
         if self.resident and self._whole is None:
             self._whole = self._ahead.submit(self._pack, self._everything)
 
     def chunks(self, first: int = 0) -> Iterator[Chunk]:
-        """Chunks of the steps from `first` on, made ahead on another thread."""
+        """Yield the chunks of the steps from `first` on, made ahead on another thread."""
         groups = [group.after(first) for group in self.groups if group.end > first]
         if not groups:
             return
@@ -421,7 +421,7 @@ class DeviceFeed(Generic[B]):
         yield ahead.result()
 
     def shapes(self) -> tuple[Features, Any]:
-        """Shapes of a chunk's features and indices, to compile for before there are any."""
+        """Return the shapes of a chunk's features and indices, to compile before the first."""
         count, sharding = self.mesh.size, devices.sharded(self.mesh)
 
         def rows(shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -433,11 +433,11 @@ class DeviceFeed(Generic[B]):
         return features, devices.abstract(self.mesh, nothing)
 
     def batch(self, chunk: Chunk, step: int) -> B:
-        """The batch of one step of a chunk, counted from 0, as the compiled programs see it."""
+        """Return the batch of one step of a chunk, counted from 0, as compiled programs see it."""
         return self._gather(chunk.features, chunk.indices, np.int32(step))
 
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> B:
-        """The same inside of jit."""
+        """Return the batch of one step of a chunk (inside of jit)."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -505,7 +505,7 @@ F = TypeVar("F", bound=DeviceFeed[Any])
 
 
 class KeptFeed(Generic[F]):
-    """A feed that is made when it is first asked for, and kept until it is closed."""
+    """A feed that is made on first use and kept until it is closed."""
 
     def __init__(self, make: Callable[[], F]) -> None:
         self._make = make
@@ -517,16 +517,16 @@ class KeptFeed(Generic[F]):
         return self._made
 
     def close(self) -> None:
-        """Makes room on the devices; the feed is made anew when it is asked for again."""
+        """Free the memory of the devices; the next use makes the feed again."""
         if self._made is not None:
             self._made.close()
             self._made = None
 
 
 def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
-    """Return whether a split may live on the devices, by `config.data.resident` and free memory.
+    """Return whether a split may stay on the devices, by `config.data.resident` and free memory.
 
-    A CPU's memory is shared with everything else; there, `config.data.cache_gib` is the limit.
+    On a CPU, whose memory other programs use too, the limit is `config.data.cache_gib`.
     """
     if config.data.resident != "auto":
         return config.data.resident == "always"
@@ -546,11 +546,11 @@ def evaluation_rows(
     num_frames: int,
     short_video: str = "span",
 ) -> tuple[Int[np.ndarray, "U F"], Int[np.ndarray, "U F"]]:
-    """The rows that an evaluation reads of nodes: F at equal distances, rounded down.
+    """Return the rows of nodes that an evaluation reads: F at equal distances, rounded down.
 
     Args:
       rows: the first and the last row of each; see `trees.row_range`.
-      num_rows: feature rows of each one's video.
+      num_rows: number of feature rows of each node's video.
       num_frames: F.
       short_video: the rows that are read of a video of at most F rows: the "span" of the node or,
         as in the released code, the "whole" video.
@@ -568,7 +568,9 @@ def training_intervals(
     num_frames: int,
     short_video: str = "span",
 ) -> tuple[Int[np.ndarray, "U F"], Int[np.ndarray, "U F"]]:
-    """Return the intervals from which a training step draws one row each; arguments as above.
+    """Return the intervals from which a training step draws one row each.
+
+    The arguments are those of `evaluation_rows`.
 
     Returns:
       The first row of each interval, int32, -1 where padded, and its number of rows, at least 1.
@@ -582,9 +584,9 @@ def training_intervals(
 def draw(
     seed: int, step: Int[Array, ""], nodes: Int[Array, " U"], count: Int[Array, "U F"]
 ) -> Int[Array, "U F"]:
-    """Draws one of `count` rows of each interval of nodes, from 0, uniformly (inside of jit).
+    """Draw one of `count` rows of each interval of nodes, from 0, uniformly (inside of jit).
 
-    A function of (seed, step, node) for each node, int32.
+    The draw of a node, int32, is a function of (seed, step, node).
     """
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"frames of a node"))
     key = jax.random.fold_in(key, step)

@@ -1,15 +1,15 @@
 """Prepared sets: array_record files that TFDS writes, one record a video, made from any source.
 
-A set lies in ``{data_dir}/prvr/{name}_{feature}_{D}x{E}_{storage}_{fingerprint}/``, so that another
-source, a changed one or another storage is another set; the width of a teacher, where there is one,
-stands behind D and E. It is made once, complete or not at all: the directory gets its name when all
-is written, and processes that want the same set at the same time wait for the first one.
+A set is in ``{data_dir}/prvr/{name}_{feature}_{D}x{E}_{storage}_{fingerprint}/``, so another
+source, a changed source or another storage is another set. The width of a teacher, if any, follows
+D and E. A set is made atomically: its directory gets its name after the last write, and processes
+that need the same set at the same time wait for the first one.
 ``index.json`` names the source and has the sizes of the files, videos and captions, so that a
 pipeline plans before it reads a record.
 
-Records stand in the order of the source's splits. They are written as they are read, without the
-shuffle of TFDS, which would hold a whole split in memory. What goes in is checked: no split, shape
-or value that no training could mean. This module alone knows TFDS.
+Records are in the order of the source's splits. They are written as they are read, without the
+shuffle of TFDS, which would keep a whole split in memory. Splits, shapes and values are checked
+before they are written. No other module uses TFDS.
 """
 
 import contextlib
@@ -84,14 +84,14 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
     """Return the prepared set of a source, made on first use with a progress bar.
 
     Args:
-      source: the data set. Where it is missing, the one set that was prepared from a source of its
-        name, feature and widths is taken.
-      data_dir: where prepared sets lie; empty for TFDS's default, TFDS_DATA_DIR or
+      source: the data set. If it is missing, the only set that was prepared from a source with
+        its name, feature and widths is used.
+      data_dir: folder of the prepared sets; empty for TFDS's default, TFDS_DATA_DIR or
         ~/tensorflow_datasets.
       storage: dtype of the stored features, float32 or float16.
 
     Raises:
-      DataError: if the source is missing or is not as it should be.
+      DataError: if the source is missing or faulty.
       OutputError: if the folder of a damaged set holds other files.
       OSError: if the disk is full.
     """
@@ -196,10 +196,10 @@ def _file_sizes(directory: Path) -> dict[str, int]:
 
 
 def _is_complete(directory: Path) -> bool:
-    """Return whether a set is whole; a copy that was cut short, or a power cut, can leave less.
+    """Return whether a set is complete: an interrupted copy or a power cut can leave less.
 
     Raises:
-      OSError: when it cannot be read, which does not tell whether it is whole.
+      OSError: if it cannot be read, so that its state is unknown.
     """
     try:
         return _read_index(directory)["files"] == _file_sizes(directory)
@@ -227,7 +227,7 @@ class PrvrConfig(tfds.core.BuilderConfig):
 
 class _Info(tfds.core.DatasetInfo):
     def initialize_from_bucket(self) -> None:
-        """Looks nowhere: none of these sets lies in TFDS's bucket, and no network is needed."""
+        """Do nothing: TFDS's bucket has none of these sets, and no network is needed."""
 
 
 class Prvr(tfds.core.DatasetBuilder):
@@ -350,7 +350,7 @@ class Prvr(tfds.core.DatasetBuilder):
 
 
 def _builder(source: Source, name: str, fingerprint: str, storage: str, data_dir: Path) -> Prvr:
-    """The builder of a set, to write or to read it; the source need not be there to read it."""
+    """Return the builder of a set, to write or read it; reading does not need the source."""
     config = PrvrConfig(
         name=name,
         collection=source.name,
@@ -386,7 +386,7 @@ def _write(builder: Prvr, source: Source) -> None:
 
 
 def shard_lengths(sizes: list[int], largest: int) -> list[int]:
-    """Cuts a list of records, by their bytes, into shards of neighbours.
+    """Cut a list of records into shards of consecutive records, by their bytes.
 
     A shard should not exceed `largest`; one record always fits.
     """
@@ -416,8 +416,8 @@ def _check_space(directory: Path, needed: int) -> None:
 class Records:
     """The records of an open source; `sizes` has the bytes of each with features as float32.
 
-    Making it asks for all sizes, and reads no feature. A DataError says that a split is not as it
-    should be, or a record larger than memory.
+    The constructor asks for all sizes and reads no features. It raises a DataError if a split is
+    faulty, or a record is larger than the memory.
     """
 
     def __init__(self, source: Source, reader: Reader, storage: str) -> None:
@@ -557,7 +557,7 @@ def _describe_caption(reader: Reader, caption_id: str, row: int) -> str:
 
 
 def _check_splits(reader: Reader, name: str) -> None:
-    """Refuses missing and empty splits, videos and captions without rows, and ids given twice."""
+    """Refuse missing and empty splits, videos and captions without rows, and duplicate ids."""
     splits = reader.splits
     if sorted(splits) != sorted(SPLITS):
         raise DataError(f"{name}: has the splits {sorted(splits)}; they must be {SPLITS}")
@@ -586,7 +586,7 @@ def _check_splits(reader: Reader, name: str) -> None:
 
 
 class _ZeroRows:
-    """Counts rows of zeros while features are read; they are what a broken download leaves."""
+    """Counter of zero rows in features, which interrupted downloads leave."""
 
     def __init__(self, rows: str, items: str, num_items: int, num_rows: int) -> None:
         self._names = rows, items  # such as frames and videos
@@ -596,7 +596,7 @@ class _ZeroRows:
         self._first = ""  # what messages call the first of them
 
     def add(self, values: np.ndarray, describe: Callable[[int], str]) -> None:
-        """Counts the zero rows of one item; a DataError if they have become too many."""
+        """Count the zero rows of one item; raise a DataError if there are too many."""
         nonzero = values.any(axis=1)
         zero = len(values) - int(np.count_nonzero(nonzero))
         self._read = [self._read[0] + len(values), self._read[1] + 1]

@@ -89,9 +89,9 @@ class PreparedVideos:
 
 
 class SimulatedVideos:
-    """Random videos of a real split's sizes, with the attributes of `PreparedVideos`.
+    """Random videos with the sizes of a real split, and the attributes of `PreparedVideos`.
 
-    Nothing can be learnt from them, but every program does with them what it does with real ones.
+    Programs process them like real videos, but a model cannot learn from them.
     """
 
     def __init__(self, videos: int, captions: int, data: ConfigDict) -> None:
@@ -177,7 +177,7 @@ class Split:
         data: ConfigDict,
         spans: Mapping[str, Span] = MappingProxyType({}),
     ) -> None:
-        """Nothing is read yet; `data` is `config.data`."""
+        """Store the settings, without reading anything; `data` is `config.data`."""
         self.spans = spans
         self.video_ids: Sequence[str] = videos.video_ids
         self.captions_per_video = videos.captions_per_video
@@ -245,9 +245,10 @@ class Split:
         return itertools.chain.from_iterable(ids)
 
     def check_spans(self, name: str) -> None:
-        """Reads captions of the split so named until the moment of one is known.
+        """Check that a caption of the split has a moment, by reading captions until one has.
 
-        A DataError when there are `spans`, and none is of a caption of the split.
+        Raises:
+          DataError: if there are `spans`, but none belongs to a caption of the split.
         """
         if self.spans and not any(name in self.spans for name in self._read_caption_ids()):
             raise DataError(

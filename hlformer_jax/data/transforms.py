@@ -1,4 +1,4 @@
-"""From raw features to what the model reads: pooling, sampling, normalisation.
+"""Pooling, sampling and normalisation of raw features, as a model reads them.
 
 A video of T frames is cut into n spans with boundaries ``b_i = min(round(i T / n), T - 1)``, and
 each span becomes its mean, or its first frame where it is empty. As released, the cap at T - 1
@@ -23,7 +23,7 @@ FLOAT32 = np.dtype(np.float32)
 def boundaries(
     num_frames: int, num_spans: int, dtype: type[np.floating] = np.float64
 ) -> Int[np.ndarray, " bounds"]:
-    """Boundaries of n spans of a video of T frames: n + 1 frame numbers, none above T - 1.
+    """Return the boundaries of n spans of a video of T frames: n + 1 frame numbers up to T - 1.
 
     They are rounded in the precision of `dtype`; the released code rounds clips in float32.
     """
@@ -32,12 +32,12 @@ def boundaries(
 
 
 def pool_to_clips(frames: Float[np.ndarray, "T D"], num_clips: int) -> Float[np.ndarray, "C D"]:
-    """Pools a video of T >= 1 raw frames to C clips: means of spans, float64, repeated if T < C."""
+    """Pool a video of T >= 1 raw frames to C clips: means of spans, float64, repeated if T < C."""
     return _span_means(frames, boundaries(len(frames), num_clips, np.float32))
 
 
 def sample_frames(frames: Float[np.ndarray, "T D"], max_frames: int) -> Float[np.ndarray, "F D"]:
-    """At most F raw frames: as they are where T <= F; means of F spans, float64, beyond."""
+    """Return at most F raw frames: unchanged if T <= F, else means of F spans, float64."""
     if len(frames) <= max_frames:
         return frames
     return _span_means(frames, boundaries(len(frames), max_frames))
@@ -46,10 +46,11 @@ def sample_frames(frames: Float[np.ndarray, "T D"], max_frames: int) -> Float[np
 def teacher_cosines(
     frames: Float[np.ndarray, "T D"], captions: Float[np.ndarray, "M D"], num_frames: int
 ) -> Float[np.ndarray, "M F"]:
-    """A teacher's cosines of captions and the frames of their video, float32; 0 of a zero vector.
+    """Return a teacher's cosines of captions and the frames of their video, float32.
 
-    Its vectors of T >= 1 frames are pooled into F spans, the student's number of frames after
-    sampling: as the student's are where both had as many, and aligned in time where not.
+    A zero vector has cosine 0. The teacher's T >= 1 frames are pooled into F spans, the student's
+    number of frames after sampling. If both had the same number of frames, they are pooled
+    equally; otherwise they are aligned in time.
     """
     pooled = _span_means(frames, boundaries(len(frames), num_frames))
     captions = unit(captions.astype(np.float64, copy=False), _LEAST_NORM)
@@ -59,7 +60,7 @@ def teacher_cosines(
 def unit(
     vectors: Float[np.ndarray, "*batch n"], least: float = 0.0
 ) -> Float[np.ndarray, "*batch n"]:
-    """Vectors divided by their norm, or by `least` where that is larger; zero vectors stay zero.
+    """Divide vectors by their norm, or by `least` if that is larger; zero vectors stay zero.
 
     They keep their dtype.
     """
@@ -68,21 +69,21 @@ def unit(
 
 
 def normalise(vectors: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*batch D"]:
-    """Divides vectors by their norm + 1e-5: float32 of norm just below 1; zeros stay zero."""
+    """Divide vectors by their norm + 1e-5; return float32 of norm just below 1. Zeros stay zero."""
     vectors = vectors.astype(np.float64, copy=False)
     norm = np.sqrt(np.einsum("...d,...d->...", vectors, vectors))
     return (vectors / (norm + _EPSILON)[..., None]).astype(np.float32)
 
 
 def cut_words(words: Float[np.ndarray, "T E"], max_words: int) -> Float[np.ndarray, "W E"]:
-    """The first W words of a caption's raw features at most, each normalised, float32."""
+    """Return at most the first W words of a caption's raw features, each normalised, float32."""
     return normalise(words[:max_words])
 
 
 def pad(
     rows: Sequence[Float[np.ndarray, "_ D"]], shape: tuple[int, int, int], dtype: DTypeLike
 ) -> tuple[Float[np.ndarray, "B L D"], Bool[np.ndarray, "B L"]]:
-    """Rows of several items as one array of a shape, filled up with zeros; and which are real."""
+    """Return rows of several items as one array padded with zeros, and a mask of the real rows."""
     padded, mask = np.zeros(shape, dtype), np.zeros(shape[:2], bool)
     for item, values in enumerate(rows):
         padded[item, : len(values)], mask[item, : len(values)] = values, True

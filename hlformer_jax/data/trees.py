@@ -117,7 +117,7 @@ def build(video: TimedVideo, form: str = "released") -> Tree | None:
 
 
 def build_all(videos: Sequence[TimedVideo], form: str = "released") -> Iterator[Tree]:
-    """Builds the trees of all videos that have one, in their order; see `build`."""
+    """Build the trees of all videos that have one, in their order; see `build`."""
     return (tree for tree in (build(video, form) for video in videos) if tree is not None)
 
 
@@ -132,7 +132,7 @@ def _runs(
     moments: Sequence[AnnotatedMoment],
     continues: Callable[[AnnotatedMoment, AnnotatedMoment], bool],
 ) -> list[tuple[int, ...]]:
-    """All runs of at least two moments, one from each moment that begins one, in that order."""
+    """Return the runs of at least two moments, in the order of the moments that begin them."""
     runs = []
     for first in range(len(moments)):
         run = [first]
@@ -149,7 +149,7 @@ Composed = tuple[tuple[Node, ...], tuple[tuple[int, ...], ...]]
 
 
 def compose_levels(leaves: Sequence[Node], share: bool = True) -> Composed:
-    """Composes neighbours level by level; there are at least two leaves.
+    """Compose neighbours level by level; there are at least two leaves.
 
     In a level of odd length the last two are also a pair if `share`, so that a node has two parents
     (with 3, 5, 6, 7, … leaves, the result is a graph without cycles instead of a tree); otherwise
@@ -170,7 +170,7 @@ def compose_levels(leaves: Sequence[Node], share: bool = True) -> Composed:
 
 
 def compose_shallow(leaves: Sequence[Node]) -> Composed:
-    """Composes all leaves at once, under one root; an item is the root with two neighbours."""
+    """Compose all leaves at once, under one root; an item is the root with two neighbours."""
     nodes, root = tuple(leaves), len(leaves)
     children = tuple(range(root))
     top = Node(nodes[0].start, nodes[-1].end, _moments(nodes), children)
@@ -186,13 +186,13 @@ FORMS: dict[str, Callable[[Sequence[Node]], Composed]] = {
 
 
 def _pairs(level: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbours in pairs; of an odd number the last two are a pair as well."""
+    """Return neighbours in pairs; if their number is odd, the last two are a pair as well."""
     pairs = [(level[k], level[k + 1]) for k in range(0, len(level) - 1, 2)]
     return pairs if len(level) % 2 == 0 else [*pairs, (level[-2], level[-1])]
 
 
 def _moments(nodes: Sequence[Node]) -> tuple[int, ...]:
-    """The moments of several nodes, each once, in the order of the annotations."""
+    """Return the moments of several nodes, each once, in the order of the annotations."""
     return tuple(sorted(set(itertools.chain.from_iterable(node.moments for node in nodes))))
 
 
@@ -256,7 +256,7 @@ def without_articles(text: str) -> str:
 
 
 def tree_to_json(tree: Tree, video: TimedVideo) -> dict[str, Any]:
-    """A line of a file of trees."""
+    """Return a tree as the JSON of a line of a file of trees."""
     nodes = []
     for node in tree.nodes:
         record: dict[str, Any] = {
@@ -268,7 +268,7 @@ def tree_to_json(tree: Tree, video: TimedVideo) -> dict[str, Any]:
 
 
 def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
-    """Reads trees of some videos, in the order of the file; a DataError names the wrong line."""
+    """Read trees of some videos, in the order of the file; a DataError names the faulty line."""
     by_name = {video.video: video for video in videos}
     trees: dict[str, Tree] = {}
     for where, record in read_json_lines(path):
@@ -284,7 +284,7 @@ def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
 
 
 def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> Tree:
-    """The tree of a line of a file of trees; else a DataError with its place.
+    """Parse a line of a file of trees; raise a DataError with its place if it is wrong.
 
     Nodes are ordered anew, children before parents and leaves by their times.
     """
@@ -349,10 +349,10 @@ def _item(entry: Any, num_nodes: int, where: str) -> tuple[int, ...]:
 
 
 def _check_spans(nodes: Sequence[Node], parent: int, child: int, where: str) -> None:
-    """Refuse a child apart from its parent, and warn of a child that juts out.
+    """Refuse a child that does not overlap its parent, and warn of a child that exceeds it.
 
-    A run may end before its last moment but one does, by less than `MAX_GAP`; annotations with a
-    moment that ends before it starts give more.
+    A run may end before its last moment but one ends, by less than `MAX_GAP`; the difference is
+    larger if an annotated moment ends before its start.
     """
     outer, inner = sorted(nodes[parent][:2]), sorted(nodes[child][:2])
     spans = (
@@ -373,7 +373,7 @@ def row_range(
     duration: Float[np.ndarray, " U"],
     num_rows: Int[np.ndarray, " U"],
 ) -> Int[np.ndarray, "U 2"]:
-    """The first and the last feature row of nodes, int32, of their spans in seconds.
+    """Return the first and the last feature row of nodes, int32, from their spans in seconds.
 
     Duration and number of feature rows, at least 1, are given for each node's video.
     """
@@ -386,7 +386,7 @@ def row_range(
 def word_rows(
     moments: Sequence[Sequence[int]], counts: Int[np.ndarray, " captions"], max_words: int
 ) -> Int[np.ndarray, "U W"]:
-    """The rows of a video's word features that each of its nodes reads, cut to W; -1 is padding.
+    """Return the rows of a video's word features that each node reads, cut to W; -1 is padding.
 
     A node reads the words of its moments; `counts` has the number of words of each moment.
     """
@@ -441,7 +441,7 @@ def make_pool(
     videos: Sequence[TimedVideo],
     collection: str = "",
 ) -> Pool:
-    """Numbers the nodes of the trees of some videos through; `collection` as in `texts`."""
+    """Number the nodes of the trees of some videos consecutively; `collection` as in `texts`."""
     sizes = [len(tree.nodes) for tree in trees]
     starts = np.cumsum([0, *sizes])[:-1].tolist()
     node_texts = (

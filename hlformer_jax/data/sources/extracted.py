@@ -1,4 +1,4 @@
-"""Features extracted from one's own videos, as a source: a folder of arrays and their contents.
+"""Features extracted from a user's videos, as a source: a folder of arrays and their contents.
 
     features.json   splits, captions with their times, where each video and caption lies, widths
     frames.npy      vectors of all frames, a row each, video by video
@@ -358,8 +358,8 @@ def parents_of(
 def check_place(folder: Path, overwrite: bool) -> None:
     """Raise an OutputError if features must not be written into a folder.
 
-    The folder may be missing or empty, or, with `overwrite`, hold features, which are replaced.
-    Nothing else ever is.
+    The folder may be missing or empty or, with `overwrite`, contain features, which are replaced.
+    Other files are never replaced.
     """
     files.check_directory(folder)
     if not folder.exists() or not any(folder.iterdir()):
@@ -388,7 +388,7 @@ def write(
     overwrite: bool = False,
     parents: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
-    """Writes a folder of features whole, or not at all.
+    """Write a folder of features atomically.
 
     Args:
       folder: the folder.
@@ -401,8 +401,8 @@ def write(
       parents: video -> id -> text of a parent of its action tree; see `parents_of`.
 
     Raises:
-      OutputError: when something is there that must stay.
-      OSError: when it cannot be written.
+      OutputError: if the folder contains something that must not be replaced.
+      OSError: if it cannot be written.
     """
     check_place(folder, overwrite)
     draft = folder.with_name(f".{folder.name}.draft")

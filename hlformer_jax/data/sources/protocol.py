@@ -32,7 +32,7 @@ MAX_MAGNITUDE = 1e10
 
 
 class DataError(UserError, ValueError):
-    """A data set is not as it should be; the message says what, where and what to do."""
+    """A data set is faulty; the message says what is wrong, where, and what to do."""
 
 
 class MissingDataError(DataError):
@@ -188,8 +188,8 @@ class Source(Protocol):
           Digits and letters (see `digest`); another content, or a changed one, has others.
 
         Raises:
-          MissingSourceError: when the source is not there. The one set that was prepared from a
-            source of this name, feature and widths is taken then.
+          MissingSourceError: if the source is missing. Then the only set that was prepared from a
+            source with this name, feature and widths is used.
           DataError: when a part of it is missing.
         """
         ...
@@ -197,7 +197,7 @@ class Source(Protocol):
     def open(self) -> AbstractContextManager[Reader]:
         """A context manager that opens the data set, once for each preparation, and closes it.
 
-        It checks what can be checked cheaply; a DataError when that is not as it should be.
+        It makes the cheap checks, and raises a DataError if one of them fails.
         """
         ...
 
@@ -213,9 +213,9 @@ def digest(*parts: object) -> str:
 
 
 def check_memory(needed: float, what: str, remedy: str) -> None:
-    """Rejects an allocation of more bytes than the machine's memory, before it is killed for one.
+    """Refuse to allocate more bytes than the machine's memory.
 
-    The DataError says what would take them, and the remedy.
+    The DataError names the cause of the allocation and the remedy.
     """
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > total:

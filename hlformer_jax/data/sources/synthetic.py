@@ -1,14 +1,14 @@
-"""Small corpora with planted moments, made in memory: for trying, testing and debugging.
+"""Small corpora with planted moments, made in memory, for tests, debugging and first tries.
 
 A video is a row of segments. Each shows a few concepts: a moment that a caption may describe, or
 background. A frame is a fixed, random, non-linear map of the concepts that it shows, plus the
-video's own style and noise of its own:
+video's style and noise:
 
     frame = tanh(Σ_c a_c z_c W₁) W₂ + style + noise
 
 A caption names the concepts of one moment, in random order, among filler words. As a
-video holds many concepts that a caption does not name, the mean of its frames says little about one
-moment: a model has to find it. Nothing is learned here, and nothing is real.
+video has many concepts that a caption does not name, the mean of its frames says little about one
+moment: a model has to find it. Results on these corpora say nothing about real videos.
 """
 
 import abc

@@ -1,7 +1,7 @@
 """Features in HDF5 files: a dataset for each caption or video, checked before it is read.
 
-A file can declare data that it does not hold: datasets of any size, or stored in other files, which
-may never end. So sizes and storage are checked, and bounded, before anything is read.
+A file can declare datasets of any size, or data in other files, whose reading may never end. So
+sizes and storage are checked and bounded before anything is read.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ class FeatureFile:
         return item if short == item or self._file.id.links.exists(item.encode()) else short
 
     def count(self, item: str, listed: str) -> int:
-        """The number of rows of a caption or video by its id; a DataError if they cannot be read.
+        """Return the number of rows of a caption or video; a DataError if they cannot be read.
 
         `listed` is the line that lists it, for messages.
         """

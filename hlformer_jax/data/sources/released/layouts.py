@@ -231,7 +231,7 @@ CLIP_SPACE = ("clip_L14", *CLIP_B32_FEATURES[:2])
 
 
 class MscCollection(Collection):
-    """The `Source` of CLIP features in the layout of MSC's authors, one HDF5 file a modality.
+    """The `Source` of CLIP features in the layout of MSC's authors, one HDF5 file per modality.
 
     Captions come from the lists train and val; val is tested, as by the authors. No file says
     whether the rows of a caption are tokens before or after CLIP's projection.
@@ -277,7 +277,7 @@ class MscCollection(Collection):
 
 
 class ClipB32Collection(Collection):
-    """The `Source` of the features of DL-DKD's teacher, CLIP ViT-B/32, as features of a model.
+    """The `Source` of CLIP ViT-B/32 features, those of DL-DKD's teacher, as features of a model.
 
     "clip_B32" reads the sentence vectors that DL-DKD's authors published and AMDNet's read,
     "clip_B32_ours" and "clip_B32_ours_word" the sentence vectors and tokens of the files that UEM's
@@ -315,7 +315,7 @@ class MomentCollection(Collection):
 
     @property
     def name(self) -> str:
-        """The collection, told apart from its caption lists."""
+        """The collection, with a suffix that distinguishes it from its caption lists."""
         return f"{self.collection}_moments"
 
     def captions(self, split: str) -> Path:
@@ -352,7 +352,7 @@ def _stamps(paths: Iterable[Path]) -> list[object]:
 
 
 class ReleasedReader(Reader):
-    """The `source.Reader` of a collection whose structure is sound.
+    """The `source.Reader` of a checked collection.
 
     `rows` has the rows of feature.bin of every captioned video, in time order, int32 [F_i]; empty
     where the frames lie in an HDF5 file.
