@@ -42,11 +42,11 @@ from hlformer_jax.lazy import optional
 from hlformer_jax.runtime import compiler
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Configuration with the sizes to measure at (default: ActivityNet Captions)."
+    "config", None, "Configuration that gives the sizes to measure (default: ActivityNet Captions)."
 )
-JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
-OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace the file of --json.")
-PEER = flags.DEFINE_string("peer", None, "step: checkout of the released code.")
+JSON = flags.DEFINE_string("json", None, "Also write the results to this JSON file.")
+OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace an existing file of --json.")
+PEER = flags.DEFINE_string("peer", None, "step: checkout of the released code, to measure as well.")
 VIDEOS = flags.DEFINE_integer(
     "videos",
     0,
@@ -66,24 +66,26 @@ HOURS = flags.DEFINE_float(
     "search, index, plan: hours of the largest archive (default: 1,000; 1 with synthetic data).",
 )
 STORE = flags.DEFINE_string(
-    "store", "", "search: also upload to this PostgreSQL database: …?schema=NAME, and ask it."
+    "store", "", "search: also upload to this PostgreSQL database (…?schema=NAME) and query it."
 )
 REPEATS = flags.DEFINE_integer(
-    "repeats", 20, "Repeats of a measurement, at most; with synthetic data at most 3."
+    "repeats", 20, "Repeats of each measurement, at most; with synthetic data at most 3."
 )
-GPU = flags.DEFINE_enum("gpu", "h200", ("h100", "h200", "a100-80", "a6000"), "plan: the GPU.")
+GPU = flags.DEFINE_enum(
+    "gpu", "h200", ("h100", "h200", "a100-80", "a6000"), "plan: the GPU to plan for."
+)
 PROGRAM = flags.DEFINE_enum(
     "program",
     None,
     ("step", "evaluate", "query", "queries", "search", "extract"),
-    "plan: the program (default: step; with --measure: all programs).",
+    "plan: the program (default: step; with --measure all programs).",
 )
 MEASURE = flags.DEFINE_bool("measure", False, "plan: also run the programs on the first device.")
 FIGURE = flags.DEFINE_string(
-    "figure", None, "plan: draw the time of each line, FIGURE.png and so on."
+    "figure", None, "plan: draw the time of each line to FIGURE.png and other formats."
 )
 DIFF = flags.DEFINE_string(
-    "diff", None, "plan: compare this file of --json with the one that follows."
+    "diff", None, "plan: compare this file of --json with the file given next."
 )
 
 PROGRAMS = {
@@ -191,7 +193,7 @@ def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> No
             files.write_json(Path(JSON.value), written, replace)
             replace = files.Replace.ANY
     if not results:
-        raise ConfigError("no program could be measured: the reasons stand above")
+        raise ConfigError("no program could be measured: the reasons are printed above")
     plan.show_measured(results, device.device_kind)
 
 
@@ -200,7 +202,7 @@ def _options(config: ConfigDict) -> Options:
     small = is_synthetic(config.data)
     hours = (1.0 if small else 1000.0) if HOURS.value is None else HOURS.value
     if not 0 < hours <= 10_000:
-        raise ConfigError(f"--hours={hours:g}: give a number of hours from 0 to 10,000")
+        raise ConfigError(f"--hours={hours:g}: give hours from 0 to 10,000")
     encoder = ENCODER.value or ("tiny" if small else "base")
     repeats = max(min(REPEATS.value, 3) if small else REPEATS.value, 1)
     return Options(VIDEOS.value, repeats, encoder, hours, STORE.value)

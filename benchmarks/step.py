@@ -406,7 +406,9 @@ def _load(checkout: Path) -> dict[str, Any]:
     modules = {name: _import(name, checkout) for name in MODULES}
     for name, path in files.items():
         if Path(modules[name].__file__).resolve() != path:
-            raise PeerError(f"{name} is already loaded from {modules[name].__file__}: start anew")
+            raise PeerError(
+                f"{name} is already loaded from {modules[name].__file__}: start a new process"
+            )
     return modules
 
 

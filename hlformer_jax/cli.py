@@ -65,7 +65,7 @@ def cores() -> int:
 def path_argument(text: str) -> Path:
     """Parse a path for argparse; an empty one would name the current folder."""
     if not text:
-        raise argparse.ArgumentTypeError("the path is empty: name one (. is the current folder)")
+        raise argparse.ArgumentTypeError("the path is empty: give a path (. is the current folder)")
     return Path(text)
 
 

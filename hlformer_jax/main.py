@@ -24,8 +24,8 @@ MODE = flags.DEFINE_enum(
     "mode",
     "train",
     ["train", "evaluate", "query", "ensemble"],
-    "train; evaluate a checkpoint on the test split; rank videos for a query; or rank the test"
-    " split by the scores of several runs together.",
+    "train; evaluate a checkpoint on the test split; rank videos for a query; or rank the"
+    " test split by the combined scores of several runs (ensemble).",
 )
 WORKDIR = flags.DEFINE_string(
     "workdir",
@@ -41,11 +41,13 @@ CHECKPOINT = flags.DEFINE_string(
 INIT = flags.DEFINE_string(
     "init",
     None,
-    "train: start from the parameters of this run (its best epoch) or converted checkpoint, with a"
-    " fresh optimiser, in a new --workdir.",
+    "train: start from the parameters of this run (its best epoch) or converted checkpoint,"
+    " with a new optimiser, in a new --workdir.",
 )
 PROFILE = flags.DEFINE_bool(
-    "profile", False, "train: trace the second (or the only) chunk of steps into WORKDIR/profile."
+    "profile",
+    False,
+    "train: write a trace of the second (or the only) chunk of steps to WORKDIR/profile.",
 )
 COORDINATOR = flags.DEFINE_string(
     "coordinator", "", "HOST:PORT of process 0, for several processes (not needed under Slurm)."
@@ -56,7 +58,9 @@ QUERY = flags.DEFINE_multi_string(
     "query", [], "query: a sentence to rank videos for (may be repeated). Needs --encoder."
 )
 CAPTION = flags.DEFINE_multi_string(
-    "caption", [], "query: id of a caption to rank videos for, by its prepared features."
+    "caption",
+    [],
+    "query: id of a caption of the split to rank videos for, by its prepared features.",
 )
 ENCODER = flags.DEFINE_string(
     "encoder", None, "query: hub id or folder of the encoder that made the captions' features."
@@ -64,7 +68,7 @@ ENCODER = flags.DEFINE_string(
 SPLIT = flags.DEFINE_enum(
     "split", "test", ["train", "val", "test"], "query: the split whose videos are ranked."
 )
-TOP = flags.DEFINE_integer("top", 10, "query: number of videos to show.", lower_bound=1)
+TOP = flags.DEFINE_integer("top", 10, "query: number of videos to print.", lower_bound=1)
 SCORES = flags.DEFINE_string("scores", None, "evaluate: write the test scores to this .npz file.")
 EMBEDDINGS = flags.DEFINE_string(
     "embeddings", None, "evaluate: write the embeddings of the test split to this .npz file."
@@ -163,7 +167,7 @@ def _query(config: Any, source: Path) -> int:
     from hlformer_jax.training import loaded_run
 
     if PROCESSES.value > 1:
-        return cli.fail("--mode=query takes one process: leave --processes out")
+        return cli.fail("--mode=query runs in one process: leave out --processes")
     encoder = None
     if ENCODER.value and QUERY.value:
         encoder = optional("hlformer_jax.encoders.hub", "search").load_text(

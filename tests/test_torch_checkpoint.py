@@ -303,7 +303,7 @@ def test_every_released_tensor_has_its_place():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({QUERY.format(0): 1, QUERY.format(2): 1}, "do not count from 0"),
+        ({QUERY.format(0): 1, QUERY.format(2): 1}, "are not numbered from 0"),
         ({QUERY.format(0): 1, QUERY.format(1): 2}, "differ in shape"),
         ({QUERY.format(0): 1, QUERY.format("00"): 1}, "and another tensor are both clip_branch"),
         ({"a": 1, "a.b": 1}, "'a.b' lies within"),

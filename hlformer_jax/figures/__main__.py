@@ -19,18 +19,28 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.text import suggestion
 
 WORKDIR = flags.DEFINE_multi_string(
-    "workdir", [], "Directory of a finished run; give it again to set several side by side."
+    "workdir",
+    [],
+    "Directory of a finished run (may be repeated, to show several runs side by side).",
 )
-OUT = flags.DEFINE_string("out", None, "Directory of the figures; default WORKDIR/figures.")
-OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace pictures that are there.")
-VIDEO = flags.DEFINE_multi_string("video", [], "Id of a video to show; may be given again.")
-SPLIT = flags.DEFINE_enum("split", "test", ["train", "val", "test"], "Whose videos are shown.")
+OUT = flags.DEFINE_string("out", None, "Directory for the figures (default: WORKDIR/figures).")
+OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace existing figures.")
+VIDEO = flags.DEFINE_multi_string("video", [], "Id of a video to show (may be repeated).")
+SPLIT = flags.DEFINE_enum(
+    "split", "test", ["train", "val", "test"], "Split whose videos are shown."
+)
 MOMENTS = flags.DEFINE_string(
-    "moments", None, "Times of the captions' moments, in place of config.eval.moments."
+    "moments",
+    None,
+    "File with the times of the captions' moments, used instead of config.eval.moments.",
 )
-MANUAL_DIR = flags.DEFINE_string("manual_dir", None, "Where the features are, if they were moved.")
-DATA_DIR = flags.DEFINE_string("data_dir", None, "Where prepared data sets are, if moved.")
-SEED = flags.DEFINE_integer("seed", 0, "Seed of samples and projections.")
+MANUAL_DIR = flags.DEFINE_string(
+    "manual_dir", None, "Directory of the features, if they were moved."
+)
+DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "Directory of the prepared data sets, if they were moved."
+)
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the samples and projections.")
 flags.declare_key_flag("quiet")
 
 CHANGES = {"eval.moments": MOMENTS, "data.manual_dir": MANUAL_DIR, "data.data_dir": DATA_DIR}
@@ -72,7 +82,7 @@ def _figure(names: Sequence[str]) -> int:
     [name] = names
     if name not in figures:
         closest = suggestion(name, figures)
-        return cli.fail(f"figure {name!r} is unknown: use {', '.join(figures)}{closest}")
+        return cli.fail(f"the figure {name!r} is unknown: use {', '.join(figures)}{closest}")
     if not WORKDIR.value:
         return cli.fail("--workdir is missing: give the directory of a finished run")
     out = Path(OUT.value or Path(WORKDIR.value[0]) / "figures")

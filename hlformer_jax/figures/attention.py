@@ -70,8 +70,8 @@ def windows(subjects: Sequence[Subject], options: Options) -> Drawing:
         row[0].set_ylabel(f"window ({subject.run.config.model.window})")
         row[1].legend(loc="center left", bbox_to_anchor=(1, 0.5), title="width: blocks")
     shows = (
-        "How much of the other positions the middle position of a video may see, for each width of"
-        " the model's blocks (E: Euclidean, L: Lorentz, in their order)."
+        "How much the middle position of a video attends to each other position at most, for"
+        " each width of the model's blocks (E: Euclidean, L: Lorentz, in their order)."
     )
     return Drawing(figure, table.columns, shows + left_out)
 
@@ -132,9 +132,9 @@ def weights(subjects: Sequence[Subject], options: Options) -> Drawing:
         row[0].set_ylabel("block, width of its window")
         figure.colorbar(image, ax=row.tolist(), label="mean weight", pad=0.01, aspect=14)
     shows = (
-        "The weight that the fusion gives each block at each position, mean over the videos of the"
-        f" {options.split} split: which window, and which geometry, the model asks where. Equal"
-        " weights would be 1 over the number of blocks."
+        "The weight that the fusion gives to each block at each position, averaged over the"
+        f" videos of the {options.split} split. It shows which window and which geometry the"
+        " model uses at each position. Equal weights would be 1 over the number of blocks."
     )
     return Drawing(figure, table.columns, shows + left_out)
 
@@ -157,8 +157,8 @@ def mean_weights(subject: Subject, options: Options) -> dict[str, Float[np.ndarr
             counts[branch] = counts.get(branch, 0) + real.sum(axis=0)
     if not sums:
         raise NotApplicable(
-            f"{subject.label} has the fusion {subject.run.config.model.fusion!r}, which gives its"
-            " blocks no weights at positions"
+            f"{subject.label} has the fusion {subject.run.config.model.fusion!r}, which has"
+            " no weights of blocks at positions"
         )
     return {branch: sums[branch] / np.maximum(counts[branch], 1) for branch in sums}
 
@@ -234,9 +234,9 @@ def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
     ]
     figure.legend(handles=handles[timed is None :], loc="outside lower center", ncols=2)
     shows = (
-        f"Captions of the video {split.video_ids[video]} over its time: the darker, the larger the"
-        " cosine with the clip or frame that stands there. IoU is the intersection over union of"
-        " the first moment that the model finds and the annotated one."
+        f"Captions of the video {split.video_ids[video]} over time: the darker, the larger"
+        " the cosine with the clip or frame at that time. IoU is the intersection over union"
+        " of the first moment that the model finds and the annotated one."
     )
     return Drawing(figure, table.columns, shows + left_out + without)
 
@@ -331,5 +331,7 @@ def _strips(
         frame_queries = subject.run.family.evaluator.scorer.of_branches(queries)["frames"]
         strips["frames"] = unit(np.asarray(frame_queries)) @ unit(frames).T
     if not strips:
-        raise NotApplicable(f"{subject.label} keeps one vector a video: there is nothing over time")
+        raise NotApplicable(
+            f"{subject.label} has one embedding per video, so it has nothing to show over time"
+        )
     return strips

@@ -71,7 +71,7 @@ class Subject:
         """The encoder of videos and captions; not applicable to a model of other inputs."""
         if self.run.config.model.name == "hover":
             raise NotApplicable(
-                f"{self.label} embeds nodes of action trees, and not videos and captions"
+                f"{self.label} embeds nodes of action trees, not videos and captions"
             )
         return Encoder(self.run)
 
@@ -126,7 +126,7 @@ def on_one_split(subjects: Sequence[Subject], options: Options) -> tuple[list[Su
         if video_ids != ids[0]:
             raise NotApplicable(
                 f"{subject.run.directory} was trained on another data set than"
-                f" {encoding[0].run.directory}: draw them apart"
+                f" {encoding[0].run.directory}: draw them separately"
             )
     return encoding, left_out
 
@@ -237,7 +237,7 @@ def collate_captions(split: Split, words: Sequence[np.ndarray], size: int) -> Ca
 def spans_by_video(split: Any) -> list[list[Any]]:
     """The annotated moments of the captions of each video, `Span` or None each."""
     if not split.spans:
-        raise NotApplicable("no times of moments are known: give --moments=FILE (see docs/data.md)")
+        raise NotApplicable("no times of moments: give --moments=FILE (see docs/data.md)")
     spans = split.caption_spans()
     sizes = split.captions_per_video.tolist()
     ends = np.cumsum(sizes).tolist()
@@ -327,9 +327,10 @@ def frames(subjects: Sequence[Subject], options: Options) -> Drawing:
         grid[row, 0].set_ylabel(f"{split.video_ids[video]}\nUMAP, second coordinate")
         grid[row, -1].legend(loc="center left", bbox_to_anchor=(1, 0.5), title="moment")
     shows = (
-        "The encoded frames of a video in the plane, by UMAP, a point each; frames of one annotated"
-        " moment have one colour, frames of none are grey. The silhouette says how well moments"
-        " part in the model's own space (1: perfectly; 0: not at all)."
+        "The encoded frames of one video, projected to the plane by UMAP, one point each."
+        " Frames of one annotated moment share a colour; frames outside all moments are"
+        " grey. The silhouette measures how well the moments are separated in the model's"
+        " own space (1: perfectly; 0: not at all)."
     )
     return Drawing(figure, table.columns, shows + left_out + without)
 
@@ -345,7 +346,7 @@ def _long_videos(subject: Subject, options: Options) -> list[int]:
     videos = [video for video in videos if enough[video]]
     if not videos:
         which = f"of the split {options.split} with times"
-        which = "that is asked for" if options.videos else which
+        which = "that was asked for" if options.videos else which
         raise NotApplicable(f"no video {which} has {MIN_FRAMES} frames")
     return videos
 
@@ -353,7 +354,7 @@ def _long_videos(subject: Subject, options: Options) -> list[int]:
 def _unit_frames(subject: Subject, options: Options, videos: Sequence[int]) -> list[np.ndarray]:
     encoded = subject.encoder.videos(subject.split(options), videos)
     if encoded.frames is None:
-        raise NotApplicable(f"{subject.label} encodes no frames one by one")
+        raise NotApplicable(f"{subject.label} does not encode single frames")
     pairs = zip(encoded.frames, encoded.num_frames, strict=True)
     return [unit(frames[: int(count)]) for frames, count in pairs]
 
@@ -420,9 +421,10 @@ def queries(subjects: Sequence[Subject], options: Options) -> Drawing:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     shows = (
-        "Captions (stars) and clips (dots) of two videos whose captions mean nearly the same, in"
-        " the plane by t-SNE. A line joins a caption and the clip it matches: where several lines"
-        " end in one clip, different captions find the same moment."
+        "Captions (stars) and clips (dots) of two videos whose captions mean nearly the"
+        " same, projected to the plane by t-SNE. A line joins each caption to the clip it"
+        " matches. Where several lines end in one clip, different captions match the same"
+        " moment."
     )
     return Drawing(figure, table.columns, shows + left_out + without)
 
@@ -474,8 +476,8 @@ def retrieved(subjects: Sequence[Subject], options: Options) -> Drawing:
         axes.set_xlim(ends[0], ends[1] + 0.6 * (ends[1] - ends[0]))  # room for the names
         axes.set_xlabel("score")
     shows = (
-        f"The first {RESULTS} videos of the {options.split} split for some captions, with their"
-        " scores: green with a tick where it is the caption's own video, orange where it is not."
+        f"The first {RESULTS} videos of the {options.split} split for some captions, with"
+        " their scores. The caption's own video is green with a tick, others are orange."
     )
     return Drawing(figure, table.columns, shows + left_out)
 
@@ -517,21 +519,21 @@ def leaves(subjects: Sequence[Subject], options: Options) -> Drawing:
         axes.grid(visible=False, axis="x")
     panels[0].set_ylabel("trees")
     panels[-1].legend(title="split")
-    shows = "Action trees of each split by the number of annotated moments that compose them."
+    shows = "Action trees of each split by the number of annotated moments that they consist of."
     return Drawing(figure, table.columns, shows + left_out)
 
 
 def tree_data(subject: Subject) -> Any:
     """The splits of a run on action trees; not applicable to another family."""
     if subject.run.config.model.name != "hover":
-        raise NotApplicable(f"{subject.label} embeds videos and captions, and not action trees")
+        raise NotApplicable(f"{subject.label} embeds videos and captions, not action trees")
     return subject.run.family.data
 
 
 def _clips(subject: Subject, options: Options, pair: Sequence[int]) -> Float[np.ndarray, "2 C H"]:
     clips = subject.encoder.videos(subject.split(options), pair).clips
     if clips is None:
-        raise NotApplicable(f"{subject.label} reads no clips")
+        raise NotApplicable(f"{subject.label} has no clips")
     return clips
 
 
@@ -540,12 +542,16 @@ def _pair(subject: Subject, options: Options) -> list[int]:
     if options.videos:
         pair = select_videos(subject, options, 2)
         if len(pair) != 2:
-            raise NotApplicable("the figure queries shows two videos: give --video twice, or not")
+            raise NotApplicable(
+                "the figure queries shows two videos: give --video twice, or leave it out"
+            )
         return pair
     split = subject.split(options)
     several = np.flatnonzero(split.captions_per_video >= 2)
     if len(several) < 2:
-        raise NotApplicable(f"the split {options.split} has no two videos with two captions each")
+        raise NotApplicable(
+            f"the split {options.split} does not have two videos with two captions each"
+        )
     embedded = subject.encoder.captions(split, several)
     means = np.stack([unit(captions).mean(axis=0) for captions in embedded])
     return [int(several[k]) for k in nearest_pair(means)]

@@ -24,7 +24,7 @@ def draw(directory: Path, replace: files.Replace = files.Replace.OWN) -> Path:
     path = directory / "table.json"
     if not path.exists():
         if not draw_run(directory, replace=replace):
-            raise UserError(f"{directory} holds neither table.json nor a metrics.jsonl to draw")
+            raise UserError(f"{directory} contains neither table.json nor metrics.jsonl")
         return directory / "curves.png"
     table = _parse(path.read_text(encoding="utf-8"), str(path))
     draw_sweep(table, directory, replace)
@@ -73,7 +73,7 @@ def _parse(text: str, where: str) -> Any:
     try:
         return files.parse_json(text)
     except ValueError as error:
-        raise UserError(f"{where} is not JSON ({error}): replace it by a whole copy") from error
+        raise UserError(f"{where} is not JSON ({error}): restore it from a copy") from error
 
 
 def run_figure(

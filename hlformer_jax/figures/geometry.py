@@ -84,9 +84,10 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
         plane.set_title("Poincaré disc, by HoroPCA", loc="left")
         plane.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     shows = (
-        f"Captions, clips and frames of the {options.split} split, lifted into hyperbolic space as"
-        " the model's partial order loss lifts them. The nearer to the origin (+), the more general"
-        " an embedding is meant to be; grey circles are at the distances they say."
+        f"Captions, clips and frames of the {options.split} split, lifted into hyperbolic"
+        " space as the model's partial order loss lifts them. An embedding nearer to the"
+        " origin (+) is meant to be more general. The grey circles have the distances from"
+        " the origin that their labels give."
     )
     return Drawing(figure, table.columns, shows + left_out)
 
@@ -157,8 +158,8 @@ def positioning(subjects: Sequence[Subject], options: Options) -> Drawing:
     panels[0].set_ylabel("videos (%)")
     shows = (
         "How far apart the captions of one video are located, over the videos of the"
-        f" {options.split} split: the variance of the clips that they match. Near 0, different"
-        " captions meet in the same clip."
+        f" {options.split} split: the variance of the clips that they match. Near 0,"
+        " different captions match the same clip."
     )
     return Drawing(figure, table.columns, shows + left_out)
 
@@ -177,7 +178,7 @@ def variances(subject: Subject, options: Options, params: Any = None) -> Float[n
         raise NotApplicable(f"no video of the split {options.split} has two captions")
     for batch in encoder.batches(split, several, params):
         if batch.clips is None:
-            raise NotApplicable(f"{subject.label} reads no clips")
+            raise NotApplicable(f"{subject.label} has no clips")
         captions = encoder.captions(split, batch.indices, params)
         for index, clips, queries in zip(batch.indices, batch.clips, captions, strict=True):
             variances[index] = np.var(corpus.matches(queries, clips))
@@ -241,9 +242,10 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
         marks.append(mark(f"level {level}" if level else "leaf", _level_colour(level)))
     figure.legend(handles=marks, loc="outside lower center", ncols=min(len(marks), 6))
     shows = (
-        "Nodes of some action trees, a panel each, with lines from parents to children. Parents are"
-        " meant to lie nearer to the origin (+) than their children; grey circles are at the"
-        " distances they say, times √c."
+        "Nodes of some action trees, one panel per tree, with lines from parents to"
+        " children. Parents are meant to be nearer to the origin (+) than their children."
+        " The grey circles have the distances from the origin, times √c, that their labels"
+        " give."
     )
     return Drawing(figure, table.columns, shows + left_out)
 
@@ -257,7 +259,7 @@ def _check_ball(subject: Subject) -> None:
     model = subject.run.config.model
     corpus.tree_data(subject)
     if model.geometry == "euclidean":
-        raise NotApplicable(f"{subject.label} is Euclidean: a disc cannot be drawn")
+        raise NotApplicable(f"{subject.label} is Euclidean, so it has no disc")
 
 
 def _trees(pool: Any, options: Options) -> list[int]:

@@ -30,17 +30,21 @@ FIGURES: Mapping[str, Listing] = {
     "hyperbolic": Listing(
         "geometry", "Distances from the origin, and the Poincaré disc", "HLFormer, Figure 5"
     ),
-    "queries": Listing("corpus", "Captions and clips of two near videos", "GMMFormer v2, Figure 6"),
+    "queries": Listing(
+        "corpus", "Captions and clips of two similar videos", "GMMFormer v2, Figure 6"
+    ),
     "retrieved": Listing("corpus", "First results of captions", "GMMFormer v2, Figure 9"),
     "heatmap": Listing("attention", "Captions over time", "GMMFormer v2, Figure 7"),
     "positioning": Listing(
-        "geometry", "How far apart captions are located", "GMMFormer v2, Figure 8"
+        "geometry", "Spread of the captions of a video", "GMMFormer v2, Figure 8"
     ),
     "windows": Listing(
         "attention", "Windows of the blocks", "HLFormer, equation 10; GMMFormer v2, equation 13"
     ),
     "weights": Listing(
-        "attention", "Which block is asked where", "HLFormer, equation 17; GMMFormer v2, equation 2"
+        "attention",
+        "Weights of the blocks by position",
+        "HLFormer, equation 17; GMMFormer v2, equation 2",
     ),
     "ball": Listing(
         "geometry",

@@ -116,7 +116,7 @@ def define(
       timed: whether results have what a single query costs in a corpus of 2,500 videos.
     """
     if name not in ("", "debug"):
-        raise ConfigError(f"variant {name!r} of this sweep is unknown: only 'debug' exists")
+        raise ConfigError(f"variant {name!r} of this sweep is unknown: the only variant is 'debug'")
     folder = Path(file).parent
     first = _load(folder, base, name, settings or {})
     further = {
@@ -252,7 +252,7 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
       ConfigError: if the indices have gaps that differ, or the task has several processes.
     """
     if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        raise ConfigError("srun: a sweep is one process a task: use --array, as launch/ does")
+        raise ConfigError("srun: a sweep runs one process per task: use --array, as launch/ does")
     if "SLURM_ARRAY_TASK_COUNT" not in environment:
         return 0, 1
 
@@ -292,9 +292,11 @@ def _check_names(sweep: ConfigDict) -> None:
     if not sweep.seeds:
         raise ConfigError("the sweep has no seeds")
     if not all(isinstance(seed, int) for seed in sweep.seeds):
-        raise ConfigError(f"config.seeds is {tuple(sweep.seeds)}: seeds are whole numbers")
+        raise ConfigError(f"config.seeds is {tuple(sweep.seeds)}: seeds must be whole numbers")
     if not sweep.metrics or len(set(sweep.metrics)) < len(sweep.metrics):
-        raise ConfigError(f"config.metrics is {tuple(sweep.metrics)}: name one or more, each once")
+        raise ConfigError(
+            f"config.metrics is {tuple(sweep.metrics)}: give one or more metrics, each once"
+        )
     for field in ("published", "published_costs", "values", "series", "pairs", "relative"):
         names = sweep.relative.items() if field == "relative" else sweep[field]
         flat = field in ("pairs", "relative")
@@ -304,7 +306,10 @@ def _check_names(sweep: ConfigDict) -> None:
                 raise ConfigError(f"config.{field}: the variant {name!r} is unknown{closest}")
     for name in sweep.cited:
         if name in sweep.variants:
-            raise ConfigError(f"config.cited: {name!r} is a variant: its figures are published")
+            raise ConfigError(
+                f"config.cited: {name!r} is a variant: cite published methods only, and put"
+                " figures of a variant into config.published"
+            )
     metric_names = [*sweep.metrics, *map(change_of, sweep.metrics)]
     for field in ("published", "cited", "corrections"):
         for name, figures in sweep[field].items():
@@ -319,10 +324,10 @@ def _check_names(sweep: ConfigDict) -> None:
         for metric in figures:
             if metric not in printed:
                 raise ConfigError(
-                    f"config.corrections, {name!r}: no {metric} is published that it could correct"
+                    f"config.corrections, {name!r}: there is no published {metric} to correct"
                 )
     if bool(sweep.quantity) != bool(sweep["values"]):
-        raise ConfigError("config.quantity and config.values go together: give both or none")
+        raise ConfigError("config.quantity and config.values go together: give both or neither")
 
 
 def _check_directories(runs: Sequence[Run]) -> None:
@@ -332,8 +337,8 @@ def _check_directories(runs: Sequence[Run]) -> None:
         namesake = runs_by_place.setdefault(str(run.directory).casefold(), run)
         if namesake is not run:
             raise ConfigError(
-                f"{namesake.title!r} and {run.title!r} would share the directory {run.directory}:"
-                " rename one"
+                f"{namesake.title!r} and {run.title!r} would share the directory"
+                f" {run.directory}: rename one of them"
             )
 
 
@@ -341,7 +346,7 @@ def _variant(sweep: ConfigDict, name: str, changed: Mapping[str, Any]) -> Config
     overrides = dict(sweep.variants[name])
     where = f"variant {name!r}"
     if not _slug(name):
-        raise ConfigError(f"{where}: a name needs a letter or a digit, for its directory")
+        raise ConfigError(f"{where}: the name must have a letter or a digit, for its directory")
     base = overrides.pop("base", None)
     if base is None:
         config = sweep.base.copy_and_resolve_references()
@@ -351,7 +356,7 @@ def _variant(sweep: ConfigDict, name: str, changed: Mapping[str, Any]) -> Config
     else:
         raise ConfigError(f"{where}: the base {base!r} is unknown{suggestion(base, sweep.bases)}")
     if "seed" in overrides:
-        raise ConfigError(f"{where}: the seeds of a sweep are config.seeds")
+        raise ConfigError(f"{where}: a variant cannot set the seed: set config.seeds of the sweep")
     _apply(config, overrides, where)
     return config
 
@@ -364,7 +369,7 @@ def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str, section: s
             raise ConfigError(f"{where}: the field config.{name} is unknown{closest}")
         if isinstance(config[key], ConfigDict) != isinstance(value, Mapping):
             kind = "a section" if isinstance(config[key], ConfigDict) else "a field"
-            raise ConfigError(f"{where}: config.{name} is {kind}, and {value!r} is not")
+            raise ConfigError(f"{where}: config.{name} is {kind}, but {value!r} is not")
         if isinstance(value, Mapping):
             _apply(config[key], value, where, f"{name}.")
             continue

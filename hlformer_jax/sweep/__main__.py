@@ -26,19 +26,20 @@ from hlformer_jax.sweep import Run, choose, expand, share, task_of_array
 CONFIG = config_flags.DEFINE_config_file(
     "config",
     None,
-    "A sweep, for example configs/sweeps/hlformer_table2.py; with :debug it takes minutes.",
+    "Configuration of a sweep, for example configs/sweeps/hlformer_table2.py; with :debug it"
+    " takes minutes.",
 )
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Directory of the sweep (default: runs/NAME, NAME from the file of --config)."
+    "workdir", None, "Directory of the sweep (default: runs/NAME, after the file of --config)."
 )
 OVERWRITE = flags.DEFINE_bool(
-    "overwrite", False, "Replace tables and plots that are there and that the sweep did not write."
+    "overwrite", False, "Replace existing tables and plots, even if the sweep did not write them."
 )
 ONLY = flags.DEFINE_multi_string(
-    "only", [], "Train this variant alone, by its name in the table; may be given again."
+    "only", [], "Train only this variant, by its name in the table (may be repeated)."
 )
 EXCEPT = flags.DEFINE_multi_string(
-    "except", [], "Leave this variant out, by its name in the table; may be given again."
+    "except", [], "Leave out this variant, by its name in the table (may be repeated)."
 )
 TASK = flags.DEFINE_integer("task", None, "Index of this task, from 0 (default: from Slurm).")
 TASKS = flags.DEFINE_integer(
@@ -54,9 +55,7 @@ def main(argv: Sequence[str]) -> int:
     if CONFIG.value is None:
         return cli.fail("--config is missing: for example configs/sweeps/hlformer_table2.py")
     if (TASK.value is None) != (TASKS.value is None):
-        return cli.fail(
-            "--task and --tasks go together (launch/sweep.sh --tasks=N gives each its --task)"
-        )
+        return cli.fail("--task and --tasks go together (launch/sweep.sh --tasks=N passes both)")
     sweep: ConfigDict = CONFIG.value
     task, tasks = TASK.value, TASKS.value
     try:
@@ -128,7 +127,7 @@ def perform(
         return cli.fail(str(error))
     if failures:
         count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
-        return cli.fail(f"{count} of {len(mine)} failed; the same command tries again")
+        return cli.fail(f"{count} of {len(mine)} failed; run the same command to try them again")
     return 0
 
 

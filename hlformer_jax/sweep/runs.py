@@ -84,7 +84,7 @@ def perform(
     """
     execute, warn, left = execute or _execute, warn or report, terminal.TimeLeft()
     if done := sum(finished(run, root) for run in runs):
-        report(f"{done} of {len(runs)} runs are finished already")
+        report(f"{done} of {len(runs)} runs are already finished")
     failures: dict[Path, str] = {}
 
     def waiting(index: int) -> int:
@@ -100,7 +100,7 @@ def perform(
         except loop.Stopped:
             raise
         except checkpoints.OccupiedError:
-            report(f"left to the process that does it: {run.title}")
+            report(f"left to the process that trains it: {run.title}")
             continue
         except Exception as error:  # the other runs do not depend on this one
             failures[run.directory] = reason = _reason(error)

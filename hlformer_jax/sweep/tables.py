@@ -374,8 +374,8 @@ def sections(table: Table) -> list[Section]:
             cells = [f"{row['method']} (cited)", *_figures(table, row, columns)]
             rows.append(cells + [EMPTY] * (len(rows[0]) - len(cells)))
     note = (
-        f"Test split, best epoch by validation {table['select']}; mean ± standard deviation over"
-        f" seeds{' within a corpus' if ranked else ''}, where there are several."
+        f"Test split, best epoch by validation {table['select']}; mean ± standard deviation"
+        f" over seeds{(' within a corpus' if ranked else '')}, if there are several."
     )
     if table["references"]:
         note += " Rows without seeds are references on the same test split."
@@ -394,7 +394,8 @@ def sections(table: Table) -> list[Section]:
         rows = [head, *map(_compared, table["comparisons"])]
         note = (
             f"Differences of SumR with {LEVEL:.0%} intervals of a paired bootstrap over"
-            " queries, and over queries and seeds; real is what does not hold 0 in the latter."
+            " queries, and over queries and seeds. A difference is real if the latter"
+            " interval does not contain 0."
         )
         parts.append(Section("Comparisons", rows, note))
     return parts
@@ -493,7 +494,7 @@ def _parts(table: Table) -> list[Section]:
                     name = f"{part_label(part)}, {row['method']} (cited)"
                     rows.append([name, *_figures(table, row, wide)])
         kinds = " and ".join(dict.fromkeys(part.partition("=")[0] for part in columns))
-        note = "Of the queries of each part; as above."
+        note = "Over the queries of each part; as above."
         sections.append(Section(f"By {kinds}", rows, note, groups))
     return sections
 

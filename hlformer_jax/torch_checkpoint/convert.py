@@ -101,7 +101,7 @@ def _converted(content: Mapping[Any, Any], file_size: int) -> tuple[dict[str, An
         )
     params = to_params(tensors)
     if missing := [name for name in _REQUIRED if name not in params]:
-        raise ConversionError(f"it is not a whole checkpoint: it has no {', '.join(missing)}")
+        raise ConversionError(f"it is not a complete checkpoint: it lacks {', '.join(missing)}")
     options = _section(content, "config", "model_cfg") or {}
     collection = options.get("collection")
     has_collection = isinstance(collection, str) and collection in _DATA_SETS
@@ -208,5 +208,5 @@ def _matrix_shape(params: Mapping[str, Any], path: str) -> tuple[int, int]:
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(value, np.ndarray) or value.ndim != 2:
-        raise ConversionError(f"it is not a whole checkpoint: {path} is not a matrix in it")
+        raise ConversionError(f"it is not a complete checkpoint: it has no matrix {path}")
     return value.shape

@@ -158,7 +158,7 @@ def _stack(path: tuple[str, ...], blocks: dict[int | None, np.ndarray]) -> np.nd
         return blocks[None]
     name = quoted(".".join(path))
     if blocks.keys() != set(range(len(blocks))):
-        raise ConversionError(f"{name}: its blocks do not count from 0 to the last")
+        raise ConversionError(f"{name}: its blocks are not numbered from 0 without gaps")
     if len({value.shape for value in blocks.values()}) > 1:
         raise ConversionError(f"{name}: its blocks differ in shape")
     return np.stack([blocks[block] for block in range(len(blocks))])

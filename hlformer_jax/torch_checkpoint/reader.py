@@ -91,7 +91,7 @@ class _Entries:
         self._unread = file_size
         names = [name for name in archive.namelist() if re.fullmatch(r"[^/]*/data\.pkl", name)]
         if len(names) != 1:
-            raise TorchFileError(f"has {len(names)} entries */data.pkl, not one")
+            raise TorchFileError(f"has {len(names)} entries */data.pkl, but must have one")
         self._folder = names[0].removesuffix("data.pkl")
 
     def read(self, name: str, max_bytes: int, default: bytes | None = None) -> bytes:
@@ -219,7 +219,7 @@ class _Unpickler(pickle._Unpickler):
         if (key, dtype, count) not in self._storages:
             elements = self._entries.read(f"data/{key}", count * dtype.itemsize)
             if len(elements) != count * dtype.itemsize:
-                raise TorchFileError(f"has {len(elements)} bytes of {quoted(key)}, not all")
+                raise TorchFileError(f"has only {len(elements)} bytes of {quoted(key)}")
             self._storages[key, dtype, count] = _Storage(elements, dtype)
         return self._storages[key, dtype, count]
 

@@ -140,4 +140,4 @@ def test_a_model_that_keeps_one_vector_a_video_is_left_out(subject, plain, optio
     monkeypatch.setattr(plain.encoder, "_reads_clips", False)
     drawn = attention.heatmap([plain, subject], options)
     assert set(drawn.table["run"]) == {"HLFormer"}
-    assert "Left out: GMMFormer keeps one vector a video" in drawn.shows
+    assert "Left out: GMMFormer has one embedding per video" in drawn.shows

@@ -55,7 +55,7 @@ def test_a_video_that_there_is_not_is_named(subject, options):
 def test_runs_on_other_data_are_refused(subject, plain, trees, options, monkeypatch):
     kept, said = corpus.on_one_split([subject, trees, plain], options)
     assert kept == [subject, plain]
-    assert said == " Left out: HOVER embeds nodes of action trees, and not videos and captions."
+    assert said == " Left out: HOVER embeds nodes of action trees, not videos and captions."
     monkeypatch.setattr(plain.split(options), "video_ids", ("another",))
     with pytest.raises(NotApplicable, match="data set"):
         corpus.on_one_split([subject, plain], options)
@@ -137,7 +137,7 @@ def test_frames_leaves_out_models_without_frames(subject, plain, options, monkey
     drawn = corpus.frames([subject, plain], options)
     assert set(drawn.table["run"]) == {"HLFormer"}
     assert set(drawn.table["video"]) == {split.video_ids[last]}
-    assert "Left out: GMMFormer encodes no frames one by one" in drawn.shows
+    assert "Left out: GMMFormer does not encode single frames" in drawn.shows
 
 
 def test_the_nearest_pair_is_that_of_all_distances():

@@ -44,7 +44,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(result_of, small,
 
     assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
     assert called[6:] == [Path("bad/seed1")]
-    assert told[-2:] == ["5 of 6 runs are finished already", "run 6 of 6: bad, seed 1"]
+    assert told[-2:] == ["5 of 6 runs are already finished", "run 6 of 6: bad, seed 1"]
     assert not (tmp_path / "bad/seed1/failure.json").exists()
     assert tables.notes(tables.collect(sweep, planned, tmp_path)) == []
     assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
@@ -87,7 +87,7 @@ def test_a_run_that_another_process_does_is_left_to_it(result_of, small, tmp_pat
         return result_of(run, 10.0)
 
     assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
-    assert "left to the process that does it" in told[2]
+    assert "left to the process that trains it" in told[2]
     assert not (tmp_path / planned[1].directory).exists()
     assert all(runs.finished(run, tmp_path) for run in planned if run != planned[1])
 
@@ -267,7 +267,7 @@ def test_a_sweep_that_is_stopped_goes_on_and_ends_with_its_table(tmp_path):
         line, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "1 of 2 runs are finished already" in done.stderr
+    assert "1 of 2 runs are already finished" in done.stderr
     assert (first / "result.json").read_bytes() == result
     lines = [json.loads(x) for x in (second / "metrics.jsonl").read_text().splitlines()]
     assert [x["epoch"] for x in lines if "validation/SumR" in x] == list(range(EPOCHS))

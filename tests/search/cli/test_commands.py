@@ -115,12 +115,12 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("query red {own} --checkpoint=nowhere", "has no config.json"),
         ("query {own}", "SENTENCE is empty"),
         ("query red {own} --then=blue --within=0s", "within is 0 s"),
-        ("query red blue {own} --then=red", "there can be one SENTENCE"),
+        ("query red blue {own} --then=red", "accepts one SENTENCE"),
         ("query red {own} --not=b --ranker=segments", "of frames"),
         ("query red {own} --offset=-1", "offset is -1: give 0 or more"),
         ("query red {own} --signals=transcript", "has no subtitles: put .srt"),
         ("query red {own} --signals=heard", "--signals has 'heard'"),
-        ("query red {own} --min-score=nan", "--min-score is not a number"),
+        ("query red {own} --min-score=nan", "--min-score is NaN"),
         ("query {own} --image={deep}", "is not an image"),
         ("query {own} --image=nowhere.png", "No such file"),
         ("query {own} --like=a.film", "is not VIDEO@TIME"),
@@ -173,7 +173,7 @@ def test_query_reports_copies_sequences_and_no_match(ask, films, monkeypatch):
     assert hit["copies"] == ["z.film"] and hit["is_match"] in (True, False)
     done = ask("query", "red", "--k=1", "--offset=1")
     assert done.out.splitlines()[1].split()[0] == "2"
-    assert "no video has that score" in ask("query", "red", "--min-score=2").out
+    assert "no video reaches that score" in ask("query", "red", "--min-score=2").out
     assert ask("query", "red", "--offset=9").out == "there are no more results\n"
     done = ask("query", "white")
     assert done.errors == ["no good match: these results are the nearest, but none stands out"]
@@ -819,7 +819,7 @@ def test_cut_continues_after_a_failed_clip(ask, films, calls, monkeypatch, tmp_p
     done = ask("cut", f"--from={table}", f"--out={folder}")
     assert done.status == 1 and len(made) == len(rows) - 1 >= 1
     assert done.out.split() == [str(out) for out in made]
-    assert "no video with the id '0123456789abcdef'" in done.errors[0]
+    assert "holds no video '0123456789abcdef'" in done.errors[0]
     assert "no reason" in done.errors[1]
     assert done.errors[-1] == (
         f"error: 2 of {len(rows) + 1} clips could not be made: 0123456789abcdef, {failed[0].name}"

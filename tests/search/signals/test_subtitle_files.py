@@ -243,7 +243,7 @@ def test_links_are_followed_below_the_root_alone(tmp_path, root):
     assert said_in(index) == {"a.film": [], "holiday.film": ["within"], "holiday.new.film": []}
     for name in ("a.srt", "Subs/a.en.srt"):
         assert f"{name}: it is a link out of the indexed folder" in told
-    assert "holiday.de.srt: it is a link to nothing" in told
+    assert "holiday.de.srt: it is a link to a missing file" in told
 
 
 def test_a_file_that_becomes_a_link_is_not_read(tmp_path, root):
