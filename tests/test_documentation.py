@@ -28,7 +28,7 @@ def _examples(text):
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
-def test_the_example_of_the_geometry_prints_what_it_says(capsys):
+def test_example_of_the_geometry_prints_its_comments(capsys):
     [geometry] = _examples(README)
     exec(compile(geometry, "README.md", "exec"), {})
     shapes, gradient = capsys.readouterr().out.strip().splitlines()
@@ -38,7 +38,7 @@ def test_the_example_of_the_geometry_prints_what_it_says(capsys):
 
 @pytest.mark.slow  # it compiles for seconds
 @pytest.mark.usefixtures("standard_promotion")
-def test_the_example_of_spaces_and_optimisers_prints_what_it_says(capsys):
+def test_example_of_spaces_and_optimisers_prints_its_comments(capsys):
     examples = _examples((ROOT / "docs" / "geometry.md").read_text(encoding="utf-8"))
     exec(compile("\n".join(examples), "docs/geometry.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == [

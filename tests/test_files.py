@@ -13,7 +13,7 @@ import pytest
 from hlformer_jax import files
 
 
-def test_json_has_null_for_what_it_lacks(tmp_path):
+def test_nan_is_null_in_json(tmp_path):
     path = tmp_path / "new" / "content.json"
     files.write_json(path, {"x": math.nan, "y": [1.5, (math.nan, 2)], "z": {"w": "text"}})
     assert json.loads(path.read_text()) == {"x": None, "y": [1.5, [None, 2]], "z": {"w": "text"}}
@@ -25,7 +25,7 @@ def test_arrays_are_written_under_exactly_that_name(tmp_path):
         np.testing.assert_array_equal(file["x"], np.arange(3))
 
 
-def test_a_write_that_fails_leaves_what_was_there_and_no_draft(tmp_path):
+def test_failed_write_keeps_the_old_file_and_no_draft(tmp_path):
     files.write_bytes(tmp_path / "file", b"before")
     with pytest.raises(TypeError):
         files.write_bytes(tmp_path / "file", object())
@@ -71,7 +71,7 @@ def test_only_a_regular_file_is_ever_replaced(tmp_path, kind, replace):
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_what_is_there_stays_unless_it_may_be_replaced(tmp_path):
+def test_existing_file_is_replaced_only_if_allowed(tmp_path):
     place = tmp_path / "out"
     place.write_bytes(b"theirs")
     for replace in (files.Replace.NOTHING, files.Replace.OWN):

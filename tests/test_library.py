@@ -33,7 +33,7 @@ def test_every_namespace_is_there_and_no_other():
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_what_a_package_names_is_there_and_no_more(name):
+def test_package_has_exactly_its_public_names(name):
     package = getattr(hl, name)
     assert len(set(package.__all__)) == len(package.__all__) and package.__doc__
     assert all(getattr(package, public) is not None for public in package.__all__)

@@ -258,7 +258,7 @@ def test_the_next_run_of_a_process_finds_the_precision_as_it_was(settings):
     assert settings()["jax_default_matmul_precision"] is None
 
 
-def test_only_what_is_to_compile_fast_leaves_optimisations_out(settings, monkeypatch):
+def test_fast_compilation_alone_skips_optimisations(settings, monkeypatch):
     updates = {}  # JAX does not tell this one
     with monkeypatch.context() as patch:
         patch.setattr(jax.config, "update", updates.__setitem__)
@@ -268,7 +268,7 @@ def test_only_what_is_to_compile_fast_leaves_optimisations_out(settings, monkeyp
     assert updates["jax_disable_most_optimizations"] is True
 
 
-def test_only_what_is_to_compile_fast_has_options_of_the_compiler():
+def test_fast_compilation_alone_sets_compiler_options():
     assert compiler.compiler_options(default()) is None
     options = compiler.compiler_options(debug(default()))
     jax.jit(lambda x: x + 1, compiler_options=options)(1)  # this compiler knows them

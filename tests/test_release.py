@@ -67,7 +67,7 @@ def test_a_release_of_uncommitted_changes_is_refused(clone):
     assert refused.returncode == 1 and "not committed" in refused.stderr and git("tag") == ""
 
 
-def test_the_dry_run_pushes_nothing(clone):
+def test_dry_run_does_not_push(clone):
     git, release = clone
     assert release("--dry-run").returncode == 0
     assert git("tag").strip() == "v1.2.3" and git("ls-remote", "--tags", "origin") == ""

@@ -235,7 +235,7 @@ def test_sixty_digits_agree_with_the_functions(model, name):
     assert facts["error"] < 1e-5 and facts["gradient's error"] < 1e-4
 
 
-def test_a_wrong_or_infinite_value_is_seen():
+def test_wrong_or_infinite_value_is_detected():
     ours = geometry.package_functions()
     wrong = {
         ("lorentz", "distance"): lambda x, y: ours.functions["lorentz", "distance"](x, y) * 1.01,
@@ -313,7 +313,7 @@ def test_incomplete_checkout_names_missing_files(tmp_path):
     assert "Losses/builder.py" not in str(error.value)
 
 
-def test_without_torch_the_error_says_what_to_install(tmp_path, monkeypatch, untouched):
+def test_missing_torch_is_reported_with_its_package(tmp_path, monkeypatch, untouched):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(PeerError, match="geoopt"):
         measured.Released(_checkout(tmp_path), default(), "cpu")

@@ -41,7 +41,7 @@ def test_a_loop_counts_as_often_as_it_turns(kernels):
     assert not any(name.startswith(("bitcast", "tuple", "get-tuple")) for name in kernels)
 
 
-def test_a_kernel_moves_what_it_reads_and_writes(kernels):
+def test_kernel_moves_the_bytes_it_reads_and_writes(kernels):
     moved = {name: kernel.bytes for name, kernel in kernels.items()}
     rows = 1024 * 256
     # 1,024 rows of float32 and their indices, of the counter, to bfloat16.
@@ -118,7 +118,7 @@ compiler = pytest.mark.skipif(
 
 
 @pytest.mark.skipif(not compiler.mark.args[0], reason="a compiler for GPUs is installed")
-def test_without_a_compiler_the_command_says_what_to_install():
+def test_missing_compiler_is_reported_with_its_package():
     done = processes.run("benchmarks", "plan", "--program=query")
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith("error: ") and "cuda12" in done.stderr

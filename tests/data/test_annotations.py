@@ -54,7 +54,7 @@ def given(tmp_path):
         (b"one\n \ntwo\n", ":2: the line is blank"),
     ],
 )
-def test_a_file_that_is_no_text_is_refused_by_its_line(given, data, complaint):
+def test_bad_text_file_is_refused_with_its_line(given, data, complaint):
     path = given(data)
     refused(f"{path}{complaint}", lambda: list(annotations.read_lines(path)))
 
@@ -76,11 +76,11 @@ def test_lines_end_at_line_feeds_alone(given):
         ('{"a": ' + LONG + "}", "f:7: contains a number of thousands of digits"),
     ],
 )
-def test_what_is_no_object_is_refused(text, complaint):
+def test_text_that_is_not_a_json_object_is_refused(text, complaint):
     refused(complaint, annotations.parse_object, text, "f:7")
 
 
-def test_fields_are_what_json_says():
+def test_fields_are_checked_and_returned():
     value = {"a": [1, {"b": None}], "c": "ü", "d": 2, "e": " a\nb"}
     assert annotations.parse_object(json.dumps(value), "f") == value
     assert as_text("ü", "c", "f") == "ü" and as_text(" a\nb", "e", "f", one_line=False) == " a\nb"
@@ -93,12 +93,12 @@ def test_fields_are_what_json_says():
 
 
 @pytest.mark.parametrize("value", ["  ", None, "a\nb", "a\ud800"])
-def test_what_is_no_text_of_one_line_is_refused(value):
+def test_bad_text_is_refused(value):
     refused("f:1: name is ", as_text, value, "name", "f:1")
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), True, "3", 10**400, {"a": DEEP}])
-def test_what_is_no_time_is_refused(value):
+def test_bad_time_is_refused(value):
     refused("f:1: start is ", as_seconds, value, "start", "f:1")
 
 
@@ -419,7 +419,7 @@ def test_caption_list_selects_and_orders_videos(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("content", ["{}", '{"v": ' + "[" * 100_000, "AB1 0 1##x", None])
-def test_command_error_is_one_line_and_writes_nothing(tmp_path, capsys, content):
+def test_command_error_is_one_line_and_writes_no_file(tmp_path, capsys, content):
     given, out = tmp_path / "a.json", tmp_path / "m.jsonl"
     if content is not None:
         given.write_text(content)
@@ -436,7 +436,7 @@ def test_tvr_gives_the_trees_of_the_specification(capsys):
     assert [int(trees) for _, trees in table] == [447, 1249, 394, 79, 10, 2179]
 
 
-def test_what_is_there_is_not_replaced_unless_with_overwrite(tmp_path, capsys):
+def test_existing_file_needs_overwrite(tmp_path, capsys):
     given = annotated(tmp_path / "a.json", v_a=[[0, 5], [5, 9]])
     content, out = given.read_bytes(), tmp_path / "out.jsonl"
     out.write_bytes(b"theirs")

@@ -208,7 +208,7 @@ def test_other_moments_or_trees_are_another_data_set(released):
         ({"end": -1}, "test.moments.jsonl:1: end is -1"),
     ],
 )
-def test_what_is_wrong_with_moments_is_named_by_line(released, line, complaint):
+def test_bad_moment_is_named_with_its_line(released, line, complaint):
     config, collection, videos, _ = released
     path = collection.root / "Trees" / "test.moments.jsonl"
     record = annotations.moments_to_json(videos["test"][0])

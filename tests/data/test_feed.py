@@ -223,7 +223,7 @@ def test_half_precision_changes_features_by_its_rounding_alone(config, data, rea
 
 
 @pytest.mark.parametrize("captions", [30, 7])
-def test_records_have_the_sizes_that_were_said_and_fill_a_split(captions):
+def test_records_have_the_declared_sizes_and_fill_a_split(captions):
     data = default().data
     data.update(visual_dim=6, text_dim=5, max_frames=9, max_clips=4, max_words=3)
     videos = SimulatedVideos(7, captions, data)

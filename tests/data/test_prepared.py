@@ -366,7 +366,7 @@ def test_overflow_of_float16_names_its_frame_or_caption(tiny, write, tmp_path):
     assert_prepared(prepare(collection, tmp_path / "out"), tiny)
 
 
-def test_full_disk_is_said_before_anything_is_written(tiny, write, tmp_path, monkeypatch):
+def test_full_disk_is_reported_before_writing(tiny, write, tmp_path, monkeypatch):
     full = SimpleNamespace(total=10, used=10, free=600)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: full)
     with pytest.raises(OSError, match="float16"):
@@ -447,7 +447,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_what_a_source_gets_wrong_is_refused_in_one_line(tmp_path, fault):
+def test_fault_of_a_source_is_one_line(tmp_path, fault):
     toy = Toy()
     break_it, expected = WRONG[fault]
     break_it(toy)

@@ -51,7 +51,7 @@ def test_training_intervals_cover_the_span():
     assert (count >= 1).all()
 
 
-def test_a_short_video_may_be_read_whole_whatever_the_span():
+def test_short_video_may_be_read_in_full():
     rows = trees.row_range(SPANS, DURATION, L)
     places, _ = evaluation_rows(rows, L, N, "whole")
     low, count = training_intervals(rows, L, N, "whole")

@@ -114,7 +114,7 @@ def test_moments_apart_make_a_chain_of_the_root_and_the_longest():
     assert several.nodes[1].moments == (0, 3), "of runs the one whose moments last longest"
 
 
-def test_a_video_whose_moments_make_nothing_is_dropped():
+def test_video_without_a_usable_moment_is_dropped():
     one, nested = in_a_row(1), video((0, 50), (5, 10))
     assert build(one) is None and build(nested) is None
     assert list(build_all([one, in_a_row(2), nested])) == [build(in_a_row(2))]
@@ -197,7 +197,7 @@ TOLD = [
 
 
 @pytest.mark.parametrize(("collection", "apart", "parents"), TOLD)
-def test_parents_are_told_by_their_children(collection, apart, parents):
+def test_parents_are_identified_by_their_children(collection, apart, parents):
     moments = tuple(
         AnnotatedMoment(str(k), k * (10.0 + apart), k * (10.0 + apart) + 10, sentence)
         for k, sentence in enumerate((FIRST, f" {SECOND}", f" {THIRD}"))

@@ -115,7 +115,7 @@ def test_frames_colours_the_video_with_most_moments(subject, options, tmp_path):
     assert ElementTree.parse(tmp_path / "frames.svg").getroot().tag.endswith("svg")
 
 
-def test_without_times_there_is_nothing_to_colour(subject, options, monkeypatch):
+def test_frames_without_times_are_refused(subject, options, monkeypatch):
     monkeypatch.setattr(subject.split(options), "spans", None)
     with pytest.raises(NotApplicable, match="--moments"):
         corpus.frames([subject], options)
@@ -245,7 +245,7 @@ def test_missing_package_names_the_extra(monkeypatch, module, call):
     assert "\n" not in str(raised.value)
 
 
-def test_runs_of_one_model_are_told_apart_by_their_directories(subject, plain, trees):
+def test_runs_of_one_model_are_labelled_by_directory(subject, plain, trees):
     placed = lambda run, path: run._replace(directory=Path(path))
     sweep = [placed(subject.run, f"/sweep/{x}/seed0") for x in ("a", "b")]
     found = corpus.subjects([*sweep, plain.run, trees.run, placed(subject.run, "/c/seed1")])
@@ -263,7 +263,7 @@ def test_a_run_that_is_given_twice_has_one_label(subject, monkeypatch):
     assert labels == {f"HLFormer ({subject.run.directory.name})"}
 
 
-def test_what_trees_have_no_field_for_is_left_alone(trees):
+def test_fields_that_trees_lack_are_ignored(trees):
     moved = {"eval.moments": "moments.json", "data.data_dir": trees.run.config.data.data_dir}
     assert loaded_run.load(trees.run.directory, moved).config == trees.run.config
 

@@ -76,7 +76,7 @@ def test_command_redraws_a_sweep_reproducibly(tmp_path):
     assert curves.draw(run) == run / "curves.png" and (run / "curves.png").exists()
 
 
-def test_what_cannot_be_drawn_is_named(tmp_path):
+def test_missing_data_of_curves_is_named(tmp_path):
     (tmp_path / "run").mkdir()
     log = tmp_path / "run" / "metrics.jsonl"
     log.write_text("{}\nnone\n")

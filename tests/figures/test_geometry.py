@@ -54,7 +54,7 @@ def test_captions_are_lifted_as_the_loss_lifts_them(subject, options, monkeypatc
     )
 
 
-def test_a_model_without_a_lift_is_told(plain, trees, options):
+def test_model_without_a_lift_is_left_out(plain, trees, options):
     for other in (plain, trees):
         with pytest.raises(NotApplicable, match=other.label):
             geometry.hyperbolic([other], options)

@@ -53,7 +53,7 @@ def done(directory, tmp_path_factory):
 
 @pytest.mark.slow  # a process each
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_one_line(case, done):
+def test_bad_argument_is_one_line(case, done):
     status, stderr = done[case]
     assert status == 1
     assert "Traceback" not in stderr
@@ -162,13 +162,13 @@ def test_the_page_is_whole_in_itself(plain, options, tmp_path, monkeypatch):
     assert len(lines) == 3 and lines[1].startswith("weights: not drawn: GMMFormer has the fusion")
 
 
-def test_what_a_run_says_is_text_and_not_markup(subject, options, tmp_path, monkeypatch):
+def test_texts_of_a_run_are_escaped(subject, options, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "FIGURES", {"windows": report.Listing("attention", "<b>", "a & b")})
     text = report.write([subject], options, tmp_path, lambda line: None).read_text()
     assert "&lt;b&gt;" in text and "a &amp; b" in text and "<b>" not in text
 
 
-def test_the_table_has_what_each_run_recorded(subject, plain):
+def test_table_has_the_metrics_of_each_run(subject, plain):
     page = _Page(report.metrics_table([subject, plain]))
     assert [said for said in page.said if said] == [
         "test split", "R@1", "SumR", "queries", "videos",

@@ -428,7 +428,7 @@ def test_losses_of_extreme_logits_are_finite(name):
 
 
 @pytest.mark.parametrize("name", OF_LOGITS)
-def test_constant_added_to_all_logits_changes_nothing(name):
+def test_constant_added_to_all_logits_has_no_effect(name):
     mask, logits = np.arange(SIZE) != 1, _logits().astype(np.float32)
     one, other = (_program(name)(x, mask) for x in (logits, logits + np.float32(8)))
     # Rounding of logits near 16 in float32, in sums of up to six pairs.

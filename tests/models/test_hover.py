@@ -271,7 +271,7 @@ def _program(text_encoder, lift="unit"):
     "text_encoder",
     ["given", *(pytest.param(x, marks=pytest.mark.slow) for x in ("mean", "attention"))],
 )
-def test_masked_inputs_change_nothing(text_encoder):
+def test_masked_inputs_have_no_effect(text_encoder):
     params, run, gradient = _program(text_encoder)
     one, other = run(params, nodes_of()), run(params, nodes_of(junk=7.0))
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:4], b[:4]), one, other)

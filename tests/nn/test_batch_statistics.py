@@ -63,7 +63,7 @@ def test_distances_are_scaled_about_the_bias(model):
 
 
 @pytest.mark.usefixtures("float64")
-def test_points_that_are_masked_count_for_nothing():
+def test_masked_points_have_no_effect_on_statistics():
     space, mask = Lorentz(C), jnp.asarray([[True] * 6, [False] * 6])
     x = points_of(space)
     both = jnp.stack([x, points_of(space, 9 * S)])

@@ -122,7 +122,7 @@ def test_the_released_window_favours_far_positions_and_the_corrected_one_near_on
     assert _mean_distance_attended(log_window=log_window) < 0.8 * uniform
 
 
-def test_masked_keys_change_nothing():
+def test_masked_keys_have_no_effect():
     points = _points(0, np.float32)
     other = points.at[:, :, 3:].set(_points(9, np.float32)[:, :, 3:])
     mask = np.array([[True, True, True, False, False]] * 3)
@@ -382,7 +382,7 @@ def test_a_bank_is_the_stack_of_its_windows():
 @pytest.mark.parametrize(
     "arguments", [((1.0,), 4, "hann"), ((-1.0,), 4, "released"), ((1.0,), 0, "printed")]
 )
-def test_what_makes_no_sense_is_refused(arguments):
+def test_bad_windows_are_refused(arguments):
     with pytest.raises(ValueError, match="^(kind|length) must be"):
         log_attention_windows(*arguments)
 

@@ -217,7 +217,7 @@ def test_components_keep_more_than_any_random_ones_and_joint_ones_more_yet(fitte
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_isometries_and_curvatures_change_nothing_but_the_frame(fitted, cloud):
+def test_isometries_and_curvatures_change_only_the_frame(fitted, cloud):
     want = float(horopca.variance(horopca.project(fitted, cloud)))
     moved = lorentz.boost(
         _point()[None], lorentz.rotate(jnp.asarray(_frame(3), jnp.float32), cloud)

@@ -185,7 +185,7 @@ def test_the_order_of_points_changes_no_mean(vectors, weights, order):
     st.permutations(range(6)),
     numbers(6, 3),
 )
-def test_attention_sees_neither_the_order_of_keys_nor_what_pads(vectors, mask, order, other):
+def test_attention_ignores_the_order_of_keys_and_padding(vectors, mask, order, other):
     query, key, value = (np.asarray(lorentz.from_space(v)) for v in vectors)
     want = attend(query, key, value, mask)
     permuted = attend(query, key[..., order, :], value[..., order, :], mask[:, order])

@@ -349,7 +349,7 @@ def test_a_zero_vector_becomes_the_origin_with_gradient_zero():
     assert np.all(np.isfinite(gradient))
 
 
-def test_the_first_coordinate_asks_for_the_time_and_the_others_for_the_direction():
+def test_first_coordinate_is_the_time_and_the_rest_the_direction():
     z = jnp.asarray([[-200.0, 3, 4], [0, 30, 40], [200, -3e-9, 4e-9]])
     point = jax.jit(lorentz.from_linear)(z, np.log(np.float32(8)))
     time = np.array([1.1, 5.1, 9.1])

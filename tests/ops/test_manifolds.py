@@ -235,7 +235,7 @@ def test_values_and_gradients_are_finite_at_a_point_and_at_its_antipode(sign):
 
 
 @pytest.mark.usefixtures("float64")
-def test_a_product_does_in_each_factor_what_that_does():
+def test_product_acts_on_each_factor_alone():
     rng = np.random.default_rng(0)
     product = Product((Lorentz(0.5), Product((Euclidean(), Sphere(2.0))), Poincare(1.0)))
     assert isinstance(product, Manifold)

@@ -109,7 +109,7 @@ def test_the_inverse_of_a_tiny_norm_has_a_finite_gradient(size):
     assert np.isfinite(jax.grad(numerics.inverse_norm)(v)).all()
 
 
-def test_an_angle_of_a_zero_is_told_by_its_sign():
+def test_angle_of_zero_follows_its_sign():
     for dtype in ("float32", "float64"):
         pi, zero, one = (jnp.asarray(x, dtype) for x in (np.pi, 0.0, 1.0))
         assert numerics.safe_atan2(zero, -one) == pi

@@ -443,7 +443,7 @@ def _heavy_ball(state=_Velocity):
         (lambda: optax.chain(optax.sgd(0.1), optax.scale_by_backtracking_linesearch(9)), "search"),
     ],
 )
-def test_what_cannot_be_transported_is_refused_before_the_first_step(make, word):
+def test_optimiser_state_without_transport_is_refused(make, word):
     with pytest.raises(ManifoldError, match=word):
         riemannian(make(), Lorentz()).init(_points("lorentz", 1.0))
 
@@ -457,7 +457,7 @@ def test_points_without_a_gradient_stay_to_the_bit(name):
     np.testing.assert_array_equal(updates, 0)
 
 
-def test_what_is_no_space_is_refused():
+def test_object_that_is_not_a_manifold_is_refused():
     with pytest.raises(ManifoldError, match="expected a manifold, .* got True"):
         riemannian(optax.sgd(0.1), {"points": Lorentz(), "more": True}).init(
             {"points": _points("lorentz", 1.0), "more": jnp.ones(3)}

@@ -343,7 +343,7 @@ def test_the_edge_is_where_it_says(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_the_projection_returns_is_inside_and_its_gap_is_positive(dtype):
+def test_projection_is_inside_the_ball_with_a_positive_gap(dtype):
     eps = float(jnp.finfo(dtype).eps)
     rng = np.random.default_rng(0)
     p = jnp.asarray(rng.normal(size=(500, 3)) * 1e3, dtype)

@@ -68,7 +68,7 @@ def test_cones_over_a_dag_with_a_learned_curvature(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lorentz", "poincare"])
-def test_a_hyperbolic_classifier_of_what_a_tree_of_classes_generates(name):
+def test_hyperbolic_classifier_learns_a_tree_of_classes(name):
     space = {"lorentz": lorentz, "poincare": poincare}[name]
     logits = space.mlr
     rng = np.random.default_rng(0)

@@ -310,7 +310,7 @@ def assert_close(got, want, rtol, atol, context=""):
         if case.name in TYPICAL | SLOW
     ],
 )
-def test_jit_vmap_and_more_batch_axes_change_nothing(case):
+def test_jit_vmap_and_batch_axes_give_equal_results(case):
     arrays, call = case.traceable(case.arguments((2, 3)))
     c = np.linspace(0.5, 2, 3)
     got = jax.jit(call)(arrays, c)

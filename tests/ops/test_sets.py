@@ -147,7 +147,7 @@ def test_the_centroid_by_one_product_keeps_the_bound_that_it_states(count):
 
 
 @pytest.mark.parametrize("count", [1, 32])
-def test_the_centroid_by_one_product_is_not_shorter_than_the_weights_where_nothing_is_left(count):
+def test_centroid_norm_has_lower_bound(count):
     # √c x_time is |x_space| in float32, and the difference of their squares 0.
     points = lorentz.from_space(np.full((count, 1), 1e5, np.float32))
     assert (points[:, 0] == points[:, 1]).all()

@@ -379,7 +379,7 @@ def test_metrics_of_known_ranks():
     assert ranking.mean_reciprocal_rank(rank) == pytest.approx(expected)
 
 
-def test_a_result_is_written_with_what_it_is_of():
+def test_result_is_written_with_its_source():
     assert Result({"R@1": 12.5}, 40, 10).as_json() == {"R@1": 12.5, "queries": 40, "videos": 10}
 
 

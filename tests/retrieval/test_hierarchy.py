@@ -79,7 +79,7 @@ def test_groups_of_leaves_weigh_up_to_all(pool, found):
     assert [name for name in named if "4" in name] == []
 
 
-def test_first_results_of_the_own_tree_are_told_by_their_kin(pool, found):
+def test_first_results_of_the_own_tree_are_classified(pool, found):
     below = {u: {w for a, w in pool.ancestry if a == u} for u in range(len(pool.tree))}
     siblings = {frozenset(pair) for pair in pool.siblings.tolist()}
     inner = np.flatnonzero(pool.level > 0)
@@ -125,7 +125,7 @@ def test_norm_order_metrics_of_perfect_and_equal_norms(pool):
     assert hierarchy.radius_tau(flat, pool) == 0
 
 
-def test_the_correlation_of_levels_and_radii_is_kendalls(pool):
+def test_correlation_of_depths_and_radii_is_kendall_s(pool):
     stats = pytest.importorskip("scipy.stats")
     norm = np.random.default_rng(3).random(len(pool.tree))
     expected = [
@@ -163,7 +163,7 @@ def test_all_metrics_are_named_by_pairs_modality_and_direction(pool, found):
     assert not any(name.startswith("hierarchy/v2t") for name in named)
 
 
-def test_what_there_is_nothing_of_has_no_number(pool, found):
+def test_metric_without_nodes_is_missing(pool, found):
     none = np.zeros(0, np.int32)
     values = Coordinates(np.ones(3), np.ones(3))
     assert all(np.isnan(x) for x in hierarchy.share_in_order(values, none, none).values())

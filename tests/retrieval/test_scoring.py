@@ -396,7 +396,7 @@ def test_smaller_dtypes_find_nearly_the_same(encoded, queries):
     assert size("float32") == 2 * size("bfloat16") == 4 * size("int8")
 
 
-def test_what_makes_no_sense_is_refused(encoded, queries):
+def test_bad_search_is_refused(encoded, queries):
     with pytest.raises(ValueError, match="float16"):
         corpus.build(encoded, dtype="float16")
     with pytest.raises(ValueError, match="at least one"):

@@ -100,7 +100,7 @@ def test_a_sweep_outside_the_package_names_a_base_or_has_its_own(tmp_path):
         define("tvrr")
 
 
-def test_debug_shrinks_the_base_and_keeps_what_a_variant_is(sweep_of):
+def test_debug_shrinks_the_base_and_keeps_variants(sweep_of):
     blocks = {"euclidean_blocks": 3, "lorentz_blocks": 0, "euclidean_widths": (0.0, 0.5, 1.0)}
     sweep = sweep_of({"three": {"model": blocks}}, "debug", published={"three": {"SumR": 150.0}})
     assert sweep.published == {"three": {"SumR": 150.0}}
@@ -114,7 +114,7 @@ def test_debug_shrinks_the_base_and_keeps_what_a_variant_is(sweep_of):
     models.build(run.config)
 
 
-def test_what_the_command_line_changes_holds_for_every_base_but_not_against_a_variant(sweep_of):
+def test_command_line_changes_every_base_but_no_variant(sweep_of):
     sweep = sweep_of(
         {"tvr": {"base": "tvr"}, "own": {"base": "tvr", "train": {"epochs": 7}}, "anet": {}},
         bases={"tvr": "../tvr.py"},

@@ -44,7 +44,7 @@ def test_the_table_has_mean_and_sample_deviation(table, tmp_path):
     assert json.loads((tmp_path / "table.json").read_text()) == json.loads(json.dumps(table))
 
 
-def test_markdown_keeps_its_columns_whatever_a_name_has(table, tmp_path):
+def test_markdown_keeps_its_columns_for_any_name(table, tmp_path):
     lines = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == r"# a \| title: ActivityNet Captions"
     rows = [line.replace(r"\|", "") for line in lines if line.startswith("|")]

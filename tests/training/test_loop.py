@@ -296,7 +296,7 @@ def test_full_disk_for_tensorboard_does_not_end_the_run(tmp_path, monkeypatch):
     loop.ScalarLog(tmp_path, 0, 0).close()
 
 
-def test_tensorboard_shows_what_is_recorded(tmp_path):
+def test_tensorboard_has_all_recorded_metrics(tmp_path):
     log = loop.ScalarLog(tmp_path, 0, 7)
     log.write(8, {"validation/R@1": 2.5}, epoch=0)
     log.position()

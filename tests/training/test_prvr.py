@@ -56,7 +56,7 @@ def test_training_moves_the_parameters(retrieval):
     assert np.mean(jax.tree.leaves(moved)) > 0.9
 
 
-def test_nothing_is_compiled_after_the_first_epoch(retrieval):
+def test_no_program_is_compiled_after_the_first_epoch(retrieval):
     second = retrieval.compiled[runs.CHUNKS.index(3) + 1]
     assert 0 < retrieval.compiled[0] < second == retrieval.compiled[-1]
 

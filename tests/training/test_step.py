@@ -230,7 +230,7 @@ def test_short_runs_with_equal_constants_share_a_program():
     assert np.any(ends[0] != ends[1])
 
 
-def test_program_fields_leave_out_what_the_loss_holds():
+def test_program_fields_exclude_the_numbers_of_the_loss():
     config = default()
     fields = step.list_program_fields(config)
     config.loss.margin = 0.5

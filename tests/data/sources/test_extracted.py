@@ -65,7 +65,7 @@ def timed(folder, times, fps):
     return write(folder, splits, fps=fps)
 
 
-def test_what_is_read_is_what_was_written(folder):
+def test_features_are_read_as_written(folder):
     reader = ExtractedReader(folder)
     assert reader.splits == {
         split: {video: tuple(own) for video, own in of.items()} for split, of in CAPTIONED.items()
@@ -119,7 +119,7 @@ def test_another_content_is_another_data_set(folder):
         ExtractedSource(str(folder), "other", D, E).fingerprint()
 
 
-def test_what_is_missing_or_damaged_is_one_line(folder, tmp_path):
+def test_missing_or_damaged_file_is_one_line(folder, tmp_path):
     with pytest.raises(ConfigError, match="name the folder"):
         load("configs/own.py")
     with pytest.raises(ConfigError, match="features.json"):

@@ -31,7 +31,7 @@ def test_a_collection_is_the_name_of_one_folder(tmp_path, name):
             Collection(tmp_path, *names, 6, 5)
 
 
-def test_what_is_missing_is_named_with_where_it_is_had(tiny, write):
+def test_missing_file_is_named_with_its_origin(tiny, write):
     collection = _teach(write(tiny))
     names = [str(path.relative_to(collection.root)) for path in collection.files()]
     assert len(names) == 10

@@ -117,7 +117,7 @@ def test_overlapping_clips_are_no_video(tmp_path):
     assert_refused(QVHighlights(str(tmp_path), regrouped=True), fault, expected)
 
 
-def test_what_is_missing_or_meant_otherwise_is_said(tmp_path):
+def test_missing_folder_or_other_feature_is_named(tmp_path):
     for folder in ("", str(tmp_path / "none")):
         with pytest.raises(MissingSourceError, match="Moment-DETR"):
             QVHighlights(folder).fingerprint()

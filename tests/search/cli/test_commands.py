@@ -261,7 +261,7 @@ def test_damaged_database_is_restored_without_decoding(ask, films, index, calls)
     assert not ask("status").errors
 
 
-def test_another_encoder_is_refused_with_what_to_do(ask, films, calls):
+def test_another_encoder_is_refused_with_advice(ask, films, calls):
     calls.encoder = archive.Encoder("0" * 64)
     done = ask("index", films, "--encoder=other")
     assert done.status == 1 and "give --encoder=colours, or a new --index" in done.errors[0]
@@ -447,7 +447,7 @@ def test_videos_of_two_folders_stay_distinct(ask, films, index, disk, tmp_path):
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["gone", "empty"])
-def test_offline_folder_loses_nothing(ask, films, index, disk, tmp_path, left):
+def test_offline_folder_keeps_all_videos(ask, films, index, disk, tmp_path, left):
     (disk / "broken.film").write_bytes(b"broken")
     assert "1 failed" in ask("index", films).out
     before = Index.open(index).videos
@@ -567,7 +567,7 @@ def test_removed_video_stays_out_until_added(ask, films, index):
     assert len(Index.open(index).entries()) == 3
 
 
-def test_status_lists_what_failed_and_why(ask, films):
+def test_status_lists_failures_with_reasons(ask, films):
     (films / "bad\nname.film").write_bytes(b"broken")
     done = ask("index", films)
     assert done.status == 0 and "1 failed" in done.out

@@ -67,7 +67,7 @@ def test_every_command_is_passed_on_as_it_was_given(launch, name):
     assert done.returncode == 0 and started == [f"{name}|a red circle|--index=my index|--help|"]
 
 
-def test_where_indexing_fails_nothing_is_served(launch):
+def test_server_does_not_start_if_indexing_fails(launch):
     done, started = launch("my films", fails="index")
     assert done.returncode == 1 and len(started) == 1
 

@@ -98,7 +98,7 @@ def test_filters_by_folder_and_date(library):
         library.query("red", since="yesterday")
 
 
-def test_a_picture_finds_what_resembles_it_alone_and_with_words(library, films, index, tmp_path):
+def test_picture_finds_similar_videos_alone_and_with_text(library, films, index, tmp_path):
     archive.film(films / "d.film", ["white"] * 4 + ["blue"] * 2)
     archive.fill(index)
     image = tmp_path / "blue.png"
@@ -125,7 +125,7 @@ def test_a_picture_finds_what_resembles_it_alone_and_with_words(library, films, 
         assert hit.score == pytest.approx((frames @ asked).max(), abs=1e-3)
 
 
-def test_scores_of_pictures_are_cosines_whatever_the_encoder(index):
+def test_scores_of_pictures_are_cosines_for_every_encoder(index):
     pair = [archive.opened(index, encoder=archive.Encoder(probable=p)) for p in (0, 1)]
     plain, probable = (one.query("red", like=("b.film", 0)) for one in pair)
     assert [hit.score for hit in plain] == [hit.score for hit in probable]
@@ -180,7 +180,7 @@ def test_a_picture_that_the_index_lacks_is_refused(library, index):
     assert refused.value.field == "normalise"
 
 
-def test_a_library_that_stays_open_sees_what_is_indexed_meanwhile(library, films, index):
+def test_open_library_finds_newly_indexed_videos(library, films, index):
     assert library.query("white", k=1)[0].video != "new.film"
     archive.film(films / "new.film", ["white"] * 4)
     (films / "b.film").unlink()
@@ -203,7 +203,7 @@ def test_failed_videos_are_listed_and_not_searched(library, films, index):
     assert status["seconds"] == 54 and status["bytes"] > 0
 
 
-def test_an_index_of_which_nothing_could_be_indexed_says_so(tmp_path):
+def test_index_without_a_usable_video_is_refused(tmp_path):
     (tmp_path / "films").mkdir()
     (tmp_path / "films" / "bad.film").write_bytes(b"broken")
     index = archive.indexed(tmp_path / "index", tmp_path / "films")
@@ -271,7 +271,7 @@ def test_threads_that_ask_at_once_get_the_same_answers(library):
     assert [[hit.video for hit in hits] for hits in found] == [expected] * 3
 
 
-def test_what_fails_in_a_thread_fails_and_the_next_question_is_answered(library, monkeypatch):
+def test_failure_in_a_thread_is_raised_and_the_next_query_works(library, monkeypatch):
     def fail(*arguments):
         raise SearchError("broken")
 
@@ -358,7 +358,7 @@ def test_filters_by_length_tags_and_folders_of_any_case_agree_with_a_loop():
         filters.passing(entries, Query("x", tags=["Omi"]))
 
 
-def test_a_folder_whose_name_is_no_text_is_chosen_as_it_is_shown():
+def test_folder_name_that_is_not_utf8_is_chosen_as_shown():
     entries = [entry(os.fsdecode(b"caf\xe9/x")), entry("caf")]
     assert filters.passing(entries, Query("x", folder="caf\ufffd")).tolist() == [True, False]
 
@@ -410,7 +410,7 @@ def test_a_time_may_name_its_zone():
         datetime.datetime(1, 1, 1),
     ],
 )  # fmt: skip
-def test_what_is_no_date_is_one_line(text):
+def test_bad_date_is_one_line(text):
     with pytest.raises(SearchError) as refused:
         times.date_span(text)
     assert "2026-01" in str(refused.value) and "\n" not in str(refused.value)

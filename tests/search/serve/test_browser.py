@@ -220,7 +220,7 @@ def test_every_result_and_the_player_have_more_like_this(opened, page):
     expect(page.locator("#results .open")).to_have_count(2)
 
 
-def test_what_is_said_is_shown_and_played(page):
+def test_transcript_is_shown_and_plays(page):
     search(page, "red captain")
     page.get_by_text("0:04 “the captain's ship”").click()
     is_playing(page)
@@ -395,7 +395,7 @@ def test_token_leaves_the_address_of_the_page(opened, library):
 
 
 @pytest.mark.slow
-def test_a_result_says_its_date_and_whose_it_is(page, library):
+def test_result_shows_its_date_and_the_source_of_the_date(page, library):
     entry = library.entry(library.id("garden"))
     entry.date_of = "recording"
     try:
@@ -431,7 +431,7 @@ def test_a_search_that_takes_long_shows_that_it_is_under_way(page, library):
     expect(page.locator("#found")).to_have_attribute("aria-busy", "false")
 
 
-def test_what_fails_is_said_and_can_be_tried_again(page):
+def test_failed_request_is_shown_and_can_be_repeated(page):
     page.expected.append("Failed to load resource")
     page.route("**/api/query*", lambda route: route.abort())
     page.locator("#q").fill("red")
@@ -445,7 +445,7 @@ def test_what_fails_is_said_and_can_be_tried_again(page):
 
 
 @pytest.mark.slow
-def test_a_video_that_was_deleted_or_cannot_be_played_is_said(page, library, tmp_path):
+def test_deleted_or_unplayable_video_is_reported(page, library, tmp_path):
     entry = library.entry(library.id("garden"))
     kept = vars(entry).copy()
     entry.path = tmp_path / "garden.mp4"
@@ -534,7 +534,7 @@ def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films
     expect(page.locator("#facts")).to_contain_text("3 videos")
 
 
-def test_a_job_that_another_page_has_begun_is_said_and_shown(managed, changing, films):
+def test_job_of_another_page_is_shown(managed, changing, films):
     archive.film(films / "new.film", ["red"] * 40)
     changing.encoder.gate.clear()
     page, other = managed(), managed()
@@ -636,7 +636,7 @@ LOOKS = pytest.mark.parametrize(
 
 
 @LOOKS
-def test_axe_finds_nothing_in_search_player_and_transcript(opened, url, monkeypatch, width, scheme):
+def test_axe_passes_for_search_player_and_transcript(opened, url, monkeypatch, width, scheme):
     page = opened(url, width, 860, scheme)
     expect(page.locator("#results .open")).to_have_count(3)
     is_accessible(page)
@@ -669,7 +669,7 @@ def test_axe_finds_nothing_in_search_player_and_transcript(opened, url, monkeypa
 
 
 @LOOKS
-def test_axe_finds_nothing_where_the_index_is_changed(managed, changing, films, width, scheme):
+def test_axe_passes_for_changes_of_the_index(managed, changing, films, width, scheme):
     (films / "bad.film").write_bytes(b"broken")
     page = managed(width=width, scheme=scheme)
     page.get_by_role("button", name="Manage").click()

@@ -23,7 +23,7 @@ def test_a_folder_that_holds_only_folders_can_be_chosen_too():
     assert schemas.folders(entries) == ["a", "a/b"]
 
 
-def test_what_json_lacks_is_null_or_replaced():
+def test_values_that_json_lacks_become_null():
     found = jsonable({"a": np.float32("nan"), "b": [math.inf, 0.5], 3: {1}, NAME: NAME})
     assert found == {"a": None, "b": [None, 0.5], "3": "{1}", "caf\ufffd.mp4": "caf\ufffd.mp4"}
 
@@ -49,7 +49,7 @@ def test_a_long_curve_keeps_its_peaks():
         ("see http://host:6333/name and 1/2 or and/or", None),
     ],
 )
-def test_of_absolute_paths_the_last_name_is_told(line, told):
+def test_absolute_paths_are_shortened_to_their_last_name(line, told):
     assert redaction.without_paths(line, {"folder": "/srv/my films", "videos": 3}) == (told or line)
 
 
@@ -84,7 +84,7 @@ def refusal(archive, id):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_what_is_served_is_the_file_that_was_indexed(archive):
+def test_served_file_is_the_indexed_file(archive):
     path = archive.add("trips/a.mp4", content=b"one")
     file = files.open_video(archive, "trips/a.mp4")
     path.unlink()
@@ -99,7 +99,7 @@ def test_what_is_served_is_the_file_that_was_indexed(archive):
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("replaced", ["link", "folder link", "pipe", "folder", "other", "nothing"])
-def test_what_took_the_place_of_an_indexed_file_is_refused(archive, replaced):
+def test_replaced_file_is_refused(archive, replaced):
     path = archive.add("trips/a.mp4")
     secret = archive.outside / "a.mp4"
     path.rename(secret)  # of the same size and time
@@ -140,14 +140,14 @@ def test_link_in_the_folder_is_followed_but_not_a_loop(archive):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_what_failed_is_not_served(archive):
+def test_failed_video_is_not_served(archive):
     archive.add("passwd", state="failed")
     assert refusal(archive, "passwd") == 404
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("error", [KeyError, IndexError, UserError])
-def test_an_unknown_id_is_refused_without_what_the_library_says(error):
+def test_unknown_id_is_refused_without_the_library_s_message(error):
     def entry(id):
         raise error("/home/secret/index")
 

@@ -62,7 +62,7 @@ def test_every_response_has_security_headers(client, library):
         assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_without_the_token_nothing_is_answered(library):
+def test_request_without_the_token_is_refused(library):
     with page_library.running(library, token=TOKEN) as url, page_library.asking(url) as client:
         for path in ("/", "/page.js", "/api/status", f"/video/{library.id('garden')}", "/nothing"):
             for wrong in (
@@ -145,7 +145,7 @@ def test_a_connection_in_use_is_not_closed(client, monkeypatch):
     ],
     ids=["words", "no host", "TLS", "bad chunk"],
 )
-def test_what_is_no_http_is_refused_in_json(client, request_, caplog):
+def test_malformed_request_is_refused_in_json(client, request_, caplog):
     with connected(client) as connection:
         connection.sendall(request_)
         answer = b""
@@ -179,7 +179,7 @@ def test_a_parameter_out_of_bounds_is_refused_by_its_name(client, library, path,
     assert answer.status_code == 400 and answer.json()["error"].startswith(name)
 
 
-def test_a_clip_that_ends_before_it_begins_is_told_as_that(client, library):
+def test_clip_that_ends_before_it_begins_is_refused(client, library):
     answer = client.get(f"/cut/{library.id('garden')}?start=5&end=2")
     assert answer.json() == {"error": "end: 2 s is not after start, 5 s"}
 

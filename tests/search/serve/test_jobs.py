@@ -83,7 +83,7 @@ def under_way(client, library, films):
 
 
 @pytest.mark.parametrize("manage", [None, False])
-def test_who_may_not_is_refused_everything_and_told_how(library, films, manage):
+def test_server_without_manage_refuses_all_changes(library, films, manage):
     passed_on = {"X-Forwarded-For": "203.0.113.9"} if manage is None else {}
     before = archive.everything(films.parent)
     with TestClient(server.app(library, manage=manage), "http://localhost") as client:
@@ -97,7 +97,7 @@ def test_who_may_not_is_refused_everything_and_told_how(library, films, manage):
     assert archive.everything(films.parent) == before
 
 
-def test_strangers_change_nothing(library):
+def test_requests_of_other_sites_cannot_change_the_index(library):
     app = server.app(library, manage=True, token="t" * 32)
     with TestClient(app, "http://localhost") as client:
         known = {"Authorization": f"Bearer {'t' * 32}"}
@@ -182,7 +182,7 @@ def test_refused_add_leaves_the_index_unchanged(client, index, films, tmp_path):
     assert archive.everything(index.directory) == before
 
 
-def test_what_is_not_in_the_index_cannot_be_removed_or_tried(client):
+def test_video_outside_the_index_cannot_be_removed_or_retried(client):
     for address in ("remove?id=0", "remove?folder=", "remove?folder=x", "retry/0"):
         assert client.post(f"/api/{address}").status_code == 404, address
     assert client.post("/api/remove").status_code == 400
@@ -231,7 +231,7 @@ def test_a_job_is_followed_from_its_present_state_to_its_end(live, library, film
     assert [state["done"] for state in followed] == sorted(state["done"] for state in followed)
 
 
-def test_where_nothing_runs_the_stream_says_so_and_ends(client):
+def test_stream_without_a_job_ends(client):
     [state] = events(client.get("/api/job/events"))
     assert state["state"] == "none"
 
@@ -330,7 +330,7 @@ def test_server_stops_its_job_when_it_ends(library, films, monkeypatch):
         "X-Forwarded-Server", "X-Original-Host", "X-Cluster-Client-Ip", "Fastly-Client-IP",
     ],
 )  # fmt: skip
-def test_a_request_that_a_proxy_passed_on_may_change_nothing(client, header):
+def test_forwarded_request_cannot_change_the_index(client, header):
     assert client.get("/api/job").status_code == 200
     assert client.get("/api/job", headers={header: "x"}).status_code == 403
     assert client.post("/api/index", headers={header.lower(): ""}).status_code == 403

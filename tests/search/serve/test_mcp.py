@@ -56,7 +56,7 @@ def test_an_agent_finds_a_moment_and_sees_its_frame(library):
     assert red > 150 and green < 90
 
 
-def test_clip_has_a_generated_name_and_replaces_nothing(library, tmp_path):
+def test_clip_has_a_generated_name_and_replaces_no_file(library, tmp_path):
     clips = tmp_path / "clips"
     asked = "cut", {"id": library.id("boat"), "start": 2, "end": 4, "margin": 1}
     names, (made, again) = call(agents.server(library, clips), asked, asked)
@@ -98,7 +98,7 @@ def test_arguments_that_a_tool_lacks_are_refused_by_name(library, tool, given, n
         "ix holds no video that could be indexed: see hlformer-search status --index=ix",
     ],
 )
-def test_an_agent_is_told_of_no_option_of_a_command(line):
+def test_errors_for_agents_have_no_command_line_options(line):
     told = agents._for_agents(line)
     assert "--" not in told and agents.ASK in told
 

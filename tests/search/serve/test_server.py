@@ -114,7 +114,7 @@ def test_parts_of_a_query_reach_the_library(client, library):
     assert "visual" in client.get("/api/query?q=red&signals=smell").json()["error"]
 
 
-def test_the_status_counts_what_is_there_and_names_what_failed(client):
+def test_status_counts_videos_and_names_failures(client):
     status = client.get("/api/status").json()
     assert status["encoder"] == "colours-by-name"
     assert (status["videos"], status["failures"], status["seconds"]) == (3, 1, 36)
@@ -201,7 +201,7 @@ def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypat
     assert left == [] and list(clips.iterdir()) == []
 
 
-def test_page_loads_nothing_from_other_servers():
+def test_page_loads_only_from_its_own_server():
     names = {name for name, _ in server.STATIC_FILES.values()}
     for name in names:
         text = (server.STATIC / name).read_text()
@@ -323,7 +323,7 @@ def test_names_below_a_domain_of_ones_own_are_allowed(served, name):
 
 
 @pytest.mark.parametrize(("mode", "open_to_others"), [(0o644, True), (0o602, True), (0o600, False)])
-def test_a_token_that_others_may_read_is_told(tmp_path, capsys, mode, open_to_others):
+def test_token_file_that_others_can_read_is_reported(tmp_path, capsys, mode, open_to_others):
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
     file.chmod(mode)
@@ -353,7 +353,7 @@ def test_the_index_is_changed_from_this_machine_or_with_manage(served, options, 
         assert ("any folder of this machine" in told[1]) == may
 
 
-def test_what_is_no_token_or_name_is_one_line(served, tmp_path):
+def test_bad_token_or_host_name_is_one_line(served, tmp_path):
     files = {"empty": b"", "short": b"123", "lines": b"0123456789abcdef\n0", "bytes": b"\xff" * 20}
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)

@@ -103,7 +103,7 @@ def test_of_several_sentences_each_has_its_moment(tmp_path):
 
 
 @pytest.mark.parametrize("probable", [True, False])
-def test_what_no_video_shows_is_no_good_match(tmp_path, probable):
+def test_text_that_no_video_shows_has_no_good_match(tmp_path, probable):
     films = tmp_path / "films"
     for i in range(12):  # grey and black scenes; red in one of them
         rows = np.random.default_rng(i).normal(90, 6, size=(90, 3))

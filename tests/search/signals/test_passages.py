@@ -38,7 +38,7 @@ def index(tmp_path, films):
     return index
 
 
-def test_words_are_found_where_they_are_said(index):
+def test_words_are_found_in_their_passages(index):
     second, first = archive.opened(index).query("the captain ships", signals="transcript")
     assert (first.video, second.video) == ("b.film", "a.film")
     assert first.passages[0][:3] == (12, 15, "a captain's ship, and the harbour")
@@ -95,7 +95,7 @@ def test_every_selective_ranking_counts_in_full():
     assert [group.position for group in fuse(rankings, 1)] == [2, 3, 1]
 
 
-def test_a_sentence_is_seen_and_said(index):
+def test_text_matches_by_picture_and_transcript(index):
     write(index.root, {"a.film": [(6, 8, "red alert")]})
     archive.fill(index, video=archive.TOLD)
     hits = archive.opened(index).query("red")
@@ -185,7 +185,7 @@ def test_other_words_of_the_same_meaning_are_found_by_their_vectors(spoken):
 
 
 @pytest.mark.parametrize("least", [1, 2**16])
-def test_near_passages_are_those_above_the_level_of_the_bank(spoken, monkeypatch, least):
+def test_near_passages_exceed_the_threshold_of_the_bank(spoken, monkeypatch, least):
     monkeypatch.setattr(packed, "LARGE", least)
     monkeypatch.setattr(passages, "NULL_QUANTILE", 0.05)
     ids = {entry.content: entry.id for entry in spoken.entries()}
@@ -261,7 +261,7 @@ def test_vectors_are_never_those_of_other_texts(spoken, films, monkeypatch):
     assert not path.exists()
 
 
-def test_what_is_whole_is_kept_when_vectors_are_interrupted(spoken, monkeypatch):
+def test_complete_embeddings_survive_an_interruption(spoken, monkeypatch):
     def stopped():
         if len(encoder.asked) == 20:
             raise KeyboardInterrupt
@@ -279,7 +279,7 @@ def test_what_is_whole_is_kept_when_vectors_are_interrupted(spoken, monkeypatch)
 
 
 @pytest.mark.parametrize(("share", "order"), [(1 - 2**-52, "bac"), (0.6, "bca")])
-def test_two_rankings_of_what_is_said_are_one_by_reciprocal_ranks(share, order):
+def test_rankings_of_passages_are_fused_by_reciprocal_ranks(share, order):
     words = {
         "a": [passages.Passage(0, 5, "x", 9, share)],
         "b": [passages.Passage(0, 5, "y", 8, 0.5)],
@@ -302,7 +302,7 @@ def test_a_damaged_table_of_passages_is_made_anew(index):
     assert archive.opened(index).query("captain", signals="transcript")[0].passages == before
 
 
-def test_what_cannot_be_asked_of_subtitles_is_refused(index, films, tmp_path):
+def test_query_that_a_transcript_cannot_answer_is_refused(index, films, tmp_path):
     for options in ({"then": "blue"}, {"like": ("b.film", 1)}, {"signals": "heard"}):
         with pytest.raises(QueryError) as refused:
             archive.opened(index).query("red", **{"signals": "transcript", **options})
@@ -367,7 +367,7 @@ def test_copies_that_say_the_same_are_one_hit(films, copies):
     }  # fmt: skip
 
 
-def test_what_is_inside_a_content_is_of_all_its_copies(films, tmp_path):
+def test_embedded_subtitles_belong_to_all_copies_of_a_content(films, tmp_path):
     for name in ("trips/c", "d/c", "e/c"):
         archive.film(films / f"{name}.film", ["white"] * 7)
     (films / "d" / "c.srt").write_text('[[4, 5, "beside one"]]')

@@ -61,7 +61,7 @@ def sql(address, text):
     "address",
     ["folder/store", "http://h:6333/films", "localhost:5432", "postgresql", "x://me:secret@h/d"],
 )
-def test_what_is_no_address_of_a_database_is_refused(address):
+def test_bad_address_of_a_database_is_refused(address):
     with pytest.raises(SearchError, match="is not the address") as refused:
         Store(address)
     assert "secret" not in str(refused.value)
@@ -133,7 +133,7 @@ def test_a_server_that_does_not_answer_is_a_line_without_the_password(index, add
     assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
 
 
-def test_without_the_client_the_line_says_what_to_install(monkeypatch):
+def test_missing_client_is_reported_with_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtra, match=r"needs more packages: .*\[postgres\]"):
         Store("postgresql://h/films")
@@ -203,7 +203,7 @@ class TestServer:
         ):  # fmt: skip
             agree(library.query("red", k=20, **filters), plain.query("red", k=20, **filters))
 
-    def test_an_upload_sends_what_is_new_and_deletes_what_is_gone(self, index, films, address):
+    def test_upload_sends_new_videos_and_deletes_removed_ones(self, index, films, address):
         library = opened(index, address)
         assert library.upload().sent == 15
         assert library.upload() == Uploaded(unchanged=15)

@@ -169,7 +169,7 @@ def test_pieces_are_bounded_and_no_word_is_cut(tmp_path, monkeypatch):
     assert max(longest) <= 10 * RATE and len(longest) >= 6
 
 
-def test_speech_without_silence_is_heard_once(tmp_path, monkeypatch):
+def test_speech_without_silence_is_transcribed_once(tmp_path, monkeypatch):
     monkeypatch.setattr(recognition, "MAX_PIECE", 10.0)
     # A word each half second without silence; its loudness is its number.
     levels = np.repeat(np.arange(1, 121) / 128, RATE // 2).astype(np.float32)

@@ -183,7 +183,7 @@ def test_damaged_packets_end_no_transcript(tmp_path, speech, minute, codec):
     assert "0.1 s of the sound" in outcome.notes[0]
 
 
-def test_joined_recordings_of_two_rates_are_heard(tmp_path, speech, minute):
+def test_joined_recordings_of_two_rates_are_transcribed(tmp_path, speech, minute):
     samples, starts = minute
     first = in_aac(tmp_path / "a.ts", samples[: 30 * 22_050])
     twice = np.repeat(samples[30 * 22_050 :], 2)
@@ -199,7 +199,7 @@ def test_late_sound_keeps_its_time(tmp_path, speech, minute):
     assert_in_time({start + 5: text for start, text in starts.items()}, outcome.cues)
 
 
-def test_english_and_default_tracks_are_heard(tmp_path, speech, minute):
+def test_english_and_default_tracks_are_transcribed(tmp_path, speech, minute):
     samples, starts = minute
     quiet, german = np.zeros_like(samples), np.zeros_like(samples)
     voice = say(GERMAN, "de")
@@ -213,7 +213,7 @@ def test_english_and_default_tracks_are_heard(tmp_path, speech, minute):
         assert_in_time(starts, outcome.cues)
 
 
-def test_nothing_is_invented(tmp_path, speech):
+def test_sound_without_speech_gives_no_cues(tmp_path, speech):
     noise = 0.1 * np.random.default_rng(0).standard_normal(30 * 22_050).astype(np.float32)
     hum = 0.3 * np.sin(2 * np.pi * 220 * np.arange(30 * 22_050) / 22_050).astype(np.float32)
     for name, samples in (("noise", noise), ("hum", hum), ("silence", 0 * hum)):

@@ -191,7 +191,7 @@ def test_folders_of_subtitles_are_read(tmp_path, root):
     assert left_out == {"Subs/holiday.cut.srt", "Subs/English.srt"}
 
 
-def test_files_that_give_nothing_are_told_once_and_listed(tmp_path, root, capsys, monkeypatch):
+def test_useless_subtitle_files_are_reported_once_and_listed(tmp_path, root, capsys, monkeypatch):
     monkeypatch.setattr(index_commands, "reload_encoder", lambda facts, given: archive.Encoder())
     (root / "a.srt").write_text("[]")
     (root / "a.vtt").write_text("broken")
@@ -220,7 +220,7 @@ def test_files_that_give_nothing_are_told_once_and_listed(tmp_path, root, capsys
     assert transcripts.problems(index) == []
 
 
-def test_subtitles_of_videos_that_failed_stay_theirs(tmp_path, root):
+def test_subtitles_of_failed_videos_are_kept(tmp_path, root):
     (root / "holiday.new.film").write_bytes(b"broken")
     write(root / "holiday.new.srt")
     write(root / "holiday.gone.srt")
@@ -297,7 +297,7 @@ def unreadable(monkeypatch, target, name="scandir"):
 
 
 @pytest.mark.parametrize("what", ["scandir", "lstat", "open"])
-def test_an_io_error_keeps_what_subtitles_gave(tmp_path, root, monkeypatch, what):
+def test_io_error_keeps_the_cues_of_subtitles(tmp_path, root, monkeypatch, what):
     path = write(root / "a.srt", "kept")
     index = archive.create(tmp_path / "index", root)
     fill(index)
@@ -356,7 +356,7 @@ def test_an_unreadable_track_is_read_again(tmp_path, root, monkeypatch):
     assert said_in(index)["a.film"] == ["a"] and transcripts.problems(index) == []
 
 
-def test_what_failed_is_read_again_by_retry_alone(tmp_path, root):
+def test_failed_subtitles_are_read_again_only_by_retry(tmp_path, root):
     (root / "a.srt").write_text("broken")
     index = archive.create(tmp_path / "index", root)
     fill(index)

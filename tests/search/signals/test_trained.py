@@ -110,7 +110,7 @@ def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
     assert all(len(hit.times) == len(hit.scores) and hit.moments for hit in hits)
 
 
-def test_what_is_said_is_near_by_the_encoder_whatever_ranks(index, tmp_path, monkeypatch):
+def test_passages_are_ranked_by_the_encoder_for_every_ranker(index, tmp_path, monkeypatch):
     monkeypatch.setattr(passages, "MIN_EMBEDDED_PASSAGES", 1)
     monkeypatch.setattr(passages.PassageIndex, "search_words", lambda self, sentence: {})
     cues = [(20 * i, 20 * i + 1, colour) for i, colour in enumerate(("red", "green", "blue"))]

@@ -70,7 +70,7 @@ def test_a_damaged_database_loses_no_recognised_text(index, capsys):
     assert found(index) == (["a.film"], []) and status(index, capsys, "verify")[0] == 0
 
 
-def test_what_is_damaged_twice_is_never_taken_for_missing(index, capsys):
+def test_cues_damaged_twice_are_not_treated_as_missing(index, capsys):
     for name in (database.DATABASE, database.COPY):
         archive.flip(index.directory / name, 5000)
     before = archive.everything(index.directory)
@@ -108,7 +108,7 @@ def test_a_full_disk_leaves_the_transcript_before(index):
     assert transcripts.load(Index.open(index.directory), content(index)) == before
 
 
-def test_what_a_recogniser_keeps_beside_its_cues_stays(index):
+def test_state_of_a_recogniser_is_kept(index):
     transcript = transcripts.load(index, content(index))
     transcript.recognised["speech"]["until"] = 12.5
     transcripts.save(index, content(index), transcript)
