@@ -48,7 +48,7 @@ class Copy:
 
     def run(self, program, *arguments):
         """Run a program with this package; return its last line."""
-        paths = os.pathsep.join([str(self.root), str(processes.ROOT / "tests")])
+        paths = os.pathsep.join([str(self.root), str(processes.ROOT / "tests" / "helpers")])
         done = subprocess.run(
             [sys.executable, "-P", "-c", program, *map(str, arguments)],
             env={**processes.environment(), "PYTHONPATH": paths},

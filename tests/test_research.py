@@ -105,7 +105,7 @@ def test_runs_resume_after_the_recipes_of_the_manuals(tmp_path):
     )
 
     def train(package, directory, *options):
-        paths = {"PYTHONPATH": os.pathsep.join([str(package), str(ROOT / "tests")])}
+        paths = {"PYTHONPATH": os.pathsep.join([str(package), str(ROOT / "tests" / "helpers")])}
         command = [sys.executable, "-m", "hlformer_jax.main", f"--config={file}"]
         done = finish(
             [*command, f"--workdir={directory}", *options], env=environment() | paths, cwd=package

@@ -71,7 +71,7 @@ def params(config):
 
 def config_files():
     """The configurations of the family that need nothing behind their colon."""
-    paths = (Path(__file__).parents[1] / "configs").glob("*.py")
+    paths = (Path(__file__).parents[2] / "configs").glob("*.py")
     return sorted(path for path in paths if path.stem not in ("own", "run", "hover", "hover_own"))
 
 

@@ -22,7 +22,7 @@ from hlformer_jax.training import prvr
 from hlformer_jax.training.prvr import Negatives
 from hlformer_jax.typing import Batch, Captions, Videos
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 TERM_NAMES = {  # ours: recorded
     "clip_triplet": "clip_triplet",
