@@ -58,8 +58,8 @@ def test_cut_captions_are_counted(data_dir):
         train.read(index)
         long += int(np.sum(train._videos[index].word_counts > 2))
     assert long > 0 and family.notes() == [
-        f"{long} of {len(train.caption_video)} captions of train have more than 2 words, and are"
-        " cut there (config.data.max_words)"
+        f"{long} of {len(train.caption_video)} captions of train have more than 2 words; the rest"
+        " of each is not read (config.data.max_words)"
     ]
 
 
