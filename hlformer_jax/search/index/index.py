@@ -158,10 +158,20 @@ class Index:
 
     def name_below(self, path: Path) -> str | None:
         """Return the name of a file by its absolute path; None if no root contains it."""
-        for root, folder in self.roots.items():
-            if path.is_relative_to(folder):
-                return join_name(root, path.relative_to(folder).as_posix())
-        return None
+        return self.locate_names()(path)
+
+    def locate_names(self) -> Callable[[Path], str | None]:
+        """Return a function like `name_below` that knows the present roots, for many files."""
+        roots = [(root, folder, len(folder.parts)) for root, folder in self.roots.items()]
+
+        def name_below(path: Path) -> str | None:
+            parts = path.parts
+            for root, folder, depth in roots:
+                if parts[:depth] == folder.parts:
+                    return join_name(root, "/".join(parts[depth:]) or ".")
+            return None
+
+        return name_below
 
     def is_available(self, root: str) -> bool:
         """Return whether a root exists and has files; an offline disk leaves an empty folder."""

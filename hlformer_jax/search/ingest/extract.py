@@ -287,9 +287,11 @@ class _Run:
         for missing in sorted({*self.index.roots.values()} - {*roots}) if only is None else ():
             self.report(f"{missing} is missing: its videos are kept")
         listed = (path for root in roots for path in self.video.find(root, self._skip, self.pulse))
-        inside = self.index.directory.resolve()
-        paths = (path for path in (listed if only is None else only) if inside not in path.parents)
-        names = sorted({_name(path, self.index) for path in paths})
+        inside = f"{self.index.directory.resolve()}{os.sep}"
+        found = listed if only is None else only
+        paths = (path for path in found if not str(path).startswith(inside))
+        name_below = self.index.locate_names()
+        names = sorted({_name(path, name_below, root) for path in paths})
         self._present = set(names)
         restore = restore and only is not None
         if restore and (restored := excluded.keys() & set(names)):
@@ -353,9 +355,11 @@ class _Run:
         while names and read < BYTES_AT_ONCE:
             digested: list[tuple[_File, str]] = []
             until = time.monotonic() + SECONDS_AT_ONCE
+            locate = self.index.locate()
             while names and read < BYTES_AT_ONCE and len(digested) < PATHS_AT_ONCE:
                 self.pulse()
-                if (hashed := self._hash(names.pop(), retry)) is not None:
+                name = names.pop()
+                if (hashed := self._hash(name, locate(name), retry)) is not None:
                     digested.append(hashed)
                     read += hashed[0].stamp.size
                 if time.monotonic() > until:
@@ -367,10 +371,9 @@ class _Run:
         names.reverse()
         return tasks
 
-    def _hash(self, name: str, retry: bool) -> "tuple[_File, str] | None":
+    def _hash(self, name: str, path: Path, retry: bool) -> "tuple[_File, str] | None":
         """Return a file and its content hash; None if it is skipped, which is counted."""
         record = self.index.record(name)
-        path = self.index.path(name)
         try:
             status = path.stat()
             file = _File(name, Stamp.from_status(status))
@@ -553,11 +556,11 @@ class _Encoded:
         return VideoArrays(times, vectors, duration, done.warning, recorded)
 
 
-def _name(path: Path, index: Index) -> str:
+def _name(path: Path, name_below: Callable[[Path], str | None], root: Path) -> str:
     """Return the path of a file below its root, as records have it."""
-    name = index.name_below(Path(os.path.abspath(path)))
+    name = name_below(Path(os.path.abspath(path)))
     if name is None:
-        raise SearchError(f"{path} is not in {index.root}, the folder of this index: move it there")
+        raise SearchError(f"{path} is not in {root}, the folder of this index: move it there")
     return name
 
 
