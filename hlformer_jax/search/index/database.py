@@ -230,9 +230,12 @@ class Database:
             with _translate_errors(self._path):
                 return self._current().execute(statement, values).fetchall()
 
-    def setting(self, name: str) -> Any:
-        """Return the value of a setting."""
-        [[value]] = self.select("SELECT value FROM settings WHERE name = ?", [name])
+    def setting(self, name: str, default: Any = None) -> Any:
+        """Return the value of a setting, or a default if an older index lacks it."""
+        rows = self.select("SELECT value FROM settings WHERE name = ?", [name])
+        if not rows and default is not None:
+            return default
+        [[value]] = rows
         return value
 
     @property

@@ -76,6 +76,8 @@ class Index:
         facts = json.loads(database.setting("encoder"))
         self.encoder = EncoderFacts(**facts | {"places": tuple(facts["places"])})
         self.fps = float(database.setting("fps"))
+        # An index that was made before still frames shared embeddings lacks the setting.
+        self.every_frame = bool(database.setting("every_frame", default=True))
         self.embeddings = Embeddings(directory, self.encoder.width)
 
     @classmethod
@@ -86,6 +88,7 @@ class Index:
         encoder: Encoder,
         fps: float = 1.0,
         places: tuple[str, ...] = (),
+        every_frame: bool = False,
     ) -> "Index":
         """Create an index without videos.
 
@@ -95,6 +98,8 @@ class Index:
           encoder: the encoder (`hlformer_jax.encoders`).
           fps: frames a second.
           places: where the encoder can be loaded from.
+          every_frame: whether each frame has an embedding of its own. False: still frames share
+            the embedding of the last encoded frame (`ingest.stills`).
 
         Raises:
           SearchError: if the directory has other files, or the rate is not positive.
@@ -103,7 +108,10 @@ class Index:
         check_rate(fps)
         directory = Path(directory)
         facts = vars(EncoderFacts.from_encoder(encoder, places))
-        settings = {"encoder": json.dumps(facts), "fps": float(fps), "checkpoint": b""}
+        settings = {
+            "encoder": json.dumps(facts), "fps": float(fps), "checkpoint": b"",
+            "every_frame": int(every_frame),
+        }  # fmt: skip
         return cls(directory, Database.create(directory, settings, root.resolve()))
 
     @classmethod
@@ -202,8 +210,8 @@ class Index:
 
     @property
     def key(self) -> str:
-        """A digest of everything that determines embeddings: encoder, rate and dtype."""
-        return self.encoder.key(self.fps)
+        """A digest of everything that determines embeddings; see `EncoderFacts.key`."""
+        return self.encoder.key(self.fps, self.every_frame)
 
     @property
     def period(self) -> float:
@@ -329,6 +337,7 @@ class Index:
             "folders": roots,
             "encoder": self.encoder.name,
             "fps": self.fps,
+            "every_frame": self.every_frame,
             "checkpoint": self.checkpoint,
             "videos": len(indexed),
             "offline": len(self.offline()),

@@ -86,6 +86,8 @@ class Report(NamedTuple):
     unlisted: int = 0  # folders and groups of files that could not be listed
     seconds: float = 0.0  # of encoded video
     elapsed: float = 0.0
+    frames: int = 0  # of complete videos
+    still: int = 0  # of these frames, those that share the embedding of another
 
     @property
     def speed(self) -> float:
@@ -453,7 +455,8 @@ class _Run:
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
         encoder = self.encoder
         size, fps = OVERSIZE * encoder.image_size, self.index.fps
-        job = Job(self.video, fps, size, encoder.preprocess, self.timeout)
+        every_frame = self.index.every_frame
+        job = Job(self.video, fps, size, encoder.preprocess, self.timeout, every_frame)
         contents = {self.index.path(files[0].name): content for content, files in tasks.items()}
         encoded_by_path: dict[Path, _Encoded] = {}
         started = time.monotonic()
@@ -471,7 +474,8 @@ class _Run:
                     if isinstance(event, Frames):
                         event = encode(encoder, event)
                     encoded_by_path[path].times.append(event.times)
-                    encoded_by_path[path].vectors.append(event.vectors)
+                    encoded_by_path[path].vectors.append(event.vectors[event.places])
+                    encoded_by_path[path].encoded += len(event.vectors)
                     self._count["seconds"] += len(event.times) * self.index.period
                 else:
                     done += 1
@@ -498,7 +502,10 @@ class _Run:
             reason = "it changed while it was read"
         else:
             try:
-                self._keep(encoded.finish(self.index.period, event), content, files)
+                arrays = encoded.finish(self.index.period, event)
+                self._keep(arrays, content, files)
+                self._count["frames"] += len(arrays.times)
+                self._count["still"] += len(arrays.times) - encoded.encoded
             except ArraysError as error:
                 reason = str(error)
         if reason:
@@ -547,6 +554,7 @@ class _Encoded:
     recorded: float = 0.0
     times: list[np.ndarray] = dataclasses.field(default_factory=list)
     vectors: list[np.ndarray] = dataclasses.field(default_factory=list)
+    encoded: int = 0  # of the frames, all except still ones
 
     def finish(self, period: float, done: Done) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
