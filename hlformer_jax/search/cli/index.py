@@ -14,6 +14,7 @@ from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.options import (
     ENCODER,
+    EVERY_FRAME,
     FPS,
     INDEX,
     NEW_ENCODER,
@@ -51,7 +52,7 @@ from hlformer_jax.text import printable
 @command(
     path("folder", "folder of videos, searched recursively (optional if --index names an existing"
          " index)", nargs="?", metavar="FOLDER"),
-    OWN_INDEX, NEW_ENCODER, FPS,
+    OWN_INDEX, NEW_ENCODER, FPS, EVERY_FRAME,
     path("--checkpoint", "rank this index by a trained model from now on: the directory of its run",
          metavar="RUN"),
     flag("--move-root", "the missing folder of the index has moved to FOLDER (refused while the old"
@@ -68,8 +69,9 @@ def index(options: Options) -> None:
     _check_work(options)
     folder = options.folder or _available_root(directory)
     index, encoder = prepare_index(
-        directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint
-    )
+        directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint,
+        options.every_frame,
+    )  # fmt: skip
     if options.checkpoint is not None:
         _check_model(options.checkpoint, index.encoder)
         with index.writing() as writer:
@@ -126,6 +128,7 @@ def prepare_index(
     fps: float | None,
     move_root: bool = False,
     checkpoint: Path | None = None,
+    every_frame: bool = False,
 ) -> tuple[Index, Any]:  # the encoders of indexes also encode tokens
     """Open the index of a folder, or create it if the folder has a video, and load its encoder.
 
@@ -136,9 +139,11 @@ def prepare_index(
       fps: frames a second, or None for that of the index.
       move_root: whether the missing root of the index has moved to `folder`.
       checkpoint: the run of a trained model that must fit the encoder of a new index.
+      every_frame: whether still frames are encoded too; False for an existing index: as before.
 
     Raises:
-      SearchError: if the index is of another folder, rate or encoder.
+      SearchError: if the index is of another folder, rate or encoder, or its still frames share
+        embeddings and `every_frame` is True.
     """
     if not folder.is_dir():
         raise SearchError(f"{folder} is not a folder: give the folder of the videos")
@@ -146,13 +151,18 @@ def prepare_index(
         check_rate(fps)
     index = _open_existing(directory)
     if index is None:
-        return _create(directory, folder, encoder_place, fps, checkpoint)
+        return _create(directory, folder, encoder_place, fps, checkpoint, every_frame)
     for note in index.notes:
         terminal.warn(note)
     if fps is not None and fps != index.fps:
         raise SearchError(
             f"--fps={fps:g}: {directory} has {index.fps:g} frames a second; leave out"
             " --fps, or create another index with --index"
+        )
+    if every_frame and not index.every_frame:
+        raise SearchError(
+            f"--every-frame: still frames in {directory} share embeddings; leave out --every-frame,"
+            " or create another index with --index"
         )
     root, roots = folder.resolve(), index.roots
     moved = _root_to_move(index, root, move_root)
@@ -184,6 +194,7 @@ def _create(
     encoder_place: str | None,
     fps: float | None,
     checkpoint: Path | None,
+    every_frame: bool,
 ) -> tuple[Index, Encoder]:
     """Create the index of a folder that has a video outside of the index."""
     videos = real_video().find(folder, terminal.warn, lambda: None)
@@ -192,7 +203,8 @@ def _create(
     encoder, places = load_encoder(encoder_place or DEFAULT_ENCODER)
     if checkpoint is not None:
         _check_model(checkpoint, EncoderFacts.from_encoder(encoder))
-    return Index.create(directory, folder, encoder, 1.0 if fps is None else fps, places), encoder
+    rate = 1.0 if fps is None else fps
+    return Index.create(directory, folder, encoder, rate, places, every_frame), encoder
 
 
 def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
@@ -293,6 +305,8 @@ def extract_videos(
     if done.seconds:
         lengths = f"{format_clock(done.seconds)} of video in {format_clock(done.elapsed)}"
         print(f"{lengths}, {done.speed:.1f}x real time")
+    if done.still:
+        print(f"{done.still} of {done.frames} frames were still and share an embedding")
 
 
 @command(

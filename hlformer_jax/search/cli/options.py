@@ -51,6 +51,8 @@ ENCODER = option("--encoder", "hub id or folder of the index's encoder (default:
 NEW_ENCODER = option("--encoder", "hub id or folder of the encoder (default: the index's encoder;"
                      f" of a new index {DEFAULT_ENCODER})", metavar="ID|PATH")  # fmt: skip
 FPS = option("--fps", "frames to encode per second of video (default: 1)", type=float)
+EVERY_FRAME = flag("--every-frame", "encode still frames too (default: a frame without a visible"
+                   " change shares the embedding of the last encoded one)")  # fmt: skip
 CHECKPOINT = path("--checkpoint", "rank by a trained model: the directory of its run"
                   " (default: the index's model, if it has one)", metavar="RUN")  # fmt: skip
 OVERWRITE = flag("--overwrite", "replace existing output files (default: refuse)")

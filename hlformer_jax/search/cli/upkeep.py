@@ -43,7 +43,8 @@ def status(options: Options) -> None:
         print(json.dumps(files.jsonable(summary | lists), indent=2))
         return
     level = index.thresholds.get(rankers.DEFAULT)
-    counts = f"{summary['frames']} frames, {summary['bytes'] / 1e6:.1f} MB"
+    still = f" ({summary['still']} still)" if summary["still"] else ""
+    counts = f"{summary['frames']} frames{still}, {summary['bytes'] / 1e6:.1f} MB"
     rows = {
         "index": printable(summary["index"]),
         "folder": printable(summary["folder"]),

@@ -36,10 +36,23 @@ DAMAGED, LOCK = "index.db.damaged", ".lock"
 OLDER = "manifest.json", "manifest.previous.json"
 """Files of the index format before SQLite."""
 
-FORMAT = 4
+FORMAT = 5
 """Version of the schema; newer versions are refused."""
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+_REPEATS = """
+CREATE TABLE repeats (
+    content TEXT PRIMARY KEY REFERENCES contents(hash) ON DELETE CASCADE,
+    rows INTEGER NOT NULL CHECK (rows > 0), counts BLOB NOT NULL, times BLOB NOT NULL
+) WITHOUT ROWID;
+"""
+"""Table of the contents with fewer rows than frames (`embeddings.Repeats`)."""
+
+
+def _add_repeats(connection: sqlite3.Connection) -> None:
+    connection.execute(_REPEATS)
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {4: _add_repeats}
 """Functions that migrate a database from the format that is their key to the next."""
 
 APPLICATION = 0x686C6678
@@ -148,7 +161,7 @@ class Database:
         files.write_bytes(directory / MARK, _MARKED + b"format 4 or later\n")
         connection = sqlite3.connect(":memory:", isolation_level=None)
         with contextlib.closing(connection):
-            connection.executescript(_SCHEMA)
+            connection.executescript(_SCHEMA + _REPEATS)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
@@ -203,6 +216,8 @@ class Database:
                     )
                 sums_note = _check_sum(self.directory, name, connection)
                 if user_version < FORMAT:
+                    if name == COPY:  # which is opened for reading
+                        connection = _in_memory(connection)
                     _migrate(connection, user_version)
             except BaseException:
                 connection.close()
@@ -230,9 +245,12 @@ class Database:
             with _translate_errors(self._path):
                 return self._current().execute(statement, values).fetchall()
 
-    def setting(self, name: str) -> Any:
-        """Return the value of a setting."""
-        [[value]] = self.select("SELECT value FROM settings WHERE name = ?", [name])
+    def setting(self, name: str, default: Any = None) -> Any:
+        """Return the value of a setting, or a default if an older index lacks it."""
+        rows = self.select("SELECT value FROM settings WHERE name = ?", [name])
+        if not rows and default is not None:
+            return default
+        [[value]] = rows
         return value
 
     @property
@@ -580,6 +598,16 @@ def _has_digest(path: Path, digest: str) -> bool:
         return hashlib.sha256(files.read_bytes(path)).hexdigest() == digest
     except OSError:
         return False
+
+
+def _in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """Return a copy of a database in memory, and close the original."""
+    content = connection.serialize()
+    connection.close()
+    memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    memory.deserialize(content)
+    memory.execute("PRAGMA foreign_keys = ON")
+    return memory
 
 
 def _migrate(connection: sqlite3.Connection, user_version: int) -> None:

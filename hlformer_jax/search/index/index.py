@@ -23,11 +23,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.search.index.database import WAIT_SECONDS, Database
-from hlformer_jax.search.index.embeddings import FRAMES, ROUNDED, Embeddings, Span
+from hlformer_jax.search.index.embeddings import (
+    FRAMES,
+    ROUNDED,
+    Embeddings,
+    Repeats,
+    Span,
+    unpack_counts,
+)
 from hlformer_jax.search.index.packed import PACKED, ContentRows, Quantised
 from hlformer_jax.search.index.records import (
     EncoderFacts,
@@ -48,8 +57,14 @@ SELECT root, path, id, content, size, modified_ns, changed_ns, state,
 FROM paths LEFT JOIN contents ON hash = embedded
 """
 _SPANS = """
-SELECT value, hash, first_row, frames, checksum, rounded_checksum, duration, warning, recorded
-FROM contents JOIN settings ON name = 'generation'
+SELECT value, hash, first_row, ifnull(rows, frames), checksum, rounded_checksum, counts
+FROM contents JOIN settings ON name = 'generation' LEFT JOIN repeats ON content = hash
+"""
+_ARRAYS = """
+SELECT value, first_row, ifnull(rows, frames), checksum, rounded_checksum, counts, times, duration,
+    warning, recorded
+FROM contents JOIN settings ON name = 'generation' LEFT JOIN repeats ON content = hash
+WHERE hash = ?
 """
 
 
@@ -76,6 +91,8 @@ class Index:
         facts = json.loads(database.setting("encoder"))
         self.encoder = EncoderFacts(**facts | {"places": tuple(facts["places"])})
         self.fps = float(database.setting("fps"))
+        # An index that was made before still frames shared embeddings lacks the setting.
+        self.every_frame = bool(database.setting("every_frame", default=True))
         self.embeddings = Embeddings(directory, self.encoder.width)
 
     @classmethod
@@ -86,6 +103,7 @@ class Index:
         encoder: Encoder,
         fps: float = 1.0,
         places: tuple[str, ...] = (),
+        every_frame: bool = False,
     ) -> "Index":
         """Create an index without videos.
 
@@ -95,6 +113,8 @@ class Index:
           encoder: the encoder (`hlformer_jax.encoders`).
           fps: frames a second.
           places: where the encoder can be loaded from.
+          every_frame: whether each frame has an embedding of its own. False: still frames share
+            the embedding of the last encoded frame (`ingest.stills`).
 
         Raises:
           SearchError: if the directory has other files, or the rate is not positive.
@@ -103,7 +123,10 @@ class Index:
         check_rate(fps)
         directory = Path(directory)
         facts = vars(EncoderFacts.from_encoder(encoder, places))
-        settings = {"encoder": json.dumps(facts), "fps": float(fps), "checkpoint": b""}
+        settings = {
+            "encoder": json.dumps(facts), "fps": float(fps), "checkpoint": b"",
+            "every_frame": int(every_frame),
+        }  # fmt: skip
         return cls(directory, Database.create(directory, settings, root.resolve()))
 
     @classmethod
@@ -158,10 +181,20 @@ class Index:
 
     def name_below(self, path: Path) -> str | None:
         """Return the name of a file by its absolute path; None if no root contains it."""
-        for root, folder in self.roots.items():
-            if path.is_relative_to(folder):
-                return join_name(root, path.relative_to(folder).as_posix())
-        return None
+        return self.locate_names()(path)
+
+    def locate_names(self) -> Callable[[Path], str | None]:
+        """Return a function like `name_below` that knows the present roots, for many files."""
+        roots = [(root, folder, len(folder.parts)) for root, folder in self.roots.items()]
+
+        def name_below(path: Path) -> str | None:
+            parts = path.parts
+            for root, folder, depth in roots:
+                if parts[:depth] == folder.parts:
+                    return join_name(root, "/".join(parts[depth:]) or ".")
+            return None
+
+        return name_below
 
     def is_available(self, root: str) -> bool:
         """Return whether a root exists and has files; an offline disk leaves an empty folder."""
@@ -192,8 +225,8 @@ class Index:
 
     @property
     def key(self) -> str:
-        """A digest of everything that determines embeddings: encoder, rate and dtype."""
-        return self.encoder.key(self.fps)
+        """A digest of everything that determines embeddings; see `EncoderFacts.key`."""
+        return self.encoder.key(self.fps, self.every_frame)
 
     @property
     def period(self) -> float:
@@ -313,21 +346,31 @@ class Index:
         records = self.videos.values()
         indexed = [record for record in records if record.indexed]
         roots = {name: str(path) for name, path in self.roots.items()}
+        rows = self._row_counts()
         return {
             "index": str(self.directory),
             "folder": roots.pop(""),
             "folders": roots,
             "encoder": self.encoder.name,
             "fps": self.fps,
+            "every_frame": self.every_frame,
             "checkpoint": self.checkpoint,
             "videos": len(indexed),
             "offline": len(self.offline()),
             "failed": len(records) - len(indexed),
             "removed": len(self.excluded),
             "frames": sum(record.frames for record in indexed),
+            "still": sum(record.frames - rows[record.content] for record in indexed),
             "seconds": sum(record.duration for record in indexed),
-            "bytes": self.embeddings.size(sum(record.frames for record in self.records().values())),
+            "bytes": self.embeddings.size(sum(rows.values())),
         }
+
+    def _row_counts(self) -> dict[str, int]:
+        """Return the number of rows of each content."""
+        rows = self._database.select(
+            "SELECT hash, ifnull(rows, frames) FROM contents LEFT JOIN repeats ON content = hash"
+        )
+        return dict(rows)
 
     def records(self) -> dict[str, Record]:
         """Return a record of each content that is indexed, in the order of their rows."""
@@ -359,14 +402,17 @@ class Index:
           DamagedError: if they are missing or damaged.
         """
         for is_last in (False, True):
-            rows = self._database.select(f"{_SPANS} WHERE hash = ?", [content])
+            rows = self._database.select(_ARRAYS, [content])
             if not rows:
                 raise DamagedError.from_contents(
                     {content: f"{self._description(content)} are missing"}
                 )
-            generation, _, *span, duration, warning, recorded = rows[0]
+            generation, *span, counts, all_times, duration, warning, recorded = rows[0]
             try:
                 times, vectors = self.embeddings.read(generation, Span(*span))
+                if counts is not None:
+                    repeats = Repeats.unpack(counts, all_times)
+                    times, vectors = repeats.times, np.repeat(vectors, repeats.counts, axis=0)
                 return VideoArrays(times, vectors, duration, warning, recorded)
             except FileNotFoundError as error:  # or they were compacted meanwhile
                 if is_last:
@@ -385,17 +431,29 @@ class Index:
         Raises:
           DamagedError: if some are missing or damaged; it names them all.
         """
-        return self._frames(contents)[0]
+        rows, _, spans, packed_counts = self._frames(contents)
+        if not any(packed_counts):
+            return rows
+        counts = np.zeros(len(rows.matrix), np.int64)
+        for span, packed_count in zip(spans, packed_counts, strict=True):
+            counts[span.first : span.first + span.rows] = (
+                1 if packed_count is None else unpack_counts(packed_count)
+            )
+        return rows._replace(counts=counts)
 
     def rounded_frames(self, contents: Sequence[str]) -> Quantised:
         """Map the quantised embeddings of contents; see `frames`."""
-        rows, generation, spans = self._frames(contents)
+        rows, generation, spans, _ = self._frames(contents)
         return self.embeddings.rounded(generation, spans, rows.matrix)
 
-    def _frames(self, contents: Sequence[str]) -> tuple[ContentRows, int, list[Span]]:
+    def _frames(
+        self, contents: Sequence[str]
+    ) -> tuple[ContentRows, int, list[Span], list[bytes | None]]:
+        """Return rows, generation, spans, and for each content `Repeats.counts`, packed."""
         for is_last in (False, True):
             rows = self._database.select(_SPANS)
-            spans = {content: Span(*span) for _, content, *span, _, _, _ in rows}
+            spans = {content: Span(*span) for _, content, *span, _ in rows}
+            counts = {row[1]: row[-1] for row in rows}
             missing = [content for content in contents if content not in spans]
             if missing:
                 raise DamagedError.from_contents(
@@ -427,7 +485,8 @@ class Index:
                     contents[i]: str(self._damaged(contents[i], where)) for i in damaged
                 }
                 raise DamagedError.from_contents(damaged_lines)
-            return content_rows, generation, selected_spans
+            packed_counts = [counts[content] for content in contents]
+            return content_rows, generation, selected_spans, packed_counts
         raise AssertionError
 
     def _damaged(
@@ -464,7 +523,7 @@ class Index:
                 damaged_lines[content] = str(error)
             progress()
         rows = self._database.select(f"{_SPANS} ORDER BY first_row")
-        spans = [Span(*span) for _, _, *span, _, _, _ in rows]
+        spans = [Span(*span) for _, _, *span, _ in rows]
         if spans and self.embeddings.damaged_rounded(rows[0][0], spans):
             path = self.embeddings.path(rows[0][0], ROUNDED)
             damaged_lines[path.name] = f"{path} is damaged: the next search computes it anew"

@@ -218,6 +218,7 @@ class ContentRows(NamedTuple):
     matrix: Float[np.ndarray, "R d"]
     starts: Int[np.ndarray, " V"]  # first row of each content, rising
     ends: Int[np.ndarray, " V"]
+    counts: Int[np.ndarray, " R"] | None = None  # frames of each row, 0 if unused; None: each one
 
     @classmethod
     def of_counts(cls, matrix: Float[np.ndarray, "R d"], counts: Sequence[int]) -> "ContentRows":
@@ -227,8 +228,16 @@ class ContentRows(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of rows that belong to contents."""
+        """The number of frames, or of rows if each has one."""
+        if self.counts is not None:
+            return int(self.counts.sum())
         return int((self.ends - self.starts).sum())
+
+    def expand(self, content: int, products: Float[np.ndarray, "*Q L"]) -> np.ndarray:
+        """Return the products of a content's frames, by those of its rows."""
+        if self.counts is None:
+            return products
+        return np.repeat(products, self.counts[self.starts[content] : self.ends[content]], axis=-1)
 
     def maxima(self, products: Float[np.ndarray, "*Q R"]) -> Float[np.ndarray, "*Q V"]:
         """Return the largest of each content's products."""
@@ -236,7 +245,13 @@ class ContentRows(NamedTuple):
         return np.maximum.reduceat(products, edges, axis=-1)[..., is_content]
 
     def sample(self, count: int) -> Float[np.ndarray, "n d"]:
-        """Return at most `count` rows at equal distances."""
+        """Return the rows of at most `count` frames at equal distances."""
+        if self.counts is not None:
+            frame_ends = np.cumsum(self.counts)
+            total = int(frame_ends[-1])
+            count = min(count, total)
+            sampled = np.arange(count) * total // count
+            return self.matrix[np.searchsorted(frame_ends, sampled, side="right")]
         ends = np.cumsum(self.ends - self.starts)
         total = int(ends[-1])
         count = min(count, total)

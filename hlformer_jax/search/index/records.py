@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -27,6 +27,9 @@ MAX_SECONDS = 2**40
 
 DTYPE = "float16"
 """Dtype of the frame embeddings on the disk."""
+
+STILL_FRAMES_SHARE = "still frames share embeddings"
+"""Part of the key of an index in which they do."""
 
 INDEXED, FAILED = "indexed", "failed"
 """States of a record."""
@@ -93,9 +96,13 @@ class EncoderFacts:
         facts = encoder.name, encoder.fingerprint, encoder.preprocessing, int(encoder.width)
         return cls(*facts, places)
 
-    def key(self, fps: float) -> str:
-        """Return a digest of everything that determines embeddings: encoder, rate and dtype."""
-        parts = (self.fingerprint, self.preprocessing, self.width, fps, DTYPE)
+    def key(self, fps: float, every_frame: bool) -> str:
+        """Return a digest of everything that determines embeddings.
+
+        That is the encoder, the rate, the dtype, and whether still frames share embeddings.
+        """
+        parts: tuple[Any, ...] = (self.fingerprint, self.preprocessing, self.width, fps, DTYPE)
+        parts += () if every_frame else (STILL_FRAMES_SHARE,)
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
 

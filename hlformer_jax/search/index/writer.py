@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search.index.embeddings import Span
+from hlformer_jax.search.index.embeddings import Repeats, Span
 from hlformer_jax.search.index.records import (
     CONTENT_HASH,
     FAILED,
@@ -61,7 +61,10 @@ class Writer:
         [[generation], [end]] = self.execute(
             "SELECT value FROM settings WHERE name IN ('generation', 'rows_end') ORDER BY name"
         )
-        span = self._index.embeddings.append(generation, end, arrays.times, arrays.vectors)
+        repeats = Repeats.find(arrays.times, arrays.vectors)
+        span = self._index.embeddings.append(
+            generation, end, arrays.times[repeats.firsts], arrays.vectors[repeats.firsts]
+        )
         self.execute(
             "INSERT INTO contents (hash, duration, recorded, warning, first_row, frames, checksum,"
             " rounded_checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET"
@@ -69,8 +72,14 @@ class Writer:
             " warning = excluded.warning, first_row = excluded.first_row,"
             " frames = excluded.frames, checksum = excluded.checksum,"
             " rounded_checksum = excluded.rounded_checksum",
-            content, float(arrays.duration), float(arrays.recorded), legible(arrays.warning), *span,
+            content, float(arrays.duration), float(arrays.recorded), legible(arrays.warning),
+            span.first, len(arrays.times), span.checksum, span.rounded_checksum,
         )  # fmt: skip
+        self.execute("DELETE FROM repeats WHERE content = ?", content)
+        if span.rows < len(arrays.times):
+            self.execute(
+                "INSERT INTO repeats VALUES (?, ?, ?, ?)", content, span.rows, *repeats.pack()
+            )
         self.execute(
             "UPDATE settings SET value = ? WHERE name = 'rows_end'", span.first + span.rows
         )
@@ -188,8 +197,8 @@ class Writer:
     def compact(self) -> None:
         """Copy the rows in use to new files, if more than a quarter of the rows is dead."""
         rows = self.execute(
-            "SELECT hash, first_row, frames, checksum, rounded_checksum FROM contents"
-            " ORDER BY first_row"
+            "SELECT hash, first_row, ifnull(rows, frames), checksum, rounded_checksum FROM contents"
+            " LEFT JOIN repeats ON content = hash ORDER BY first_row"
         )
         spans = [Span(*row[1:]) for row in rows]
         [[generation], [end]] = self.execute(

@@ -8,6 +8,7 @@ are read in the same way: a file that crashes its reader, or takes too long, fai
 """
 
 import contextlib
+import dataclasses
 import errno
 import math
 import multiprocessing
@@ -25,10 +26,14 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder, Preprocess
 from hlformer_jax.errors import SearchError, UserError
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.ingest.stills import is_still
 from hlformer_jax.search.signals.transcript import transcripts
 
 CHUNK = 32
-"""Frames of a batch. All are of one video, so no embedding depends on other videos."""
+"""Images of a batch. All are of one video, so no embedding depends on other videos."""
+
+MAX_FRAMES_OF_BATCH = 8 * CHUNK
+"""Frames of a batch, still ones included; then the progress of a still video is reported."""
 
 PULSE = 1.0
 """Most seconds between two calls of `pulse`, which may stop a run, while processes decode."""
@@ -63,6 +68,7 @@ class Job(NamedTuple):
     size: int | None  # minimum of a frame's shorter side in pixels; None: not scaled
     preprocess: Preprocess
     timeout: float | None = None  # seconds that decoding a video may take; None: by its length
+    every_frame: bool = False  # whether still frames are encoded too
 
     def limit(self, length: float = 0.0) -> float:
         """Return the seconds that decoding a video may take, by its length in seconds."""
@@ -117,19 +123,27 @@ class Opened(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """The next frames of a video: times in seconds [n], images [n, S, S, 3] of uint8."""
+    """The next frames of a video: times in seconds [n], images [m, S, S, 3] of uint8.
+
+    Still frames share an image (`stills`): `places` [n] has the image of each frame.
+    """
 
     path: Path
     times: np.ndarray
     images: np.ndarray
+    places: np.ndarray
 
 
 class Vectors(NamedTuple):
-    """The next frames as embeddings: times in seconds [n], unit vectors [n, d] of float16."""
+    """The next frames as embeddings: times in seconds [n], unit vectors [m, d] of float16.
+
+    `places` [n] has the vector of each frame.
+    """
 
     path: Path
     times: np.ndarray
     vectors: np.ndarray
+    places: np.ndarray
 
 
 class Done(NamedTuple):
@@ -329,8 +343,7 @@ def _read(path: Path, job: Job) -> Generator[Event, None, None]:
     try:
         info = job.video.probe(path)
         yield Opened(path, float(info.duration), getattr(info, "recorded", 0.0))
-        times: list[float] = []
-        images: list[np.ndarray] = []
+        batch = _Batch(path)
         last = -np.inf
         frames = job.video.sample(path, job.fps, job.size)
         for frame in frames:
@@ -339,13 +352,18 @@ def _read(path: Path, job: Job) -> Generator[Event, None, None]:
             if not second > last:
                 continue
             last = second
-            times.append(second)
-            images.append(job.preprocess(frame.image))
-            if len(times) == CHUNK:
-                yield Frames(path, np.asarray(times), np.stack(images))
-                times, images = [], []
-        if times:
-            yield Frames(path, np.asarray(times), np.stack(images))
+            image = job.preprocess(frame.image)
+            is_shared = bool(batch.images) and not job.every_frame
+            is_shared = is_shared and is_still(batch.images[-1], image)
+            if len(batch.images) == CHUNK and not is_shared:
+                yield batch.frames()
+                batch = _Batch(path)
+            batch.add(second, image, is_shared)
+            if len(batch.times) == MAX_FRAMES_OF_BATCH:
+                yield batch.frames()
+                batch = _Batch(path)
+        if batch.times:
+            yield batch.frames()
         if last < 0:
             yield Failed(path, "no frame of it can be decoded")
             return
@@ -359,6 +377,27 @@ def _read(path: Path, job: Job) -> Generator[Event, None, None]:
         yield Failed(path, "its frames do not fit into memory")
     except Exception as error:  # on a damaged file, decoders raise nearly anything
         yield Failed(path, f"{type(error).__name__}: {_line(error)}")
+
+
+@dataclasses.dataclass
+class _Batch:
+    """Frames of a video that are sent together."""
+
+    path: Path
+    times: list[float] = dataclasses.field(default_factory=list)
+    images: list[np.ndarray] = dataclasses.field(default_factory=list)
+    places: list[int] = dataclasses.field(default_factory=list)
+
+    def add(self, second: float, image: np.ndarray, is_shared: bool) -> None:
+        """Add a frame, which shares the last image or has one of its own."""
+        if not is_shared:
+            self.images.append(image)
+        self.times.append(second)
+        self.places.append(len(self.images) - 1)
+
+    def frames(self) -> Frames:
+        places = np.asarray(self.places)
+        return Frames(self.path, np.asarray(self.times), np.stack(self.images), places)
 
 
 def _unnamed(text: str, path: Path) -> str:
@@ -445,4 +484,4 @@ def update_transcripts(
 def encode(encoder: Encoder, frames: Frames) -> Vectors:
     """Return the embeddings of frames, in the form that an index stores."""
     vectors = unit(np.asarray(encoder.encode_images(frames.images), np.float64))
-    return Vectors(frames.path, frames.times, vectors.astype(np.float16))
+    return Vectors(frames.path, frames.times, vectors.astype(np.float16), frames.places)

@@ -86,6 +86,8 @@ class Report(NamedTuple):
     unlisted: int = 0  # folders and groups of files that could not be listed
     seconds: float = 0.0  # of encoded video
     elapsed: float = 0.0
+    frames: int = 0  # of complete videos
+    still: int = 0  # of these frames, those that share the embedding of another
 
     @property
     def speed(self) -> float:
@@ -287,9 +289,11 @@ class _Run:
         for missing in sorted({*self.index.roots.values()} - {*roots}) if only is None else ():
             self.report(f"{missing} is missing: its videos are kept")
         listed = (path for root in roots for path in self.video.find(root, self._skip, self.pulse))
-        inside = self.index.directory.resolve()
-        paths = (path for path in (listed if only is None else only) if inside not in path.parents)
-        names = sorted({_name(path, self.index) for path in paths})
+        inside = f"{self.index.directory.resolve()}{os.sep}"
+        found = listed if only is None else only
+        paths = (path for path in found if not str(path).startswith(inside))
+        name_below = self.index.locate_names()
+        names = sorted({_name(path, name_below, root) for path in paths})
         self._present = set(names)
         restore = restore and only is not None
         if restore and (restored := excluded.keys() & set(names)):
@@ -353,9 +357,11 @@ class _Run:
         while names and read < BYTES_AT_ONCE:
             digested: list[tuple[_File, str]] = []
             until = time.monotonic() + SECONDS_AT_ONCE
+            locate = self.index.locate()
             while names and read < BYTES_AT_ONCE and len(digested) < PATHS_AT_ONCE:
                 self.pulse()
-                if (hashed := self._hash(names.pop(), retry)) is not None:
+                name = names.pop()
+                if (hashed := self._hash(name, locate(name), retry)) is not None:
                     digested.append(hashed)
                     read += hashed[0].stamp.size
                 if time.monotonic() > until:
@@ -367,10 +373,9 @@ class _Run:
         names.reverse()
         return tasks
 
-    def _hash(self, name: str, retry: bool) -> "tuple[_File, str] | None":
+    def _hash(self, name: str, path: Path, retry: bool) -> "tuple[_File, str] | None":
         """Return a file and its content hash; None if it is skipped, which is counted."""
         record = self.index.record(name)
-        path = self.index.path(name)
         try:
             status = path.stat()
             file = _File(name, Stamp.from_status(status))
@@ -450,7 +455,8 @@ class _Run:
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
         encoder = self.encoder
         size, fps = OVERSIZE * encoder.image_size, self.index.fps
-        job = Job(self.video, fps, size, encoder.preprocess, self.timeout)
+        every_frame = self.index.every_frame
+        job = Job(self.video, fps, size, encoder.preprocess, self.timeout, every_frame)
         contents = {self.index.path(files[0].name): content for content, files in tasks.items()}
         encoded_by_path: dict[Path, _Encoded] = {}
         started = time.monotonic()
@@ -468,7 +474,8 @@ class _Run:
                     if isinstance(event, Frames):
                         event = encode(encoder, event)
                     encoded_by_path[path].times.append(event.times)
-                    encoded_by_path[path].vectors.append(event.vectors)
+                    encoded_by_path[path].vectors.append(event.vectors[event.places])
+                    encoded_by_path[path].encoded += len(event.vectors)
                     self._count["seconds"] += len(event.times) * self.index.period
                 else:
                     done += 1
@@ -495,7 +502,10 @@ class _Run:
             reason = "it changed while it was read"
         else:
             try:
-                self._keep(encoded.finish(self.index.period, event), content, files)
+                arrays = encoded.finish(self.index.period, event)
+                self._keep(arrays, content, files)
+                self._count["frames"] += len(arrays.times)
+                self._count["still"] += len(arrays.times) - encoded.encoded
             except ArraysError as error:
                 reason = str(error)
         if reason:
@@ -544,6 +554,7 @@ class _Encoded:
     recorded: float = 0.0
     times: list[np.ndarray] = dataclasses.field(default_factory=list)
     vectors: list[np.ndarray] = dataclasses.field(default_factory=list)
+    encoded: int = 0  # of the frames, all except still ones
 
     def finish(self, period: float, done: Done) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
@@ -553,11 +564,11 @@ class _Encoded:
         return VideoArrays(times, vectors, duration, done.warning, recorded)
 
 
-def _name(path: Path, index: Index) -> str:
+def _name(path: Path, name_below: Callable[[Path], str | None], root: Path) -> str:
     """Return the path of a file below its root, as records have it."""
-    name = index.name_below(Path(os.path.abspath(path)))
+    name = name_below(Path(os.path.abspath(path)))
     if name is None:
-        raise SearchError(f"{path} is not in {index.root}, the folder of this index: move it there")
+        raise SearchError(f"{path} is not in {root}, the folder of this index: move it there")
     return name
 
 

@@ -287,8 +287,11 @@ class Untrained:
         products = packed.multiply(self._rows.matrix, query)
         if self.top == 1:
             return self._rows.maxima(products) - self._bias
-        bounds = zip(self._rows.starts, self._rows.ends, strict=True)
-        scores = [self._pooling.pool(products[start:end]) for start, end in bounds]
+        bounds = enumerate(zip(self._rows.starts, self._rows.ends, strict=True))
+        scores = [
+            self._pooling.pool(self._rows.expand(content, products[start:end]))
+            for content, (start, end) in bounds
+        ]
         return np.asarray(scores, np.float32) - self._bias
 
     def best(
@@ -309,9 +312,9 @@ class Untrained:
         return self._rows.maxima((products + reach).T)
 
     def products(self, content: int, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q R"]:
-        """Return the products of queries and the rows of a content."""
+        """Return the products of queries and the rows of a content, or its frames."""
         rows = slice(self._rows.starts[content], self._rows.ends[content])
-        return packed.multiply(self._rows.matrix[rows], queries).T
+        return self._rows.expand(content, packed.multiply(self._rows.matrix[rows], queries).T)
 
     def sample(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q n"]:
         """Return the products of queries and at most `SAMPLE` rows at equal distances."""

@@ -127,6 +127,7 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("query {own} --like=a.film@0:99", "has no second 99"),
         ("index nowhere", "nowhere is not a folder"),
         ("index {films} {own} --fps=2", "--fps=2: "),
+        ("index {films} {own} --every-frame", "leave out --every-frame"),
         ("index {films}/trips {own}", " indexes "),
         ("index {films} {own} --workers=-1", "--workers=-1: give 0 or more"),
         ("index {films} --index={films}", "has other files"),
@@ -245,7 +246,18 @@ def test_index_creates_an_index_and_prints_counts(search, films, calls):
     assert calls.loaded == ["colours"]
     again = search("index", films, "--workers=0")
     assert "3 unchanged" in again.out and calls.loaded == ["colours"] * 2
-    assert Index.open(films / ".hlformer-search").fps == 2
+    index = Index.open(films / ".hlformer-search")
+    assert index.fps == 2 and not index.every_frame
+
+
+def test_still_frames_are_counted_unless_all_are_encoded(search, tmp_path):
+    archive.film(tmp_path / "films" / "a.film", ["red"] * 5 + ["blue"])
+    made = ["index", tmp_path / "films", "--workers=0", "--encoder=colours"]
+    done = search(*made, f"--index={tmp_path / 'shared'}")
+    assert "4 of 6 frames were still and share an embedding" in done.out
+    done = search(*made, f"--index={tmp_path / 'every'}", "--every-frame")
+    assert done.status == 0 and "frames were still" not in done.out
+    assert Index.open(tmp_path / "every").every_frame
 
 
 def test_damaged_database_is_restored_without_decoding(ask, films, index, calls):
@@ -538,7 +550,7 @@ def test_add_indexes_only_the_named_files_and_folders(ask, films, index, calls):
     seen = calls.encoder.seen
     added = ask("add", films / "trips", films / "e.film")
     assert added.status == 0 and "2 indexed, 1 unchanged" in added.out
-    assert calls.encoder.seen - seen == 3 + 2
+    assert calls.encoder.seen - seen == 1 + 2  # colours
     names = [entry.video for entry in Index.open(index).entries()]
     assert names == ["a.film", "b.film", "e.film", "trips/c.film", "trips/d.film"]
 

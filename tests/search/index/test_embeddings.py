@@ -130,7 +130,7 @@ def written(monkeypatch):
 
 def test_only_the_rows_of_a_new_video_are_written_and_those_of_a_hit_read(index, films, written):
     one_row = index.embeddings.size(1)
-    archive.film(films / "new.film", ["red"] * 4)
+    archive.film(films / "new.film", ["red", "green", "blue", "white", "white"])
     archive.fill(index)
     assert written["written"] == 4 * one_row
     written["read"] = 0

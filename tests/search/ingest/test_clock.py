@@ -80,7 +80,7 @@ def test_a_change_is_found_whatever_date_it_has(told, films, date):
         os.utime(films / name, (seconds, seconds))
     encoder = archive.Encoder()
     report, _ = archive.fill(told, encoder, video=archive.TOLD)
-    assert (report.indexed, report.unchanged, encoder.seen) == (1, 2, 20)
+    assert (report.indexed, report.unchanged, encoder.seen) == (1, 2, 1)
     [found] = [dict(sources) for sources in cues(told).values() if len(sources) == 2]
     assert [cue.text for cue in found[str(films / "a.srt")]] == ["BESIDE"]
 
@@ -144,5 +144,5 @@ def test_a_watch_with_a_wrong_clock_indexes_whole_files(index, films, monkeypatc
 
     watch.follow(index.directory, encoder, 0.2, lines.append, archive.VIDEO, changes(), workers=0)
     again = Index.open(index.directory)
-    assert again.videos["copied.film"].frames == encoder.seen == 20
+    assert again.videos["copied.film"].frames == 20 and encoder.seen == 2  # of its colours
     assert all(record.indexed for record in again.videos.values()) and len(again.videos) == 4

@@ -158,9 +158,11 @@ def embed_passages(
         embeddings of complete transcripts are then stored already.
     """
     waiting: list[tuple[str, list[str]]] = []
+    with_cues = transcripts.contents_with_cues(index)
     for content in index.contents():
         pulse()
-        texts = _texts_to_embed(transcripts.load(index, content))
+        transcript = transcripts.load(index, content) if content in with_cues else None
+        texts = _texts_to_embed(transcript)
         if not texts:
             files.discard(index.text_vectors(content))
         elif _load_embeddings(index, content, texts) is None:

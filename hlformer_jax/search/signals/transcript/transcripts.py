@@ -195,10 +195,10 @@ def put(writer: Writer, content: str, transcript: Transcript) -> None:
     writer.execute("DELETE FROM cues WHERE content = ?", content)
     for position, (source, fields) in enumerate(sources):
         facts = {name: value for name, value in fields.items() if name != "cues"}
-        cues = zlib.compress(json.dumps(fields["cues"], allow_nan=False).encode())
         writer.execute(
             "INSERT INTO cues VALUES (?, ?, ?, ?, ?)",
-            content, position, source, json.dumps(facts, allow_nan=False), cues,
+            content, position, source, json.dumps(facts, allow_nan=False),
+            _compress(fields["cues"]),
         )  # fmt: skip
     writer.execute(
         "UPDATE settings SET value = ? WHERE name = 'transcripts'", secrets.token_hex(16)
@@ -215,6 +215,19 @@ def contents(index: Index) -> list[str]:
     """Return the contents that have transcripts, sorted."""
     rows = index.select("SELECT DISTINCT content FROM cues ORDER BY content")
     return [content for [content] in rows]
+
+
+def contents_with_cues(index: Index) -> set[str]:
+    """Return the contents that have transcripts with cues.
+
+    It may include others, since compressed cues are compared.
+    """
+    rows = index.select("SELECT DISTINCT content FROM cues WHERE cues != ?", [_compress([])])
+    return {content for [content] in rows}
+
+
+def _compress(cues: Sequence[RawCue]) -> bytes:
+    return zlib.compress(json.dumps(cues, allow_nan=False).encode())
 
 
 # Problems
@@ -475,13 +488,13 @@ class _Update:
                     source.stamp = file.stamp
                     plan.sources[SubtitleTask(file.path, video)] = source
                 transcript.files.append(source)
-        # A subtitle file in an offline folder is not missing: keep it.
-        unreachable = self._unlisted | self._unreachable_folders(content)
-        transcript.files += [
-            source
-            for source in sources_by_file.values()
-            if source.file and not unreachable.isdisjoint(Path(source.file).parents)
-        ]
+        if sources_by_file:  # a subtitle file in an offline folder is not missing: keep it
+            unreachable = self._unlisted | self._unreachable_folders(content)
+            transcript.files += [
+                source
+                for source in sources_by_file.values()
+                if source.file and not unreachable.isdisjoint(Path(source.file).parents)
+            ]
         if stored.tracks.stamp != [READER_VERSION] or self.retry and stored.tracks.problem:
             transcript.tracks = dataclasses.replace(stored.tracks, stamp=[READER_VERSION])
             plan.sources[SubtitleTask(paths[0], None)] = transcript.tracks
@@ -520,10 +533,10 @@ class _Update:
             self._changed.append((content, transcript))
             if len(self._changed) >= TRANSCRIPTS_AT_ONCE:
                 self._save()
-        copies = sorted(self.index.paths(content))
         for source in (transcript.tracks, *transcript.files):
             if source.problem:
-                path, place = self.index.path((source.videos or copies)[0]), Path(source.file)
+                copies = source.videos or sorted(self.index.paths(content))
+                path, place = self._locate(copies[0]), Path(source.file)
                 where = "" if source.file else "its subtitle tracks: "
                 self._add_problem(place if source.file else path, where + source.problem, path)
 

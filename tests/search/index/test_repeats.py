@@ -1,0 +1,159 @@
+"""Consecutive frames with equal embeddings share a row, which changes no result."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from hlformer_jax.search.index import Index, database, embeddings
+from hlformer_jax.search.index.embeddings import Repeats
+from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.signals import rankers
+from tests import archive
+
+COLOURS = list(archive.COLOURS.values())
+
+
+def still_films(folder):
+    """Write films of still scenes of different lengths, and one without."""
+    generator = np.random.default_rng(3)
+    for number in range(5):
+        scenes = generator.integers(0, len(COLOURS), 6), generator.integers(1, 9, 6)
+        frames = [COLOURS[c] for c, count in zip(*scenes, strict=True) for _ in range(count)]
+        archive.film(folder / f"{number}.film", frames)
+    archive.random_film(folder / "moving.film", 30)
+    return folder
+
+
+@contextlib.contextmanager
+def expanded(monkeypatch):
+    """Store a row for each frame, as before rows were shared."""
+
+    def find(times, vectors):
+        return Repeats(np.ones(len(times), np.int64), times)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(embeddings.Repeats, "find", find)
+        yield
+
+
+@pytest.fixture
+def indexes(tmp_path, monkeypatch):
+    """An index whose rows are shared, and one with a row for each frame."""
+    films = still_films(tmp_path / "films")
+    with expanded(monkeypatch):
+        wide = archive.indexed(tmp_path / "wide", films)
+    return archive.indexed(tmp_path / "index", films), wide
+
+
+def row_count(index):
+    return index.frames(list(index.records())).matrix.shape[0]
+
+
+def test_rows_shrink_and_arrays_do_not(indexes):
+    index, wide = indexes
+    assert row_count(index) < row_count(wide) / 2
+    for content in index.contents():
+        ours, theirs = index.read(content), wide.read(content)
+        np.testing.assert_array_equal(ours.times, theirs.times)
+        np.testing.assert_array_equal(ours.vectors, theirs.vectors)
+    ours, theirs = index.summary(), wide.summary()
+    assert ours["frames"] == theirs["frames"] and theirs["still"] == 0
+    assert ours["still"] == ours["frames"] - row_count(index)
+    assert ours["bytes"] == index.embeddings.size(row_count(index))
+    assert index.verify() == {}
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("name", list(rankers.RANKERS))
+def test_rankers_count_each_frame(indexes, name, normalise):
+    scores = []
+    for index in indexes:
+        records = list(index.records().values())
+        ranker = rankers.Untrained(name, index, records, archive.Encoder(), normalise)
+        query = ranker.encode(archive.Encoder(), "red green")
+        queries = np.stack([query, ranker.encode(archive.Encoder(), "blue")])
+        products = [ranker.products(place, queries) for place in range(len(records))]
+        scores.append((ranker.count, ranker.scores(query), ranker.sample(queries), *products))
+    for ours, theirs in zip(*scores, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ranker", "query"),
+    [
+        ("best_frame", Query("red")),
+        ("top_3_frames", Query("red")),
+        ("segments", Query("red")),
+        ("best_frame", Query("red", then=("blue",), within=20)),
+        ("best_frame", Query("red", without=("green",))),
+        ("best_frame", Query(like=("0.film", 7.0))),
+    ],
+    ids=["best", "top 3", "segments", "then", "not", "like"],
+)
+def test_queries_have_the_same_videos_moments_and_curves(indexes, ranker, query):
+    ours, theirs = (archive.opened(index, ranker=ranker).query(query) for index in indexes)
+    assert [result.video for result in ours] == [result.video for result in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-6)
+        np.testing.assert_array_equal(one.times, other.times)
+        np.testing.assert_allclose(one.scores, other.scores, rtol=0, atol=1e-6)
+        assert [moment[:3] for moment in one.moments] == [moment[:3] for moment in other.moments]
+
+
+def test_rows_survive_compaction_and_are_dropped_with_their_content(indexes):
+    index, _ = indexes
+    before = {content: index.read(content) for content in index.contents()}
+    archive.film(index.root / "0.film", ["red"] * 4)  # other content at the same path
+    index.remove([name for name in index.videos if name in ("1.film", "2.film", "moving.film")])
+    archive.fill(index)
+    again = Index.open(index.directory)
+    assert again.select("SELECT value FROM settings WHERE name = 'generation'") != [(1,)]
+    for content in set(before) & set(again.contents()):
+        np.testing.assert_array_equal(again.read(content).vectors, before[content].vectors)
+        np.testing.assert_array_equal(again.read(content).times, before[content].times)
+    contents = {content for [content] in again.select("SELECT content FROM repeats")}
+    assert contents <= set(again.contents()) and again.verify() == {}
+
+
+@pytest.fixture
+def older(tmp_path, monkeypatch):
+    """The directory of an index without videos, from before rows were shared."""
+    films = still_films(tmp_path / "films")
+    facts = archive.create(tmp_path / "other", films)._database.setting("encoder")
+    settings = {"encoder": facts, "fps": 1.0, "checkpoint": b""}
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "FORMAT", 4)
+        patched.setattr(database, "_REPEATS", "")
+        patched.setattr(database, "MIGRATIONS", {})
+        database.Database.create(tmp_path / "older", settings, films)
+    return tmp_path / "older"
+
+
+def test_an_index_without_shared_rows_is_migrated(older):
+    index, encoder = Index.open(older), archive.Encoder()
+    archive.fill(index, encoder)
+    frames = sum(record.frames for record in index.videos.values())
+    assert index.every_frame and encoder.seen == frames
+    assert index.summary()["still"] > 0  # equal embeddings share rows in every mode
+    assert archive.opened(Index.open(older)).query("red")
+
+
+def test_a_damaged_index_without_shared_rows_is_restored(older):
+    (older / "index.db").write_text("{")
+    index = Index.open(older)
+    assert len(index.notes) == 1
+    archive.fill(index)
+    again = Index.open(older)
+    assert not again.notes and len(again.videos) == 6 and again.verify() == {}
+
+
+def test_packed_times_and_counts_are_the_same_to_the_bit():
+    generator = np.random.default_rng(0)
+    times = np.cumsum(generator.random(500))
+    vectors = np.repeat(generator.random((100, 4)), 5, axis=0).astype(np.float16)
+    repeats = Repeats.find(times, vectors)
+    assert list(repeats.counts) == [5] * 100 and list(repeats.firsts) == list(range(0, 500, 5))
+    restored = Repeats.unpack(*repeats.pack())
+    np.testing.assert_array_equal(restored.counts, repeats.counts)
+    np.testing.assert_array_equal(restored.times, times)
