@@ -19,6 +19,7 @@ from hlformer_jax.ops.numerics import (
     cosh_sqrt,
     dot,
     inverse,
+    is_any,
     largest_coordinate,
     max_hyperbolic_norm,
     per_batch,
@@ -249,8 +250,19 @@ def chord_of(sums: PairSums, c: Scalar) -> Chord:
 @jax.custom_jvp
 def distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
     """Compute `distance` from space components of the same shape and a curvature per pair."""
-    pair = rescale(x, y, c, smallest(x.dtype))
-    return _length_of_chord(sum_pair(pair.x, pair.y)[0], pair.scale, c)
+    # Squares of differences that are eps of the larger point do not underflow beyond this.
+    least = smallest(x.dtype) / float(jnp.finfo(x.dtype).eps) ** 3
+    is_tiny = ~(jnp.maximum(dot(x, x), dot(y, y)) > least)
+
+    def by_rescaling() -> Scalar:
+        pair = rescale(x, y, c, smallest(x.dtype))
+        return _length_of_chord(sum_pair(pair.x, pair.y)[0], pair.scale, c)
+
+    return jax.lax.cond(
+        is_any(is_tiny),
+        by_rescaling,
+        lambda: _length_of_chord(sum_pair(x, y)[0], jnp.ones_like(c), c),
+    )
 
 
 def _length_of_chord(sums: PairSums, scale: Scalar, c: Scalar) -> Scalar:

@@ -17,6 +17,7 @@ from hlformer_jax.ops.numerics import (
     as_float,
     dot,
     inverse,
+    is_any,
     largest_coordinate,
     mean_weights,
     per_batch,
@@ -176,7 +177,7 @@ def _exact_centroid(
     """Return the space components of centroids, from the space components of points."""
     sums = _weighted_sums(x, weights, c)
     norm = jax.lax.cond(
-        jnp.any(sums.cancels),
+        is_any(sums.cancels),
         lambda *arguments: _split_norm(*arguments)[0],
         lambda _x, _weights, _c, sums: _norm(sums.time * sums.time - sums.square),
         *(x, weights, c, sums),
@@ -250,7 +251,7 @@ def _exact_centroid_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     # The derivative in c: time components of points and √c μ grow with c.
     growth = (dc * inverse(c) / 2)[..., None]
     mean, change = jax.lax.cond(
-        jnp.any(sums.cancels),
+        is_any(sums.cancels),
         _split_tangent,
         _direct_tangent,
         *(x, weights, c, sums, dx * root, dweights, growth),
