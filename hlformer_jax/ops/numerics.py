@@ -277,6 +277,31 @@ def dot(x: Float[Array, "*#batch n"], y: Float[Array, "*#batch n"]) -> Float[Arr
     return jnp.sum(x * y, axis=-1)
 
 
+@jax.custom_jvp
+def subtract_multiple(
+    v: Float[Array, "*#batch n"], factor: Float[Array, "*#batch"], x: Float[Array, "*#batch n"]
+) -> Float[Array, "*#batch n"]:
+    """Return v − factor x, right to eps² ^ ¾ of the larger term where the terms cancel.
+
+    The product is split into four that are exact (Dekker, 1971). Without that, its rounding would
+    leave an error of eps |factor x|, in any direction, unless the compiler fuses the subtraction
+    with the product.
+    """
+    bits = -(-jnp.finfo(v.dtype).nmant // 2) - 1
+    exponent = jnp.finfo(v.dtype).nexp
+    factor = factor[..., None]
+    high, high_factor = (jax.lax.reduce_precision(y, exponent, bits) for y in (x, factor))
+    low, low_factor = x - high, factor - high_factor
+    rest = v - high_factor * high - high_factor * low - low_factor * high
+    return rest - low_factor * low
+
+
+@subtract_multiple.defjvp
+def _subtract_multiple_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    (_, factor, x), (dv, dfactor, dx) = primals, tangents
+    return subtract_multiple(*primals), dv - factor[..., None] * dx - dfactor[..., None] * x
+
+
 def sum_products(
     weights: Float[Array, "*#batch M L"], values: Float[Array, "*#batch L n"]
 ) -> Float[Array, "*#batch M n"]:
@@ -530,8 +555,20 @@ class Shortening(NamedTuple):
 
 def shortening(v: Array, limit: Array) -> Shortening:
     """Compute how `limit_norm` shortens a vector; callers define the derivatives themselves."""
+    square = dot(v, v)
+    is_long = ~(square <= limit * limit)  # so is NaN
+    return jax.lax.cond(
+        is_any(is_long),
+        _shorten,
+        lambda _v, _limit, square: Shortening(is_long & False, jnp.ones_like(square), square),
+        *(v, jnp.broadcast_to(limit, square.shape), square),
+    )
+
+
+def _shorten(v: Array, limit: Array, square: Array) -> Shortening:
+    """Compute `shortening` where a vector may be long, or its square may have overflowed."""
     # Two sums over the coordinates cost less than a clip, which XLA for CPUs stores as an array.
-    huge = dot(v, v) > float(jnp.finfo(v.dtype).max) / 4
+    huge = square > float(jnp.finfo(v.dtype).max) / 4
     prescale = jnp.where(huge, 2.0 ** (-530 if v.dtype == jnp.float64 else -70), 1)
     prescale = prescale.astype(v.dtype)
     scaled = v * prescale[..., None]
@@ -539,6 +576,21 @@ def shortening(v: Array, limit: Array) -> Shortening:
     is_long = huge | (square > bound * bound)
     factor = jnp.where(is_long, limit / jnp.sqrt(jnp.where(is_long, square, 1)) * prescale, 1)
     return Shortening(is_long, factor, jnp.where(is_long, limit * limit, square))
+
+
+@jax.custom_batching.custom_vmap
+def is_any(mask: Bool[Array, "*shape"]) -> Bool[Array, ""]:
+    """Return whether any element is true, of all elements under `jax.vmap`.
+
+    A branch chosen by it stays a branch under `jax.vmap`, which turns others into a choice between
+    the results of both. So both branches have to be right where the mask is false.
+    """
+    return jnp.any(mask)
+
+
+@is_any.def_vmap
+def _is_any_of_batch(_size: int, _batched: list, mask: Array) -> tuple[Array, bool]:
+    return is_any(mask), False
 
 
 @jax.custom_jvp

@@ -59,6 +59,7 @@ from hlformer_jax.ops.numerics import (
     check_positive,
     cosh_sqrt,
     dot,
+    is_any,
     limit_norm,
     limit_norm_and_square,
     logits,
@@ -76,6 +77,7 @@ from hlformer_jax.ops.numerics import (
     sinhc_sqrt,
     smallest,
     split_coordinates,
+    sum_products,
     tanhc_sqrt,
     unit,
     weigh_each,
@@ -596,20 +598,57 @@ def gyromidpoint(
     """
     points = as_float(points)
     curvature = per_batch(c, points[..., 0])[..., None]
-    points, gap = inside(points, curvature)
-    weights = mean_weights(weights, points)
-    mass = jnp.sum(weights, axis=-1)
+    return _midpoint(points, mean_weights(weights, points), curvature)
+
+
+@jax.custom_jvp
+def _midpoint(points: Array, weights: Array, c: Array) -> Array:
+    """Compute `gyromidpoint` with 2 V / (N + W) = (N − W) / (2 A) where N² is a difference.
+
+    With T = 2 A − W and S = 2 Σ_i a_i p_i, N² is T² − c |S|². Where that would cancel, for any of
+    the sets, all are computed from V. The derivative is that of the form with V.
+    """
+    short = shortening(points, _max_radius(points.dtype) / jnp.sqrt(c))
+    gap = _gap(c * short.square)
+    mass, share, total = _shares(weights, gap)
+    time, space = 2 * total - mass, 2 * sum_products(share * short.factor[..., None, :], points)
+    square = c * dot(space, space)
+
+    def by_difference() -> Array:
+        norm = jnp.sqrt(jnp.where(mass == 0, 1, time * time - square))
+        return jnp.where(mass == 0, 0, 1 / (time + norm))[..., None] * space
+
+    return jax.lax.cond(
+        is_any(2 * square > time * time),
+        lambda: _midpoint_by_spread(points, weights, c),
+        by_difference,
+    )
+
+
+@_midpoint.defjvp
+def _midpoint_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    return jax.jvp(_midpoint_by_spread, primals, tangents)
+
+
+def _shares(weights: Array, gap: Array) -> tuple[Array, Array, Array]:
+    """Return W, the shares a, and A of `gyromidpoint`; A is 1 where all weights are 0."""
     share = weights / gap[..., None, :]
     total = jnp.sum(share, axis=-1)
-    share, total = share[..., None], jnp.where(total == 0, 1, total)
+    return jnp.sum(weights, axis=-1), share, jnp.where(total == 0, 1, total)
+
+
+def _midpoint_by_spread(points: Array, weights: Array, c: Array) -> Array:
+    """Compute `gyromidpoint` from V, a sum of squares of differences."""
+    points, gap = inside(points, c)
+    mass, share, total = _shares(weights, gap)
     # Sum differences from a base point that derivatives treat as a constant. The mean m is the same
     # for any base point, and its gradient does not cancel.
-    heaviest = jnp.argmax(jax.lax.stop_gradient(share), axis=-2)
+    heaviest = jnp.argmax(jax.lax.stop_gradient(share), axis=-1)[..., None]
     base = jax.lax.stop_gradient(jnp.take_along_axis(points, heaviest, axis=-2))
     gaps = points[..., None, :, :] - base[..., None, :]
-    mean = weigh_each(share[..., 0], gaps) / total[..., None]
-    across = (gaps - mean[..., None, :]) * jnp.sqrt(curvature)[..., None, None]
-    spread = jnp.sum(share[..., 0] * dot(across, across), axis=-1)
+    mean = weigh_each(share, gaps) / total[..., None]
+    across = (gaps - mean[..., None, :]) * jnp.sqrt(c)[..., None, None]
+    spread = jnp.sum(share * dot(across, across), axis=-1)
     norm = jnp.sqrt(jnp.where(mass == 0, 1, mass * mass + 4 * total * spread))
     middle = (base + mean) / (1 + 2 * spread / (norm + mass))[..., None]
     return jnp.where(mass[..., None] == 0, 0, middle)

@@ -580,3 +580,32 @@ def test_gradients_in_a_tiny_or_huge_curvature_are_finite_in_float32(number):
         return EVERY[number](a, b, c)
 
     check_finite(function, (x, y, c), "float32", forward=False)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("radius", [6.0, 12.0, 15.0])
+def test_pairs_along_one_ray_and_vectors_at_far_points_keep_their_digits(radius, compiled):
+    """Rounding a product with x, or x − y, would leave eps |x| across x, a hundredth of the length.
+
+    A compiler may hide that by fusing a product with a difference; without it both show.
+    """
+    rng = np.random.default_rng(2)
+    e, f = rng.normal(size=(2, 12, 16))
+    e /= np.linalg.norm(e, axis=-1, keepdims=True)
+    f -= e * np.sum(e * f, axis=-1, keepdims=True)
+    nearer = radius - np.resize([0.1, 0.5, 1.5], (12, 1))
+    x, y = (np.float32(z) for z in (np.sinh(radius) * e, np.sinh(nearer) * e + f))
+    v = np.float32(f + np.sinh(radius) * 0.3 * e)
+    functions = lorentz.distance, lorentz.exp_map
+    distance, exp_map = (jax.jit(g) if compiled else g for g in functions)
+    points = lorentz.from_space(x)
+    lengths = distance(points, lorentz.from_space(y))
+    ends = exp_map(points, np.concatenate([0 * v[:, :1], v], axis=-1))[:, 1:]
+    for i in range(len(x)):
+        a, b, u = (reference.vector(z[i]) for z in (x, y, v))
+        length = reference.distance(a, b, mpf(1))
+        assert abs(float(lengths[i]) - length) < 4 * 2**-23 * length
+        end = reference.exp_map(a, u, mpf(1))
+        # A length of a few units is rounded by eps of it, which moves the end by as much.
+        gap = mpmath.norm([mpf(float(z)) - w for z, w in zip(ends[i], end[1:], strict=True)])
+        assert gap < 32 * 2**-23 * mpmath.norm(end[1:])

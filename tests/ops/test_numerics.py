@@ -215,3 +215,14 @@ def test_an_overflowing_slope_in_the_curvature_does_not_spoil_a_constant_curvatu
     slope = jax.jvp(lambda v, c: function(v, c), (v, c), (jnp.ones_like(v), jnp.zeros_like(c)))[1]
     expected = {"scaled_sinh": mpmath.cosh(1), "scaled_asinh": 1 / mpmath.sqrt(2)}[name]
     assert relative_error(slope, vector([expected])) < 1e-6  # 8 eps of float32
+
+
+def test_a_branch_for_any_element_stays_a_branch_under_vmap():
+    def function(v):
+        return numerics.limit_norm(v, 1.0)
+
+    program = str(jax.make_jaxpr(jax.vmap(jax.vmap(function)))(jnp.ones((2, 3, 4))))
+    assert "cond[" in program
+    rows = jnp.array([[[3.0, 4.0], [0.3, 0.4]], [[0.0, 0.0], [6.0, 8.0]]])
+    expected = np.array([[[0.6, 0.8], [0.3, 0.4]], [[0.0, 0.0], [0.6, 0.8]]], np.float32)
+    np.testing.assert_allclose(jax.vmap(jax.vmap(function))(rows), expected, rtol=1e-6)

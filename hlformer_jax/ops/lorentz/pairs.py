@@ -19,6 +19,7 @@ from hlformer_jax.ops.numerics import (
     cosh_sqrt,
     dot,
     inverse,
+    is_any,
     largest_coordinate,
     max_hyperbolic_norm,
     per_batch,
@@ -27,8 +28,12 @@ from hlformer_jax.ops.numerics import (
     same_length,
     sinhc_sqrt,
     smallest,
+    subtract_multiple,
 )
 from hlformer_jax.typing import Array
+
+# c |x|² from which on rounding x costs more than a few eps of the distance of near points.
+_FAR_OUT = 16
 
 Space = Float[Array, "*#batch n"]
 Scalar = Float[Array, "*#batch"]
@@ -164,7 +169,7 @@ def split_tangent(x: Space, v: Space) -> TangentParts:
     along = jnp.where(is_near, 0, lean)
     # Subtract multiples of x, because rounding x / |x| would leave an error of eps v_∥. Then twice
     # more, to remove the rounding of the multiples.
-    across = v - x * (along * per_r)[..., None]
+    across = subtract_multiple(v, along * per_r, x)
     for _ in range(2):
         across = across - x * jnp.where(is_near, 0, dot(outward, across) * per_r)[..., None]
     square, rest = dot(across, across), (lean / tau) ** 2
@@ -207,25 +212,43 @@ def across_first(x: Space, y: Space) -> Space:
     return sum_pair(x, y)[1]
 
 
-def sum_pair(x: Space, y: Space) -> tuple[PairSums, Space]:
-    """Return the `PairSums` of a pair and its vector D_⊥, from four sums over the coordinates.
+def sum_pair(x: Space, y: Space, is_far_out: bool = True) -> tuple[PairSums, Space]:
+    """Return the `PairSums` of a pair and its vector D_⊥, from five sums over the coordinates.
 
     Let k = 0 if y is much shorter than x, so that x − y would lose the digits of y, and else k = 1.
     With g = x · (k x − y), D_⊥ is (k x − y) − (g / x · x) x. The other sums follow without
     cancelling: x · y = k x · x − g, and for k = 1, D · (x + y) = 2 g − |D|² with
     |D|² = |D_⊥|² + g² / x · x.
+
+    Args:
+      x: points.
+      y: points.
+      is_far_out: whether to keep the rounding of x − y and of products with x, which is eps |x|.
+        Without it the error of D_⊥ is a few eps √c |x|, from one sum less.
     """
     xx, yy = dot(x, x), dot(y, y)
     is_far = 4 * yy < xx
-    gap = jnp.where(is_far, 0, 1).astype(x.dtype)[..., None] * x - y
+    near = jnp.where(is_far, 0, 1).astype(x.dtype)[..., None]
+    gap = near * x - y
     g = dot(gap, x)
     real = xx > math.sqrt(smallest(x.dtype))
     per_r = 1 / jnp.sqrt(jnp.where(real, xx, 1))  # see `split_tangent`
     share = jnp.where(real, g * per_r * per_r, 0)
-    across = gap - share[..., None] * x
+    if is_far_out:
+        across = subtract_multiple(gap, share, x) + jax.lax.stop_gradient(_rest(near * x, y, gap))
+        rest = dot(across, x * per_r[..., None]) * per_r
+        across = across - jnp.where(real, rest, 0)[..., None] * x
+    else:
+        across = gap - share[..., None] * x
     across2 = dot(across, across)
     rise = jnp.where(is_far | ~real, xx - yy, g * (2 - share) - across2)
     return PairSums(xx, yy, jnp.where(is_far, -g, xx - g), rise, across2), across
+
+
+def _rest(x: Space, y: Space, difference: Space) -> Space:
+    """Return what rounding took from x − y (Knuth's two-sum)."""
+    taken = difference - x
+    return (x - (difference - taken)) - (y + taken)
 
 
 def chord_of(sums: PairSums, c: Scalar) -> Chord:
@@ -249,8 +272,20 @@ def chord_of(sums: PairSums, c: Scalar) -> Chord:
 @jax.custom_jvp
 def distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
     """Compute `distance` from space components of the same shape and a curvature per pair."""
-    pair = rescale(x, y, c, smallest(x.dtype))
-    return _length_of_chord(sum_pair(pair.x, pair.y)[0], pair.scale, c)
+    # Squares of differences that are eps of the larger point do not underflow beyond this.
+    least = smallest(x.dtype) / float(jnp.finfo(x.dtype).eps) ** 3
+    largest = jnp.maximum(dot(x, x), dot(y, y))
+    is_usual = (largest > least) & (c * largest < _FAR_OUT)
+
+    def by_rescaling() -> Scalar:
+        pair = rescale(x, y, c, smallest(x.dtype))
+        return _length_of_chord(sum_pair(pair.x, pair.y)[0], pair.scale, c)
+
+    return jax.lax.cond(
+        is_any(~is_usual),
+        by_rescaling,
+        lambda: _length_of_chord(sum_pair(x, y, is_far_out=False)[0], jnp.ones_like(c), c),
+    )
 
 
 def _length_of_chord(sums: PairSums, scale: Scalar, c: Scalar) -> Scalar:

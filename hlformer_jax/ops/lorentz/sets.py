@@ -1,5 +1,8 @@
 """Sets of points of the Lorentz model: distances of all pairs, and centroids."""
 
+import functools
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float
@@ -14,6 +17,7 @@ from hlformer_jax.ops.numerics import (
     as_float,
     dot,
     inverse,
+    is_any,
     largest_coordinate,
     mean_weights,
     per_batch,
@@ -140,6 +144,30 @@ def centroid(
     return point_from_space(total[..., 1:] / jnp.sqrt(norm2)[..., None], curvature)
 
 
+class _Sums(NamedTuple):
+    """Weighted sums of points, in units in which c is 1."""
+
+    space: Float[Array, "*#batch M n"]
+    time: Float[Array, "*#batch M"]
+    square: Float[Array, "*#batch M"]  # of the length of `space`
+    scaled: Float[Array, "*#batch L n"]  # space components of the points
+    times: Float[Array, "*#batch 1 L"]  # time components of the points
+    cancels: Bool[Array, "*#batch M"]  # whether time² − square loses digits
+
+
+def _weighted_sums(
+    x: Float[Array, "*#batch L n"],
+    weights: Float[Array, "*#batch M L"],
+    c: Float[Array, "*#batch 1"],
+) -> _Sums:
+    scaled = x * jnp.sqrt(c)[..., None]
+    times = jnp.sqrt(1 + dot(scaled, scaled))[..., None, :]
+    space = sum_products(weights, scaled)
+    time = sum_products(weights, jnp.swapaxes(times, -1, -2))[..., 0]
+    square = dot(space, space)
+    return _Sums(space, time, square, scaled, times, 2 * square > time * time)
+
+
 @jax.custom_jvp
 def _exact_centroid(
     x: Float[Array, "*#batch L n"],
@@ -147,16 +175,28 @@ def _exact_centroid(
     c: Float[Array, "*#batch 1"],
 ) -> Float[Array, "*#batch M n"]:
     """Return the space components of centroids, from the space components of points."""
-    total, norm = _weighted_sum(x, weights, c)[:2]
-    return total / (norm * jnp.sqrt(c))[..., None]
+    sums = _weighted_sums(x, weights, c)
+    norm = jax.lax.cond(
+        is_any(sums.cancels),
+        lambda *arguments: _split_norm(*arguments)[0],
+        lambda _x, _weights, _c, sums: _norm(sums.time * sums.time - sums.square),
+        *(x, weights, c, sums),
+    )
+    return sums.space / (norm * jnp.sqrt(c))[..., None]
 
 
-def _weighted_sum(
+def _norm(square: Array) -> Array:
+    """Return the root; 1 where the square is 0, which all weights of 0 give."""
+    return jnp.sqrt(jnp.where(square == 0, 1, square))
+
+
+def _split_norm(
     x: Float[Array, "*#batch L n"],
     weights: Float[Array, "*#batch M L"],
     c: Float[Array, "*#batch 1"],
+    sums: _Sums,
 ) -> tuple[Array, ...]:
-    """Compute the weighted sum of points, and its norm, in units in which c is 1.
+    """Compute the norm of the weighted sum of points where its square would cancel.
 
     Let S and T be the sums of the space and time components and u = S / |S|. The Lorentzian norm is
     the root of (T − |S|) (T + |S|), and T − |S| is the weighted sum of t − p, with t = x_time,
@@ -168,20 +208,16 @@ def _weighted_sum(
     If T² − |S|² does not cancel, nothing is split: u = 0 and x_⊥ = x.
 
     Returns:
-      S [*batch, M, n]; the norm [*batch, M]; |S| [*batch, M], 0 where nothing is split; u; x_⊥
-      [*batch, M, L, n]; t [*batch, 1, L]; p [*batch, M, L]; and t − p.
+      The norm [*batch, M]; |S| [*batch, M], 0 where nothing is split; u; x_⊥ [*batch, M, L, n]; p
+      [*batch, M, L]; and t − p.
     """
     root = jnp.sqrt(c)[..., None]
-    scaled = x * root
-    xx = dot(scaled, scaled)[..., None, :]
+    t, square, split = sums.times, sums.square, sums.cancels
+    xx = dot(sums.scaled, sums.scaled)[..., None, :]
     small = xx <= 1
-    r, t = jnp.sqrt(jnp.where(small, 1, xx)), jnp.sqrt(1 + xx)
-    total = sum_products(weights, scaled)
-    total_time = sum_products(weights, jnp.swapaxes(t, -1, -2))[..., 0]
-    square, time_square = dot(total, total), total_time * total_time
-    split = 2 * square > time_square
+    r = jnp.sqrt(jnp.where(small, 1, xx))
     length = jnp.sqrt(jnp.where(split, square, 1))
-    axis = jnp.where(split, 1 / length, 0)[..., None] * total
+    axis = jnp.where(split, 1 / length, 0)[..., None] * sums.space
 
     heaviest = jnp.argmax(weights * r, axis=-1)[..., None]
     base = jnp.take_along_axis(x, heaviest, axis=-2)[..., :, None, :]
@@ -195,47 +231,83 @@ def _weighted_sum(
     rest = jnp.sum(weights[..., None] * across, axis=-2) / jnp.where(mass == 0, 1, mass)[..., None]
     across = across - is_beside * rest[..., None, :]
 
-    p = jnp.matmul(axis, jnp.swapaxes(scaled, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    p = jnp.matmul(axis, jnp.swapaxes(sums.scaled, -1, -2), precision=jax.lax.Precision.HIGHEST)
     turn = jnp.where(p > 0, dot(across, across) / jnp.where(p > 0, r + p, 1), r - p)
     rise = jnp.where(small | ~split[..., None], t - p, 1 / (t + r) + turn)  # t − p
     gap = sum_products(weights[..., :, None, :], rise[..., None])[..., 0, 0]
-    square = jnp.where(split, gap * (total_time + length), time_square - square)
-    norm = jnp.sqrt(jnp.where(square == 0, 1, square))
-    return total, norm, jnp.where(split, length, 0), axis, across, t, p, rise
+    norm = _norm(jnp.where(split, gap * (sums.time + length), sums.time * sums.time - square))
+    return norm, jnp.where(split, length, 0), axis, across, p, rise
 
 
 @_exact_centroid.defjvp
 def _exact_centroid_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     """Σ weight_i (dx_i + ⟨μ, dx_i⟩ μ) / N and Σ dweight_i (x_i + ⟨μ, x_i⟩ μ) / N for c = 1.
 
-    N = −Σ weight_i ⟨μ, x_i⟩ is the norm of the weighted sum. Split along it, in terms of
-    `_weighted_sum` and of m = |μ_space|, where −⟨μ, x_i⟩ = m (t − p) + t / (μ_time + m) and
-    lean = m t − μ_time p = m (t − p) − p / (μ_time + m),
+    N = −Σ weight_i ⟨μ, x_i⟩ is the norm of the weighted sum.
+    """
+    (x, weights, c), (dx, dweights, dc) = primals, tangents
+    sums = _weighted_sums(x, weights, c)
+    root = jnp.sqrt(c)[..., None]
+    # The derivative in c: time components of points and √c μ grow with c.
+    growth = (dc * inverse(c) / 2)[..., None]
+    mean, change = jax.lax.cond(
+        is_any(sums.cancels),
+        _split_tangent,
+        _direct_tangent,
+        *(x, weights, c, sums, dx * root, dweights, growth),
+    )
+    return mean / root, change / root
+
+
+def _direct_tangent(
+    _x: Array, weights: Array, _c: Array, sums: _Sums, moved: Array, dweights: Array, growth: Array
+) -> tuple[Array, Array]:
+    """Return centroids and their tangents where no sum cancels, in units in which c is 1.
+
+    ⟨μ, dx_i⟩ = (μ − (μ_time / t) x_i) · dx_i in space components.
+    """
+    norm = _norm(sums.time * sums.time - sums.square)
+    mean = sums.space / norm[..., None]
+    tau = jnp.sqrt(1 + dot(mean, mean))[..., None]
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    height = tau * sums.times - product(mean, jnp.swapaxes(sums.scaled, -1, -2))  # −⟨μ, x_i⟩
+    turned = dot(sums.scaled, moved)[..., None, :] - growth
+    grown = jnp.sum(-tau * weights / sums.times * turned - weights * height * growth, axis=-1)
+    grown = grown - jnp.sum(dweights * height, axis=-1)
+    total = product(weights, moved)
+    grown = grown + dot(mean, total)
+    total = total + product(dweights, sums.scaled)
+    return mean, (total + grown[..., None] * mean) / norm[..., None]
+
+
+def _split_tangent(
+    x: Array, weights: Array, c: Array, sums: _Sums, moved: Array, dweights: Array, growth: Array
+) -> tuple[Array, Array]:
+    """Return centroids and their tangents where a sum cancels, in units in which c is 1.
+
+    In terms of `_split_norm` and of m = |μ_space|, where −⟨μ, x_i⟩ = m (t − p) + t / (μ_time + m)
+    and lean = m t − μ_time p = m (t − p) − p / (μ_time + m),
 
         ⟨μ, dx_i⟩ = (lean / t) u · dx_i − (μ_time / t) x_⊥ · dx_i
         x_i + ⟨μ, x_i⟩ μ = x_⊥ − μ_time lean u.
     """
-    (x, weights, c), (dx, dweights, dc) = primals, tangents
-    total, norm, length, axis, across, t, p, rise = _weighted_sum(x, weights, c)
-    root = jnp.sqrt(c)[..., None]
-    mean = total / norm[..., None]
+    norm, length, axis, across, p, rise = _split_norm(x, weights, c, sums)
+    t = sums.times
+    mean = sums.space / norm[..., None]
     split = (length > 0)[..., None]
     m, tau = (length / norm)[..., None], jnp.sqrt(1 + dot(mean, mean))[..., None]
     lean = m * rise - p / (tau + m)
     # Where nothing is split, use μ itself, with −⟨μ, x_i⟩ = μ_time t − μ · x_i.
-    along = jnp.matmul(mean, jnp.swapaxes(x * root, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    along = jnp.matmul(mean, jnp.swapaxes(sums.scaled, -1, -2), precision=jax.lax.Precision.HIGHEST)
     height = jnp.where(split, m * rise + t / (tau + m), tau * t - along)
     ahead = jnp.where(split, axis, mean)
     pull, push = jnp.where(split, lean / t, 1), jnp.where(split, tau * lean, height)
 
-    moved = dx * root
     towards = jnp.matmul(ahead, jnp.swapaxes(moved, -1, -2), precision=jax.lax.Precision.HIGHEST)
     grown = pull * towards - tau / t * dot(across, moved[..., None, :, :])
-    # The derivative in c: time components of points and √c μ grow with c.
-    grown = grown + (tau / t - height) * (dc * inverse(c) / 2)[..., None]
+    grown = grown + (tau / t - height) * growth
     grown = jnp.sum(weights * grown, axis=-1)
     change = jnp.matmul(weights, moved, precision=jax.lax.Precision.HIGHEST)
     change = change + jnp.sum(dweights[..., None] * across, axis=-2)
     change = change - jnp.sum(dweights * push, axis=-1)[..., None] * ahead
-    change = (change + grown[..., None] * mean) / norm[..., None]
-    return mean / root, change / root
+    return mean, (change + grown[..., None] * mean) / norm[..., None]
