@@ -228,14 +228,16 @@ def sum_pair(x: Space, y: Space, is_far_out: bool = True) -> tuple[PairSums, Spa
     """
     xx, yy = dot(x, x), dot(y, y)
     is_far = 4 * yy < xx
-    near = jnp.where(is_far, 0, 1).astype(x.dtype)[..., None]
-    gap = near * x - y
+    start = jnp.where(is_far, 0, 1).astype(x.dtype)[..., None] * x
+    gap = start - y
     g = dot(gap, x)
     real = xx > math.sqrt(smallest(x.dtype))
     per_r = 1 / jnp.sqrt(jnp.where(real, xx, 1))  # see `split_tangent`
     share = jnp.where(real, g * per_r * per_r, 0)
     if is_far_out:
-        across = subtract_multiple(gap, share, x) + jax.lax.stop_gradient(_rest(near * x, y, gap))
+        across = subtract_multiple(gap, share, x) + jax.lax.stop_gradient(
+            _rounding_of_difference(start, y, gap)
+        )
         rest = dot(across, x * per_r[..., None]) * per_r
         across = across - jnp.where(real, rest, 0)[..., None] * x
     else:
@@ -245,10 +247,10 @@ def sum_pair(x: Space, y: Space, is_far_out: bool = True) -> tuple[PairSums, Spa
     return PairSums(xx, yy, jnp.where(is_far, -g, xx - g), rise, across2), across
 
 
-def _rest(x: Space, y: Space, difference: Space) -> Space:
+def _rounding_of_difference(x: Space, y: Space, difference: Space) -> Space:
     """Return what rounding took from x − y (Knuth's two-sum)."""
-    taken = difference - x
-    return (x - (difference - taken)) - (y + taken)
+    minus_y = difference - x
+    return (x - (difference - minus_y)) - (y + minus_y)
 
 
 def chord_of(sums: PairSums, c: Scalar) -> Chord:

@@ -137,7 +137,7 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Threshold:
-    """A match threshold that captions have calibrated; see `evaluation`."""
+    """A match threshold that captions have calibrated; see `search.evaluate.threshold`."""
 
     margin: float  # the score, above the baseline of a query
     false_alarms: float  # percent

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import archive
 import numpy as np
 import pytest
 
@@ -9,7 +10,6 @@ from hlformer_jax.search.index import Index, database, embeddings
 from hlformer_jax.search.index.embeddings import Repeats
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.signals import rankers
-from tests import archive
 
 COLOURS = list(archive.COLOURS.values())
 

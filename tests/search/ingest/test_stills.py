@@ -1,5 +1,6 @@
 """Still frames share the embedding of the last encoded frame."""
 
+import archive
 import numpy as np
 import pytest
 
@@ -12,7 +13,6 @@ from hlformer_jax.search.ingest.stills import (
     is_still,
     largest_difference,
 )
-from tests import archive
 
 
 def batches(path, every_frame=False):
