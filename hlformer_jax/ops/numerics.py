@@ -281,7 +281,7 @@ def dot(x: Float[Array, "*#batch n"], y: Float[Array, "*#batch n"]) -> Float[Arr
 def subtract_multiple(
     v: Float[Array, "*#batch n"], factor: Float[Array, "*#batch"], x: Float[Array, "*#batch n"]
 ) -> Float[Array, "*#batch n"]:
-    """Return v − factor x, right to eps² ^ ¾ of the larger term where the terms cancel.
+    """Return v − factor x, with an error of about eps^1.5 |factor x| where the terms cancel.
 
     The product is split into four that are exact (Dekker, 1971). Without that, its rounding would
     leave an error of eps |factor x|, in any direction, unless the compiler fuses the subtraction
@@ -559,9 +559,8 @@ def shortening(v: Array, limit: Array) -> Shortening:
     is_long = ~(square <= limit * limit)  # so is NaN
     return jax.lax.cond(
         is_any(is_long),
-        _shorten,
-        lambda _v, _limit, square: Shortening(is_long & False, jnp.ones_like(square), square),
-        *(v, jnp.broadcast_to(limit, square.shape), square),
+        lambda: _shorten(v, limit, square),
+        lambda: Shortening(jnp.zeros_like(is_long), jnp.ones_like(square), square),
     )
 
 

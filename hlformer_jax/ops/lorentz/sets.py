@@ -178,9 +178,8 @@ def _exact_centroid(
     sums = _weighted_sums(x, weights, c)
     norm = jax.lax.cond(
         is_any(sums.cancels),
-        lambda *arguments: _split_norm(*arguments)[0],
-        lambda _x, _weights, _c, sums: _norm(sums.time * sums.time - sums.square),
-        *(x, weights, c, sums),
+        lambda: _split_norm(x, weights, c, sums)[0],
+        lambda: _norm(sums.time * sums.time - sums.square),
     )
     return sums.space / (norm * jnp.sqrt(c))[..., None]
 
@@ -252,15 +251,14 @@ def _exact_centroid_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     growth = (dc * inverse(c) / 2)[..., None]
     mean, change = jax.lax.cond(
         is_any(sums.cancels),
-        _split_tangent,
-        _direct_tangent,
-        *(x, weights, c, sums, dx * root, dweights, growth),
+        lambda: _split_tangent(x, weights, c, sums, dx * root, dweights, growth),
+        lambda: _direct_tangent(weights, sums, dx * root, dweights, growth),
     )
     return mean / root, change / root
 
 
 def _direct_tangent(
-    _x: Array, weights: Array, _c: Array, sums: _Sums, moved: Array, dweights: Array, growth: Array
+    weights: Array, sums: _Sums, moved: Array, dweights: Array, growth: Array
 ) -> tuple[Array, Array]:
     """Return centroids and their tangents where no sum cancels, in units in which c is 1.
 
