@@ -7,7 +7,9 @@ from the axes of their annotations and the rest from `NUMBERS`.
 
 import dataclasses
 import inspect
+import os
 import re
+import sys
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -410,11 +412,8 @@ print(len(cases))
 
 @pytest.mark.slow
 def test_points_and_curvatures_that_are_sharded_over_two_devices_give_the_same_values():
-    tests = processes.ROOT / "tests"
-    done = processes.finish(
-        [processes.sys.executable, "-c", SHARDED],
-        env=processes.environment(devices=2)
-        | {"PYTHONPATH": f"{processes.ROOT}:{tests}:{tests / 'ops'}"},
-    )
+    environment = processes.environment(devices=2)
+    environment["PYTHONPATH"] += f"{os.pathsep}{processes.ROOT / 'tests' / 'ops'}"
+    done = processes.finish([sys.executable, "-c", SHARDED], env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(len(CURVED))]

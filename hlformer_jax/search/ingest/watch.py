@@ -172,9 +172,13 @@ class Follower:
         self._changed_subtitles.clear()
         all_settled = len(ready) == len(self._changed_files)
         self._next_scan = second + (RESCAN if all_settled else self._settle)
-        self._report_roots(index)
+        roots_before = _offline_roots(index)
+        missing = _missing_videos(index, roots_before) if all_settled else set()
+        roots_after = _offline_roots(index)
+        self._report_roots(index, roots_after)
         if all_settled:  # until then, an offline video may have moved
-            self._report_offline(index)
+            # A root that went or came while its files were listed says nothing of its videos.
+            self._report_offline(index, missing, roots_before | roots_after)
 
     def _scan(self, index: Index, second: float) -> None:
         """Find the files that differ from their records, and since when they are as they are."""
@@ -216,18 +220,16 @@ class Follower:
             self._report(f"subtitles {printable(path)}")
         return True
 
-    def _report_roots(self, index: Index) -> None:
+    def _report_roots(self, index: Index, offline: set[str]) -> None:
         """Report the roots that went offline or came back."""
-        roots = index.roots
-        offline = {name for name in roots if not index.is_available(name)}
         for name in sorted(offline ^ self._offline_roots):
             state = "is offline: its videos are kept" if name in offline else "is online again"
-            self._report(f"{roots.get(name, name)} {state}")
+            self._report(f"{index.roots.get(name, name)} {state}")
         self._offline_roots = offline
 
-    def _report_offline(self, index: Index) -> None:
-        """Report the videos that disappeared or came back."""
-        offline = _offline_videos(index, self._offline_roots)
+    def _report_offline(self, index: Index, missing: set[str], offline_roots: set[str]) -> None:
+        """Report the videos that disappeared or came back, below roots that stayed online."""
+        offline = {path for path in missing if split_name(path)[0] not in offline_roots}
         if self._offline is None:
             self._offline = offline
             if offline:
@@ -235,9 +237,7 @@ class Follower:
         for path in sorted(offline - self._offline):
             self._report(f"offline {printable(path)} (kept until prune)")
         returned = {
-            path
-            for path in self._offline - offline
-            if split_name(path)[0] not in self._offline_roots
+            path for path in self._offline - offline if split_name(path)[0] not in offline_roots
         }
         for path in sorted(returned & index.videos.keys()):
             self._report(f"online again {printable(path)}")
@@ -246,6 +246,10 @@ class Follower:
 
 def _online_roots(index: Index) -> dict[str, Path]:
     return {name: root for name, root in index.roots.items() if index.is_available(name)}
+
+
+def _offline_roots(index: Index) -> set[str]:
+    return {name for name in index.roots if not index.is_available(name)}
 
 
 def _changed_stamps(index: Index, video: Video, attempted: Mapping[str, Stamp]) -> dict[str, Stamp]:
@@ -266,7 +270,7 @@ def _changed_stamps(index: Index, video: Video, attempted: Mapping[str, Stamp]) 
     return stamps
 
 
-def _offline_videos(index: Index, offline_roots: Collection[str]) -> set[str]:
+def _missing_videos(index: Index, offline_roots: Collection[str]) -> set[str]:
     """Return the indexed videos that are not at their paths, below roots that are online."""
     paths = [
         path

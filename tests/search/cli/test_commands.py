@@ -899,7 +899,7 @@ def test_the_commands_upload_and_ask(tmp_path, monkeypatch, capsys, address):
 
     store = f"--store={address}"
     assert call("upload", store).endswith(": 15 uploaded\n")
-    assert call("upload", store).endswith(": 15 there already\n")
+    assert call("upload", store).endswith(": 15 already there\n")
     for flags in (["--k=4"], ["--folder=f1", "--since=2001-09-12"]):
         assert call("query", "red", store, *flags) == call("query", "red", *flags)
 

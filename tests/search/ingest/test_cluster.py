@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-TESTS = Path(archive.__file__).parent
+TESTS = processes.ROOT / "tests"
 
 
 @pytest.fixture(scope="module")
