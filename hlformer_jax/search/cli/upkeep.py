@@ -116,7 +116,7 @@ def prune(options: Options) -> None:
     for root in missing_roots.values():
         terminal.warn(f"{root} is missing, so its videos are kept: mount its disk")
     offline = [video for video in index.offline() if split_name(video)[0] not in missing_roots]
-    names = [video for video in offline if files.is_gone(index.path(video), follow=True)]
+    names = [video for video in offline if index.is_deleted(video, follow=True)]
     if unreadable := len(offline) - len(names):
         first = next(video for video in offline if video not in names)
         terminal.warn(printable(f"{unreadable} videos cannot be read and are kept, first {first}"))
@@ -126,7 +126,8 @@ def prune(options: Options) -> None:
         print(f"{len(names)} videos are missing" + ("; add --yes to drop them" if names else ""))
         return
     with index.writing() as writer:
-        missing = set(index.offline()) & set(names)
+        offline_now = set(index.offline()) & set(names)
+        missing = {video for video in offline_now if index.is_deleted(video, follow=True)}
         writer.forget(missing)
     print(f"dropped {len(missing)} videos, {len(index.videos)} are left")
 

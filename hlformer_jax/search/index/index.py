@@ -212,6 +212,17 @@ class Index:
         except OSError:
             return files.is_gone(place, follow=True)
 
+    def is_deleted(self, name: str, follow: bool = False) -> bool:
+        """Return whether a video's file is gone from a root that is online.
+
+        The root is asked for last: a disk that goes offline meanwhile takes its files with it.
+
+        Args:
+          name: the name of a video.
+          follow: follow a link, so that a link without a target is gone.
+        """
+        return files.is_gone(self.path(name), follow) and self.is_available(split_name(name)[0])
+
     def check_root(self, folder: Path, instead_of: str | None = None) -> None:
         """Refuse a folder that contains a root or is inside one, so no video is indexed twice."""
         for name, root in self.roots.items():

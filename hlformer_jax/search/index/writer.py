@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hlformer_jax import files
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index.embeddings import Repeats, Span
 from hlformer_jax.search.index.records import (
@@ -169,7 +168,7 @@ class Writer:
         excluded = self._index.excluded
         content = content or excluded.get(name, "")
         names = [path for path, removed in excluded.items() if content and removed == content]
-        missing = [path for path in names if files.is_gone(self._index.path(path))]
+        missing = [path for path in names if self._index.is_deleted(path)]
         self._delete_exclusions({name, *missing})
 
     def keeps_out(self, name: str, content: str) -> bool:
@@ -181,11 +180,7 @@ class Writer:
         record = self._index.record(name)
         if not removed or record is not None and record.content == content:
             return False
-        moved = [
-            path for path in removed
-            if self._index.is_available(split_name(path)[0])
-            and files.is_gone(self._index.path(path))
-        ]  # fmt: skip
+        moved = [path for path in removed if self._index.is_deleted(path)]
         if not moved and self._index.paths(content):
             return False
         if record is not None:

@@ -25,10 +25,10 @@ import numpy as np
 from hlformer_jax import cli
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.files import digest, is_gone
+from hlformer_jax.files import digest
 from hlformer_jax.lazy import optional
 from hlformer_jax.search import signals
-from hlformer_jax.search.index import Index, Record, Stamp, VideoArrays, Writer, split_name
+from hlformer_jax.search.index import Index, Record, Stamp, VideoArrays, Writer
 from hlformer_jax.search.index.records import (
     MAX_FILE_BYTES,
     MAX_SECONDS,
@@ -331,9 +331,8 @@ class _Run:
             if name in self._present:
                 continue
             if not record.indexed:
-                is_available = self.index.is_available(split_name(name)[0])
                 # A file that exists is in a folder that was not listed.
-                if not is_available or not is_gone(self.index.path(name)):
+                if not self.index.is_deleted(name):
                     continue
                 with self.index.writing() as writer:
                     writer.drop(name)
@@ -435,8 +434,7 @@ class _Run:
         for old_name in sorted(self.index.paths(content)):
             record = self.index.record(old_name)
             if old_name not in self._present and record is not None and record.indexed:
-                is_offline = not self.index.is_available(split_name(old_name)[0])
-                if not is_offline and is_gone(self.index.path(old_name)):
+                if self.index.is_deleted(old_name):
                     writer.move(old_name, name)
                     return
 

@@ -542,6 +542,22 @@ def test_offline_videos_are_kept_until_they_are_pruned(ask, films, index, tmp_pa
     assert refused.status == 1 and len(Index.open(index).contents()) == 2
 
 
+def test_prune_keeps_the_videos_of_a_disk_that_goes_offline_meanwhile(
+    ask, films, index, tmp_path, monkeypatch
+):
+    listed = Index.offline
+
+    def unmounted(self):
+        if films.exists():
+            films.rename(tmp_path / "unmounted")
+        return listed(self)
+
+    monkeypatch.setattr(Index, "offline", unmounted)
+    done = ask("prune", "--yes")
+    assert done.status == 0 and "3 videos cannot be read and are kept" in done.errors[0]
+    assert len(Index.open(index).videos) == 3
+
+
 def test_add_indexes_only_the_named_files_and_folders(ask, films, index, calls):
     archive.film(films / "trips" / "d.film", ["white"] * 3)
     archive.film(films / "e.film", ["white", "red"])

@@ -147,7 +147,7 @@ class TestServer:
         with pytest.raises(SearchError, match="has no schema .*upload"):
             opened(index, address).query("red")
         opened(index, address).upload()
-        with pytest.raises(SearchError, match=r"another ranker \(best_frame there, segments here\)"):
+        with pytest.raises(SearchError, match=r"ranker \(best_frame there, segments here\)"):
             opened(index, address, ranker="segments").query("red")
         faster = archive.create(tmp_path / "faster", films, fps=2)
         archive.fill(faster)
