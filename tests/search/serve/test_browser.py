@@ -302,6 +302,15 @@ def test_filters_by_folder_and_date_narrow_the_results(page):
     expect(page.locator("#tips li").first).to_contain_text("Remove a filter")
 
 
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_long_filter_is_cut_short_and_fits_a_phone(opened, url, width):
+    page = opened(f"{url}/#q=red&not={'a+very+long+sky+' * 9}", width, 800)
+    chip = page.get_by_role("group", name="Filters in use").get_by_role("button")
+    expect(chip).to_be_visible()
+    assert chip.bounding_box()["width"] <= width - 28
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_a_star_makes_a_favourite_by_which_results_are_filtered(page):
     search(page, "grey")
     star = page.get_by_role("button", name="Favourite garden.mp4")
