@@ -48,7 +48,10 @@ def status(options: Options) -> None:
         "index": printable(summary["index"]),
         "folder": printable(summary["folder"]),
         **{f"folder {name!r}": printable(root) for name, root in summary["folders"].items()},
-        "encoder": f"{summary['encoder']}, {summary['fps']:g} frames a second",
+        "encoder": ", ".join(
+            [summary["encoder"], f"{summary['fps']:g} frames a second"]
+            + [" and ".join(summary["precisions"])] * bool(summary["precisions"])
+        ),
         "ranker": summary["checkpoint"],
         "videos": f"{summary['videos']}, {format_clock(summary['seconds'])} long, {counts}",
         "offline": summary["offline"]

@@ -1,0 +1,80 @@
+"""The precision of images is chosen, recorded in the index, printed, and never mixed silently."""
+
+import archive
+import pytest
+
+from hlformer_jax.encoders import cpu, train
+from hlformer_jax.errors import QueryError
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.ingest.extract import index_folder
+from hlformer_jax.search.ingest.precision import resolve_precision
+from hlformer_jax.search.query.library import Library
+
+SIZE = train.Size(width=16, heads=2, patch=4, tokens=4)
+
+
+@pytest.fixture
+def encoder():
+    return train.untrained(8, ["red green", "blue"], size=SIZE)
+
+
+@pytest.fixture(autouse=True)
+def films(tmp_path):
+    (tmp_path / "videos").mkdir()
+    write_film(tmp_path, "first", 1)
+    return tmp_path / "videos"
+
+
+def write_film(folder, name, seed):
+    archive.random_film(folder / "videos" / f"{name}.film", 3, seed)
+
+
+@pytest.fixture
+def index(tmp_path, encoder):
+    return Index.create(tmp_path / "index", tmp_path / "videos", encoder)
+
+
+def run(index, encoder, **options):
+    lines = []
+    report = index_folder(
+        index, encoder, video=archive.VIDEO, workers=0, report=lines.append, **options
+    )
+    assert report.failed == 0
+    return lines
+
+
+def test_new_index_takes_the_precision_of_the_processor(index, encoder, monkeypatch):
+    monkeypatch.setattr(cpu, "has_amx", lambda: True)
+    assert run(index, encoder) == []
+    assert encoder.image_precision == "bfloat16"
+    assert index.summary()["precisions"] == ["bfloat16"]
+
+
+def test_index_is_continued_in_its_precision(tmp_path, index, encoder, monkeypatch):
+    run(index, encoder, precision="float32")
+    monkeypatch.setattr(cpu, "has_amx", lambda: True)
+    write_film(tmp_path, "second", 2)
+    assert run(Index.open(index.directory), encoder) == []
+    assert Index.open(index.directory).precisions == ("float32",)
+    with index.writing() as writer:  # an index that records none is of float32
+        writer.execute("DELETE FROM settings WHERE name = 'precisions'")
+    assert resolve_precision(index, encoder) == "float32"
+
+
+def test_another_precision_is_reported_and_recorded(tmp_path, index, encoder):
+    run(index, encoder, precision="float32")
+    write_film(tmp_path, "second", 2)
+    [line] = run(index, encoder, precision="bfloat16")
+    assert "encoded in float32" in line and "encoded in bfloat16" in line
+    assert index.precisions == ("float32", "bfloat16")
+    assert len(Library(index.directory, encoder=encoder).query("red")) == 2
+
+
+def test_encoder_without_a_choice_refuses_one(tmp_path):
+    encoder = archive.Encoder()
+    index = Index.create(tmp_path / "index", tmp_path / "videos", encoder)
+    with pytest.raises(QueryError) as refused:
+        run(index, encoder, precision="bfloat16")
+    assert refused.value.field == "precision"
+    run(index, encoder)
+    assert index.precisions == ()
