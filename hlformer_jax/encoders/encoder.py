@@ -21,7 +21,7 @@ from hlformer_jax.typing import Array
 IMAGES_AT_ONCE = {"cpu": 16}
 """Images of a batch, by the kind of device; elsewhere `MAX_IMAGES_AT_ONCE`.
 
-A single image is a batch by itself, for the least delay.
+A single image is padded to a batch, so that it has the same vector alone and among others.
 """
 
 MAX_IMAGES_AT_ONCE = 128
@@ -114,7 +114,7 @@ class TextEncoder:
 class ImageTextEncoder(TextEncoder):
     """An `Encoder` and `TokenEncoder`; `hlformer_jax.encoders.load` reads one.
 
-    Images compile twice: for one and for many.
+    Any number of images compiles once.
 
     Attributes:
       config: its sizes.
@@ -231,10 +231,9 @@ class ImageTextEncoder(TextEncoder):
                 f"{self.name}: images are an array [N, {size}, {size}, 3] of uint8, not"
                 f" {list(pixels.shape)} of {pixels.dtype}; preprocess them first"
             )
-        is_single = len(pixels) == 1
-        program = self._encode_by_xla if is_single else self._encode_batch
-        batches = list(_run_batches(program, 1 if is_single else _images_at_once(), pixels))
-        return np.concatenate(batches) if batches else np.zeros((0, self.width), np.float32)
+        if not len(pixels):
+            return np.zeros((0, self.width), np.float32)
+        return np.concatenate(list(_run_batches(self._encode_batch, _images_at_once(), pixels)))
 
     def encode_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
         """Return unit vectors of any number of texts; tokens beyond `max_tokens` are dropped."""

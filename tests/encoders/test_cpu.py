@@ -37,16 +37,25 @@ def test_openvino_gives_the_vectors_of_xla(kind, golden, monkeypatch):
 
 
 @pytest.mark.parametrize("activation", config.ACTIVATIONS)
-def test_openvino_knows_every_activation(activation, golden):
-    encoder, lines = encoders.load(golden / "siglip"), []
-    vision = dataclasses.replace(encoder.config.vision, activation=activation)
-    encoder.config = dataclasses.replace(encoder.config, vision=vision)
-    encoder.set_image_precision("float32", lines.append)
-    images = pixels(encoder, 2)
-    by_openvino = encoder.encode_images(images)
-    by_xla = np.concatenate([encoder.encode_images(images[i : i + 1]) for i in range(2)])
+def test_openvino_knows_every_activation(activation, golden, monkeypatch):
+    lines, vectors = [], []
+    for has_openvino in (True, False):
+        monkeypatch.setattr(cpu, "is_installed", lambda has=has_openvino: has)
+        encoder = encoders.load(golden / "siglip")
+        vision = dataclasses.replace(encoder.config.vision, activation=activation)
+        encoder.config = dataclasses.replace(encoder.config, vision=vision)
+        encoder.set_image_precision("float32", lines.append)
+        vectors.append(encoder.encode_images(pixels(encoder)))
     assert lines == []
-    assert distance(by_openvino, by_xla) < AGREEMENT
+    assert distance(*vectors) < AGREEMENT
+
+
+def test_an_image_has_the_same_vector_alone_and_among_others(golden):
+    encoder = encoders.load(golden / "siglip")
+    images = pixels(encoder, 17)
+    together = encoder.encode_images(images)
+    alone = np.concatenate([encoder.encode_images(images[i : i + 1]) for i in (0, 5, 16)])
+    np.testing.assert_array_equal(alone, together[[0, 5, 16]])
 
 
 def test_xla_takes_over_what_openvino_cannot_compile(golden, monkeypatch):
