@@ -202,11 +202,12 @@ class Evaluator:
         encoded = jax.tree.map(
             lambda x: jnp.zeros((len(steps), *x.shape), x.dtype, device=sharding), queries
         )
-        for chunk in feed.chunks():
+        for chunk in feed.counted_chunks("video"):
             span = chunk.first, chunk.num_steps
             first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
             inputs = self._model, params, chunk.features, chunk.indices
             stored, encoded = self._programs.encode_chunk(*inputs, first, count, stored, encoded)
+            jax.block_until_ready(encoded)  # the feed makes the next chunk meanwhile
         counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
         size = len(queries.vectors)
         rows = [block * size + np.arange(count) for block, count in enumerate(counts)]

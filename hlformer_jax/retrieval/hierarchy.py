@@ -435,12 +435,13 @@ class NodeEvaluator:
         sharding = devices.sharded(self._mesh, axis=1)
         zeros = jnp.zeros((steps, feed.nodes, width), jnp.float32, device=sharding)
         stored = Points(zeros, jnp.copy(zeros))
-        for chunk in feed.chunks():
+        for chunk in feed.counted_chunks("node"):
             first, count = (
                 devices.replicate(self._mesh, np.int32(x)) for x in (chunk.first, chunk.num_steps)
             )
             inputs = chunk.features, chunk.indices, first, count
             stored = self._programs.encode_chunk(params, *inputs, stored)
+            jax.block_until_ready(stored)  # the feed makes the next chunk meanwhile
         return Points(*(self._programs.pick_nodes(x, feed.split.num_nodes) for x in stored))
 
     def scores(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, "U U"]:
