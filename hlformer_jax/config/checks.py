@@ -43,6 +43,10 @@ def check(config: ConfigDict) -> None:
 def check_values(config: ConfigDict, prefix: str = "") -> None:
     """Check the values of the fields whose full names begin with `prefix`.
 
+    Args:
+      config: the configuration.
+      prefix: start of the names, such as "model."; "" for all fields.
+
     Raises:
       ConfigError: if a value breaks its rule or contradicts another value.
     """
