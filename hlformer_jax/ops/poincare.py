@@ -48,6 +48,7 @@ from jaxtyping import ArrayLike, Float
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.lorentz import Scalar
 from hlformer_jax.ops.numerics import (
+    Shortening,
     align,
     align_sets,
     artanhc_sqrt,
@@ -360,25 +361,40 @@ def distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
 def _distance(p: Ball, q: Ball, c: Scalar) -> Scalar:
     """Compute `distance` of points of the same shape, with c that broadcasts to the batch."""
     _check_curvature(c)
-    short_p, short_q = (shortening(v, _max_radius(p.dtype) / jnp.sqrt(c)) for v in (p, q))
-    chord = _chord(p, q, short_p.factor, short_q.factor, c)
+    chord, short_p, short_q = _chord(p, q, c)
     return _length(chord, c * short_p.square, c * short_q.square, c)
 
 
-def _chord(p: Ball, q: Ball, factor_p: Scalar, factor_q: Scalar, c: Scalar) -> Scalar:
-    """Return |p − q| of points times factors that move them inside; see `bounded_norm`."""
-    # The scale is part of the factor of each vector, so that XLA stores nothing but the sum.
-    per_scale = 1 / bounded_scale(2 / jnp.sqrt(c), p.dtype)
-    rows = (factor_p * per_scale)[..., None], (factor_q * per_scale)[..., None]
-    scaled = jax.lax.stop_gradient(p * rows[0] - q * rows[1])
-    norm = jnp.sqrt(dot(scaled, scaled)) / per_scale
-    return with_norm(p * factor_p[..., None] - q * factor_q[..., None], norm)
+def _chord(p: Ball, q: Ball, c: Scalar) -> tuple[Scalar, Shortening, Shortening]:
+    """Return |p − q| of points moved inside, and how they were moved; see `bounded_norm`."""
+    limit = _max_radius(p.dtype) / jnp.sqrt(c)
+    difference = jax.lax.stop_gradient(p - q)
+    pp, qq, square = dot(p, p), dot(q, q), dot(difference, difference)
+    least = smallest(p.dtype) / float(jnp.finfo(p.dtype).eps) ** 2
+    is_inside = (pp <= limit * limit) & (qq <= limit * limit)
+    is_usual = is_inside & (square > least) & (square < 1 / least)
+
+    def by_moving() -> tuple[Scalar, Shortening, Shortening]:
+        short_p, short_q = shortening(p, limit), shortening(q, limit)
+        # The scale is part of the factor of each vector, so that XLA stores nothing but the sum.
+        per_scale = 1 / bounded_scale(2 / jnp.sqrt(c), p.dtype)
+        rows = [(short.factor * per_scale)[..., None] for short in (short_p, short_q)]
+        scaled = jax.lax.stop_gradient(p * rows[0] - q * rows[1])
+        return jnp.sqrt(dot(scaled, scaled)) / per_scale, short_p, short_q
+
+    def by_difference() -> tuple[Scalar, Shortening, Shortening]:
+        is_long, factor = jnp.zeros_like(is_usual), jnp.ones_like(pp)
+        short_p, short_q = Shortening(is_long, factor, pp), Shortening(is_long, factor, qq)
+        return jnp.sqrt(square), short_p, short_q
+
+    norm, short_p, short_q = jax.lax.cond(is_any(~is_usual), by_moving, by_difference)
+    difference = p * short_p.factor[..., None] - q * short_q.factor[..., None]
+    return with_norm(difference, norm), short_p, short_q
 
 
 def _length(chord: Scalar, z_p: Scalar, z_q: Scalar, c: Scalar) -> Scalar:
     """Return the distance from |p − q|, c |p|², c |q|² and c."""
-    room = _gap(z_p) * _gap(z_q)
-    return 2 * chord / jnp.sqrt(room) * asinhc_sqrt(c * chord * chord / room)
+    return 2 * scaled_asinh(chord / jnp.sqrt(_gap(z_p) * _gap(z_q)), c)
 
 
 @_distance.defjvp
@@ -388,9 +404,7 @@ def _distance_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
     The gradient of a point that was moved inside has no component along the point.
     """
     (p, q, c), (dp, dq, dc) = primals, tangents
-    radius = _max_radius(p.dtype)
-    short_p, short_q = (shortening(v, radius / jnp.sqrt(c)) for v in (p, q))
-    chord = _chord(p, q, short_p.factor, short_q.factor, c)
+    chord, short_p, short_q = _chord(p, q, c)
     p, q = (v * short.factor[..., None] for v, short in ((p, short_p), (q, short_q)))
     pp, qq = short_p.square, short_q.square
     c = jnp.broadcast_to(c, chord.shape)
