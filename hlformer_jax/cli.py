@@ -19,9 +19,10 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from hlformer_jax import terminal
-from hlformer_jax.config import family_of, flat, leaves, load, locate
+from hlformer_jax.config import CONFIGS, family_of, flat, leaves, load, locate
 from hlformer_jax.config.names import COMMON_NAMES, ENVIRONMENT, field_suggestion
 from hlformer_jax.errors import ConfigError
+from hlformer_jax.lazy import optional
 from hlformer_jax.text import suggestion
 
 QUIET = flags.DEFINE_bool("quiet", False, "Print no progress, only results, warnings and errors.")
@@ -156,6 +157,8 @@ def parse(argv: Sequence[str]) -> list[str]:
     Returns:
       The program and the arguments that are not flags.
     """
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
+        optional("argcomplete", "search").autocomplete(_completion_parser())
     argv = _with_located_configs(argv)
     try:
         rest = flags.FLAGS(argv)
@@ -163,6 +166,24 @@ def parse(argv: Sequence[str]) -> list[str]:
         sys.exit(fail(_flag_error(error, argv)))
     terminal.silence(QUIET.value)
     return rest
+
+
+def _completion_parser() -> argparse.ArgumentParser:
+    """Return a parser with the program's flags, from which argcomplete finds completions."""
+    parser = argparse.ArgumentParser()
+    for module, defined in flags.FLAGS.flags_by_module_dict().items():
+        if module.startswith("absl."):
+            continue
+        for flag in defined:
+            if flag.boolean:
+                parser.add_argument(f"--{flag.name}", action="store_true", help=flag.help)
+                continue
+            choices = getattr(flag.parser, "enum_values", None)
+            if flag.name == "config":  # a shell completes paths if no name of the package fits
+                names = [path.relative_to(CONFIGS) for path in CONFIGS.rglob("[!_]*.py")]
+                choices = sorted(str(name.with_suffix("")) for name in names)
+            parser.add_argument(f"--{flag.name}", action="append", choices=choices, help=flag.help)
+    return parser
 
 
 def _with_located_configs(argv: Sequence[str]) -> list[str]:

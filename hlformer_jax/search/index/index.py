@@ -262,6 +262,12 @@ class Index:
         return os.fsdecode(self._database.setting("checkpoint"))
 
     @property
+    def precisions(self) -> tuple[str, ...]:
+        """The precisions in which images were encoded, the latest last; () if not recorded."""
+        rows = self._database.select("SELECT value FROM settings WHERE name = 'precisions'")
+        return tuple(json.loads(rows[0][0])) if rows else ()
+
+    @property
     def thresholds(self) -> dict[str, Threshold]:
         """The calibrated match thresholds, by ranker."""
         rows = self._database.select("SELECT * FROM thresholds ORDER BY ranker")
@@ -386,6 +392,7 @@ class Index:
             "folder": roots.pop(""),
             "folders": roots,
             "encoder": self.encoder.name,
+            "precisions": list(self.precisions),
             "fps": self.fps,
             "every_frame": self.every_frame,
             "checkpoint": self.checkpoint,

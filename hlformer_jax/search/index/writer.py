@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
+import json
 import os
 import sqlite3
 import unicodedata
@@ -321,6 +322,14 @@ class Writer:
     def set_checkpoint(self, run: Path) -> None:
         """Record the directory of the trained model that ranks by default."""
         self.execute("UPDATE settings SET value = ? WHERE name = 'checkpoint'", os.fsencode(run))
+
+    def add_precision(self, precision: str) -> None:
+        """Record the precision in which images are encoded from now on."""
+        others = [other for other in self._index.precisions if other != precision]
+        self.execute(
+            "INSERT OR REPLACE INTO settings VALUES ('precisions', ?)",
+            json.dumps([*others, precision]),
+        )
 
     def set_thresholds(self, thresholds: Mapping[str, Threshold]) -> None:
         """Replace the calibrated match thresholds of all rankers.

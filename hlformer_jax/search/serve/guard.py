@@ -3,7 +3,7 @@
 Any web site can make the browser of its visitor send requests to a local server. Three headers that
 no script can set identify such requests: `Host` (an attacker's name that points at this machine is
 not one of the server's), `Origin` and `Sec-Fetch-Site`. If other machines can connect, a token
-identifies invited people. Every refusal and error is {"error": "one line"} in JSON.
+identifies invited people. Every error is {"error": "one line"} in JSON, a `Refusal` with its code.
 """
 
 import http
@@ -33,6 +33,7 @@ from hlformer_jax.files import jsonable
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.redaction import without_paths
+from hlformer_jax.search.serve.refusals import Refusal
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Host names of a server that only this machine can reach."""
@@ -194,7 +195,8 @@ def install(server: FastAPI, library: Library) -> None:
     """Map exceptions to HTTP errors; `Guard` handles unexpected ones."""
 
     async def refused(_: Any, error: Any) -> JSONResponse:
-        return _refuse(error.status_code, str(error.detail), error.headers)
+        code = {"code": error.code, "values": error.values} if isinstance(error, Refusal) else {}
+        return _refuse(error.status_code, str(error.detail), error.headers, **code)
 
     async def invalid(_: Any, error: Any) -> JSONResponse:
         first = error.errors()[0]
@@ -267,8 +269,8 @@ class Protocol(H11Protocol):
             self._deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
 
 
-def _refuse(status: int, line: str, headers: Any = None) -> Answer:
-    return Answer({"error": " ".join(LINES.get(line, line).split())}, status, headers)
+def _refuse(status: int, line: str, headers: Any = None, **more: Any) -> Answer:
+    return Answer({"error": " ".join(LINES.get(line, line).split()), **more}, status, headers)
 
 
 def _cookie(scope: Scope) -> str:

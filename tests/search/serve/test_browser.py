@@ -302,6 +302,15 @@ def test_filters_by_folder_and_date_narrow_the_results(page):
     expect(page.locator("#tips li").first).to_contain_text("Remove a filter")
 
 
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_long_filter_is_cut_short_and_fits_a_phone(opened, url, width):
+    page = opened(f"{url}/#q=red&not={'a+very+long+sky+' * 9}", width, 800)
+    chip = page.get_by_role("group", name="Filters in use").get_by_role("button")
+    expect(chip).to_be_visible()
+    assert chip.bounding_box()["width"] <= width - 28
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_a_star_makes_a_favourite_by_which_results_are_filtered(page):
     search(page, "grey")
     star = page.get_by_role("button", name="Favourite garden.mp4")
@@ -516,7 +525,7 @@ def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films
     panel.get_by_role("button", name="Stop").click()
     expect(panel.locator("#job-line")).to_have_text("Stopping…")
     changing.encoder.gate.set()
-    expect(panel.locator("#job-line")).to_contain_text("stopped: the indexed videos are kept")
+    expect(panel.locator("#job-line")).to_contain_text("Stopped. The indexed videos are kept")
     panel.get_by_role("button", name="Index again").click()
     expect(panel.locator("#job-line")).to_contain_text("indexed")
     expect(panel.get_by_role("list", name="Folders")).to_contain_text("photos 2 videos")
@@ -544,7 +553,7 @@ def test_job_of_another_page_is_shown(managed, changing, films):
     page.get_by_role("button", name="Index again").click()
     expect(page.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
     other.get_by_role("button", name="Index again").click()
-    expect(other.get_by_role("alert")).to_contain_text("wait until it ends, or stop it")
+    expect(other.get_by_role("alert")).to_contain_text("Wait until that ends, or stop it")
     expect(other.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
     changing.encoder.gate.set()
     for one in (page, other):
@@ -565,7 +574,7 @@ def test_a_failure_is_tried_again_and_a_video_removed(managed, films):
     expect(page.locator("#broken")).to_be_hidden()
     page.get_by_label("Add a folder").fill("films")
     page.get_by_role("button", name="Add", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("give an absolute path")
+    expect(page.get_by_role("alert")).to_contain_text("Give an absolute path")
     page.get_by_role("button", name="Close").click()
     search(page, "red")
     expect(page.locator("#results .open")).to_have_count(4)
