@@ -31,7 +31,8 @@ MAX_OVERHANG = 1.0
 """Seconds that a moment may end after its video without a warning: lengths are rounded."""
 
 
-# Strict text and JSON. `where` is a place in messages: FILE or FILE:LINE, and maybe more.
+# Strict text and JSON. `where` is the place that an error message names: FILE or FILE:LINE, and in
+# some cases the video or node.
 
 
 def read_text(path: Path) -> str:
@@ -58,7 +59,7 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a file, each with its place; raise a DataError at a blank line."""
+    """Yield the place (FILE:LINE) and the text of each line; raise a DataError at a blank line."""
     # str.splitlines would also split at characters that may stand inside a sentence.
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         if not line.strip():
@@ -67,7 +68,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the JSON objects of a file, one per line, each with its place."""
+    """Yield the place (FILE:LINE) and the JSON object of each line of a file."""
     for where, line in read_lines(path):
         yield where, parse_object(line, where)
 
@@ -115,8 +116,16 @@ def field(
 ) -> Any:
     """Return a field of a JSON object, checked by one of the functions below.
 
+    Args:
+      record: the parsed object.
+      name: the name of the field.
+      where: the place of the object in error messages.
+      check: `as_text`, `as_seconds`, `as_list` or a function with the same parameters; without it
+        every value is accepted.
+      **options: further keyword arguments of `check`.
+
     Raises:
-      DataError: if the field is missing, or its value is refused.
+      DataError: if `record` is not an object, the field is missing, or `check` refuses its value.
     """
     if not isinstance(record, dict):
         raise DataError(f"{where}: is {shown(record)}; it must be an object")
@@ -213,10 +222,10 @@ def check_shared_ids(splits: Mapping[str, Captions], place: Callable[[str], Path
 
     Args:
       splits: the captions of every split.
-      place: gives the file of a split's captions.
+      place: function that returns the caption file of a split.
 
     Raises:
-      DataError: naming the caption and both splits.
+      DataError: if an id has two sentences; the message names the caption and both splits.
     """
     sentences: dict[str, tuple[str, str]] = {}
     for split, videos in splits.items():
@@ -235,13 +244,13 @@ def check_shared_ids(splits: Mapping[str, Captions], place: Callable[[str], Path
 def read_sentences(paths: Sequence[Path]) -> dict[str, str]:
     """Return the sentences of caption lists and files of moments by their ids.
 
-    Several files may share an id with its sentence.
+    The same id may stand in several files if its sentence is the same.
 
     Args:
-      paths: lists of CAPTION_ID SENTENCE, and files of moments, which end in .jsonl.
+      paths: lists of CAPTION_ID SENTENCE, and files of moments, whose names end in .jsonl.
 
     Raises:
-      DataError: where two files give an id different sentences.
+      DataError: if a file is faulty, or two files have different sentences for one id.
     """
     sentences: dict[str, str] = {}
     for path in paths:
@@ -276,7 +285,7 @@ class AnnotatedMoment(NamedTuple):
     moment_id: str  # key of its word features, unique in its split
     start: float  # seconds
     end: float
-    # As it was written: ActivityNet's begin with a blank, and a few have line breaks.
+    # Unchanged: the texts of ActivityNet Captions begin with a blank; a few contain line breaks.
     text: str
 
 
@@ -308,8 +317,9 @@ def moments_to_json(video: TimedVideo) -> dict[str, Any]:
 def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
     """Read a file of moments; return the videos, each with its line number, from 1.
 
-    A DataError names the first faulty line. Moments that end after their video or before their
-    start are kept with a warning, because published annotations have some.
+    A DataError names the first faulty line. A moment that ends more than `MAX_OVERHANG` after its
+    video, or that does not end after its start, is kept with a warning, because published
+    annotations contain such moments. A moment that starts after the end of its video is an error.
     """
     videos: dict[str, tuple[TimedVideo, int]] = {}
     lines: dict[str, int] = {}
@@ -372,10 +382,17 @@ def annotate(
     reader: Reader,
     trees: Iterable[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return the annotations (`source.Reader`) of a split whose captions are moments.
+    """Return the annotations (`Reader.annotations`) of a split whose captions are moments.
 
-    They are JSON: `collection`; `videos` as of `moments_to_json`; `words`, for each video the
-    number of word features of each moment; and `trees` as of `trees.tree_to_json`, if given.
+    Args:
+      collection: name of the collection, which decides how texts are joined (`trees.texts`).
+      videos: the videos of the split with their moments.
+      reader: the open data set, which has the number of words of each moment.
+      trees: the trees of a file, each as `trees.tree_to_json` returns it; None without a file.
+
+    Returns:
+      A JSON object: `collection`; `videos`, each as `moments_to_json` returns it; `words`, for each
+      video the number of word features of each moment; and `trees`, if they were given.
     """
     videos = list(videos)
     notes: dict[str, Any] = {
@@ -400,7 +417,7 @@ class Annotations(NamedTuple):
 
 
 def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
-    """Read published annotations in one of three formats, recognised by their content.
+    """Read published annotations in one of three formats, recognised by the content.
 
         ActivityNet Captions  {"VIDEO": {"duration": …, "timestamps": [[s, e], …],
                                "sentences": […]}, …}
@@ -408,10 +425,18 @@ def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
         Charades-STA          VIDEO START END##SENTENCE a line, with the videos' lengths in
                               `durations`: Charades_v1_train.csv, Charades_v1_test.csv or both
 
-    Ids of moments are VIDEO#enc#K, as in the published features: K is the moment's place among the
-    video's in the file. The published trees follow two more conventions: TVR's and Charades-STA's
-    moments are sorted by their start, and moments of Charades-STA that do not end after their start
-    are left out. A DataError names the first violation of the format.
+    Ids of moments are VIDEO#enc#K, as in the published features. K counts the moments of a video
+    in the order of the file, from 0. As for the published trees, the moments of TVR and
+    Charades-STA are sorted by their start, and moments of Charades-STA that do not end after their
+    start are left out.
+
+    Args:
+      path: the file.
+      durations: tables of the lengths of videos, with the columns "id" and "length"; needed for
+        Charades-STA alone.
+
+    Raises:
+      DataError: if the format is unknown or violated; the message names the first place.
     """
     text = read_text(path)
     first = text.partition("\n")[0]
@@ -564,18 +589,20 @@ class Span(NamedTuple):
 
 
 def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[str, Span]]:
-    """Return the annotated moments of each split, as `config.eval.moments` sets.
+    """Return the annotated moments of each split from the place that `config.eval.moments` names.
 
     Args:
-      config: the whole configuration; a relative path begins at {manual_dir}/{collection}.
+      config: the whole configuration. A relative path in `config.eval.moments` begins at
+        {manual_dir}/{collection}.
       annotated: the annotations of each split, `PreparedVideos.annotations`.
 
     Returns:
-      For each split the moments by the id of their caption; moments of a file may belong to
-      other captions as well. Empty without `config.eval.moments`.
+      For each split the moments by the id of their caption; empty if `config.eval.moments` is
+      empty. The moments of a file are the same for every split, so that they may include ids that
+      the split does not have.
 
     Raises:
-      DataError: if the data set has no times, or the file is wrong.
+      DataError: if the data set has no times, or the file is missing or faulty.
     """
     source = config.eval.get("moments")  # not every family has the field
     if not source:
@@ -593,10 +620,14 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[
 
 
 def read_spans(path: Path) -> dict[str, Span]:
-    """Read annotated moments by the id of their caption; a DataError names the faulty place.
+    """Read annotated moments by the id of their caption.
 
-    The format is recognised by the content: a file of moments, published annotations with
-    durations, or one JSON object {CAPTION_ID: {"start_s": …, "end_s": …, "duration_s": …}, …}.
+    The format is recognised by the content: a file of moments, the published annotations of
+    ActivityNet Captions or TVR, or one JSON object
+    {CAPTION_ID: {"start_s": …, "end_s": …, "duration_s": …}, …}.
+
+    Raises:
+      DataError: if the file is missing or faulty; the message names the place.
     """
     try:
         text = read_text(path)

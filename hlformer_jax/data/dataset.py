@@ -1,8 +1,9 @@
 """Opening of a configuration's data set: choice of the source, preparation, transforms.
 
-`open_data` returns the videos and captions of each split, `open_trees` the trees of actions and the
-features that their nodes read. Sources of trees are prepared like all others, with the moments as
-captions. Trees are built when they are opened, so another form of trees needs no new preparation.
+`open_data` returns the videos and captions of each split. `open_trees` returns the trees of actions
+and the features of their nodes. A source of trees is prepared like any other source; its captions
+are the moments. Trees are built when a data set is opened, so that a change of `config.trees.form`
+needs no new preparation.
 """
 
 import dataclasses
@@ -42,14 +43,15 @@ SOURCES: dict[str, Callable[[ConfigDict], Source]] = {
         data.manual_dir, data.feature, regrouped=True
     ),
 }
-"""Makes the source of a collection from `config.data`, by the name that `config.data.collection`
-has. Others are read in the released layout."""
+"""For each value of `config.data.collection`, the function that makes the source from
+`config.data`. Other collections are read in the released layout."""
 
 FEWSHOT_SHARE, HELD_OUT_SHARE = 0.1, 0.05
-"""Shares of the training trees: of "fewshot", and held out by `trees.validation`."""
+"""Shares of the training trees that are used with `config.trees.train_subset = "fewshot"`, and that
+are held out with `config.trees.validation = "held_out"`."""
 
 _DRAW = 20231001
-"""Seed of both draws, independent of the seed of a run."""
+"""Seed of both random choices, independent of the seed of a run."""
 
 
 # Videos with captions
@@ -72,6 +74,9 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
       source: a source to use instead of the configuration's; it must have the widths of
         `config.data`, and a teacher if the configuration has one.
 
+    Returns:
+      The splits train, val and test, and the fingerprint of the source.
+
     Raises:
       DataError: if the source is missing or faulty.
       OSError: if the disk is full.
@@ -89,7 +94,7 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
     spans = annotations.configured_spans(config, [split.annotations for split in videos])
     train, val, test = (Split(*split) for split in zip(videos, [data] * 3, spans, strict=True))
     for name, split in (("val", val), ("test", test)):
-        split.check_spans(name)  # now, and not when a training has come to its evaluation
+        split.check_spans(name)  # fail now, rather than at the first evaluation of a training
     _warn_of_shared_videos(val.video_ids, test.video_ids)
     return Data(train, val, test, prepared.fingerprint)
 
@@ -108,9 +113,9 @@ def _warn_of_shared_videos(val: Sequence[str], test: Sequence[str]) -> None:
 def choose_source(data: ConfigDict) -> Source:
     """Return the source of `config.data`, without reading it.
 
-    Without `manual_dir` and with synthetic videos it is the synthetic corpus. Otherwise it is the
-    collection's entry in `SOURCES`, a layout of CLIP features chosen by the name of the feature
-    (`layouts.MSC_FEATURES`, `layouts.CLIP_B32_FEATURES`), or the released layout.
+    If `synthetic.is_synthetic` holds, this is the synthetic corpus. Otherwise it is the first of
+    these that applies: the collection's entry in `SOURCES`; a layout of CLIP features, if
+    `data.feature` is in `layouts.MSC_FEATURES` or `layouts.CLIP_B32_FEATURES`; the released layout.
     """
     if synthetic.is_synthetic(data):
         return synthetic.Corpus(
@@ -130,9 +135,9 @@ def choose_source(data: ConfigDict) -> Source:
 
 
 def text_encoder(data: ConfigDict) -> tuple[str, str] | None:
-    """Return name and fingerprint of the encoder of the captions' features; None if unrecorded.
+    """Return name and fingerprint of the encoder of the captions' features, None if not recorded.
 
-    `search features` records them; the published features do not.
+    The command `search features` records them. The published features do not.
     """
     if data.collection == extracted.COLLECTION:
         return extracted.encoder_of(Path(data.manual_dir))
@@ -164,16 +169,16 @@ def _prepare(source: Source, data: ConfigDict) -> Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class TreeSplit:
-    """The trees of a split and the features of its videos, also of those without a tree."""
+    """The trees of a split, and the features of its videos, including videos without a tree."""
 
-    pool: Pool  # the nodes of all trees, numbered through, and the training items
+    pool: Pool  # the nodes of all trees, numbered consecutively, and the training items
     features: Split
-    video: Int[np.ndarray, " trees"]  # number of each tree's video among the features
-    num_rows: Int[np.ndarray, " U"]  # frames of each node's video
-    rows: Int[np.ndarray, "U 2"]  # the first and the last of them that each node spans
-    word_rows: Int[np.ndarray, "U W"]  # words of each node among its video's; -1 where padded
-    words_per_video: Int[np.ndarray, " videos"]  # every moment cut to W
-    num_frames: int  # F of a node
+    video: Int[np.ndarray, " trees"]  # index of each tree's video in `features`
+    num_rows: Int[np.ndarray, " U"]  # number of frames of each node's video
+    rows: Int[np.ndarray, "U 2"]  # first and last frame of the video that each node spans
+    word_rows: Int[np.ndarray, "U W"]  # rows of each node's words in its video; -1 where padded
+    words_per_video: Int[np.ndarray, " videos"]  # number of words, each moment cut to W
+    num_frames: int  # F, the number of frames that a model reads of a node
     short_video: str  # see `feed.evaluation_rows`
 
     @property
@@ -199,9 +204,17 @@ class TreeData(NamedTuple):
 def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
     """Open the trees of a configuration; prepare their features on first use.
 
-    A source given instead of the configuration's must have the annotations of
-    `annotations.annotate`. Raises the errors of `open_data`, and a DataError if a split has no
-    tree.
+    Args:
+      config: the whole configuration.
+      source: a source to use instead of the configuration's; its annotations must be those that
+        `annotations.annotate` returns.
+
+    Returns:
+      The splits train, val and test, and the fingerprint of the source.
+
+    Raises:
+      DataError: if the source is missing or faulty, or a split has no tree.
+      OSError: if the disk is full.
     """
     options = config.trees
     source = choose_tree_source(config) if source is None else source
@@ -297,8 +310,8 @@ class _Trees:
     def _read_texts(self, tree: Tree, place: int) -> list[tuple[int, ...]]:
         """Return for each node the numbers of the texts of its video whose words it reads.
 
-        A node reads its moments' texts. A parent whose text was encoded as a whole reads that text
-        alone, whose number comes after the moments'.
+        A node reads the texts of its moments. If the joined text of a parent was encoded as one
+        text, the parent reads only that text. Such texts are numbered after the moments.
         """
         parents = self._notes.get("parents")
         if not parents:
@@ -325,7 +338,7 @@ def _select_trees(candidates: Sequence[Tree], options: ConfigDict) -> list[int]:
 
 
 def _share(numbers: Sequence[int], share: float) -> list[int]:
-    """Return a random share of some numbers, at least one, in their order."""
+    """Return a random share of the numbers, at least one of them, in their order."""
     count = max(1, round(share * len(numbers)))
     drawn = np.random.default_rng(_DRAW).permutation(len(numbers))[:count]
     return [numbers[k] for k in sorted(drawn.tolist())]

@@ -1,19 +1,19 @@
 """Transfer of features to the devices: the videos of each step, and the batches gathered from them.
 
-The order of the data has no state: the videos of epoch e follow a permutation drawn from (seed, e),
-and the batch of a step is a function of the step. A run resumes at any step.
+The videos of epoch e follow a permutation drawn from (seed, e), so that the batch of a step depends
+only on the seed and the step. Nothing has to be stored to resume a run at any step.
 
-Features lie on the devices packed without padding: a whole split where it fits, otherwise a chunk
+Features lie on the devices packed without padding: the whole split if it fits, otherwise a chunk
 for the next steps. The videos of a chunk are divided among the devices in order, in equal numbers,
 and a process reads only the videos of its own devices. A device's share of each array is padded to
 the size of the largest share of any chunk, so that one compiled program reads all chunks. The
 values of a batch depend neither on chunks nor on the number of devices.
 
-A node of a tree spans the shares [a, b] of its video. Of the video's L feature rows they are those
-from ``first = ⌊a L⌋`` to ``last = min(⌊b L⌋, L − 1)``. An evaluation reads F of them at equal
-distances (repeated where there are fewer); a training step draws one from each of F intervals that
-meet at their ends. The draws are functions of (seed, step, node), so that a run that resumes makes
-the same ones, on however many devices.
+If a node of a tree spans the part [a, b] of its video, as fractions of the length, its rows among
+the video's L feature rows are ``⌊a L⌋`` to ``⌊b L⌋``, each at most L − 1. An evaluation reads F of
+these rows at equal distances; rows repeat if there are fewer than F. A training step cuts them into
+F intervals, neighbours sharing their end, and draws one row of each. The draws are functions of
+(seed, step, node): a resumed run makes the same draws, on any number of devices.
 """
 
 import itertools
@@ -38,10 +38,10 @@ from hlformer_jax.runtime import devices, processes
 from hlformer_jax.typing import Array, Batch, Captions, Nodes, Subtrees, TreeBatch, Videos
 
 B = TypeVar("B")
-"""The batch of a step."""
+"""Type of the batch of a step."""
 
 T = TypeVar("T", Nodes, TreeBatch)
-"""The batch of a step, of nodes of trees."""
+"""Type of the batch of a step on trees."""
 
 CAPTION_MULTIPLE = 16
 """Caption capacities are rounded up to this, so that shapes stay convenient for the hardware."""
@@ -53,7 +53,7 @@ RESIDENT_SHARE = 0.35
 """Share of a device's free memory for resident features; the rest is for the step."""
 
 CHUNKS = 3
-"""Streamed chunks that may lie on a device: in use, ready, and being made."""
+"""Largest number of streamed chunks on a device: one in use, one ready, one being made."""
 
 _READERS = 4
 
@@ -70,17 +70,21 @@ class Schedule(NamedTuple):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch, the last incomplete one included."""
+        """Number of batches of an epoch, including an incomplete last one."""
         return -(-self.num_videos // self.batch_size)
 
     def order(self, epoch: int) -> np.ndarray:
-        """The order of the videos in an epoch, a function of (seed, epoch) alone."""
+        """Return the order of the videos in an epoch, which depends only on (seed, epoch)."""
         return np.random.default_rng((self.seed, epoch)).permutation(self.num_videos)
 
     def groups(self, epochs: int, longest: int) -> list["Group"]:
         """Split the training steps into groups of at most `longest` that run without the host.
 
-        A group ends at every multiple of `longest` and at the end of an epoch.
+        A group ends at every step that is a multiple of `longest`, and at the end of an epoch.
+
+        Args:
+          epochs: number of epochs of the run.
+          longest: largest number of steps of a group.
         """
         groups = []
         for epoch in range(epochs):
@@ -105,13 +109,13 @@ class Group(NamedTuple):
         return self.first + len(self.steps)
 
     def after(self, step: int) -> "Group":
-        """The steps from that index on."""
+        """Return the part of the group that begins at the step with index `step` of the run."""
         skipped = min(max(step - self.first, 0), len(self.steps))
         return Group(self.first + skipped, self.steps[skipped:])
 
 
 def in_order(num_videos: int, batch_size: int, longest: int) -> list[Group]:
-    """Return all videos in their order, in batches, in groups of at most `longest`."""
+    """Return all videos in their order, in batches, in groups of at most `longest` batches."""
     videos = np.arange(num_videos)
     steps = [videos[start : start + batch_size] for start in range(0, num_videos, batch_size)]
     return [Group(a, steps[a : a + longest]) for a in range(0, len(steps), longest)]
@@ -121,7 +125,7 @@ def in_order(num_videos: int, batch_size: int, longest: int) -> list[Group]:
 
 
 class Features(NamedTuple):
-    """Packed, normalised features; frames and words of all videos and captions stand in a row."""
+    """Packed, normalised features: the frames of all videos in one array, the words in another."""
 
     clips: Float[Array, "V C D"]
     frames: Float[Array, "rows D"]  # at most F of every video
@@ -130,16 +134,16 @@ class Features(NamedTuple):
     words: Float[Array, "rows E"]  # at most W of every caption
     word_start: Int[Array, " Q"]  # row of each caption's first word
     word_count: Int[Array, " Q"]
-    # A teacher's cosines of captions and frames of their video, float32, zero beyond the last.
+    # Cosines of a teacher's vectors of captions and frames, float32, zero after the last frame.
     teacher: Float[Array, "Q F"] | None = None
 
 
 class GatherIndices(NamedTuple):
-    """Rows of `Features` that a step gathers; -1 is padding."""
+    """Rows of `Features` that a step gathers, int32; -1 is padding."""
 
     videos: Int[Array, " V"]
     captions: Int[Array, " Q"]
-    video: Int[Array, " Q"]  # row of each caption's video in the batch; 0 where padded
+    video: Int[Array, " Q"]  # position of each caption's video in the batch; 0 where padded
 
 
 def gather(
@@ -158,7 +162,10 @@ def gather(
       step: index of the step among them, from 0.
       max_frames: F, to which videos are padded.
       max_words: W, to which captions are padded.
-      mesh: the devices, over which the batch is sharded as well.
+      mesh: the devices, over which features and batch are sharded.
+
+    Returns:
+      The batch.
     """
     index = jax.tree.map(lambda x: x[step], indices)
     videos, captions = index.videos >= 0, index.captions >= 0
@@ -190,7 +197,7 @@ def gather(
 
 
 def take_masked(mesh: Mesh, rows: Array, index: Array, mask: Array) -> jax.Array:
-    """Take rows of a sharded array by a global index; zero if the mask is False (inside of jit)."""
+    """Take rows of a sharded array by a global index; zero if `mask` is False (inside of jit)."""
     gathered = devices.take_rows(mesh, rows, index)
     mask = jnp.asarray(mask).reshape(mask.shape + (1,) * (gathered.ndim - mask.ndim))
     return jnp.where(mask, gathered, jnp.zeros((), gathered.dtype))
@@ -200,7 +207,7 @@ def take_masked(mesh: Mesh, rows: Array, index: Array, mask: Array) -> jax.Array
 
 
 class Capacity(NamedTuple):
-    """Rows of a device's share of a chunk: of all its videos and captions together."""
+    """Numbers of rows for which a device's share of a chunk has space, over all its videos."""
 
     videos: int
     captions: int
@@ -208,11 +215,11 @@ class Capacity(NamedTuple):
     words: int
 
     def bytes(self, split: Split) -> int:
-        """Bytes of the features."""
+        """Return the bytes of the features of such a share."""
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.layout(split))
 
     def layout(self, split: Split) -> list[tuple[tuple[int, ...], np.dtype]]:
-        """Shapes and dtypes of the arrays of `Features`, in order."""
+        """Return shapes and dtypes of the arrays of `Features`, in order."""
         (visual, text), dtype, index = split.widths, split.dtype, np.dtype(np.int32)
         teacher = [((self.captions, split.max_frames), transforms.FLOAT32)] if split.taught else []
         return [
@@ -228,7 +235,13 @@ class Capacity(NamedTuple):
 
 
 def largest_capacity(split: Split, chunks: list[np.ndarray], num_devices: int) -> Capacity:
-    """Return the capacity, rounded up, for a device's share of any chunk of video indices."""
+    """Return the capacity, rounded up, that fits every device's share of every chunk.
+
+    Args:
+      split: the videos.
+      chunks: the video indices of each chunk.
+      num_devices: the number of devices.
+    """
     rows: list[int] = [1, 1, 1, 1]
     per_video = (split.captions_per_video, split.frames_per_video, split.words_per_video)
     for videos in chunks:
@@ -273,10 +286,10 @@ def gather_indices(
 
     Args:
       steps: for each step, the indices of its videos among the chunk's.
-      counts: the number of captions of each of the chunk's videos.
+      counts: the number of captions of each video of the chunk, int32 [videos].
       capacity: the rows of each device's share.
       num_devices: the number of devices.
-      shape: the numbers of steps, of videos and of captions to pad to.
+      shape: the numbers of steps, videos and captions to pad to.
     """
     num_steps, num_videos, num_captions = shape
     indices = GatherIndices(
@@ -284,7 +297,7 @@ def gather_indices(
         np.full((num_steps, num_captions), -1, np.int32),
         np.zeros((num_steps, num_captions), np.int32),
     )
-    size = -(-len(counts) // num_devices)  # videos of a device; its share of rows is padded
+    size = -(-len(counts) // num_devices)  # videos of a device, without the padding of its share
     index = np.arange(len(counts))
     rows = index // size * capacity.videos + index % size
     starts = first_rows(counts, capacity.captions, num_devices)
@@ -299,9 +312,12 @@ def gather_indices(
 def first_rows(
     counts: np.ndarray, rows_per_device: int, num_devices: int
 ) -> Int[np.ndarray, " videos"]:
-    """Return the first row, int32, of each of a chunk's videos in an array of `Features`.
+    """Return the first row, int32, of each video of a chunk in an array of `Features`.
 
-    A video has `counts` rows there: of its captions, frames or words.
+    Args:
+      counts: the number of rows (captions, frames or words) of each video of the chunk.
+      rows_per_device: the rows of a device's share of the array, including padding.
+      num_devices: the number of devices.
     """
     starts = []
     for device, share in enumerate(_shares(counts, num_devices)):
@@ -335,13 +351,13 @@ def _pack_share(
 
 
 def _shares(videos: np.ndarray, num_devices: int) -> list[np.ndarray]:
-    """Return the share of each device."""
+    """Divide the videos among the devices, in order."""
     size = -(-len(videos) // num_devices)
     return [videos[i * size : (i + 1) * size] for i in range(num_devices)]
 
 
 def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the integers start, start + 1, … of each range, one range after the other."""
+    """Return the integers start, …, start + count - 1 of each range, one range after the other."""
     ends = np.cumsum(counts)
     return np.repeat(starts - (ends - counts), counts) + np.arange(ends[-1] if len(ends) else 0)
 
@@ -350,20 +366,25 @@ def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 class Chunk(NamedTuple):
-    """The features and the indices of a group of steps."""
+    """The features and the gather indices of a group of steps."""
 
     first: int  # index of the first step in the run
     num_steps: int
-    features: Any  # on the devices; of a split `Features`
-    # The rows of them that each step gathers, stacked, and padded to the longest group.
+    features: Any  # `Features` on the devices
+    # Rows of the features that each step gathers, stacked over steps, padded to the longest group.
     indices: Any
 
 
 class DeviceFeed(Generic[B]):
     """Chunks of a split's features for given groups of steps.
 
-    A subclass says what a step is, and which rows it gathers. `steps` is the number of steps of the
-    longest group.
+    A subclass defines what the numbers of a step mean and which rows the step gathers.
+
+    Attributes:
+      groups: the groups of steps.
+      mesh: the devices.
+      resident: whether all features stay on the devices.
+      steps: the number of steps of the longest group.
     """
 
     def __init__(
@@ -379,8 +400,8 @@ class DeviceFeed(Generic[B]):
         Args:
           features: the videos.
           everything: the indices of all videos that the groups read, which a resident feed loads.
-          groups: the steps of a whole run, from which the shapes follow, even if only some are
-            asked for.
+          groups: all steps of the run, which determine the shapes, even if a run resumes in the
+            middle of them.
           mesh: the devices.
           resident: whether to keep all features on the devices.
         """
@@ -395,12 +416,12 @@ class DeviceFeed(Generic[B]):
 
     @property
     def bytes_per_device(self) -> int:
-        """Bytes of features on each device: of the split, or of `CHUNKS` chunks."""
+        """Bytes of features on each device: the resident split, or `CHUNKS` streamed chunks."""
         return self._capacity.bytes(self._features) * (1 if self.resident else CHUNKS)
 
     @property
     def bytes_ahead(self) -> float:
-        """Bytes on each device that belong to chunks which are not in use yet."""
+        """Bytes on each device of chunks that are not in use yet."""
         return 0 if self.resident else self.bytes_per_device * (1 - 1 / CHUNKS)
 
     def load(self) -> None:
@@ -409,7 +430,7 @@ class DeviceFeed(Generic[B]):
             self._whole = self._ahead.submit(self._pack, self._everything)
 
     def chunks(self, first: int = 0) -> Iterator[Chunk]:
-        """Yield the chunks of the steps from `first` on, made ahead on another thread."""
+        """Yield the chunks of the steps from `first` on; another thread makes the next one."""
         groups = [group.after(first) for group in self.groups if group.end > first]
         if not groups:
             return
@@ -422,12 +443,12 @@ class DeviceFeed(Generic[B]):
         yield ahead.result()
 
     def counted_chunks(self, unit: str) -> Iterator[Chunk]:
-        """Yield all chunks of a streamed split, with a bar that counts the items of finished ones.
+        """Yield all chunks, with a progress bar that counts the items of finished chunks.
 
-        The first process shows the bar. A resident split is a single chunk and has none.
+        Only the first process shows the bar, and only for a streamed split.
 
         Args:
-          unit: noun of the items that the steps have.
+          unit: noun of the items of a step, such as videos.
         """
         sizes = [sum(map(len, group.steps)) for group in self.groups]
         hidden = self.resident or not processes.is_first()
@@ -437,7 +458,7 @@ class DeviceFeed(Generic[B]):
                 bar.update(size)
 
     def shapes(self) -> tuple[Features, Any]:
-        """Return the shapes of a chunk's features and indices, to compile before the first."""
+        """Return the shapes of a chunk's features and indices, to compile ahead of the first."""
         count, sharding = self.mesh.size, devices.sharded(self.mesh)
 
         def rows(shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -449,7 +470,7 @@ class DeviceFeed(Generic[B]):
         return features, devices.abstract(self.mesh, nothing)
 
     def batch(self, chunk: Chunk, step: int) -> B:
-        """Return the batch of one step of a chunk, counted from 0, as compiled programs see it."""
+        """Return the batch of one step of a chunk, counted from 0, outside of jit."""
         return self._gather(chunk.features, chunk.indices, np.int32(step))
 
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> B:
@@ -462,15 +483,15 @@ class DeviceFeed(Generic[B]):
         self._whole = None
 
     def _videos(self, group: Group) -> np.ndarray:
-        """Indices of the videos that a streamed group reads, in the order of its chunk."""
+        """Return the indices of the videos that a streamed group reads, in its chunk's order."""
         raise NotImplementedError
 
     def _indices(self, group: Group, videos: np.ndarray) -> Any:
-        """The rows that the steps of a group gather, on the host; `videos` are its chunk's."""
+        """Return the rows that the steps of a group gather; `videos` are those of its chunk."""
         raise NotImplementedError
 
     def _pack(self, videos: np.ndarray) -> Features:
-        # Resident features are read once: there is nothing to gain from keeping them in memory.
+        # Resident features are read only once, so that keeping them in host memory is useless.
         keep = not self.resident
         return _pack(self._features, videos, self._capacity, self.mesh, keep)
 
@@ -485,12 +506,24 @@ class DeviceFeed(Generic[B]):
 
 
 class VideoFeed(DeviceFeed[Batch]):
-    """Videos in batches, with all their captions, padded to `videos` and `captions`."""
+    """Feed of videos in batches, with all their captions.
+
+    A batch is padded to `videos` videos and `captions` captions. The numbers of a step are indices
+    of videos.
+    """
 
     def __init__(
         self, split: Split, groups: Sequence[Group], mesh: Mesh, batch_size: int, resident: bool
     ) -> None:
-        """Each step of the groups has indices of videos."""
+        """Compute the sizes, without reading features.
+
+        Args:
+          split: the videos.
+          groups: all steps of the run, each with the indices of its videos.
+          mesh: the devices.
+          batch_size: number of videos of a full batch.
+          resident: whether to keep all features on the devices.
+        """
         self.split, self.batch_size = split, batch_size
         self.videos = devices.round_up(batch_size, mesh.size)
         counts = split.captions_per_video
@@ -500,7 +533,7 @@ class VideoFeed(DeviceFeed[Batch]):
         super().__init__(split, np.arange(len(split)), groups, mesh, resident)
 
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> Batch:
-        """The batch of a step of a chunk, counted from 0 (inside of jit)."""
+        """Return the batch of a step of a chunk, counted from 0 (inside of jit)."""
         split = self.split
         return gather(features, indices, step, split.max_frames, split.max_words, self.mesh)
 
@@ -509,7 +542,7 @@ class VideoFeed(DeviceFeed[Batch]):
 
     def _indices(self, group: Group, videos: np.ndarray) -> GatherIndices:
         steps: Sequence[np.ndarray] = group.steps
-        if not self.resident:  # the chunk has them one step after the other
+        if not self.resident:  # a chunk has the videos in the order of the steps
             ends = np.cumsum([len(step) for step in steps])
             steps = np.split(np.arange(len(videos)), ends[:-1])
         counts = self.split.captions_per_video[videos]
@@ -528,7 +561,7 @@ class KeptFeed(Generic[F]):
         self._made: F | None = None
 
     def get(self) -> F:
-        """The feed."""
+        """Return the feed, made on the first call."""
         self._made = self._made or self._make()
         return self._made
 
@@ -565,14 +598,15 @@ def evaluation_rows(
     """Return the rows of nodes that an evaluation reads: F at equal distances, rounded down.
 
     Args:
-      rows: the first and the last row of each; see `trees.row_range`.
+      rows: the first and the last row of each node; see `trees.row_range`.
       num_rows: number of feature rows of each node's video.
       num_frames: F.
-      short_video: the rows that are read of a video of at most F rows: the "span" of the node or,
-        as in the released code, the "whole" video.
+      short_video: the rows to read if the video has at most F rows: those of the node ("span") or,
+        as in the released code, those of the video ("whole").
 
     Returns:
-      As `training_intervals`, of intervals of one row.
+      The rows, int32, -1 where padded, and ones: as `training_intervals`, with one row in each
+      interval.
     """
     places = np.linspace(rows[:, 0], rows[:, 1], num_frames, axis=1).astype(np.int32)
     return _short(places, num_rows, short_video), np.ones_like(places)
@@ -584,7 +618,7 @@ def training_intervals(
     num_frames: int,
     short_video: str = "span",
 ) -> tuple[Int[np.ndarray, "U F"], Int[np.ndarray, "U F"]]:
-    """Return the intervals from which a training step draws one row each.
+    """Return the F intervals of each node; a training step draws one row from each interval.
 
     The arguments are those of `evaluation_rows`.
 
@@ -600,9 +634,18 @@ def training_intervals(
 def draw(
     seed: int, step: Int[Array, ""], nodes: Int[Array, " U"], count: Int[Array, "U F"]
 ) -> Int[Array, "U F"]:
-    """Draw one of `count` rows of each interval of nodes, from 0, uniformly (inside of jit).
+    """Draw a row of each interval of nodes, uniformly (inside of jit).
 
-    The draw of a node, int32, is a function of (seed, step, node).
+    The draw of a node is a function of (seed, step, node).
+
+    Args:
+      seed: seed of the run.
+      step: index of the step in the run.
+      nodes: the numbers of the nodes.
+      count: the number of rows of each interval, at least 1.
+
+    Returns:
+      The position of the row in its interval, int32, from 0 to `count` - 1.
     """
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"frames of a node"))
     key = jax.random.fold_in(key, step)
@@ -628,17 +671,17 @@ def _short(
 
 
 class NodeIndices(NamedTuple):
-    """Rows that nodes read of `feed.Features`; -1 is padding."""
+    """Rows of `Features` that the nodes of a step gather, int32; -1 is padding."""
 
-    step: Int[Array, ""]  # in the run, which the draws of frames depend on
-    node: Int[Array, " U"]  # number of each in its split
-    frames: Int[Array, "U F"]  # the first of the interval that each of F frames is drawn from
-    choices: Int[Array, "U F"]  # number of frames of that interval, at least 1
+    step: Int[Array, ""]  # index of the step in the run; the draws of frames depend on it
+    node: Int[Array, " U"]  # number of each node in its split
+    frames: Int[Array, "U F"]  # first row of the interval from which each of F frames is drawn
+    choices: Int[Array, "U F"]  # number of rows of that interval, at least 1
     words: Int[Array, "U W"]
 
 
 class TreeIndices(NamedTuple):
-    """The nodes, the items and the kinship of nodes of a training step; see `typing.TreeBatch`."""
+    """Indices of a training step on trees; `below` becomes `typing.TreeBatch.descends`."""
 
     nodes: NodeIndices
     subtrees: Subtrees
@@ -648,10 +691,13 @@ class TreeIndices(NamedTuple):
 def gather_nodes(
     features: Features, indices: NodeIndices, mesh: Mesh, seed: int | None = None
 ) -> Nodes:
-    """The nodes of one step, in the dtype of the features; padding is zero (inside of jit).
+    """Gather the nodes of one step, in the dtype of the features; padding is zero (inside of jit).
 
-    Features and nodes are sharded over the devices. Without a seed of the draws it is the first
-    frame of each interval.
+    Args:
+      features: packed features, sharded over the devices.
+      indices: the rows that the step gathers.
+      mesh: the devices, over which features and nodes are sharded.
+      seed: seed of the draws of frames; None takes the first frame of each interval.
     """
     real, frame_mask, word_mask = (x >= 0 for x in (indices.node, indices.frames, indices.words))
     rows = jnp.maximum(indices.frames, 0)
@@ -673,9 +719,9 @@ def gather_nodes(
 
 
 class _TreeFeed(DeviceFeed[T]):
-    """A feed of nodes, in batches that are padded to one number of them."""
+    """A feed of nodes, in batches that are padded to the same number of nodes, `nodes`."""
 
-    intervals: staticmethod  # the rows that frames are read from, such as `training_intervals`
+    intervals: staticmethod  # function that returns the rows of frames: `training_intervals`, …
 
     def __init__(
         self, split: TreeSplit, groups: Sequence[Group], mesh: Mesh, resident: bool
@@ -689,11 +735,11 @@ class _TreeFeed(DeviceFeed[T]):
         super().__init__(split.features, np.unique(split.video), groups, mesh, resident)
 
     def _nodes(self, step: np.ndarray) -> np.ndarray:
-        """Numbers of the nodes of a step, each once."""
+        """Return the numbers of the nodes of a step, each once."""
         return step
 
     def _gathered(self, step: np.ndarray, nodes: NodeIndices) -> Any:
-        """The indices of a step, of its items and the rows that its nodes read."""
+        """Return the indices of a step: its items, and the rows that its nodes read."""
         return nodes
 
     def _videos(self, group: Group) -> np.ndarray:
@@ -738,22 +784,22 @@ class _TreeFeed(DeviceFeed[T]):
 
 
 class NodeFeed(_TreeFeed[Nodes]):
-    """Nodes in batches, each with frames at equal distances, for an evaluation to encode.
+    """Feed of nodes for an evaluation, each with frames at equal distances.
 
-    The steps of its groups are numbers of nodes (`in_order`).
+    The numbers of a step are numbers of nodes (`in_order`).
     """
 
     intervals = staticmethod(evaluation_rows)
 
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> Nodes:
-        """The nodes of a step of a chunk, counted from 0 (inside of jit)."""
+        """Return the nodes of a step of a chunk, counted from 0 (inside of jit)."""
         return gather_nodes(features, jax.tree.map(lambda x: x[step], indices), self.mesh)
 
 
 class SubtreeFeed(_TreeFeed[TreeBatch]):
-    """Training items in batches, with frames drawn anew at every step; see `step.Feed`.
+    """Feed of training items, with frames drawn anew at every step; see `training.step.Feed`.
 
-    The steps of its groups are numbers of training items.
+    The numbers of a step are numbers of training items.
     """
 
     intervals = staticmethod(training_intervals)
@@ -767,12 +813,21 @@ class SubtreeFeed(_TreeFeed[TreeBatch]):
         batch_size: int,
         seed: int,
     ) -> None:
-        """Nothing is read yet."""
+        """Compute the sizes, without reading features.
+
+        Args:
+          split: the trees and their features.
+          groups: all steps of the run, each with the numbers of its training items.
+          mesh: the devices.
+          resident: whether to keep all features on the devices.
+          batch_size: number of training items of a full batch.
+          seed: seed of the draws of frames.
+        """
         self.batch_size, self.seed = batch_size, seed
         super().__init__(split, groups, mesh, resident)
 
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> TreeBatch:
-        """The batch of a step of a chunk, counted from 0 (inside of jit)."""
+        """Return the batch of a step of a chunk, counted from 0 (inside of jit)."""
         index = jax.tree.map(lambda x: x[step], indices)
         nodes = gather_nodes(features, index.nodes, self.mesh, self.seed)
         subtrees, below = devices.constrain(
@@ -788,7 +843,7 @@ class SubtreeFeed(_TreeFeed[TreeBatch]):
         rows = np.asarray(nodes.node)
         subtrees = np.zeros((size, 3), np.int32)
         pair, mask = np.zeros((2, size), bool)
-        # Numbers of nodes rise in a batch, which makes them easy to find there.
+        # The numbers of the nodes of a batch are sorted, so that a binary search finds their rows.
         subtrees[: len(step)] = np.searchsorted(rows[rows >= 0], pool.subtrees[step])
         pair[: len(step)] = pool.pair[step]
         mask[: len(step)] = True

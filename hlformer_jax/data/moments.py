@@ -3,8 +3,9 @@
     python -m hlformer_jax.data.moments FILE --out=MOMENTS.jsonl
 
 FILE is ActivityNet Captions' JSON, TVR's JSON lines or Charades-STA's text, recognised by its
-content (`annotations.read_published`). Without --out the numbers are only printed. Training reads
-MOMENTS.jsonl as {manual_dir}/{collection}/Trees/{train,val,test}.moments.jsonl.
+content (`annotations.read_published`). The command prints the numbers of videos, moments, trees,
+nodes and training items; with --out it also writes the moments. Training reads them from
+{manual_dir}/{collection}/Trees/{train,val,test}.moments.jsonl.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from hlformer_jax.data.trees import Tree
 from hlformer_jax.errors import UserError
 
 GROUPS = ("1", "2", "3", "4", "5+")
-"""Trees are reported by these numbers of leaves."""
+"""Numbers of leaves; the report has a line for the trees of each."""
 
 
 def count(built: Sequence[Tree]) -> dict[str, tuple[int, int, int]]:
@@ -35,9 +36,10 @@ def count(built: Sequence[Tree]) -> dict[str, tuple[int, int, int]]:
 
 
 def select_listed(read: Annotations, captions: Path) -> Annotations:
-    """Return the annotations of the videos of a released caption list, in its order.
+    """Return the annotations of the videos of a released caption list, in the list's order.
 
-    A DataError when a listed video has no annotations, or the file is not a caption list.
+    Raises:
+      DataError: if a listed video has no annotations, or the file is not a caption list.
     """
     by_name = {video.video: video for video in read.videos}
     captioned = annotations.read_captions(captions)
@@ -53,8 +55,8 @@ def select_listed(read: Annotations, captions: Path) -> Annotations:
 def tag_moments(read: Annotations, tag: str) -> Annotations:
     """Return annotations whose moments have the ids VIDEO#TAG#K in place of VIDEO#enc#K.
 
-    Two files of annotations of the same videos, as ActivityNet Captions' val_1 and val_2, would
-    otherwise give the same id to different sentences.
+    Without a tag, two annotation files of the same videos, such as val_1 and val_2 of ActivityNet
+    Captions, would give the same id to different sentences.
     """
     videos = [
         video._replace(

@@ -1,13 +1,13 @@
-"""Prepared sets: array_record files that TFDS writes, one record a video, made from any source.
+"""Prepared sets: array_record files written by TFDS, one record per video, made from any source.
 
-A set is in ``{data_dir}/prvr/{name}_{feature}_{D}x{E}_{storage}_{fingerprint}/``, so another
-source, a changed source or another storage is another set. The width of a teacher, if any, follows
-D and E. A set is made atomically: its directory gets its name after the last write, and processes
-that need the same set at the same time wait for the first one.
-``index.json`` names the source and has the sizes of the files, videos and captions, so that a
-pipeline plans before it reads a record.
+A set is in ``{data_dir}/prvr/{name}_{feature}_{D}x{E}_{storage}_{fingerprint}/``, so that another
+source, a changed source or another storage dtype makes another set. If there is a teacher, its
+width follows D and E. A set is made atomically: its directory gets its name after the last write,
+and processes that need the same set at the same time wait for the first one.
+``index.json`` names the source and has the sizes of the files, videos and captions, so that all
+sizes are known before a record is read.
 
-Records are in the order of the source's splits. They are written as they are read, without the
+Records are in the order of the source's splits. Each is written as soon as it is read, without the
 shuffle of TFDS, which would keep a whole split in memory. Splits, shapes and values are checked
 before they are written. No other module uses TFDS.
 """
@@ -49,14 +49,14 @@ from hlformer_jax.data.sources.protocol import (
 from hlformer_jax.data.split import PreparedVideos
 
 MAX_ZERO_ROWS = 0.25
-"""Share of frames, or of words, that may be zero: in some features such rows are padding."""
+"""Largest share of frames, or of words, that may be zero; some features have zeros as padding."""
 
 MAX_ZERO_ITEMS = 0.01
-"""Share of videos, or of captions, that may have nothing but zero rows: no feature is like that."""
+"""Largest share of videos, or of captions, that may have only zero rows; real ones have some."""
 
-_COPIES = 3  # of a record's features in memory: as read, as stored and as serialised
+_COPIES = 3  # copies of a record's features in memory: as read, as stored and as serialised
 _SHARD_BYTES = 1 << 30
-# Features hardly compress, and zstd, TFDS's choice, would read them five times slower.
+# Features hardly compress, and with TFDS's default, zstd, reading would be five times slower.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 _INDEX = "index.json"
 _FILES = re.compile(r"index\.json|dataset_info\.json|features\.json|prvr-.+\.array_record.*")
@@ -76,7 +76,7 @@ class Prepared:
         self._builder = builder
 
     def split(self, name: str) -> PreparedVideos:
-        """The videos of train, val or test."""
+        """Return the videos of the split train, val or test."""
         return PreparedVideos(self._builder, name, self._index["splits"][name])
 
 
@@ -130,7 +130,7 @@ def _clear(directory: Path, alone: bool) -> None:
         )
         _remove(directory)
     if alone:
-        # The holder of the lock works alone: what other processes left, they left when they died.
+        # No other process works while this one holds the lock, so drafts are of killed processes.
         for stale in directory.parent.glob(f"incomplete.*_{Prvr.VERSION}"):
             with contextlib.suppress(OSError):
                 _remove(stale)
@@ -166,7 +166,7 @@ def _only_prepared(
             f"{source.name}/{source.feature} is missing, and several prepared sets match it:"
             f" {listed}; set data.manual_dir to the source, or remove all sets but one"
         )
-    # What nobody named may be missing; a folder that somebody did may be misspelt.
+    # A folder that the user named may be misspelt, which deserves a warning.
     log = logging.warning if missing.expected else logging.info
     log("%s: using the set prepared in %s", missing.what, sets[0])
     fingerprint = _read_index(sets[0])["fingerprint"]
@@ -174,7 +174,7 @@ def _only_prepared(
 
 
 def _is_of(index: dict[str, Any], source: Source) -> bool:
-    # The directory's name joins names that may hold its separator, or had characters replaced.
+    # The name of the directory is ambiguous: names may contain "_", and characters are replaced.
     return (index["collection"], index["feature"]) == (source.name, source.feature)
 
 
@@ -190,16 +190,18 @@ def _read_index(directory: Path) -> dict[str, Any]:
 
 
 def _file_sizes(directory: Path) -> dict[str, int]:
-    # Not by glob, which takes a folder that cannot be listed for an empty one.
+    # `glob` would treat a folder that cannot be listed as an empty one.
     names = fnmatch.filter(sorted(os.listdir(directory)), "*.array_record*")
     return {name: (directory / name).stat().st_size for name in names}
 
 
 def _is_complete(directory: Path) -> bool:
-    """Return whether a set is complete: an interrupted copy or a power cut can leave less.
+    """Return whether all files of a set have their full size.
+
+    An interrupted copy or a power cut can leave an incomplete set.
 
     Raises:
-      OSError: if it cannot be read, so that its state is unknown.
+      OSError: if the set cannot be read, so that its state is unknown.
     """
     try:
         return _read_index(directory)["files"] == _file_sizes(directory)
@@ -214,7 +216,7 @@ def _is_complete(directory: Path) -> bool:
 
 @dataclasses.dataclass(eq=False)
 class PrvrConfig(tfds.core.BuilderConfig):
-    """The source of a prepared set, see `source.Source`; a collection is its name."""
+    """Identity of the source of a prepared set: fields of `Source`, whose name is `collection`."""
 
     collection: str = ""
     feature: str = ""
@@ -233,9 +235,9 @@ class _Info(tfds.core.DatasetInfo):
 class Prvr(tfds.core.DatasetBuilder):
     """Features of partially relevant video retrieval, one record per video."""
 
-    source: Source | None = None  # that the set is prepared from; None where it is only read
+    source: Source | None = None  # the source while the set is prepared; None when it is read
 
-    VERSION = tfds.core.Version("1.0.0")  # of the records; another version is another directory
+    VERSION = tfds.core.Version("1.0.0")  # version of the records, part of the directory
 
     def _info(self) -> tfds.core.DatasetInfo:
         config: PrvrConfig = self.builder_config
@@ -265,7 +267,7 @@ class Prvr(tfds.core.DatasetBuilder):
     def _download_and_prepare(self, dl_manager: Any, download_config: Any = None) -> None:
         config, source = self.builder_config, self.source
         assert source is not None  # set by _write
-        directory = Path(self.data_dir)  # TFDS's temporary one; it is renamed when all is written
+        directory = Path(self.data_dir)  # a temporary folder that TFDS renames after the last write
         with source.open() as reader:
             records = Records(source, reader, config.storage)
             total = sum(map(sum, records.sizes.values()))
@@ -277,7 +279,7 @@ class Prvr(tfds.core.DatasetBuilder):
                 unit_scale=True,
                 leave=True,
                 disable=False,
-                # Rarely where it cannot overwrite itself.
+                # Seldom, if the output is not a terminal, on which the bar overwrites itself.
                 mininterval=0.2 if sys.stderr.isatty() else 15.0,
             )
             with bar:
@@ -335,8 +337,8 @@ class Prvr(tfds.core.DatasetBuilder):
     def _as_dataset(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("array_record is read by index: use as_data_source")
 
-    # Without a download there are no checksums to look for beside the code (for which TFDS needs
-    # importlib_resources, which it does not install), and nothing to announce.
+    # TFDS would look for checksums of downloads beside this file, which needs importlib_resources,
+    # a package that TFDS does not install. Here nothing is downloaded.
     code_path = None
 
     def _create_builder_config(self, builder_config: PrvrConfig, version: Any) -> PrvrConfig:
@@ -373,12 +375,12 @@ def _write(builder: Prvr, source: Source) -> None:
                 download_config=tfds.download.DownloadConfig(try_download_gcs=False),
                 file_format="array_record",
             )
-    except RuntimeError as error:  # so array_record reports a full disk
+    except RuntimeError as error:  # array_record reports a full disk by a RuntimeError
         if "space" not in str(error):
             raise
         raise OSError(f"{builder.data_dir}: {str(error).splitlines()[0]}") from error
     except OSError:
-        # Without locks, as on some network disks, another process may have been the first.
+        # Some network disks have no locks: another process may have made the set in the meantime.
         if not _is_complete(Path(builder.data_dir)):
             raise
     finally:
@@ -386,9 +388,14 @@ def _write(builder: Prvr, source: Source) -> None:
 
 
 def shard_lengths(sizes: list[int], largest: int) -> list[int]:
-    """Cut a list of records into shards of consecutive records, by their bytes.
+    """Cut a list of records into shards of consecutive records.
 
-    A shard should not exceed `largest`; one record always fits.
+    Args:
+      sizes: the bytes of each record.
+      largest: the most bytes of a shard; a single larger record is a shard of its own.
+
+    Returns:
+      The number of records of each shard.
     """
     lengths, filled = [0], 0
     for size in sizes:
@@ -414,10 +421,13 @@ def _check_space(directory: Path, needed: int) -> None:
 
 
 class Records:
-    """The records of an open source; `sizes` has the bytes of each with features as float32.
+    """The records of an open source, checked as they are made.
 
     The constructor asks for all sizes and reads no features. It raises a DataError if a split is
     faulty, or a record is larger than the memory.
+
+    Attributes:
+      sizes: for each split, the bytes of each record with features in float32.
     """
 
     def __init__(self, source: Source, reader: Reader, storage: str) -> None:
@@ -439,11 +449,14 @@ class Records:
         self._zero_words = _ZeroRows("words", "captions", captions, words)
 
     def make(self, split: str, video: str) -> dict[str, Any]:
-        """Reads a video and all its captions of a split, as a TFDS example.
+        """Read a video and its captions in a split, and return them as a TFDS example.
 
-        Words of all captions stand one after the other, with the number of words of each beside
-        them: a doubly ragged feature cannot be read back without TensorFlow. A DataError if a value
-        is not finite, or too large for the storage, or too many are zero.
+        The words of all captions are one array, beside the number of words of each caption,
+        because TFDS cannot read a doubly ragged feature without TensorFlow.
+
+        Raises:
+          DataError: if a value is not finite or too large for the storage dtype, or if too many
+            rows are zero.
         """
         reader = self._reader
         captions = reader.splits[split][video]
@@ -465,7 +478,7 @@ class Records:
         }
 
     def index(self, split: str) -> dict[str, Any]:
-        """Ids, sizes and annotations of the videos of a split, for the index of the set."""
+        """Return ids, sizes and annotations of the videos of a split, for the index of the set."""
         videos, num_words = self._reader.splits[split], self._reader.num_words
         annotations = self._reader.annotations(split)
         taught = self._teacher_dim if split == TAUGHT_SPLIT else 0
@@ -479,7 +492,7 @@ class Records:
         }
 
     def warn_of_zeros(self) -> None:
-        """Warns of the zero rows in the records that were made."""
+        """Warn of zero rows in the records that were made."""
         self._zero_frames.warn()
         self._zero_words.warn()
 
@@ -489,13 +502,13 @@ class Records:
         visual_dim, text_dim = self._widths
         frames = self._reader.num_frames(video)
         size = 4 * (frames * visual_dim + words * text_dim)
-        if split == TAUGHT_SPLIT:  # about: a teacher need not have as many frames
+        if split == TAUGHT_SPLIT:  # an estimate: the teacher may have another number of frames
             size += 4 * (frames + len(captions)) * self._teacher_dim
         check_memory(_COPIES * size, f"video {video!r}", "leave it out, or give it fewer frames")
         return size
 
     def _teacher(self, split: str, video: str) -> dict[str, np.ndarray]:
-        """A teacher's vectors; without rows where it does not teach."""
+        """Return the teacher's vectors of a video; arrays without rows except in `TAUGHT_SPLIT`."""
         if not self._teacher_dim:
             return {}
         if split != TAUGHT_SPLIT:
@@ -524,7 +537,7 @@ class Records:
         describe: Callable[[int], str],
         zeros: "_ZeroRows | None" = None,
     ) -> np.ndarray:
-        """Features in the storage; `describe` names a row of them in errors."""
+        """Return checked features in the storage dtype; `describe` names a row in errors."""
         if values.dtype != np.float32 or values.shape != shape:
             raise DataError(
                 f"{describe(0)}: the source gave {values.dtype} of shape {values.shape}; it must "
@@ -539,8 +552,8 @@ class Records:
                 np.finfo(self._storage).max
             ): f"which does not fit into {self._storage}; prepare with data.storage = 'float32'",
         }
-        with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs, which are refused anyway
-            # min and max hand a NaN on, so two passes without a temporary array see everything.
+        with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs, which are refused below
+            # min and max return NaN if there is one: two passes suffice, without a temporary array.
             largest, least = values.max(), values.min()
             for limit, wrong in limits.items():
                 if not (largest <= limit and least >= -limit):
@@ -552,7 +565,7 @@ class Records:
 
 
 def _describe_caption(reader: Reader, caption_id: str, row: int) -> str:
-    del row  # a caption is named as a whole
+    del row  # an error names the caption, not one of its words
     return reader.describe_caption(caption_id)
 
 
@@ -593,7 +606,7 @@ class _ZeroRows:
         self._limits = MAX_ZERO_ROWS * num_rows, MAX_ZERO_ITEMS * num_items
         self._read = [0, 0]  # rows and items
         self._zero = [0, 0]
-        self._first = ""  # what messages call the first of them
+        self._first = ""  # description of the first zero row
 
     def add(self, values: np.ndarray, describe: Callable[[int], str]) -> None:
         """Count the zero rows of one item; raise a DataError if there are too many."""

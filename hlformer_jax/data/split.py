@@ -1,7 +1,7 @@
 """The videos of one split: their prepared records, and those records transformed for a model.
 
-`PreparedVideos` are records of a prepared set, `SimulatedVideos` random ones to time the work with;
-`Split` applies the transforms of a configuration to either.
+`PreparedVideos` has the records of a prepared set. `SimulatedVideos` has random records, for
+measuring times. `Split` applies the transforms of a configuration to either.
 """
 
 import functools
@@ -23,7 +23,7 @@ from hlformer_jax.data.sources.protocol import DataError
 CAPTIONS_PER_VIDEO = 37_421 / 10_009
 """The mean of ActivityNet Captions' training split."""
 
-_WORDS_PER_CAPTION = 14  # about the mean of its captions
+_WORDS_PER_CAPTION = 14  # about the mean of ActivityNet Captions
 
 
 class VideoRecord(NamedTuple):
@@ -33,17 +33,21 @@ class VideoRecord(NamedTuple):
     frames: np.ndarray  # [F_i, D] in time order
     caption_ids: list[str]
     sentences: list[str]
-    words: np.ndarray  # of all captions, one after the other, [sum W_i, E]
-    word_counts: np.ndarray  # of every caption, int32
-    teacher_frames: np.ndarray | None = None  # a teacher's vectors, where there is one
+    words: np.ndarray  # words of all captions, one caption after the other, [sum W_i, E]
+    word_counts: np.ndarray  # number of words of every caption, int32
+    teacher_frames: np.ndarray | None = None  # a teacher's vectors; None without a teacher
     teacher_captions: np.ndarray | None = None
 
 
 class PreparedVideos:
-    """The records of a split, by index; safe to share between threads, processes and pickles.
+    """The records of a split, by index. Threads may share it, and it can be pickled and forked.
 
-    Sizes of every video are int32 [videos]; its words are counted over all its captions.
-    `annotations` are the source's facts beside that, in types of JSON; None for none.
+    Attributes:
+      video_ids: ids of the videos, in the order of the source's split.
+      frames_per_video, captions_per_video, words_per_video: sizes of every video, int32 [videos];
+        words are counted over all captions of a video.
+      teacher_dim: width of the teacher's vectors; 0 without a teacher.
+      annotations: the result of the source's `Reader.annotations`, in types of JSON, or None.
     """
 
     def __init__(self, builder: Any, split: str, index: dict[str, Any]) -> None:
@@ -91,11 +95,17 @@ class PreparedVideos:
 class SimulatedVideos:
     """Random videos with the sizes of a real split, and the attributes of `PreparedVideos`.
 
-    Programs process them like real videos, but a model cannot learn from them.
+    Programs process them as they process real videos, but a model cannot learn from them.
     """
 
     def __init__(self, videos: int, captions: int, data: ConfigDict) -> None:
-        """Draw the sizes of videos that share the captions, at least one each."""
+        """Draw the sizes of the videos; nothing is read.
+
+        Args:
+          videos: number of videos.
+          captions: number of captions in all; each video has at least one.
+          data: `config.data`, with the widths and the largest sizes.
+        """
         rng = np.random.default_rng(0)
         self.video_ids = tuple(f"video{index}" for index in range(videos))
         spread = rng.multinomial(max(captions - videos, 0), np.full(videos, 1 / videos))
@@ -105,7 +115,7 @@ class SimulatedVideos:
         self._words = min(_WORDS_PER_CAPTION, data.max_words)
         self.words_per_video = self.captions_per_video * self._words
         self.teacher_dim: int = data.get("teacher_dim", 0)
-        # Videos are stretches of one long random sequence, since drawing takes longer than reading.
+        # Videos are cut from one long random sequence, because drawing takes longer than reading.
         self._visual = _random_rows(rng, data.max_frames, data.visual_dim)
         self._text = _random_rows(rng, int(self.words_per_video.max()), data.text_dim)
         longest = max(data.max_frames, int(self.captions_per_video.max()))
@@ -148,27 +158,27 @@ class Example(NamedTuple):
 
     clips: np.ndarray  # [C, D]
     frames: np.ndarray  # [at most F, D]
-    words: tuple[np.ndarray, ...]  # of each caption, [at most W, E]
-    # A teacher's cosines of captions and frames, float32 [captions, at most F].
+    words: tuple[np.ndarray, ...]  # an array for each caption, [at most W, E]
+    # Cosines of the teacher's vectors of captions and frames, float32 [captions, at most F].
     teacher: np.ndarray | None = None
 
 
 class Split:
-    """The videos of one split, transformed on first use and kept while the memory lasts.
+    """The videos of one split, transformed on first use and kept in up to `data.cache_gib`.
 
     Attributes:
       video_ids: ids of the videos, in the order of the source's split.
       captions_per_video: number of captions of each video, int32 [videos].
       frames_per_video: frames of each video after sampling, int32 [videos].
-      source_frames_per_video: frames of each video before, int32 [videos].
-      words_per_video: words of all captions of a video, before they are cut, int32 [videos].
+      source_frames_per_video: frames of each video before sampling, int32 [videos].
+      words_per_video: words of all captions of a video before cutting to W, int32 [videos].
       dtype: dtype of the features.
       max_clips, max_frames, max_words: C, F and W.
       widths: D and E, the widths of frames and words.
       taught: whether there is a teacher.
       caption_video: index of each caption's video, in the order of the source's split, int32.
-      spans: the moments of captions, by the id of the caption; empty where they are not known, or
-        `config.eval.moments` does not ask for them.
+      spans: the moments of captions, by the id of the caption; empty if they are unknown or
+        `config.eval.moments` is empty.
     """
 
     def __init__(
@@ -177,7 +187,7 @@ class Split:
         data: ConfigDict,
         spans: Mapping[str, Span] = MappingProxyType({}),
     ) -> None:
-        """Store the settings, without reading anything; `data` is `config.data`."""
+        """Store the settings, without reading a record; `data` is `config.data`."""
         self.spans = spans
         self.video_ids: Sequence[str] = videos.video_ids
         self.captions_per_video = videos.captions_per_video
@@ -196,7 +206,8 @@ class Split:
         self.widths: tuple[int, int] = (data.visual_dim, data.text_dim)
         self._budget = int(data.cache_gib * 2**30)
         self._cache: dict[int, Example] = {}
-        self._cut_captions: dict[int, int] = {}  # by the index of each video that was read
+        # Number of captions longer than `max_words`, by the index of each video that was read.
+        self._cut_captions: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -229,11 +240,14 @@ class Split:
         return transform(record, *sizes, self.dtype)
 
     def num_cut_captions(self) -> int | None:
-        """Return the number of captions longer than `max_words`; None before all were read."""
+        """Return the number of captions longer than `max_words`; None until all were read."""
         return sum(self._cut_captions.values()) if len(self._cut_captions) == len(self) else None
 
     def caption_ids(self) -> list[str]:
-        """Ids of all captions, in the order of `caption_video`; reads the whole split, once."""
+        """Return the ids of all captions, in the order of `caption_video`.
+
+        The first call reads the whole split.
+        """
         return list(self._caption_ids)
 
     @functools.cached_property
@@ -245,7 +259,12 @@ class Split:
         return itertools.chain.from_iterable(ids)
 
     def check_spans(self, name: str) -> None:
-        """Check that a caption of the split has a moment, by reading captions until one has.
+        """Check that at least one caption of the split has a moment.
+
+        Reading stops at the first caption that has one.
+
+        Args:
+          name: name of the split in the error.
 
         Raises:
           DataError: if there are `spans`, but none belongs to a caption of the split.
@@ -257,7 +276,13 @@ class Split:
             )
 
     def caption_spans(self) -> list[Span | None]:
-        """The moments of all captions, in the order of `caption_video`; a DataError for none."""
+        """Return the moments of all captions, in the order of `caption_video`.
+
+        A caption without a moment has None.
+
+        Raises:
+          DataError: if no caption has a moment.
+        """
         return list(self._caption_spans)
 
     @functools.cached_property
@@ -281,7 +306,15 @@ def transform(
     max_words: int,
     dtype: np.dtype = transforms.FLOAT32,
 ) -> Example:
-    """Applies the released transforms to a record; see `transforms`."""
+    """Apply the released transforms to a record; see `transforms`.
+
+    Args:
+      record: the raw features of a video and its captions.
+      max_clips: C.
+      max_frames: F.
+      max_words: W.
+      dtype: dtype of the result; the teacher's cosines are float32.
+    """
     ends = np.cumsum(record.word_counts)[:-1]
     parts = (
         transforms.normalise(transforms.pool_to_clips(record.frames, max_clips)),

@@ -2,18 +2,19 @@
 
 The rule by which the moments of one video become a tree:
 
-1. An *adjacent run* begins at any moment. A later moment joins it when it starts within less than
-   three seconds of the run's last end, before or after, and later than the run's last start. Of the
-   runs of at least two moments, the one that spans the longest time gives the leaves.
-2. Without such a run: a *separated run* takes every later moment that starts after its last end. Of
-   the runs of at least two moments, the one whose moments last longest together gives a root over
-   all of them, and its longest moment is the only leaf: a chain.
+1. An *adjacent run* can begin at any moment. A later moment joins the run if it starts later than
+   the run's last moment, and less than three seconds before or after the end of that moment. Among
+   the runs of at least two moments, the one that spans the longest time gives the leaves.
+2. If there is no such run: a *separated run* can begin at any moment; every later moment joins it
+   that starts after the end of the run's last moment. Among the runs of at least two moments, the
+   one with the largest sum of lengths makes a chain: a root over all its moments, whose only child,
+   the leaf, is the longest moment.
 3. Without either run the video has no tree.
 
-Of equal runs the first one counts, and moments are taken in their order. The leaves are then
-composed (see `FORMS`). This is how the published trees of ActivityNet Captions and Charades-STA
-were made; their nodes are reproduced one by one. A file of trees, where present, replaces the rule;
-docs/hover.md has its format.
+Moments are visited in the order of the annotations; of equal runs the first is taken. The leaves
+are then composed by one of `FORMS`. This rule reproduces every node of the published trees of
+ActivityNet Captions and Charades-STA. A file of trees replaces the rule; docs/hover.md has its
+format.
 """
 
 import dataclasses
@@ -41,31 +42,34 @@ from hlformer_jax.data.annotations import (
 from hlformer_jax.data.sources.protocol import DataError
 
 MAX_GAP = 3.0
-"""Seconds between the end of a moment and the start of the next, below which they are adjacent."""
+"""Moments are adjacent if fewer seconds lie between the end of one and the start of the next."""
 
 CLEANED = ("activitynet",)
-"""Collections whose published texts lost their articles; the sentences there begin with a blank."""
+"""Collections whose published node texts have no articles. Their sentences begin with a blank."""
 
 _BETWEEN_WORDS = (" a ", " the ", " an ", " both ", " is ", " are ")
 _ANYWHERE = ("A ", "The ", "An ", "Both", "Is", "Are")
 
 
 class Node(NamedTuple):
-    """A node; its span in seconds."""
+    """A node of a tree."""
 
-    start: float
-    end: float
-    moments: tuple[int, ...]  # numbers of the moments that its text tells, rising
+    start: float  # seconds
+    end: float  # seconds
+    moments: tuple[int, ...]  # numbers of the moments of its text
     children: tuple[int, ...] = ()  # numbers of its children in the tree, in the order of time
-    text: str = ""  # a given text, which replaces the texts of its moments
+    text: str = ""  # text of a file of trees, which replaces the texts of the moments
 
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """The tree of a video; a node may have two parents (see `compose_levels`).
+    """The tree of a video. A node may have two parents (see `compose_levels`).
 
-    Children stand before their parents, leaves in the order of time. Training items are (parent,
-    left child, right child) or (parent, child), as numbers of nodes.
+    Attributes:
+      video: id of the video.
+      nodes: the nodes, children before their parents, leaves in the order of time.
+      items: the training items, (parent, left child, right child) or (parent, child), as numbers
+        of nodes.
     """
 
     video: str
@@ -84,7 +88,7 @@ class Tree:
 
     @property
     def siblings(self) -> tuple[tuple[int, int], ...]:
-        """The pairs (left, right) of the items, each once: children of one parent, in order."""
+        """The pairs (left child, right child) of the training items, each once."""
         return tuple(dict.fromkeys((item[1], item[2]) for item in self.items if len(item) == 3))
 
 
@@ -92,9 +96,14 @@ class Tree:
 
 
 def build(video: TimedVideo, form: str = "released") -> Tree | None:
-    """Build the tree of a video, its leaves composed by one of `FORMS`; None without leaves.
+    """Build the tree of a video by the rule in the docstring of this module.
 
-    Its moments are in the order of the annotations (of Charades-STA and TVR, by start).
+    Args:
+      video: a video with its moments in the order of `annotations.read_published`.
+      form: name of the entry of `FORMS` that composes the leaves.
+
+    Returns:
+      The tree, or None if the moments make no tree.
     """
     moments = video.moments
 
@@ -122,8 +131,8 @@ def build_all(videos: Sequence[TimedVideo], form: str = "released") -> Iterator[
 
 
 def _continues_adjacent(last: AnnotatedMoment, moment: AnnotatedMoment) -> bool:
-    # The bounds are rounded, not the gap, which decides where it is three seconds to a rounding
-    # error (5.7 and 8.7); so the published trees have it.
+    # Compare the start with rounded bounds, as for the published trees. `start - end < 3` would
+    # differ where the gap is three seconds up to a rounding error (such as 5.7 and 8.7).
     adjacent = last.end - MAX_GAP < moment.start < last.end + MAX_GAP
     return adjacent and moment.start > last.start
 
@@ -145,15 +154,17 @@ def _runs(
 
 
 Composed = tuple[tuple[Node, ...], tuple[tuple[int, ...], ...]]
-"""Nodes, leaves first and root last, and training items."""
+"""The nodes, leaves first and root last, and the training items."""
 
 
 def compose_levels(leaves: Sequence[Node], share: bool = True) -> Composed:
-    """Compose neighbours level by level; there are at least two leaves.
+    """Compose neighbours level by level.
 
-    In a level of odd length the last two are also a pair if `share`, so that a node has two parents
-    (with 3, 5, 6, 7, … leaves, the result is a graph without cycles instead of a tree); otherwise
-    the last node rises by itself.
+    Args:
+      leaves: at least two leaves, in the order of time.
+      share: if True, the last two nodes of a level of odd length are composed as well, so that a
+        node has two parents: with 3, 5, 6, 7, … leaves the result is a directed graph without
+        cycles, not a tree. If False, the last node of such a level moves up to the next one.
     """
     nodes, items = list(leaves), []
     level: Sequence[int] = range(len(nodes))
@@ -170,7 +181,7 @@ def compose_levels(leaves: Sequence[Node], share: bool = True) -> Composed:
 
 
 def compose_shallow(leaves: Sequence[Node]) -> Composed:
-    """Compose all leaves at once, under one root; an item is the root with two neighbours."""
+    """Compose all leaves under one root; a training item is the root with two neighbours."""
     nodes, root = tuple(leaves), len(leaves)
     children = tuple(range(root))
     top = Node(nodes[0].start, nodes[-1].end, _moments(nodes), children)
@@ -182,7 +193,7 @@ FORMS: dict[str, Callable[[Sequence[Node]], Composed]] = {
     "shallow": compose_shallow,
     "balanced": functools.partial(compose_levels, share=False),
 }
-"""How leaves are composed, by the name that `config.trees.form` has for it."""
+"""The functions that compose leaves, by the value of `config.trees.form`."""
 
 
 def _pairs(level: Sequence[int]) -> list[tuple[int, int]]:
@@ -200,11 +211,18 @@ def _moments(nodes: Sequence[Node]) -> tuple[int, ...]:
 
 
 def texts(tree: Tree, moments: tuple[AnnotatedMoment, ...], collection: str = "") -> list[str]:
-    """The text of every node of a tree: its own, of a leaf its sentence, else of its children.
+    """Return the text of every node of a tree.
 
-    Their texts stand one after another, so that a leaf which two of them share stands there twice;
-    of `CLEANED` collections without a blank between, then by `without_articles`. White space
-    becomes single blanks, at the very end.
+    A node with a given text has that text, a leaf the sentence of its moment, and a parent the
+    joined texts of its children (the parent of a chain those of all its moments). A leaf that two
+    children share therefore appears twice in the text of their parent. Texts are joined by a blank.
+    In `CLEANED` collections they are joined without one, because sentences there begin with a
+    blank, and `without_articles` is applied. At the end, runs of white space become single blanks.
+
+    Args:
+      tree: the tree.
+      moments: the moments of its video.
+      collection: name of the collection.
     """
     cleaned = collection in CLEANED
     raw: list[str] = []
@@ -215,7 +233,7 @@ def texts(tree: Tree, moments: tuple[AnnotatedMoment, ...], collection: str = ""
         elif len(node.moments) == 1 and not node.children:
             text = moment_texts[0]
         else:
-            # A chain tells all its moments, though only one of them is its child.
+            # The root of a chain has the texts of all moments, but only one of them is its child.
             chain = len(node.children) < 2
             parts = moment_texts if chain else [raw[child] for child in node.children]
             text = without_articles("".join(parts)) if cleaned else " ".join(parts)
@@ -224,7 +242,7 @@ def texts(tree: Tree, moments: tuple[AnnotatedMoment, ...], collection: str = ""
 
 
 def parent_texts(video: TimedVideo, collection: str = "") -> list[str]:
-    """Return the texts of the parents of a video's tree, of every one of `FORMS`, each once.
+    """Return the texts of the parents in a video's trees of all `FORMS`, each once.
 
     Args:
       video: a video with its moments.
@@ -240,10 +258,11 @@ def parent_texts(video: TimedVideo, collection: str = "") -> list[str]:
 
 
 def without_articles(text: str) -> str:
-    """Deletes articles and some verbs as the published texts of ActivityNet Captions lost them.
+    """Delete articles, "both", "is" and "are" as in the published texts of ActivityNet Captions.
 
-    Each is deleted until none is left, in order, wherever it stands, as released also inside of
-    words: "Island" becomes "land".
+    The words in lower case are replaced by a blank where blanks surround them. Those that begin
+    with a capital are deleted anywhere. As released, this includes the beginnings of longer words:
+    "Island" becomes "land". Each word is deleted until none is left before the next one.
     """
     for words, replacement in ((_BETWEEN_WORDS, " "), (_ANYWHERE, "")):
         for word in words:
@@ -268,7 +287,15 @@ def tree_to_json(tree: Tree, video: TimedVideo) -> dict[str, Any]:
 
 
 def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
-    """Read trees of some videos, in the order of the file; a DataError names the faulty line."""
+    """Read a file of trees, in the order of the file.
+
+    Args:
+      path: the file.
+      videos: the videos of the split with their moments.
+
+    Raises:
+      DataError: if a line is faulty, or its video is not among `videos`.
+    """
     by_name = {video.video: video for video in videos}
     trees: dict[str, Tree] = {}
     for where, record in read_json_lines(path):
@@ -284,9 +311,17 @@ def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
 
 
 def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> Tree:
-    """Parse a line of a file of trees; raise a DataError with its place if it is wrong.
+    """Parse a line of a file of trees.
 
-    Nodes are ordered anew, children before parents and leaves by their times.
+    Nodes are sorted: children before parents, and leaves by their times.
+
+    Args:
+      record: the JSON object of the line.
+      video: its video with its moments.
+      where: the place of the line in error messages.
+
+    Raises:
+      DataError: if the line is faulty.
     """
     places = {moment.moment_id: k for k, moment in enumerate(video.moments)}
     nodes = [
@@ -349,10 +384,10 @@ def _item(entry: Any, num_nodes: int, where: str) -> tuple[int, ...]:
 
 
 def _check_spans(nodes: Sequence[Node], parent: int, child: int, where: str) -> None:
-    """Refuse a child that does not overlap its parent, and warn of a child that exceeds it.
+    """Refuse a child that does not overlap its parent; warn if it exceeds the parent by `MAX_GAP`.
 
-    A run may end before its last moment but one ends, by less than `MAX_GAP`; the difference is
-    larger if an annotated moment ends before its start.
+    By the rule, the last moment of a run may end before an earlier one does, so that a child can
+    exceed its parent by less than `MAX_GAP`, or by more if a moment ends before its start.
     """
     outer, inner = sorted(nodes[parent][:2]), sorted(nodes[child][:2])
     spans = (
@@ -373,12 +408,15 @@ def row_range(
     duration: Float[np.ndarray, " U"],
     num_rows: Int[np.ndarray, " U"],
 ) -> Int[np.ndarray, "U 2"]:
-    """Return the first and the last feature row of nodes, int32, from their spans in seconds.
+    """Return the first and the last feature row of nodes, int32.
 
-    Duration and number of feature rows, at least 1, are given for each node's video.
+    Args:
+      span: start and end of each node, in seconds.
+      duration: length of each node's video, in seconds.
+      num_rows: number of feature rows of each node's video, at least 1.
     """
-    ends = np.stack([span[:, 0], span.max(axis=1)], axis=1)  # a few end before they start
-    # The product first: a second at a frame a second is then its frame, and not the one before.
+    ends = np.stack([span[:, 0], span.max(axis=1)], axis=1)  # a few nodes end before they start
+    # Multiply before dividing: at one frame per second, second k must be row k, not k - 1.
     rows = np.floor(ends * num_rows[:, None] / duration[:, None]).astype(np.int32)
     return np.clip(rows, 0, num_rows[:, None].astype(np.int32) - 1)
 
@@ -386,9 +424,12 @@ def row_range(
 def word_rows(
     moments: Sequence[Sequence[int]], counts: Int[np.ndarray, " captions"], max_words: int
 ) -> Int[np.ndarray, "U W"]:
-    """Return the rows of a video's word features that each node reads, cut to W; -1 is padding.
+    """Return the rows of a video's word features that each node reads, int32; -1 is padding.
 
-    A node reads the words of its moments; `counts` has the number of words of each moment.
+    Args:
+      moments: for each node, the numbers of the moments whose words it reads.
+      counts: the number of words of each moment of the video.
+      max_words: W; further words are cut.
     """
     starts = np.cumsum(counts) - counts
     rows = np.full((len(moments), max_words), -1, np.int32)
@@ -405,7 +446,7 @@ class Pool(NamedTuple):
     """The trees of a split, with all nodes numbered tree by tree."""
 
     videos: tuple[str, ...]  # id of every tree's video
-    texts: tuple[str, ...]  # of every node
+    texts: tuple[str, ...]  # text of every node
     tree: Int[np.ndarray, " U"]  # number of every node's tree
     node: Int[np.ndarray, " U"]  # number of every node in its tree, leaves first and root last
     leaves: Int[np.ndarray, " U"]  # number of leaves of every node's tree
@@ -413,8 +454,9 @@ class Pool(NamedTuple):
     span: Float[np.ndarray, "U 2"]  # seconds
     edges: Int[np.ndarray, "R 2"]  # pairs (parent, child)
     siblings: Int[np.ndarray, "S 2"]  # pairs (left, right) of children of one parent
-    ancestry: Int[np.ndarray, "pairs 2"]  # all pairs (node, descendant), rising
-    subtrees: Int[np.ndarray, "B 3"]  # items: parent, left and right child, maybe the same one
+    ancestry: Int[np.ndarray, "pairs 2"]  # all pairs (node, descendant), sorted
+    # Training items: parent, left and right child. An only child is given twice.
+    subtrees: Int[np.ndarray, "B 3"]
     pair: Bool[np.ndarray, " B"]  # whether each item has two children
 
     @property
@@ -424,7 +466,14 @@ class Pool(NamedTuple):
         return tuple(f"{self.videos[tree]}#{node}" for tree, node in pairs)
 
     def descends(self, nodes: Int[np.ndarray, " rows"]) -> Bool[np.ndarray, "rows rows"]:
-        """Return for rows (u, w) if the node of w descends from the node of u; -1 is padding."""
+        """Return a matrix that tells which nodes descend from which.
+
+        Args:
+          nodes: numbers of nodes; -1 is padding.
+
+        Returns:
+          Entry (u, w) is True if `nodes[w]` is a descendant of `nodes[u]`; False for padding.
+        """
         tree = np.where(nodes >= 0, self.tree[np.maximum(nodes, 0)], -1 - np.arange(len(nodes)))
         row, column = np.nonzero(tree[:, None] == tree[None])
         codes = self.ancestry[:, 0] * len(self.tree) + self.ancestry[:, 1]
@@ -441,7 +490,13 @@ def make_pool(
     videos: Sequence[TimedVideo],
     collection: str = "",
 ) -> Pool:
-    """Number the nodes of the trees of some videos consecutively; `collection` as in `texts`."""
+    """Number the nodes of several trees consecutively.
+
+    Args:
+      trees: the trees.
+      videos: the video of each tree, with its moments.
+      collection: name of the collection, as in `texts`.
+    """
     sizes = [len(tree.nodes) for tree in trees]
     starts = np.cumsum([0, *sizes])[:-1].tolist()
     node_texts = (

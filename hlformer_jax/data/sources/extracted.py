@@ -1,13 +1,14 @@
-"""Features extracted from a user's videos, as a source: a folder of arrays and their contents.
+"""Features extracted from a user's videos, as a source: a folder of arrays.
 
-    features.json   splits, captions with their times, where each video and caption lies, widths
-    frames.npy      vectors of all frames, a row each, video by video
-    words.npy       token features of all captions, and of the texts of parents, in rows
+    features.json   table of contents: splits, captions with their times, rows of each video and
+                    caption, widths
+    frames.npy      vectors of all frames, a row each, video by video, float16
+    words.npy       token features of all captions, and of the texts of parents, a row each, float32
     encoder.json    facts that identify the encoder
 
-`python -m hlformer_jax.search features` writes such a folder, `configs/own.py` trains on it and,
-where its captions have times, `configs/hover_own.py`. Such captions make action trees; the text of
-a parent is encoded as a whole, as HOVER's paper does.
+`python -m hlformer_jax.search features` writes such a folder, and `configs/own.py` trains on it.
+Captions with times make action trees, on which `configs/hover_own.py` trains. As in HOVER's paper,
+the joined text of a parent is encoded as one text.
 """
 
 import contextlib
@@ -49,7 +50,7 @@ COLLECTION = "own"
 
 FORMAT = 1
 PARENTS = "parents"
-"""The entry of the table of contents with the texts of parents, by video and by id."""
+"""Key of the table of contents: the texts of parents, by video and by id."""
 
 CONTENTS, FRAMES, WORDS, ENCODER = "features.json", "frames.npy", "words.npy", "encoder.json"
 NAMES = (FRAMES, WORDS, ENCODER, CONTENTS)
@@ -60,8 +61,8 @@ def contents(folder: str | Path) -> dict[str, Any]:
     """Read the table of contents of a folder of features.
 
     Raises:
-      MissingSourceError: when there is none.
-      DataError: when it is damaged, or of another version.
+      MissingSourceError: if the table does not exist.
+      DataError: if it is damaged, incomplete, or of another version of the format.
     """
     path = Path(folder).expanduser() / CONTENTS
     try:
@@ -80,7 +81,8 @@ def contents(folder: str | Path) -> dict[str, Any]:
 def encoder_of(*folders: Path) -> tuple[str, str] | None:
     """Return name and fingerprint of the encoder, from the first folder that has them, or None.
 
-    A DataError when the file is damaged.
+    Raises:
+      DataError: if an encoder.json is damaged.
     """
     notes = (folder.expanduser() / ENCODER for folder in folders)
     note = next((note for note in notes if note.is_file()), None)
@@ -95,21 +97,26 @@ def encoder_of(*folders: Path) -> tuple[str, str] | None:
 
 @dataclasses.dataclass(frozen=True)
 class ExtractedSource:
-    """The `source.Source` of a folder of features; with `timed`, only of captions with times."""
+    """The `Source` of a folder of features."""
 
     folder: str
     feature: str  # name of the encoder, with the beginning of its fingerprint
     visual_dim: int
     text_dim: int
-    timed: bool = False
+    timed: bool = False  # whether only captions with times are read
 
     @property
     def name(self) -> str:
-        """The collection; captions with times are told apart from all."""
+        """The collection, with a suffix if only captions with times are read."""
         return f"{COLLECTION}_moments" if self.timed else COLLECTION
 
     def fingerprint(self) -> str:
-        """Identifies the content by the digest that was written with it."""
+        """Return a fingerprint of the digest that was written with the content.
+
+        Raises:
+          MissingSourceError: if the folder has no features.
+          DataError: if they are damaged, or of another encoder than `feature`.
+        """
         table = contents(self.folder)
         feature = field(table, "feature", str(self.folder))
         if feature != self.feature:
@@ -121,12 +128,12 @@ class ExtractedSource:
         return digest("moments", content) if self.timed else content
 
     def open(self) -> contextlib.nullcontext["ExtractedReader"]:
-        """Opens the folder; its arrays are mapped, not read."""
+        """Open the folder; its arrays are mapped into memory, not read."""
         return contextlib.nullcontext((TimedReader if self.timed else ExtractedReader)(self.folder))
 
 
 class ExtractedReader(Reader):
-    """The `source.Reader` of a folder of features."""
+    """The `Reader` of a folder of features."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).expanduser()
@@ -151,7 +158,7 @@ class ExtractedReader(Reader):
 
     @property
     def splits(self) -> Mapping[str, Mapping[str, Sequence[Caption]]]:
-        """The captions of every video of train, val and test, with their moments."""
+        """For each split, the captions of every video, with their times."""
         return self._splits
 
     def num_frames(self, video: str) -> int:
@@ -173,7 +180,7 @@ class ExtractedReader(Reader):
         return self._words[slice(*self._word_rows[caption_id])].astype(np.float32)
 
     def annotations(self, split: str) -> Any:
-        """The moments of captions that have times; see `annotations.Span`."""
+        """Return the moments of captions that have times; see `annotations.Span`."""
         spans = {
             caption.caption_id: (caption.start, caption.end, self.duration(video))
             for video, captions in self._splits[split].items()
@@ -216,16 +223,16 @@ class ExtractedReader(Reader):
 
 
 class TimedReader(ExtractedReader):
-    """Reads only captions with times, in the order of their start.
+    """Reader of only the captions with times, in the order of their start.
 
-    The captions of a video are followed by the texts of parents that were encoded as a whole.
+    The captions of a video are followed by the joined texts of parents, which have features too.
     """
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
         untimed = 0
         self._timed: dict[str, Mapping[str, tuple[Caption, ...]]] = {}
-        # Features of an earlier version have none.
+        # Features that an earlier version extracted have no texts of parents.
         self._joined: dict[str, dict[str, str]] = contents(folder).get(PARENTS, {})
         for split, videos in self._splits.items():
             timed = {
@@ -249,7 +256,7 @@ class TimedReader(ExtractedReader):
             logging.warning("%s: %d captions have no times and are left out", folder, untimed)
 
     def annotations(self, split: str) -> dict[str, Any]:
-        """Durations and spans of a split; see `annotations.annotate`."""
+        """Return durations, moments and texts of parents of a split; see `annotations.annotate`."""
         videos = []
         for video, captions in self._timed[split].items():
             moments = tuple(
@@ -266,7 +273,7 @@ class TimedReader(ExtractedReader):
         }
 
     def _parents(self, video: str) -> tuple[Caption, ...]:
-        """Return the texts of parents of a video that were encoded as a whole."""
+        """Return the joined texts of a video's parents, as captions."""
         return tuple(Caption(name, text) for name, text in self._joined.get(video, {}).items())
 
 
@@ -290,7 +297,7 @@ def split_captions(
     """Divide captions into train, val and test: by the splits they name, or by video at random.
 
     Args:
-      captions: the video of each caption, the split that it names or "", and the caption.
+      captions: for each caption its video, the split that it names (or ""), and the caption.
       seed: seed of random splits.
 
     Returns:
@@ -334,7 +341,13 @@ def parents_of(
 ) -> dict[str, dict[str, str]]:
     """Return the texts of the parents of all videos' action trees, by video and by a new id.
 
-    They are made of the captions that have times, in the order of their start.
+    The moments of the trees are the captions with times, in the order of their start.
+
+    Args:
+      splits: for each split, the captions of every video.
+
+    Returns:
+      video -> id -> text, for trees of every entry of `trees.FORMS`.
     """
     captioned = [item for videos in splits.values() for item in videos.items()]
     ids = {caption.caption_id for _, captions in captioned for caption in captions}
@@ -356,10 +369,13 @@ def parents_of(
 
 
 def check_place(folder: Path, overwrite: bool) -> None:
-    """Raise an OutputError if features must not be written into a folder.
+    """Check that features may be written into a folder.
 
-    The folder may be missing or empty or, with `overwrite`, contain features, which are replaced.
-    Other files are never replaced.
+    The folder may be missing or empty. With `overwrite` it may contain features, which will be
+    replaced. Other files are never replaced.
+
+    Raises:
+      OutputError: if the folder contains something that must not be replaced.
     """
     files.check_directory(folder)
     if not folder.exists() or not any(folder.iterdir()):
@@ -392,7 +408,8 @@ def write(
 
     Args:
       folder: the folder.
-      feature: name of the encoder, a word that can be part of a file's name.
+      feature: name of the encoder and the beginning of its fingerprint, without characters that a
+        file name cannot have.
       encoder: facts that identify the encoder, for `encoder.json`.
       splits: the captions of every video of train, val and test.
       frames: ids and frame features of all videos, one after the other.
@@ -406,7 +423,7 @@ def write(
     """
     check_place(folder, overwrite)
     draft = folder.with_name(f".{folder.name}.draft")
-    _remove(draft)  # of a process that was killed
+    _remove(draft)  # left by a killed process
     draft.mkdir(parents=True)
     try:
         hashed = hashlib.sha256()
@@ -441,7 +458,8 @@ def write(
         (draft / ENCODER).write_text(json.dumps(dict(encoder), indent=2) + "\n", encoding="utf-8")
         (draft / CONTENTS).write_text(json.dumps(content) + "\n", encoding="utf-8")
         folder.mkdir(parents=True, exist_ok=True)
-        # The table of contents comes last: without its digest the folder has no features.
+        # Replace the table of contents by one without a digest, which is invalid, until all arrays
+        # are in place. NAMES lists the table last.
         check_place(folder, overwrite)
         files.write_json(folder / CONTENTS, {"format": FORMAT})
         for name in NAMES:
@@ -472,7 +490,7 @@ def _stack(
             total, width = total + len(values), values.shape[1]
             file.write(values.tobytes())
             hashed.update(values.tobytes())
-        # NumPy leaves room for the length in the header, so that it can be written at the end.
+        # NumPy pads the header, so that it can be overwritten when the number of rows is known.
         file.seek(0)
         _write_header(file, dtype, (total, width))
     return rows, width

@@ -1,13 +1,13 @@
-"""The protocols of a data set, `Source` and `Reader`, and the errors of one.
+"""The protocols of a data set, `Source` and `Reader`, and their errors.
 
-`Source` names a data set. It is cheap to make, reads nothing and may even be missing: if the set
-was prepared before, its name is enough. `Reader` is the opened data set: it is asked for sizes
-first, then for the features of each video in the order of its splits. docs/data.md shows how to
-write one.
+A `Source` identifies a data set. It is cheap to make and reads no features. The files of the data
+set may even be missing if it was prepared before. A `Reader` is the opened data set: the
+preparation asks it for all sizes first, then for the features of each video, in the order of its
+splits. docs/data.md shows how to write both.
 
-A data set may have a teacher besides, a model that compares sentences with frames and whose
-features of the training split a loss distils. Its source then has `teacher_dim`, the width of the
-teacher's vectors, and its reader `read_teacher`.
+A data set may also have a teacher, a model that compares sentences with frames. A loss distils the
+teacher's features of the training split. The source then has `teacher_dim`, the width of the
+teacher's vectors, and the reader has `read_teacher`.
 """
 
 import dataclasses
@@ -51,7 +51,8 @@ class MissingDataError(DataError):
 class MissingSourceError(MissingDataError):
     """A source is missing; a set that was prepared from it may still exist.
 
-    `expected` says whether the user named its place, so that its absence deserves a warning.
+    Attributes:
+      expected: whether the user named the place of the source; then its absence causes a warning.
     """
 
     def __init__(self, what: str, remedy: str, expected: bool = True) -> None:
@@ -65,19 +66,19 @@ class Caption:
 
     caption_id: str  # key of its word features, unique in its split
     sentence: str
-    start: float | None = None  # second at which its moment begins; None where not known
+    start: float | None = None  # second at which its moment begins; None if not known
     end: float | None = None
     line: int = 0  # in the file that lists it, from 1; 0 where there is none
 
 
 Captions: TypeAlias = Mapping[str, Sequence[Caption]]
-"""The captions of every video of a split, by the video's id; both orders are kept."""
+"""The captions of every video of a split, by the video's id; both in the order of the source."""
 
 
 class Teacher(NamedTuple):
     """A teacher's vectors of a video's frames, in time order, and captions; float32, of any norm.
 
-    It need not have as many frames as the video's features.
+    The number of frames may differ from that of the video's features.
     """
 
     frames: Float[np.ndarray, "T D"]
@@ -88,7 +89,7 @@ class Teacher(NamedTuple):
 class Reader(Protocol):
     """A data set that is open. It is read by one thread at a time.
 
-    A class that names `Reader` as its base inherits the methods that have a body.
+    A class with `Reader` as its base class inherits the methods that have a body.
 
     Attributes:
       splits: the splits train, val and test, in the order in which their videos are prepared; an
@@ -105,46 +106,61 @@ class Reader(Protocol):
         splits: Mapping[str, Captions]
 
     def num_frames(self, video: str) -> int:
-        """The number of frames of a video, at least 1; asked before any feature is read."""
+        """Return the number of frames of a video, at least 1; called before features are read."""
         ...
 
     def num_words(self, caption_id: str) -> int:
-        """The number of words of a caption, at least 1; asked before any feature is read."""
+        """Return the number of words of a caption, at least 1; called before features are read."""
         ...
 
     def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
-        """Reads the features of a video's frames in time order, neither pooled nor normalised.
+        """Read the features of a video's frames in time order, neither pooled nor normalised.
 
-        They are float32. The caller checks that they are finite, below `MAX_MAGNITUDE` and not
-        mostly zero. A DataError when they cannot be read.
+        The caller checks that they are finite, at most `MAX_MAGNITUDE` and not mostly zero.
+
+        Returns:
+          The features, float32; T is `num_frames(video)`.
+
+        Raises:
+          DataError: if they cannot be read.
         """
         ...
 
     def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
-        """Reads the features of a caption's words, float32; as `read_frames`."""
+        """Read the features of a caption's words, float32; otherwise as `read_frames`."""
         ...
 
     def read_teacher(self, video: str, caption_ids: list[str]) -> Teacher:
-        """Reads a teacher's features of a video of `TAUGHT_SPLIT` and of captions of it there."""
+        """Read a teacher's vectors of a video of `TAUGHT_SPLIT` and of its captions.
+
+        Args:
+          video: id of the video.
+          caption_ids: ids of the video's captions; the result has their vectors in this order.
+
+        Raises:
+          DataError: if the data set has no teacher, or the vectors cannot be read.
+        """
         raise DataError(f"video {video!r} has no features of a teacher: set data.teacher_dim to 0")
 
     def annotations(self, split: str) -> Any:
-        """Facts of a split beside its captions, in types of JSON; None for none.
+        """Return further facts about a split, such as times of moments, or None.
 
-        It is kept with the prepared set, whole, as `PreparedVideos.annotations`.
+        Returns:
+          A value of JSON types. The prepared set stores it unchanged, and gives it back as
+          `PreparedVideos.annotations`.
         """
         return None
 
     def describe_frame(self, video: str, index: int) -> str:
-        """The name of a frame of a video in errors: its place, and its name there."""
+        """Return the description of a frame in errors: its file, and its name in the file."""
         return f"frame {index} of video {video!r}"
 
     def describe_caption(self, caption_id: str) -> str:
-        """The name of a caption in errors: the place of its features, and its id."""
+        """Return the description of a caption in errors: the file of its features, and its id."""
         return f"caption {caption_id!r}"
 
     def describe_teacher(self, video: str, part: str) -> str:
-        """The name in errors of a teacher's "frames" or "captions" of a video: their place."""
+        """Return the description in errors of a teacher's "frames" or "captions" of a video."""
         return f"the teacher's {part} of video {video!r}"
 
 
@@ -152,10 +168,11 @@ class Reader(Protocol):
 class Source(Protocol):
     """A data set that can be opened.
 
-    Name, feature, widths and fingerprint together name the directory of the prepared set.
+    Name, feature, widths and fingerprint are parts of the name of the prepared set's directory.
+    Each attribute may be a property.
 
     Attributes:
-      name: the data set, such as activitynet; an attribute or a property, as the others.
+      name: the data set, such as activitynet.
       feature: the extractor of its frames' features, such as i3d.
       visual_dim: D, the width of a frame's features.
       text_dim: E, the width of a word's features.
@@ -182,40 +199,49 @@ class Source(Protocol):
         text_dim: int
 
     def fingerprint(self) -> str:
-        """Identifies the content, cheaply: asked at every start, and before and after preparing.
+        """Return a text that identifies the content of the data set.
+
+        It must be cheap: it is called at every start, and before and after a preparation.
 
         Returns:
-          Digits and letters (see `digest`); another content, or a changed one, has others.
+          1 to 64 digits and letters (see `digest`), which differ if the content differs.
 
         Raises:
-          MissingSourceError: if the source is missing. Then the only set that was prepared from a
-            source with this name, feature and widths is used.
-          DataError: when a part of it is missing.
+          MissingSourceError: if the source is missing. Then a set is used that was prepared from a
+            source with this name, feature and widths, if there is exactly one.
+          DataError: if a part of the source is missing.
         """
         ...
 
     def open(self) -> AbstractContextManager[Reader]:
-        """A context manager that opens the data set, once for each preparation, and closes it.
+        """Return a context manager that opens the data set, once for each preparation.
 
-        It makes the cheap checks, and raises a DataError if one of them fails.
+        Raises:
+          DataError: if one of the checks fails that need no features.
         """
         ...
 
 
 def teacher_width(source: Source) -> int:
-    """Width of the vectors of a source's teacher; 0 where it has none."""
+    """Return the width of the vectors of a source's teacher; 0 without a teacher."""
     return int(getattr(source, "teacher_dim", 0))
 
 
 def digest(*parts: object) -> str:
-    """Return a fingerprint of the parts that identify a source: twelve hexadecimal digits."""
+    """Return a fingerprint, twelve hexadecimal digits, of the parts that identify a source."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
 
 
 def check_memory(needed: float, what: str, remedy: str) -> None:
     """Refuse to allocate more bytes than the machine's memory.
 
-    The DataError names the cause of the allocation and the remedy.
+    Args:
+      needed: the bytes.
+      what: the cause of the allocation, for the message.
+      remedy: what to do, for the message.
+
+    Raises:
+      DataError: if the machine has less memory.
     """
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > total:

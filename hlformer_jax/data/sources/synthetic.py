@@ -1,14 +1,15 @@
 """Small corpora with planted moments, made in memory, for tests, debugging and first tries.
 
-A video is a row of segments. Each shows a few concepts: a moment that a caption may describe, or
-background. A frame is a fixed, random, non-linear map of the concepts that it shows, plus the
-video's style and noise:
+A video is a sequence of segments, each with a few concepts. A segment is a moment, which a caption
+may describe, or background. A frame is a fixed, random, non-linear map of the vectors z_c of its
+concepts with random amplitudes a_c, plus a vector (the style) that all frames of the video share,
+plus noise:
 
     frame = tanh(Σ_c a_c z_c W₁) W₂ + style + noise
 
-A caption names the concepts of one moment, in random order, among filler words. As a
-video has many concepts that a caption does not name, the mean of its frames says little about one
-moment: a model has to find it. Results on these corpora say nothing about real videos.
+A caption names the concepts of one moment, in random order, among filler words. A video has many
+concepts that the caption does not name, so the mean of its frames says little about one moment: a
+model has to find the moment. Results on these corpora say nothing about real videos.
 """
 
 import abc
@@ -43,13 +44,14 @@ CONCEPTS = (
 _FILLERS = "a the then while someone there again near slowly and with some".split()
 _LATENT_DIM = 24
 _PER_MOMENT = 3
-_MAX_CAPTIONS, _MAX_WORDS = 5, 11  # of a video; of a caption
+_MAX_CAPTIONS, _MAX_WORDS = 5, 11  # captions of a video, words of a caption
 
 LEAVES = {1: 0.12, 2: 0.30, 3: 0.25, 4: 0.15, 5: 0.10, 6: 0.08}
 """Probability of a tree by its number of leaves."""
 
-_MOMENT_FRAMES, _GAP_FRAMES = (5, 10), (4, 9)  # fewest and most, in a corpus of trees
-_NEIGHBOURS = 12  # concepts that belong to a place in time
+# Fewest and most frames of a moment, and of the gap between two moments, in a corpus of trees.
+_MOMENT_FRAMES, _GAP_FRAMES = (5, 10), (4, 9)
+_NEIGHBOURS = 12  # number of concepts that belong to the same place in time
 
 
 def is_synthetic(data: ConfigDict) -> bool:
@@ -58,7 +60,7 @@ def is_synthetic(data: ConfigDict) -> bool:
 
 
 def corpus_title(data: ConfigDict) -> str:
-    """Return the corpus of `config.data` in a line: its collection and feature, or synthetic."""
+    """Return a title of the data set of `config.data`: collection and feature, or "synthetic …"."""
     return "synthetic corpus" if is_synthetic(data) else f"{data.collection} ({data.feature})"
 
 
@@ -67,78 +69,78 @@ def corpus_title(data: ConfigDict) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class PlantedCorpus(abc.ABC):
-    """A corpus as a `source.Source`, drawn each time it is opened; equal fields, equal features."""
+    """A corpus as a `Source`. It is drawn at each opening; equal fields give equal features."""
 
     seed: int = 0
-    videos: tuple[int, int, int] = (384, 64, 128)  # of train, val and test
+    videos: tuple[int, int, int] = (384, 64, 128)  # numbers of videos of train, val and test
     visual_dim: int = 64
     text_dim: int = 48
-    noise: float = 0.3  # standard deviation of a frame's noise; its signal has about 1
-    style: float = 0.5  # standard deviation of the part that all frames of a video share
+    noise: float = 0.3  # standard deviation of a frame's noise; that of the map is about 1
+    style: float = 0.5  # standard deviation of the vector that all frames of a video share
 
     name: ClassVar[str] = "synthetic"
     feature: ClassVar[str] = "planted"
-    version: ClassVar[int] = 1  # another version is another data set
+    version: ClassVar[int] = 1  # part of the fingerprint
 
     @property
     @abc.abstractmethod
     def longest_video(self) -> int:
-        """Frames of a video at most."""
+        """The largest number of frames of a video."""
 
     @abc.abstractmethod
     def open(self) -> contextlib.nullcontext[Any]:
-        """Draws the corpus; a DataError if it would not fit into memory."""
+        """Draw the corpus; raise a DataError if it would not fit into memory."""
 
     def fields(self) -> dict[str, Any]:
         """Return the fields that identify the corpus."""
         return dataclasses.asdict(self)
 
     def fingerprint(self) -> str:
-        """Identifies the corpus; it is always there."""
+        """Return a fingerprint of the name, the version and the fields."""
         return digest(self.name, self.version, json.dumps(self.fields(), sort_keys=True))
 
     @property
     def max_bytes(self) -> float:
-        """Bytes that the corpus, and the maps that make it, take at most."""
+        """The largest number of bytes of the corpus and of the maps that make it."""
         maps = 8.0 * 2 * self.visual_dim * (self.visual_dim + _LATENT_DIM)
         video = self.longest_video * self.visual_dim + _MAX_CAPTIONS * _MAX_WORDS * self.text_dim
         return maps + 4.0 * sum(self.videos) * video
 
     def generator(self, *key: int) -> np.random.Generator:
-        """The random numbers of one part of the corpus."""
+        """Return the generator of random numbers for the part of the corpus that `key` names."""
         return np.random.default_rng((self.seed, *key))
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus(PlantedCorpus):
-    """A corpus of captioned videos, with a planted teacher where `teacher_dim` is not 0.
+    """A corpus of captioned videos, with a planted teacher if `teacher_dim` is not 0.
 
-    The teacher's vector of a frame is a fixed random linear map of the concepts that it shows,
-    before the non-linear map, the video's style and the noise that a student has to see through;
-    its vector of a caption is the same map of the concepts that the caption names. All else is as
-    without a teacher.
+    The teacher's vector of a frame is a fixed random linear map of the sum Σ_c a_c z_c, plus noise:
+    the teacher sees the concepts without the non-linear map and the video's style. Its vector of a
+    caption is the same map of the concepts that the caption names, plus noise. Videos and captions
+    are the same with and without a teacher.
     """
 
     min_frames: int = 24  # of a video
     max_frames: int = 96
     teacher_dim: int = 0  # width of the teacher's vectors
-    teacher_noise: float = 1.0  # standard deviation of their noise; their signal has about 1
+    teacher_noise: float = 1.0  # standard deviation of the noise; that of the map is about 1
 
-    version: ClassVar[int] = 2  # from 2 on with the times of moments
+    version: ClassVar[int] = 2  # version 2 added the times of moments
 
     @property
     def longest_video(self) -> int:
-        """Frames of a video at most."""
+        """The largest number of frames of a video."""
         return self.max_frames
 
     @property
     def max_bytes(self) -> float:
-        """Bytes that the corpus takes at most, with what its teacher sees."""
+        """The largest number of bytes of the corpus, including the latents of a teacher."""
         latents = 8.0 * sum(self.videos) * self.longest_video * _LATENT_DIM
         return super().max_bytes + (latents if self.teacher_dim else 0)
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields that identify the corpus, a teacher's only where there is one."""
+        """Return the fields that identify the corpus; those of a teacher only if there is one."""
         return {
             name: value
             for name, value in super().fields().items()
@@ -146,20 +148,21 @@ class Corpus(PlantedCorpus):
         }
 
     def open(self) -> contextlib.nullcontext["SyntheticReader"]:
-        """Draws the corpus; a DataError if it would not fit into memory."""
+        """Draw the corpus; raise a DataError if it would not fit into memory."""
         return contextlib.nullcontext(SyntheticReader(self))
 
 
 @dataclasses.dataclass(frozen=True)
 class TreeCorpus(PlantedCorpus):
-    """A corpus of moments in a row, planted with their order: one tree for each video.
+    """A corpus for trees of actions: each video is a sequence of moments and makes one tree.
 
-    A moment has 5 to 10 frames, a frame a second, and a caption of its own. One video in eight has
-    two moments with unrelated frames between them, so that its tree is a chain. Spans and sentences
-    go through the rule of `trees` like annotations.
+    A moment has 5 to 10 frames, one per second, and its own caption. About one video in eight has
+    two moments with unrelated frames between them, so that its tree is a chain. As with
+    annotations, the rule of `trees` makes the trees from the spans of the moments.
 
-    Concepts stand in a fixed, secret order. A moment's concepts are often among those that the
-    order has at the moment's place in its video, so that early and late can be learnt.
+    The concepts have a fixed random order, which a model does not know. Early moments tend to have
+    concepts from the beginning of this order, late moments from its end, so that the order of
+    moments in time can be learned.
     """
 
     videos: tuple[int, int, int] = (400, 60, 250)
@@ -169,15 +172,15 @@ class TreeCorpus(PlantedCorpus):
 
     @property
     def longest_video(self) -> int:
-        """Frames of a video at most."""
+        """The largest number of frames of a video."""
         return max(LEAVES) * _MOMENT_FRAMES[1]
 
     def fields(self) -> dict[str, Any]:
-        """Return the identifying fields; `shared` is kept for recorded fingerprints."""
+        """Return the identifying fields. "shared" keeps the fingerprints that tests recorded."""
         return super().fields() | {"shared": 0}
 
     def open(self) -> contextlib.nullcontext["TreesReader"]:
-        """Draws the corpus; a DataError if it would not fit into memory."""
+        """Draw the corpus; raise a DataError if it would not fit into memory."""
         return contextlib.nullcontext(TreesReader(self))
 
 
@@ -197,12 +200,12 @@ class Encoder:
         self.second = rng.standard_normal((hidden, corpus.visual_dim)) * 1.3 / np.sqrt(hidden)
 
     def latent(self, concepts: np.ndarray, num_frames: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws the latents of frames that show some concepts, [num_frames, latents]."""
+        """Draw the latents Σ_c a_c z_c of frames with the given concepts, [num_frames, latents]."""
         shown = rng.uniform(0.7, 1.3, (num_frames, len(concepts)))
         return shown @ self.latents[concepts] / np.sqrt(len(concepts))
 
     def render(self, latents: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draws the frames of a video, [frames, D]: the fixed map, its style and their noise."""
+        """Return the frames of a video, [frames, D]: map of the latents, style and noise."""
         frames = np.tanh(latents @ self.first) @ self.second
         frames += self.corpus.style * rng.standard_normal(self.corpus.visual_dim)
         frames += self.corpus.noise * rng.standard_normal(frames.shape)
@@ -211,7 +214,7 @@ class Encoder:
     def caption(
         self, concepts: np.ndarray, rng: np.random.Generator
     ) -> tuple[list[str], np.ndarray]:
-        """Draws a caption: its words, and their features."""
+        """Draw a caption; return its words and their features, float32 [words, E]."""
         words = [CONCEPTS[k] for k in concepts]
         num_fillers = int(rng.integers(2, _MAX_WORDS - _PER_MOMENT + 1))
         words += [_FILLERS[k] for k in rng.integers(len(_FILLERS), size=num_fillers)]
@@ -222,7 +225,7 @@ class Encoder:
 
 
 class PlantedReader(Reader):
-    """The `source.Reader` of a corpus; a subclass draws it, video by video."""
+    """The `Reader` of a corpus; a subclass draws the videos."""
 
     def __init__(self, corpus: PlantedCorpus) -> None:
         check_memory(corpus.max_bytes, "the synthetic corpus", "make it smaller")
@@ -239,7 +242,7 @@ class PlantedReader(Reader):
 
     @abc.abstractmethod
     def _draw(self, split: str, video: str, rng: np.random.Generator) -> tuple[Caption, ...]:
-        """Draws a video's frames and captions, and gives the captions."""
+        """Draw and store a video's frames and captions; return the captions."""
 
     @property
     def splits(self) -> Mapping[str, Captions]:
@@ -264,13 +267,18 @@ class PlantedReader(Reader):
 
 
 class SyntheticReader(PlantedReader):
-    """The reader of a `Corpus`; `moments` has the frames [start, end) of every caption's moment."""
+    """The reader of a `Corpus`.
+
+    Attributes:
+      moments: the frames [start, end) of every caption's moment, by the caption's id.
+    """
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
         self.moments: dict[str, tuple[int, int]] = {}
-        self._latents: dict[str, np.ndarray] = {}  # of the frames of every video, for a teacher
-        self._concepts: dict[str, np.ndarray] = {}  # of every caption, for a teacher
+        # For a teacher: the latents of every video's frames, and the concepts of every caption.
+        self._latents: dict[str, np.ndarray] = {}
+        self._concepts: dict[str, np.ndarray] = {}
         super().__init__(corpus)
         self._rows = {video: row for row, video in enumerate(self._frames)}
         if corpus.teacher_dim:
@@ -279,7 +287,7 @@ class SyntheticReader(PlantedReader):
             self._teacher_map = normal / np.sqrt(_LATENT_DIM)
 
     def annotations(self, split: str) -> dict[str, dict[str, tuple[int, int, int]]]:
-        """The times of moments, at a frame a second; see `annotations.Span`."""
+        """Return the times of moments, at one frame per second; see `annotations.Span`."""
         return {
             "spans": {
                 caption.caption_id: (*self.moments[caption.caption_id], len(self._frames[video]))
@@ -289,7 +297,7 @@ class SyntheticReader(PlantedReader):
         }
 
     def read_teacher(self, video: str, caption_ids: list[str]) -> Teacher:
-        """The teacher's vectors of a video and of captions of it; see `source.Reader`."""
+        """Return the teacher's vectors of a video and of its captions; see `Reader`."""
         corpus = self._corpus
         rng = corpus.generator(len(SPLITS) + 3, self._rows[video])
         concepts = [self.encoder.latents[self._concepts[name]].sum(axis=0) for name in caption_ids]
@@ -320,25 +328,29 @@ class SyntheticReader(PlantedReader):
 def _draw_segments(
     corpus: Corpus, encoder: Encoder, rng: np.random.Generator
 ) -> tuple[np.ndarray, list[tuple[int, int, np.ndarray]]]:
-    """Draws a video: the latents of its frames, and span and concepts of every moment."""
+    """Draw a video: the latents of its frames, and (start, end, concepts) of every moment."""
     length = int(rng.integers(corpus.min_frames, corpus.max_frames + 1))
     latents: list[np.ndarray] = []
     segments = []
     start = 0
     while start < length:
         end = start + int(rng.integers(4, 11))
-        end = length if length - end < 4 else end  # too little for a segment of its own
+        end = length if length - end < 4 else end  # the rest is too short for another segment
         concepts = rng.choice(len(CONCEPTS), _PER_MOMENT, replace=False)
         latents.append(encoder.latent(concepts, end - start, rng))
         segments.append((start, end, concepts))
         start = end
-    # Every other segment is a moment; of few segments the first is one.
+    # Every second segment is a moment, beginning with the first if there are at most three.
     moments = segments[int(rng.integers(2)) if len(segments) > 3 else 0 :: 2]
     return np.concatenate(latents), moments
 
 
 class TreesReader(PlantedReader):
-    """The reader of a `TreeCorpus`; `videos` has the videos of each split with their moments."""
+    """The reader of a `TreeCorpus`.
+
+    Attributes:
+      videos: the videos of each split with their moments.
+    """
 
     def __init__(self, corpus: TreeCorpus) -> None:
         self._corpus = corpus
@@ -347,7 +359,7 @@ class TreesReader(PlantedReader):
         super().__init__(corpus)
 
     def annotations(self, split: str) -> dict[str, Any]:
-        """Durations and spans of a split; see `annotations.annotate`."""
+        """Return durations and moments of a split; see `annotations.annotate`."""
         return annotate(TreeCorpus.name, self.videos[split], self)
 
     def _draw(self, split: str, video: str, rng: np.random.Generator) -> tuple[Caption, ...]:
@@ -378,7 +390,7 @@ class TreesReader(PlantedReader):
 def _draw_concepts(
     num_moments: int, corpus: TreeCorpus, order: np.ndarray, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Draws the concepts of every moment of a video."""
+    """Draw the concepts of every moment of a video."""
     drawn: list[np.ndarray] = []
     for k in range(num_moments):
         first = round((len(order) - _NEIGHBOURS) * k / (num_moments - 1))
@@ -392,10 +404,17 @@ def _draw_concepts(
 
 
 def write_corpus(directory: str | Path, corpus: Corpus) -> Collection:
-    """Writes a corpus as released files into a new folder of its name below a manual_dir.
+    """Write a corpus in the released layout, into the new folder `directory`/{corpus.name}.
+
+    Args:
+      directory: the folder that `config.data.manual_dir` shall name.
+      corpus: the corpus.
+
+    Returns:
+      The collection, a source of the written files.
 
     Raises:
-      FileExistsError: when that folder is there.
+      FileExistsError: if the folder of the corpus exists.
     """
     widths = corpus.visual_dim, corpus.text_dim
     collection = Collection(directory, corpus.name, corpus.feature, *widths)
@@ -412,7 +431,7 @@ def write_corpus(directory: str | Path, corpus: Corpus) -> Collection:
         frames = {v: reader.read_frames(v) for split in SPLITS for v in reader.splits[split]}
     lists = {video: [f"{video}_{k}" for k in range(len(x))] for video, x in frames.items()}
     names = [name for frame_names in lists.values() for name in frame_names]
-    # As in the published files, rows are in no particular order: only the lists give the time.
+    # As in the published files, rows are in random order; video2frames.txt has the order in time.
     order = corpus.generator(len(SPLITS)).permutation(len(names))
     rows = np.concatenate(list(frames.values()))[order]
     rows.astype("<f4").tofile(collection.feature_dir / "feature.bin")

@@ -1,7 +1,7 @@
 """Frame features of the released layout: id.txt, video2frames.txt, shape.txt and feature.bin.
 
-feature.bin holds rows of float32. shape.txt has their number and width, id.txt a name for each, and
-video2frames.txt the names of each video's frames in time order.
+feature.bin holds rows of little-endian float32. shape.txt has their number and width, id.txt the
+name of each row, and video2frames.txt the names of each video's frames in time order.
 """
 
 import ast
@@ -22,8 +22,8 @@ _MIN_MAGNITUDE = 1e-20  # wrongly decoded bytes are mostly smaller
 _SAMPLED_ROWS = 64
 _MAX_DIGITS = 18  # of a number in shape.txt; more would not fit into 64 bits
 
-# Of video2frames.txt; what matches is a literal. Possessive (++, *+): without a closing quote it
-# must not go back over every character it has read.
+# A string literal in video2frames.txt. The quantifiers are possessive (++, *+): if the closing
+# quote is missing, the match fails at once, without backtracking over every character.
 _STRING = r"""u?(?:'(?:[^'\\\r\n]++|\\.)*+'|"(?:[^"\\\r\n]++|\\.)*+")"""
 _STRINGS = rf"\s*+(?:{_STRING}\s*+(?:,\s*+|(?=[\])])))*+"
 _ENTRY = re.compile(
@@ -36,9 +36,10 @@ _ENTRY = re.compile(
 
 
 def read_row_names(path: Path, rows: int) -> dict[str, int]:
-    """Reads id.txt, names separated by white space: the row of every name.
+    """Read id.txt, names separated by white space; return the row of every name.
 
-    A DataError if they are not as many as there are rows, or one is given twice.
+    Raises:
+      DataError: if the number of names is not `rows`, or a name appears twice.
     """
     names = row_names(path)
     if len(names) != rows:
@@ -63,16 +64,16 @@ def row_names(path: Path) -> list[str]:
         data.decode("utf-8")
     except UnicodeDecodeError:
         data = data.decode("iso-8859-1").encode("utf-8")
-    # bytes.split knows ASCII's white space only: str.split would break names at U+0085 and U+00A0.
+    # bytes.split splits at ASCII white space only; str.split would also split at U+0085 and U+00A0.
     return [name.decode() for name in data.split()]
 
 
 def read_frame_lists(
     path: Path, row_of: Mapping[str, int], videos: Container[str] | None = None
 ) -> dict[str, Rows]:
-    """Reads video2frames.txt, one Python dict literal {'video': ['frame', …], …} that is never run.
+    """Read video2frames.txt, a Python dict literal {'video': ['frame', …], …}; nothing is executed.
 
-    It is read list by list, so that millions of frame names do not exist at once.
+    It is parsed list by list, so that millions of frame names are never in memory at once.
 
     Args:
       path: the file, UTF-8.
@@ -80,11 +81,11 @@ def read_frame_lists(
       videos: videos whose frames are looked up; None for all.
 
     Returns:
-      Rows of every video in time order, int32 [F_i]; empty for a video that is not asked for.
+      Rows of every video in time order, int32 [F_i]; empty for a video that is not in `videos`.
 
     Raises:
-      DataError: where the text is not such a literal, at a video that stands there twice
-        and at a frame that id.txt does not name.
+      DataError: if the text is not such a literal, a video appears twice, or id.txt does not have
+        the name of a frame.
     """
     text = annotations.read_text(path)
     lists: dict[str, Rows] = {}
@@ -128,7 +129,10 @@ def read_frame_lists(
 
 
 class FrameFeatures:
-    """An open feature.bin whose size fits its shape and whose sampled values are plausible."""
+    """An open feature.bin, whose size and a sample of whose values were checked.
+
+    The constructor raises a DataError if a check fails.
+    """
 
     def __init__(self, directory: Path, width: int) -> None:
         self.path, self.width = directory / "feature.bin", width
@@ -142,13 +146,13 @@ class FrameFeatures:
             raise
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
     def read(self, rows: Rows) -> np.ndarray:
-        """Reads rows with as few reads as runs of neighbouring rows allow, float32 [rows, D]."""
-        # Plain reads, not a memory map: the resident set stays flat however large the file is, and
-        # a disk error or a file cut short is an exception, not a signal.
+        """Read rows, float32 [rows, D], with one read for each run of consecutive rows."""
+        # Plain reads instead of a memory map: the memory of the process does not grow with the
+        # file, and a disk error or a truncated file is an exception instead of a signal.
         order = np.argsort(rows, kind="stable")
         in_order = rows[order]
         starts = np.flatnonzero(np.diff(in_order, prepend=-2) != 1)
@@ -183,7 +187,7 @@ class FrameFeatures:
         )
 
     def _check_sample(self) -> None:
-        """Looks at a sample of rows for numbers stored in another format than float32."""
+        """Check by a sample of rows that the numbers are little-endian float32."""
         sample = np.linspace(0, self.num_rows - 1, min(self.num_rows, _SAMPLED_ROWS))
         values = self.read(np.unique(sample.astype(np.int32)))
         with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs
@@ -201,7 +205,7 @@ class FrameFeatures:
 
 def _read_num_rows(path: Path, width: int) -> int:
     with open(path, encoding="utf-8", errors="replace") as file:
-        text = file.read(200)  # of more than it can need: it may be any file
+        text = file.read(200)  # more than two numbers need; the file may be a large other one
     fields = text.split()
     numbers = [int(f) for f in fields if f.isascii() and f.isdigit() and len(f) <= _MAX_DIGITS]
     if len(fields) != 2 or len(numbers) != 2 or not all(numbers):
@@ -220,8 +224,8 @@ def _read_num_rows(path: Path, width: int) -> int:
 
 
 def _plausible(values: np.ndarray) -> bool:
-    # A NaN or an infinity alone is a damaged value, refused and named when its row is read.
+    # NaN and infinities are ignored here; the preparation refuses and names each of them.
     size = np.abs(values[np.isfinite(values) & (values != 0)]).astype(np.float64)
-    if size.size == 0:  # so there are such, beside zeros
+    if size.size == 0:  # only zeros, NaN and infinities
         return True
     return bool(size.max() <= MAX_MAGNITUDE and np.median(size) >= _MIN_MAGNITUDE)

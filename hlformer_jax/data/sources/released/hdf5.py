@@ -1,7 +1,7 @@
 """Features in HDF5 files: a dataset for each caption or video, checked before it is read.
 
-A file can declare datasets of any size, or data in other files, whose reading may never end. So
-sizes and storage are checked and bounded before anything is read.
+A file can declare datasets of any size, or data in other files, so that reading might never end.
+Therefore sizes and storage are checked before anything is read.
 """
 
 import dataclasses
@@ -17,28 +17,28 @@ from hlformer_jax import files
 from hlformer_jax.data.sources.protocol import DataError
 
 MAX_WORDS = 10_000
-"""Words that a caption may have: far beyond any sentence, far below what memory holds."""
+"""Largest number of words of a caption: far above any sentence, far below the memory."""
 
 MAX_FRAMES = 1_000_000
-"""Frames that a teacher may have seen of a video: 11 hours at 25 a second."""
+"""Largest number of frames of a video: 11 hours at 25 frames per second."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureKind:
-    """The kind of features in an HDF5 file, in the words of messages."""
+    """The kind of features in an HDF5 file: limits, and words for error messages."""
 
-    item: str = "caption"  # what has an id
-    rows: str = "words"
-    features: str = "text"
-    field: str = "data.text_dim"  # of the configuration, with their width
-    max_rows: int = MAX_WORDS  # of an item
+    item: str = "caption"  # noun of an item, which has an id and a dataset
+    rows: str = "words"  # noun of the rows of a dataset
+    features: str = "text"  # adjective of the features
+    field: str = "data.text_dim"  # field of the configuration that has their width
+    max_rows: int = MAX_WORDS  # largest number of rows of an item
     single: bool = False  # whether an item with one row may be a vector
-    short: bool = False  # whether an item that lists call video#enc#0 may be video#0 there
+    short: bool = False  # whether the caption video#enc#0 of the lists may be video#0 in the file
 
 
 WORDS = FeatureKind()
 ENCODER_ATTRIBUTES = ("encoder", "encoder_fingerprint")
-"""Attributes of a file of word features that this package wrote."""
+"""Attributes of the files of word features that this package writes."""
 VIDEO_FRAMES = FeatureKind("video", "frames", "video", "data.visual_dim", MAX_FRAMES)
 TEACHER_FRAMES = FeatureKind("video", "frames", "teacher's", "data.teacher_dim", MAX_FRAMES)
 SENTENCES = FeatureKind(rows="vectors", max_rows=1, single=True, short=True)
@@ -59,18 +59,23 @@ class FeatureFile:
             ) from None
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
     def _stored(self, item: str) -> str:
-        """The name of a caption or video in the file."""
+        """Return the name of a caption or video in the file."""
         short = item.replace("#enc#", "#") if self.kind.short else item
         return item if short == item or self._file.id.links.exists(item.encode()) else short
 
     def count(self, item: str, listed: str) -> int:
-        """Return the number of rows of a caption or video; a DataError if they cannot be read.
+        """Return the number of rows of a caption or video.
 
-        `listed` is the line that lists it, for messages.
+        Args:
+          item: id of the caption or video.
+          listed: place of the line that lists it, for messages.
+
+        Raises:
+          DataError: if the features are missing, damaged, too large or stored elsewhere.
         """
         item = self._stored(item)
         try:
@@ -79,7 +84,7 @@ class FeatureFile:
             raise self._fault(item, f"are damaged ({error})") from None
 
     def read(self, item: str, rows: int) -> np.ndarray:
-        """Reads the features of an item whose rows were counted, float32 [rows, E]."""
+        """Read the features of an item, float32 [rows, E]; `rows` is the result of `count`."""
         item = self._stored(item)
         features = np.empty((rows, self.width), np.float32)
         try:
@@ -127,7 +132,7 @@ class FeatureFile:
             raise self._fault(
                 item, f"have {rows} {kind.rows}, more than the limit of {kind.max_rows}"
             )
-        if dataset.get_offset() is None:  # None but for plain values inside of this file
+        if dataset.get_offset() is None:  # not None only for contiguous values in this file
             self._check_storage(item, dataset)
         return int(rows)
 
@@ -140,7 +145,7 @@ class FeatureFile:
             what = "were never, or only partly, written, and would be read as zeros"
             raise self._fault(item, what)
         if layout == h5py.h5d.CHUNKED:
-            chunk = properties.get_chunk()  # a whole one is read, however few of its values are
+            chunk = properties.get_chunk()  # HDF5 always reads whole chunks
             if math.prod(chunk) > self.kind.max_rows * self.width:
                 raise self._fault(item, f"are stored in chunks of {chunk} values")
 
@@ -151,13 +156,13 @@ def write_words(
     features: Iterable[tuple[str, Float[np.ndarray, "T E"]]],
     replace: files.Replace = files.Replace.NOTHING,
 ) -> None:
-    """Writes word features as `ReleasedReader` reads them, float32, whole or not at all.
+    """Write word features, in float32, as `ReleasedReader` reads them; the write is atomic.
 
     Args:
       path: the file, such as `Collection.text_features`.
       encoder: name and fingerprint of the encoder.
-      features: ids of captions with their word features; written as they come.
-      replace: what may be replaced.
+      features: ids of captions with their word features; each is written at once.
+      replace: the existing files that may be replaced.
     """
     with files.atomic_write(path, replace) as draft, h5py.File(draft, "w") as file:
         file.attrs.update(zip(ENCODER_ATTRIBUTES, encoder, strict=True))

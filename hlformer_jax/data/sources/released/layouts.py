@@ -1,9 +1,9 @@
-"""The released layout: features as MS-SL published them, and GMMFormer and HLFormer read them.
+"""The released layout: features as MS-SL published them; and the layouts of CLIP features.
 
-docs/data.md lists its files, docs/hover.md the files of moments and trees. Opening a collection
-checks everything that can be checked without reading all features: sizes, names, captions, the
-shape of every caption's word features, and a sample of rows. Values are checked as they are
-prepared. Every error names the file, the line or the id, and what to do.
+docs/data.md lists the files, docs/hover.md those of moments and trees. Opening a collection checks
+everything that can be checked without reading all features: sizes, names, captions, the shape of
+every caption's word features, and a sample of rows. The preparation checks all values. Every error
+names the file, the line or the id, and the remedy.
 """
 
 import contextlib
@@ -59,9 +59,9 @@ class Collection:
     """The `Source` of a published collection.
 
     Attributes:
-      manual_dir: folder that holds the collections; may be empty when a prepared set exists.
-      collection: folder of the collection below it and prefix of its text files, such as
-        activitynet.
+      manual_dir: folder that holds the collections; may be "" if a prepared set exists.
+      collection: name of the collection's folder in `manual_dir` and prefix of its text files,
+        such as activitynet.
       feature: folder below FeatureData, such as i3d.
       visual_dim: D, the width of feature.bin.
       text_dim: E, the width of the word features.
@@ -93,7 +93,7 @@ class Collection:
 
     @property
     def root(self) -> Path:
-        """The collection's own folder."""
+        """The folder of the collection."""
         return Path(self.manual_dir).expanduser() / self.collection
 
     @property
@@ -113,42 +113,42 @@ class Collection:
 
     @property
     def video_features(self) -> Path | None:
-        """Frame features of every video in one HDF5 file, as DreamPRVR's authors convert them.
+        """The HDF5 file of all frame features, to which DreamPRVR's authors convert them.
 
-        None where they lie in feature.bin.
+        None if the frame features are in feature.bin.
         """
         path = self.feature_dir / "feature.hdf5"
         return path if path.is_file() else None
 
     @property
     def teacher_frames(self) -> Path:
-        """The teacher's vectors of the frames of every video, [frames, width] by its id."""
+        """The file of the teacher's vectors of frames, [frames, width] by the video's id."""
         name = f"new_clip_vit_32_{self.collection}_vid_features.hdf5"
         return self.root / "FeatureData" / name
 
     @property
     def teacher_captions(self) -> Path:
-        """The teacher's vectors of every caption, [width] or [1, width] by its id."""
+        """The file of the teacher's vectors of captions, [width] or [1, width] by caption id."""
         return self.root / "TextData" / f"clip_ViT_B_32_{self.collection}_query_feat.hdf5"
 
     def captions(self, split: str) -> Path:
-        """The caption list of a split."""
+        """Return the path of the caption list of a split."""
         return self.root / "TextData" / f"{self.collection}{split}.caption.txt"
 
     def encoder(self) -> tuple[str, str] | None:
-        """Name and fingerprint of the encoder of the captions, where `write_words` made the file.
+        """Return name and fingerprint of the captions' encoder if `write_words` made the file.
 
-        The published files do not name one.
+        Otherwise return None: the published files do not name an encoder.
         """
         try:
             with h5py.File(self.text_features, "r") as file:
                 name, fingerprint = (file.attrs.get(key) for key in ENCODER_ATTRIBUTES)
-        except OSError:  # missing, or no HDF5: the reader refuses it
+        except OSError:  # missing or not HDF5, which the reader refuses
             return None
         return None if name is None or fingerprint is None else (str(name), str(fingerprint))
 
     def files(self) -> list[Path]:
-        """Every file of the collection, in a fixed order."""
+        """Return the paths of all files of the collection, in a fixed order."""
         names = ("feature.bin", "id.txt", "shape.txt", "video2frames.txt")
         binary = [self.feature_dir / name for name in names]
         teacher = [self.teacher_frames, self.teacher_captions] if self.teacher_dim else []
@@ -160,11 +160,11 @@ class Collection:
         ]
 
     def key(self, video: str) -> str:
-        """The name of a video's features in an HDF5 file."""
+        """Return the name of a video's features in an HDF5 file."""
         return video
 
     def fingerprint(self) -> str:
-        """Identifies the files without reading them: by their names, sizes and times.
+        """Return a fingerprint of the names, sizes and times of all files; none is read.
 
         Raises:
           MissingSourceError: if the collection's folder is missing.
@@ -174,12 +174,12 @@ class Collection:
         return digest(self.collection, self.feature, *_stamps(self.files()))
 
     def open(self) -> AbstractContextManager["ReleasedReader"]:
-        """Opens the collection and checks its structure; see `Source`."""
+        """Open the collection and check its structure; see `Source`."""
         self.check_files()
         return closing(ReleasedReader(self))
 
     def check_files(self) -> None:
-        """Checks that every file is there; raises as `fingerprint`."""
+        """Check that every file exists; raise the errors of `fingerprint`."""
         expected = str(self.manual_dir) != ""
         if not expected or not self.root.is_dir():
             base = self if expected else dataclasses.replace(self, manual_dir="MANUAL_DIR")
@@ -200,14 +200,14 @@ class Collection:
             )
 
     def _origin(self) -> str:
-        """The way to get all files."""
+        """Return the part of an error message that says how to get all files."""
         return (
             f"download the {self.collection} features published with MS-SL (GMMFormer and "
             f"HLFormer use the same)"
         )
 
     def _remedy(self, path: Path) -> str:
-        """The way to get a file."""
+        """Return the part of an error message that says how to get a file."""
         if path in (self.teacher_frames, self.teacher_captions):
             return (
                 "the file has features of DL-DKD's teacher, as its authors published them:"
@@ -221,48 +221,49 @@ class Collection:
 
 
 MSC_FEATURES = ("clip_L14", "slowfast_clip")
-"""The features of `MscCollection`, a part of the names of its files."""
+"""The values of `data.feature` that select `MscCollection`; parts of the names of its files."""
 
 CLIP_B32_FEATURES = ("clip_B32", "clip_B32_ours", "clip_B32_ours_word")
-"""The features of `ClipB32Collection`; what stands behind the first ends the name of its texts."""
+"""The values of `data.feature` that select `ClipB32Collection`. The part after "clip_B32" is also
+the end of the name of the file with text features."""
 
 CLIP_SPACE = ("clip_L14", *CLIP_B32_FEATURES[:2])
-"""Features in CLIP's own space, where a caption's last row is compared with frames."""
+"""Features in CLIP's joint space, in which a caption's last row is comparable with frames."""
 
 
 class MscCollection(Collection):
     """The `Source` of CLIP features in the layout of MSC's authors, one HDF5 file per modality.
 
-    Captions come from the lists train and val; val is tested, as by the authors. No file says
-    whether the rows of a caption are tokens before or after CLIP's projection.
+    There are caption lists of train and val only. As MSC's authors do, the test split is val. No
+    file says whether the rows of a caption are tokens before or after CLIP's projection.
     """
 
     @property
     def text_features(self) -> Path:
-        """Token features of every caption, whose last row is the end of the text."""
+        """The file of the token features of every caption; the last row is the end of the text."""
         end = "_text" if self.feature == "slowfast_clip" else ""
         return self.root / "TextData" / f"{self.collection}_{self.feature}{end}.h5"
 
     @property
     def video_features(self) -> Path:
-        """Frame features of every video; ActivityNet's ids have no leading "v_" there."""
+        """The file of frame features, in which ActivityNet's ids have no leading "v_"."""
         return self.root / "FeatureData" / f"{self.collection}_{self.feature}.h5"
 
     def captions(self, split: str) -> Path:
-        """The caption list of a split."""
+        """Return the path of the caption list of a split; test has the list of val."""
         return super().captions("val" if split == "test" else split)
 
     def files(self) -> list[Path]:
-        """Every file of the collection, in a fixed order."""
+        """Return the paths of all files of the collection, in a fixed order."""
         lists = [self.captions(split) for split in SPLITS[:2]]
         return [*lists, self.text_features, self.video_features]
 
     def key(self, video: str) -> str:
-        """The name of a video's features."""
+        """Return the name of a video's features in the HDF5 file."""
         return video.removeprefix("v_") if self.collection == "activitynet" else video
 
     def fingerprint(self) -> str:
-        """Identifies the files without reading them."""
+        """Return a fingerprint of the names, sizes and times of all files; none is read."""
         return digest("clip", super().fingerprint())
 
     def _origin(self) -> str:
@@ -277,27 +278,27 @@ class MscCollection(Collection):
 
 
 class ClipB32Collection(Collection):
-    """The `Source` of CLIP ViT-B/32 features, those of DL-DKD's teacher, as features of a model.
+    """The `Source` of CLIP ViT-B/32 features, which DL-DKD's teacher has, as inputs of a model.
 
-    "clip_B32" reads the sentence vectors that DL-DKD's authors published and AMDNet's read,
-    "clip_B32_ours" and "clip_B32_ours_word" the sentence vectors and tokens of the files that UEM's
-    code names.
+    The feature "clip_B32" selects the sentence vectors that DL-DKD's authors published and that
+    AMDNet reads. "clip_B32_ours" selects the sentence vectors and "clip_B32_ours_word" the tokens
+    of the files that UEM's code names.
     """
 
     @property
     def text_features(self) -> Path:
-        """Sentence vectors, [width] or [1, width], or token features of every caption."""
+        """The file of sentence vectors, [width] or [1, width], or of token features."""
         path = self.teacher_captions
         return path.with_stem(path.stem + self.feature.removeprefix(CLIP_B32_FEATURES[0]))
 
     @property
     def text_kind(self) -> FeatureKind:
-        """Sentence vectors, or tokens."""
+        """The kind of features in `text_features`: tokens or sentence vectors."""
         return CLIP_WORDS if self.feature.endswith("_word") else SENTENCES
 
     @property
     def video_features(self) -> Path:
-        """Frame features of every video."""
+        """The file of frame features of every video."""
         return self.teacher_frames
 
     def _origin(self) -> str:
@@ -315,24 +316,24 @@ class MomentCollection(Collection):
 
     @property
     def name(self) -> str:
-        """The collection, with a suffix that distinguishes it from its caption lists."""
+        """The collection, with a suffix that distinguishes moments from the released captions."""
         return f"{self.collection}_moments"
 
     def captions(self, split: str) -> Path:
-        """The moments of a split."""
+        """Return the path of the file of moments of a split."""
         return self.root / "Trees" / f"{split}.moments.jsonl"
 
     def trees(self, split: str) -> Path:
-        """The optional trees of a split."""
+        """Return the path of the optional file of trees of a split."""
         return self.root / "Trees" / f"{split}.trees.jsonl"
 
     def fingerprint(self) -> str:
-        """Identify the files, and any files of trees, without reading them."""
+        """Return a fingerprint of all files, including files of trees; none is read."""
         parts = _stamps(filter(Path.is_file, map(self.trees, SPLITS)))
         return digest("moments", super().fingerprint(), *parts)
 
     def open(self) -> AbstractContextManager["MomentReader"]:
-        """Opens the collection and checks its structure; see `Source`."""
+        """Open the collection and check its structure; see `Source`."""
         self.check_files()
         return closing(MomentReader(self))
 
@@ -346,16 +347,18 @@ class MomentCollection(Collection):
 
 
 def _stamps(paths: Iterable[Path]) -> list[object]:
-    """Name, size and time of every file."""
+    """Return name, size and time of every file, for a fingerprint."""
     stats = [(path.name, path.stat()) for path in paths]
     return [part for name, stat in stats for part in (name, stat.st_size, stat.st_mtime_ns)]
 
 
 class ReleasedReader(Reader):
-    """The `source.Reader` of a checked collection.
+    """The `Reader` of a collection.
 
-    `rows` has the rows of feature.bin of every captioned video, in time order, int32 [F_i]; empty
-    where the frames lie in an HDF5 file.
+    Attributes:
+      collection: the collection.
+      rows: for every captioned video, its rows of feature.bin in time order, int32 [F_i]; an empty
+        dict if the frames are in an HDF5 file.
     """
 
     def __init__(self, collection: Collection) -> None:
@@ -392,39 +395,39 @@ class ReleasedReader(Reader):
 
     @property
     def splits(self) -> Mapping[str, Captions]:
-        """For every split, the captions of every video, in order of first appearance."""
+        """For each split, the captions of every video, in order of first appearance."""
         return self._splits
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         self._files.close()
 
     def num_frames(self, video: str) -> int:
-        """The number of frames of a video."""
+        """Return the number of frames of a video."""
         return self._num_frames[video]
 
     def num_words(self, caption_id: str) -> int:
-        """The number of words of a caption."""
+        """Return the number of words of a caption."""
         return self._num_words[caption_id]
 
     def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
-        """The features of a video in time order; a DataError if they cannot be read."""
+        """Read the features of a video in time order; see `Reader`."""
         if self._videos is not None:
             return self._videos.read(self.collection.key(video), self._num_frames[video])
         return self._frames.read(self.rows[video])
 
     def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
-        """The word features of a caption; a DataError if HDF5 cannot read them."""
+        """Read the word features of a caption; see `Reader`."""
         return self._words.read(caption_id, self._num_words[caption_id])
 
     def read_teacher(self, video: str, caption_ids: list[str]) -> Teacher:
-        """Reads the teacher's vectors of a training video; see `source.Reader`."""
+        """Read the teacher's vectors of a training video; see `Reader`."""
         frames = self._teacher_frames.read(video, self._teacher_counts[video])
         captions = [self._teacher_captions.read(name, 1) for name in caption_ids]
         return Teacher(frames, np.concatenate(captions))
 
     def describe_frame(self, video: str, index: int) -> str:
-        """The file, and a frame's name and row in it, or its number; reads id.txt anew."""
+        """Return the file and the frame's name and row, or its number; reads id.txt again."""
         if self._videos is not None:
             name = self.collection.key(video)
             return f"{self._videos.path}: frame {index} of video {name!r}"
@@ -433,11 +436,11 @@ class ReleasedReader(Reader):
         return f"{self._frames.path}: frame {name!r} (row {row}) of video {video!r}"
 
     def describe_caption(self, caption_id: str) -> str:
-        """The file and the caption's id."""
+        """Return the file and the caption's id."""
         return f"{self._words.path}: caption {caption_id!r}"
 
     def describe_teacher(self, video: str, part: str) -> str:
-        """The file, and the video whose features are meant."""
+        """Return the file and the video's id."""
         file = self._teacher_frames if part == "frames" else self._teacher_captions
         return f"{file.path}: the teacher's {part} of video {video!r}"
 
@@ -445,7 +448,7 @@ class ReleasedReader(Reader):
         return annotations.read_captions(self.collection.captions(split))
 
     def _listed(self, split: str) -> Iterator[tuple[str, Caption, str]]:
-        """The captions of a split with their videos and lines, FILE:LINE."""
+        """Yield the video, the caption and its place (FILE:LINE) for all captions of a split."""
         path = self.collection.captions(split)
         for video, captions in self._splits[split].items():
             for caption in captions:
@@ -509,7 +512,7 @@ class ReleasedReader(Reader):
 
 
 class MomentReader(ReleasedReader):
-    """The `source.Reader` of released features whose captions are moments."""
+    """The `Reader` of released features whose captions are moments."""
 
     def __init__(self, collection: MomentCollection) -> None:
         self._timed: dict[str, list[TimedVideo]] = {}
@@ -518,7 +521,7 @@ class MomentReader(ReleasedReader):
         super().__init__(collection)
 
     def annotations(self, split: str) -> dict[str, Any]:
-        """Durations, spans and trees of a split; see `annotations.annotate`."""
+        """Return durations, moments and trees of a split; see `annotations.annotate`."""
         name = self.collection.collection
         return annotations.annotate(name, self._timed[split], self, self._trees[split])
 

@@ -1,13 +1,14 @@
 """QVHighlights in the layout of Moment-DETR's authors: lines of JSON, and npz files (docs/data.md).
 
-An annotated clip is `{youtube id}_{start}_{end}`, in seconds, with a row for every two seconds. In
-the protocol `CLIPS`, a clip is a video, and each of the three lists a split. In `REGROUPED`, as in
-MSC's paper, a YouTube id is a video with the rows of its annotated clips in order, and val is
-tested. How MSC's authors joined clips is unknown; seconds may be missing between two of them.
+An annotated clip is named `{youtube id}_{start}_{end}`, in seconds, and has a row for every two
+seconds. In the protocol `CLIPS`, each clip is a video, and each of the three lists is a split. In
+the protocol `REGROUPED`, as in MSC's paper, a YouTube id is a video: the rows of its annotated
+clips are joined in time order. The test split is val. How MSC's authors joined clips is unknown;
+seconds may be missing between two clips.
 
-As Moment-DETR reads them, each modality is divided by its norm, both are cut to the shorter one and
-to 75 rows, and SlowFast's stands first. Windows and saliency are not read: a query may have several
-windows, and an evaluation knows one span.
+As in Moment-DETR, the rows of each modality are divided by their norm, both modalities are cut to
+the shorter one and to 75 rows, and SlowFast's columns come first. Windows and saliency are not
+read, because a query may have several windows and an evaluation uses one span.
 """
 
 import contextlib
@@ -36,22 +37,22 @@ from hlformer_jax.data.sources.protocol import (
 from hlformer_jax.data.transforms import normalise
 
 CLIPS, REGROUPED = "qvhighlights", "qvhighlights_youtube"
-"""`config.data.collection` of the two protocols."""
+"""The values of `config.data.collection` for the two protocols."""
 
 FEATURE = "slowfast_clip"
-"""`config.data.feature` of both."""
+"""The value of `config.data.feature` for both protocols."""
 
 WIDTHS = {"slowfast_features": 2304, "clip_features": 512}
 """Widths of the folders of frame features, in the order of their columns."""
 
 TEXT_FOLDER, TEXT_DIM = "clip_text_features", 512
-MAX_ROWS = 75  # of a clip of 150 seconds
-MAX_TOKENS = 77  # of CLIP
+MAX_ROWS = 75  # the rows of a clip of 150 seconds
+MAX_TOKENS = 77  # the limit of CLIP's text encoder
 
 
 @dataclasses.dataclass(frozen=True)
 class QVHighlights:
-    """The `source.Source` of either protocol."""
+    """The `Source` of either protocol."""
 
     manual_dir: str
     feature: str = FEATURE
@@ -62,7 +63,7 @@ class QVHighlights:
 
     @property
     def name(self) -> str:
-        """The protocol."""
+        """The collection of the protocol."""
         return REGROUPED if self.regrouped else CLIPS
 
     @property
@@ -71,16 +72,16 @@ class QVHighlights:
         return Path(self.manual_dir).expanduser() / CLIPS
 
     def queries(self, split: str) -> Path:
-        """The list of a split's queries."""
+        """Return the path of the list of a split's queries."""
         split = "val" if self.regrouped and split == "test" else split
         return self.root / "data" / f"highlight_{split}_release.jsonl"
 
     def features(self, folder: str, name: str = "") -> Path:
-        """A folder of features, or the file of a clip or query there."""
+        """Return the path of a folder of features, or of the file of a clip or query there."""
         return self.root / "features" / folder / (f"{name}.npz" if name else "")
 
     def fingerprint(self) -> str:
-        """Identifies the lists and the folders by their sizes and times; see `Source`."""
+        """Return a fingerprint of the sizes and times of lists and folders; see `Source`."""
         remedy = (
             "get the annotations and features that Moment-DETR's authors published (docs/data.md), "
             "and point data.manual_dir at the folder that holds qvhighlights/"
@@ -106,13 +107,13 @@ class QVHighlights:
         return digest(self.name, *((stat.st_size, stat.st_mtime_ns) for stat in stats))
 
     def open(self) -> contextlib.nullcontext["QVReader"]:
-        """Opens the lists, and the headers of all features; see `Source`."""
+        """Read the lists and the headers of all features; see `Source`."""
         self.fingerprint()
         return contextlib.nullcontext(QVReader(self))
 
 
 class QVReader(Reader):
-    """The `source.Reader` of either protocol."""
+    """The `Reader` of either protocol."""
 
     def __init__(self, source: QVHighlights) -> None:
         self._source = source
@@ -132,7 +133,7 @@ class QVReader(Reader):
 
     @property
     def splits(self) -> Mapping[str, Captions]:
-        """The queries of every video, in order of first appearance."""
+        """For each split, the queries of every video, in order of first appearance."""
         return self._splits
 
     def num_frames(self, video: str) -> int:
@@ -144,7 +145,10 @@ class QVReader(Reader):
         return self._words[caption_id]
 
     def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
-        """SlowFast and CLIP rows of a video's clips, each of norm 1, float32."""
+        """Read the rows of a video's clips in time order, float32.
+
+        A row has SlowFast's and CLIP's features side by side, each of norm 1.
+        """
         rows = []
         for clip, count in self._clips[video].items():
             paths = [self._source.features(folder, clip) for folder in WIDTHS]
@@ -160,7 +164,7 @@ class QVReader(Reader):
         return _load(self._source.features(TEXT_FOLDER, caption_id), "last_hidden_state")
 
     def describe_frame(self, video: str, index: int) -> str:
-        """The clip, and a row of it in both of its files."""
+        """Return the clip of a row, and the number of the row in the clip."""
         for clip, count in self._clips[video].items():
             if index < count:
                 folders = " and ".join(WIDTHS)
@@ -169,7 +173,7 @@ class QVReader(Reader):
         raise IndexError(f"{video} has no row {index}")
 
     def describe_caption(self, caption_id: str) -> str:
-        """The file of a query."""
+        """Return the path of the file of a query."""
         return str(self._source.features(TEXT_FOLDER, caption_id))
 
     def _read(self, split: str) -> Captions:
@@ -221,7 +225,7 @@ def _as_number(value: Any, what: str, where: str) -> int:
 
 
 def _parse_clip(clip: str, where: str) -> tuple[str, tuple[float, float]]:
-    """YouTube id and seconds of a clip; the id may have underscores of its own."""
+    """Split the name of a clip into the YouTube id, which may have underscores, and seconds."""
     try:
         youtube, *seconds = clip.rsplit("_", 2)
         start, end = map(float, seconds)
@@ -234,7 +238,11 @@ def _parse_clip(clip: str, where: str) -> tuple[str, tuple[float, float]]:
 
 
 def _count(path: Path, key: str, width: int, most: int, where: str) -> int:
-    """The rows of an array of an npz file, by its header; a DataError if it is not as wide."""
+    """Return the number of rows of an array of an npz file, read from its header.
+
+    Raises:
+      DataError: if the array is missing or damaged, not `width` wide, or has more than `most` rows.
+    """
     remedy = "download the file again"
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
