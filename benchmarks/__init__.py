@@ -1,10 +1,13 @@
-"""Times of the package's own work beside the highest rates of the hardware (`docs/benchmark.md`).
+"""Times of this package's programs, compared with the highest rates of the hardware.
+
+docs/benchmark.md has the options and the results.
 
 __main__        the command: programs by name, and their report
-measure         the clock, the floor of a piece of work, rows of a report, random data
+measure         timing, the floor of a piece of work, rows of a report, random data
 step            training: a step, beside the authors' released code; an epoch, preparation of
                 data, compiling
-query           search in the corpus of a model, and in archives of one's own videos
+query           search in the corpus of a model, and in archives of a user's videos
+index           the index of a search: adding a video, unchanged files, the first query
 plan            programs that XLA compiles for an absent GPU, and their time by roofline
 geometry        functions of hyperbolic space, and their errors, beside other libraries
 """

@@ -1,4 +1,4 @@
-"""Times of the package's own work beside the highest rates of the hardware.
+"""Times of this package's programs, compared with the highest rates of the hardware.
 
     python -m benchmarks NAME [--config=configs/anet.py] [--json=FILE]
 
@@ -17,10 +17,10 @@ NAME is one of
                --diff A.json B.json compares two plans; or --measure times all programs on the
                present device, beside their plans
 
-Without --config the sizes of ActivityNet Captions are used; a configuration on synthetic data, as
-every `:debug`, has its own. Features are random. Every line has the median of the repeats with
-their range, the floor (`measure`) and the ratio of both. docs/benchmark.md has all options and
-results.
+Without --config the sizes of ActivityNet Captions are used. A configuration on synthetic data, such
+as every `:debug`, has its own sizes. Features are random. Every line has the median and the range
+of the repeats, the floor (see `measure`) and the ratio of median and floor. docs/benchmark.md has
+all options and results.
 """
 
 import os
@@ -99,11 +99,11 @@ PROGRAMS = {
     "index": "index.index",
     "geometry": "geometry.geometry",
 }
-"""The programs by name; the module of one is imported when it is asked for."""
+"""The programs by name. The module of a program is imported when the program runs."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one benchmark; a wrong input ends it with one line and exit status 1."""
+    """Run one benchmark; return the exit status. A wrong input prints one line, with status 1."""
     if argv[1:2] == ["plan"] and len(argv) == 2 + bool(DIFF.value):
         return _plan(argv[2:])
     if len(argv) != 2 or argv[1] not in PROGRAMS:
@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
                 return cli.fail("--peer goes with step")
             from benchmarks.step import Released
 
-            # The released code needs memory, most of which JAX would take at its start.
+            # By default JAX takes most of the memory at its start; the released code needs some.
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             platform = "cuda" if jax.default_backend() == "gpu" else "cpu"
             peer = Released(Path(PEER.value), config, platform)
@@ -198,7 +198,7 @@ def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> No
 
 
 def _options(config: ConfigDict) -> Options:
-    """Return the options of the flags; those not set are small for a synthetic corpus."""
+    """Return the options of the flags; the defaults are small with a synthetic corpus."""
     small = is_synthetic(config.data)
     hours = (1.0 if small else 1000.0) if HOURS.value is None else HOURS.value
     if not 0 < hours <= 10_000:
@@ -209,7 +209,7 @@ def _options(config: ConfigDict) -> Options:
 
 
 def _program(name: str) -> Callable[..., Iterator[Row]]:
-    """The program of that name."""
+    """Return the program with a name."""
     module, function = PROGRAMS[name].split(".")
     program = optional(f"benchmarks.{module}", "search")
     run: Callable[..., Iterator[Row]] = getattr(program, function)

@@ -1,14 +1,16 @@
 """Functions of hyperbolic space beside hyperbolix and geoopt, if they are installed.
 
-Each function is timed in both models, with and without its gradient, in turn with its peers, and so
-are layers and a step of Riemannian Adam. Times are the shortest of all repeats, since other
-processes only lengthen them; `taskset -c 0` before the command measures one core.
+Each function is timed in both models, with and without its gradient, alternating with the other
+libraries. Layers and a step of Riemannian Adam are timed as well. Ratios use the shortest time of
+all repeats, because other processes can only make a run slower. `taskset -c 0` before the command
+measures one core.
 
-Errors of values and gradients are against 60 digits (mpmath), in float32 and float64, for points
-1e-12 to 12 from the origin whose partners lie in another direction, near, next to them, or
-opposite. Gradients are in the coordinates of the ball, or in the space components of the
-hyperboloid. An error is the error of the whole vector, relative to its length. Values that are not
-finite are counted, at coincident points too, and are in no error.
+Errors of values and gradients are measured in float32 and float64, against at least 60 digits
+(mpmath). The points are 1e-12 to 12 from the origin. A second point lies in another direction, near
+the first, very near it, or opposite. Gradients are with respect to the coordinates of the ball, or
+the space components of the hyperboloid. An error is the length of the difference of two vectors
+over the length of the exact one. Values that are not finite are counted separately, also at equal
+points.
 """
 
 import functools
@@ -34,14 +36,15 @@ from hlformer_jax.ops import lorentz, manifolds, optim, poincare
 class Sizes(NamedTuple):
     """Sizes of the inputs of a function, and the cases of its errors."""
 
-    pairs: int = 10_000  # of points
-    dimension: int = 128  # of these points
-    classes: int = 100  # hyperplanes of `mlr`, and dimension of the points of `linear`
+    pairs: int = 10_000  # number of pairs of points
+    dimension: int = 128  # dimension of these points
+    classes: int = 100  # hyperplanes of `mlr`, and dimension of the results of `linear`
     heads: tuple[int, int, int] = (8, 128, 32)  # of attention: heads, positions, dimensions
     sets: tuple[int, int, int] = (256, 32, 64)  # of a centroid: sets, points of each, dimensions
     points: tuple[int, int] = (4096, 64)  # of `pairwise_distance`: points, dimensions
+    # Distances of the points from the origin, for errors.
     radii: tuple[float, ...] = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 3.0, 6.0, 12.0)
-    dtypes: tuple[str, ...] = ("float32", "float64")  # whose errors are measured
+    dtypes: tuple[str, ...] = ("float32", "float64")  # dtypes whose errors are measured
 
 
 SMALL = Sizes(20, 4, 3, (2, 4, 4), (2, 4, 8), (8, 4), (1e-3, 1.0), ("float32",))
@@ -52,18 +55,18 @@ DIGITS = 60
 MODELS = ("lorentz", "poincare")
 FUNCTIONS = ("exp_map", "log_map", "distance", "transport", "centroid", "pairwise_distance")
 LAYERS = ("mlr", "linear", "attention", "adam")
-"""Rows without errors: layers, and a step of Riemannian Adam."""
+"""Layers, and a step of Riemannian Adam; their errors are not measured."""
 
 
 class Library(NamedTuple):
-    """A library's functions by model and name, of arrays of its own."""
+    """A library's functions, by model and name, and its arrays."""
 
     functions: Mapping[tuple[str, str], Callable[..., Any]]
     numpy: ModuleType  # jax.numpy, or torch
     array: Callable[[np.ndarray], Any]
     compile: Callable[[Callable[..., Any]], Callable[..., Any]]
     gradient: Callable[[Callable[..., Any]], Callable[..., Any]]
-    """Of a function whose value is a number: its gradient in the first two arguments, compiled."""
+    """Returns the compiled gradient of a scalar function in its first two arguments."""
 
 
 def geometry(config: ConfigDict, options: Options) -> Iterator[Row]:
@@ -122,7 +125,7 @@ def package_functions() -> Library:
 
 
 def _adam_step(space: manifolds.Manifold, x: Any, gradient: Any, moment: Any) -> Any:
-    """A step of Riemannian Adam with second moments of lengths, as the peers have it."""
+    """Take a step of Riemannian Adam with one second moment per point, as other libraries do."""
     adam = optim.scale_by_length_adam(per_coordinate=False)
     optimizer = optim.riemannian(optax.chain(adam, optax.scale(-0.01)), space)
     state = optimizer.init(x)
@@ -133,7 +136,7 @@ def _adam_step(space: manifolds.Manifold, x: Any, gradient: Any, moment: Any) ->
 
 
 def peers(dtype: str, sizes: Sizes) -> dict[str, Library]:
-    """The libraries that are installed, set to a dtype; their layers have widths of their own."""
+    """Return the installed other libraries, set to a dtype and to the widths of layers."""
     results = {}
     for name, make in (("hyperbolix", _hyperbolix), ("geoopt", _geoopt)):
         try:
@@ -150,7 +153,10 @@ def _of_jax(functions: Mapping[tuple[str, str], Callable[..., Any]]) -> Library:
 
 
 def _hyperbolix(dtype: str, sizes: Sizes) -> Library:
-    """Its functions are of single points. All distances are taken row by row, to fit in memory."""
+    """Return hyperbolix, whose functions take single points.
+
+    `pairwise_distance` is computed row by row, to fit into memory.
+    """
     manifolds = importlib.import_module("hyperbolix.manifolds")
     core = importlib.import_module("hyperbolix.nn_layers.hyperboloid_core")
     ball = importlib.import_module("hyperbolix.nn_layers.poincare_batchnorm")
@@ -189,14 +195,14 @@ def _hyperbolix(dtype: str, sizes: Sizes) -> Library:
 
 
 def _map_rows(distances: Callable[..., Any], x: Any, y: Any) -> Any:
-    """Return all distances, a row for each point of x."""
+    """Return the distances of all pairs, a row for each point of x."""
     return jax.lax.map(lambda point: distances(point, y), x)
 
 
 def _hyperbolix_layers(
     model: str, space: Any, layers: ModuleType, nnx: ModuleType, sizes: Sizes
 ) -> dict[tuple[str, str], Callable[..., Any]]:
-    """Layers of hyperbolix whose normals and offsets are arguments, and its Riemannian Adam."""
+    """Return layers of hyperbolix with parameters as arguments, and its Riemannian Adam."""
     optimizers = importlib.import_module("hyperbolix.optim")
     scores = space.compute_mlr if model == "lorentz" else space.compute_mlr_pp
     name = "HypLinearHyperboloidPLFC" if model == "lorentz" else "HypLinearPoincarePP"
@@ -222,8 +228,11 @@ def _hyperbolix_layers(
 
 
 def _geoopt(dtype: str, sizes: Sizes) -> Library:
-    """It has no centroid in the Lorentz model. All distances are taken in blocks of rows."""
-    del sizes  # its layers take the widths of their arguments
+    """Return geoopt, which has no centroid in the Lorentz model.
+
+    `pairwise_distance` is computed in blocks of rows.
+    """
+    del sizes  # none of its functions is constructed with a width
     torch, geoopt = map(importlib.import_module, ("torch", "geoopt"))
     functions: dict[tuple[str, str], Callable[..., Any]] = {}
     for model, kind in (("lorentz", geoopt.Lorentz), ("poincare", geoopt.PoincareBall)):
@@ -264,10 +273,10 @@ def _times(
     libraries: Mapping[str, Library],
     repeats: int,
 ) -> dict[str, tuple[np.ndarray, ...]]:
-    """Seconds of the function, and of its gradient, by library, all in turn.
+    """Return the seconds of a function and of its gradient by library, measured alternately.
 
-    The gradient of all distances is left out: a peer would keep several arrays of 4 GiB for it. So
-    is that of a step of an optimiser.
+    There is no gradient of `pairwise_distance`, for which another library would need several arrays
+    of 4 GiB, nor of a step of an optimiser.
     """
     results: dict[str, tuple[np.ndarray, ...]] = {}
     libraries = {k: v for k, v in libraries.items() if (model, name) in v.functions}
@@ -279,7 +288,7 @@ def _times(
                 clock(run)  # compiles
             count = 3 if name == "pairwise_distance" else max(repeats, 3)
             clocks = np.zeros((count, len(runs)))
-            for turn in range(count):  # in both orders, for the first finds the cache emptied
+            for turn in range(count):  # alternate the order: the first run finds cold caches
                 for i in range(len(runs))[:: -1 if turn % 2 else 1]:
                     clocks[turn, i] = clock(runs[i])
         for library, seconds in zip(libraries, clocks.T, strict=True):
@@ -303,7 +312,7 @@ def _run(
 
 
 def _inputs(model: str, name: str, sizes: Sizes) -> tuple[str, list[np.ndarray]]:
-    """Return the inputs to time a function with: points about 1 from the origin."""
+    """Return the shape, as text, and the inputs for timing a function: points about 1 from 0."""
     shape: tuple[int, ...] = (sizes.pairs, sizes.dimension)
     if name == "centroid":
         shape = sizes.sets
@@ -332,7 +341,10 @@ def _inputs(model: str, name: str, sizes: Sizes) -> tuple[str, list[np.ndarray]]
 
 
 def _cases(radii: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Space components of points and partners, and tangent vectors in the frame at the first."""
+    """Return pairs of points (space components) and tangent vectors in the first point's frame.
+
+    There is a pair of every entry of KINDS for each radius.
+    """
     rng = np.random.default_rng(0)
     rows = []
     for radius in radii:
@@ -358,7 +370,7 @@ def _cases(radii: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def errors(model: str, name: str, sizes: Sizes) -> dict[str, dict[str, float]]:
-    """Return the largest errors and non-finite counts of a function by library."""
+    """Return the largest errors of a function and the counts of non-finite values, by library."""
     results: dict[str, dict[str, float]] = {}
     x64 = jax.config.read("jax_enable_x64")
     try:
@@ -381,9 +393,9 @@ def errors_of(
     libraries: Mapping[str, Library],
     radii: Sequence[float] = Sizes().radii,
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the errors of one function by library."""
+    """Yield the errors of one function in one dtype, by library."""
     a, b, u = _cases(radii)
-    if name != "exp_map":  # linear in it
+    if name != "exp_map":  # all other functions are linear in u, so its length does not matter
         u = u / np.linalg.norm(u, axis=-1, keepdims=True) / 2
     tau = np.sqrt(1 + np.sum(a * a, -1, keepdims=True))
     if model == "lorentz":
@@ -431,7 +443,10 @@ def _largest(got: np.ndarray, want: Sequence[list], counted: np.ndarray) -> floa
 def _in_charts(
     xp: ModuleType, model: str, name: str, functions: Mapping, a: Any, b: Any, v: Any
 ) -> Any:
-    """A library's function of coordinates of the ball or of space components, which it returns."""
+    """Call a library's function with, and convert its result to, coordinates without time.
+
+    These are the coordinates of the ball, or the space components of the hyperboloid.
+    """
     x, y = a, b
     if model == "lorentz":
         time = xp.sqrt(1 + (a * a).sum(-1))[..., None]
@@ -457,9 +472,11 @@ def _in_charts(
 def _exact(
     model: str, name: str, charts: Sequence[np.ndarray], weights: np.ndarray
 ) -> tuple[list[list], list[list]]:
-    """Values and gradients in mpmath: textbook formulas, and differences of steps of 1e-45 of each.
+    """Return values and gradients computed with mpmath.
 
-    The formulas cancel a hundred digits that are there.
+    Values come from textbook formulas, gradients from central differences with a relative step of
+    1e-45. The formulas can lose up to a hundred digits by cancellation, which are computed in
+    addition to `DIGITS`.
     """
     mp = importlib.import_module("mpmath")
     values, slopes = [], []
@@ -489,7 +506,7 @@ def _dot(mp: ModuleType, x: Sequence, y: Sequence) -> Any:
 
 
 def _reference(mp: ModuleType, model: str, name: str, a: list, b: list, v: list) -> list:
-    """A function of c = 1 by its formula on the hyperboloid; the ball goes there and back."""
+    """Compute a function at c = 1 by its formula on the hyperboloid, also for points of the ball."""
     if model == "poincare":
         grow = [2 / (1 - _dot(mp, p, p)) for p in (a, b)]
         v = [grow[0] * w + grow[0] ** 2 * _dot(mp, a, v) * p for p, w in zip(a, v, strict=True)]

@@ -1,8 +1,8 @@
 """The index of a search at scale: adding a video, a pass over unchanged files, a first query.
 
-An archive has the videos of `query.Archive` with vectors that take no time to make, and nothing is
-encoded: the times are the index's own. Every measurement is a process of its own, so its memory is
-the most that it had beyond its imports.
+The archive has the videos of `query.Archive`, with vectors that take no time to make. Nothing is
+encoded, so that the times are those of the index alone. Every measurement runs in its own process;
+its memory is the largest that the process had beyond its imports.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.transcript import transcripts
 
 WIDTH, SECONDS = 768, 600
-"""Width of an embedding, and frames of a video of an archive, one a second."""
+"""Width of an embedding, and number of frames of a video of an archive, one per second."""
 
 FILES = 50_000
-"""Unchanged files of a pass; 200 with a configuration on synthetic data."""
+"""Number of unchanged files of a pass; 200 with a configuration on synthetic data."""
 
 FILE_WIDTH, FILE_FRAMES = 16, 2
 """Width and number of the embeddings of each of these files."""
@@ -43,7 +43,7 @@ FILE_WIDTH, FILE_FRAMES = 16, 2
 FILES_PER_TRANSCRIPT, FILES_PER_FOLDER = 10, 500
 
 AT_ONCE = 100
-"""Videos that are written in one transaction."""
+"""Number of videos that are written in one transaction."""
 
 
 class Encoder:
@@ -71,7 +71,7 @@ class Encoder:
         )
 
     def probability(self, cosine: float) -> None:
-        """Return None: it has no learned scale."""
+        """Return None: this encoder has no learned scale."""
 
 
 def index(config: ConfigDict, options: Options) -> Iterator[Row]:
@@ -114,7 +114,7 @@ def write_archive(folder: Path, videos: int) -> None:
 
 @contextlib.contextmanager
 def _unsynced() -> Iterator[None]:
-    """Let nothing wait for the disk while simulated data is written."""
+    """Turn off `fsync` while simulated data is written, so that nothing waits for the disk."""
     fsync = os.fsync
     os.fsync = lambda fd: None
     try:
@@ -124,7 +124,7 @@ def _unsynced() -> Iterator[None]:
 
 
 def put_video(archive: Index, writer: Writer, video: int) -> None:
-    """Write a video of an archive; its vectors are a part of a few random ones and a scene."""
+    """Write a video of an archive; its vectors are rows of `_noise`, plus one row for them all."""
     start = video * 7919 % (len(_noise()) - SECONDS)
     vectors = _noise()[start : start + SECONDS] + _noise()[video * 104_729 % len(_noise())]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -147,7 +147,7 @@ def _noise() -> np.ndarray:
 
 
 def write_files(folder: Path, files: int) -> None:
-    """Write small files and their complete index; every tenth has a transcript."""
+    """Write small files and their complete index; every tenth file has a transcript."""
     encoder, root = Encoder(FILE_WIDTH), folder / "files"
     index = Index.create(folder / "index", root, encoder)
     progress = Progress("files", files)
@@ -180,11 +180,11 @@ def _content(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-# Measurements: each prepares, and returns what is measured.
+# Measurements: each function makes the preparations and returns the function to be measured.
 
 
 def scan(folder: Path, files: int) -> Callable[[], None]:
-    """A run over files that have not changed."""
+    """Prepare a pass over files that have not changed."""
     video = real_video()
 
     def measured() -> None:
@@ -198,7 +198,7 @@ def scan(folder: Path, files: int) -> Callable[[], None]:
 
 
 def open_index(folder: Path) -> Callable[[], None]:
-    """Opening an index of many files, and reading its records."""
+    """Prepare opening an index of many files and reading its records."""
 
     def measured() -> None:
         assert Index.open(folder / "index").videos
@@ -207,7 +207,7 @@ def open_index(folder: Path) -> Callable[[], None]:
 
 
 def ask(folder: Path) -> Callable[[], None]:
-    """Opening an archive, and a query."""
+    """Prepare opening an archive and a query."""
     encoder = Encoder(WIDTH)
 
     def measured() -> None:
@@ -217,7 +217,7 @@ def ask(folder: Path) -> Callable[[], None]:
 
 
 def ask_again(folder: Path) -> Callable[[], None]:
-    """A query of an open archive."""
+    """Prepare a query of an open archive."""
     library = Library(folder / "archive", encoder=Encoder(WIDTH))
     library.query("a person")
 
@@ -228,7 +228,7 @@ def ask_again(folder: Path) -> Callable[[], None]:
 
 
 def add(folder: Path, video: int) -> Callable[[], None]:
-    """A new video in an archive, until a new library can find it."""
+    """Prepare adding a video to an archive, until a newly opened library can find it."""
     archive = Index.open(folder / "archive")
     _noise()
 
@@ -241,7 +241,7 @@ def add(folder: Path, video: int) -> Callable[[], None]:
 
 
 def _run(prepare: Callable[..., Callable[[], None]], folder: Path, *numbers: int) -> dict[str, Any]:
-    """Measure in a new process: seconds, those of the processor, memory and bytes written."""
+    """Measure in a new process; return seconds, processor seconds, memory and bytes written."""
     announce(f"  {prepare.__name__}")
     arguments = [prepare.__name__, str(folder), *map(str, numbers)]
     code = "import sys; from benchmarks import index; index._measure(*sys.argv[1:])"
@@ -272,8 +272,8 @@ def _measure(name: str, folder: str, *numbers: str) -> None:
 
 
 def _peak_memory() -> float:
-    """Return the most megabytes that this process had; NaN where it is not known."""
-    try:  # `getrusage` would count what the process had before it ran this program
+    """Return the largest memory of this process, in megabytes; NaN if unknown."""
+    try:  # `getrusage` would include the memory of the process before it started this program
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return float("nan")
@@ -281,7 +281,7 @@ def _peak_memory() -> float:
 
 
 def _bytes_written() -> float:
-    """Return the megabytes that this process has sent to the disk; NaN where it is not known."""
+    """Return the megabytes that this process has written to the disk; NaN if unknown."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""Times, the highest rates of the hardware, and the floor that they set for a piece of work.
+"""Times, the highest rates of the hardware, and the resulting floor of a piece of work.
 
-A floor is the larger of two times: the work's floating-point operations at the rate of a large
-matrix product, and the bytes that it must move at the rate of a large copy, both measured on this
-device in this run. No program for the same work takes much less.
+The floor is the larger of two times: that of the floating-point operations at the rate of a large
+matrix product, and that of the bytes which must be moved at the rate of a large copy. Both rates
+are measured on this device in this run. No program for the same work can be much faster.
 """
 
 import functools
@@ -33,7 +33,7 @@ PROGRESS_SECONDS = 5
 
 
 class Timing(NamedTuple):
-    """Seconds of repeated runs, the warm-up excluded."""
+    """Seconds of repeated runs, without the warm-up."""
 
     median: float
     low: float
@@ -42,14 +42,14 @@ class Timing(NamedTuple):
 
 
 class Ceilings(NamedTuple):
-    """The highest rates of one device: operations and bytes (read or written) a second."""
+    """The highest rates of one device: operations, and bytes read or written, per second."""
 
     flops: float
     bytes: float
 
 
 class Floor(NamedTuple):
-    """The least that a piece of work takes on one device: the larger of both times."""
+    """Lower bound for the seconds of a piece of work on one device; its operations and bytes."""
 
     flops: float
     bytes: float
@@ -57,7 +57,7 @@ class Floor(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of a report: a unit of some work, its floor where it is counted, further figures."""
+    """One line of a report: the time of a unit of work, its floor if known, further figures."""
 
     what: str
     timing: Timing
@@ -68,7 +68,7 @@ class Row(NamedTuple):
 class Options(NamedTuple):
     """Options of the command line."""
 
-    videos: int = 0  # 0: as many as `num_videos` says
+    videos: int = 0  # 0: the number that `num_videos` returns
     repeats: int = 20
     encoder: str = "base"  # or "tiny", a folder, a hub id
     hours: float = 1000.0
@@ -76,17 +76,18 @@ class Options(NamedTuple):
 
 
 ACTIVITYNET_VIDEOS = {"train": 10_009, "val": 4_917}
-"""Videos of ActivityNet Captions' splits."""
+"""Numbers of videos of the splits of ActivityNet Captions."""
 
 
 def num_videos(config: ConfigDict, options: Options, split: str, default: int | None = None) -> int:
     """Return the number of videos to measure with.
 
     Args:
-      config: the configuration; on a synthetic corpus, as every `:debug`, its split decides.
-      options: its `videos`, where set, come first.
+      config: the configuration. If it has a synthetic corpus, as every `:debug` has, the number is
+        the size of the corpus's split.
+      options: `options.videos`, if set, takes precedence.
       split: "train", "val" or "test".
-      default: the number for other configurations; ActivityNet Captions' by default.
+      default: the number for other configurations; None for that of ActivityNet Captions.
     """
     if options.videos:
         return options.videos
@@ -96,7 +97,7 @@ def num_videos(config: ConfigDict, options: Options, split: str, default: int | 
 
 
 def announce(text: str) -> None:
-    """Print the work that begins, on standard error."""
+    """Print the name of the work that begins, on standard error."""
     print(f"{text} …", file=sys.stderr, flush=True)
 
 
@@ -108,7 +109,7 @@ class Progress:
         self._printed = time.perf_counter()
 
     def advance(self, count: int) -> None:
-        """Count units that are done or under way."""
+        """Count further units, and print the progress if the last print is old enough."""
         self._count += count
         seconds = time.perf_counter()
         if seconds - self._printed > PROGRESS_SECONDS:
@@ -119,9 +120,13 @@ class Progress:
 def timed(
     run: Callable[..., Any], *arguments: Any, repeats: int = 7, seconds: float = 10.0
 ) -> Timing:
-    """Times a function whose results are waited for, after one run to warm up.
+    """Time a function, including the wait for its results, after one run to warm up.
 
-    At least 3 repeats are done, at most `repeats`; none begins after `seconds`.
+    Args:
+      run: the function.
+      *arguments: its arguments.
+      repeats: the most repeats; there are at least 3.
+      seconds: after this time in total no further repeat begins, except of the first 3.
     """
     clock(run, *arguments)
     clocks: list[float] = []
@@ -131,24 +136,30 @@ def timed(
 
 
 def clock(run: Callable[..., Any], *arguments: Any) -> float:
-    """Seconds that a function takes until its results are there."""
+    """Return the seconds that a function takes, including the wait for its results."""
     start = time.perf_counter()
     jax.block_until_ready(run(*arguments))
     return time.perf_counter() - start
 
 
 def summary(seconds: Sequence[float]) -> Timing:
-    """Median and range of clocked times."""
+    """Return median and range of measured times."""
     return Timing(float(np.median(seconds)), min(seconds), max(seconds), len(seconds))
 
 
 def per_unit(timing: Timing, units: int) -> Timing:
-    """Return the time of one of `units` units."""
+    """Return the time of one unit, from the time of `units` units."""
     return Timing(timing.median / units, timing.low / units, timing.high / units, timing.repeats)
 
 
 def floor(flops: float, moved: float, dtype: DTypeLike = "float32") -> Floor:
-    """The floor of operations in a dtype, and bytes moved (inputs and outputs, each once)."""
+    """Return the floor of a piece of work.
+
+    Args:
+      flops: its floating-point operations.
+      moved: bytes of its inputs and outputs, each counted once.
+      dtype: dtype of the operations.
+    """
     most = ceilings(dtype)
     return Floor(flops, moved, max(flops / most.flops, moved / most.bytes))
 
@@ -160,17 +171,18 @@ def ceilings(dtype: DTypeLike = "float32") -> Ceilings:
 
 @functools.cache
 def _matrix_rate(dtype: str) -> float:
-    """Operations a second of a product that fills the device; float32's as precise as ours.
+    """Return the operations per second of matrix products that fill the device.
 
-    The factors are random, since zeros run faster.
+    float32 has the precision of this package's products. The factors are random, because zeros
+    would be faster.
     """
     device = jax.local_devices()[0]
-    # A GPU is asked for several products at once, lest the asking count as work.
+    # On a GPU, one call computes several products, so that the launch takes a negligible share.
     size, times = (1024, 1) if device.platform == "cpu" else (8192, 10)
     key = jax.random.key(0)
     with jax.default_device(device):
         matrix = jax.random.normal(key, (size, size), jnp.dtype(dtype))
-        # About 1 after every product, so that a chain of them neither over- nor underflows.
+        # Scaled to about 1 after every product, so that no product over- or underflows.
         matrix = matrix / jnp.asarray(math.sqrt(size), matrix.dtype)
         product = jax.jit(lambda x: functools.reduce(lambda x, _: x @ matrix, range(times), x))
         best = min(timed(product, matrix, repeats=5, seconds=1.0).low for _ in range(2))
@@ -179,7 +191,7 @@ def _matrix_rate(dtype: str) -> float:
 
 @functools.cache
 def _copy_rate() -> float:
-    """Bytes, read or written, a second of a copy larger than any cache."""
+    """Return the bytes, read or written, per second of a copy larger than any cache."""
     device = jax.local_devices()[0]
     with jax.default_device(device):
         long = jnp.ones(2**26 if device.platform == "cpu" else 2**28, jnp.float32)
@@ -195,9 +207,14 @@ def simulated_split(videos: int, captions: int, config: ConfigDict) -> Split:
 def simulated_family(
     config: ConfigDict, mesh: Mesh, videos: int, captions: int, resident: bool = False
 ) -> Any:
-    """The family of a configuration on random videos, resident or streamed.
+    """Return the family of a configuration, on random videos.
 
-    HOVER has the data that its configuration names. The devices may be descriptions (`plan`).
+    Args:
+      config: the configuration. HOVER keeps the data that it names.
+      mesh: the devices, present or described (`plan.mesh`).
+      videos: number of videos of each split.
+      captions: number of captions of each split.
+      resident: whether features stay on the devices; otherwise they are streamed.
     """
     config = config.copy_and_resolve_references()
     config.data.resident = "always" if resident else "never"
@@ -209,7 +226,7 @@ def simulated_family(
 
 
 def released_files(directory: str, videos: int, config: ConfigDict) -> Collection:
-    """Write released files with `videos` training videos of a configuration's sizes."""
+    """Write files in the released layout: `videos` training videos of a configuration's sizes."""
     data = config.data
     sizes = {name: data[name] for name in ("max_frames", "visual_dim", "text_dim")}
     shortest = min(Corpus.min_frames, data.max_frames)
@@ -217,7 +234,7 @@ def released_files(directory: str, videos: int, config: ConfigDict) -> Collectio
 
 
 def first_batch(feed: VideoFeed, window: Chunk) -> Batch:
-    """The first batch of a window as NumPy, float32."""
+    """Return the first batch of a chunk as NumPy arrays, float32."""
     return jax.tree.map(
         lambda x: x.astype(np.float32) if x.dtype.kind == "f" else x,
         jax.device_get(feed.batch(window, 0)),

@@ -1,13 +1,14 @@
 """Programs that XLA compiles for the description of an absent GPU, and their planned times.
 
-A plan measures nothing. Its time is a roofline over the program's kernels, which are read from the
-scheduled text: of each kernel the largest of its operations at the peak of their precision, and its
-bytes (operands and results, once each) at the device memory's, plus `LAUNCH`. A fusion that slices
-or gathers an operand reads what it takes; one that updates a slice in place writes the slice.
-Caches are left out, and what autotuning would choose. Vector and integer operations count too: a
-mask from a hash is bound by them and not by memory.
+A plan measures nothing. Its time is the sum of a roofline over the program's kernels, which are
+read from the text of the scheduled HLO. The time of a kernel is `LAUNCH` plus the largest of these:
+its operations of each kind at the rate of that kind, and its bytes (operands and results, each
+once) at the rate of the device memory. A fusion that slices or gathers an operand reads only those
+elements; a fusion that updates a slice in place writes only the slice. Caches and the choices of
+autotuning are ignored. Vector and integer operations count too, because they can take longer than
+the memory: for example a random mask, which is computed from a hash.
 
-`measured` runs the same programs where there is a GPU, beside their plans.
+`measured` runs the same programs on a GPU and compares them with their plans.
 """
 
 import collections
@@ -50,25 +51,25 @@ from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.training.step import TrainState, chunk_of_steps, init_state
 
 DTYPES = ("bfloat16", "tf32", "float32")
-"""The precisions of a step, the last two by `config.precision`."""
+"""The precisions of a step; `config.precision` selects the last two."""
 
 MEASURING_SECONDS = 420
-"""Seconds after which no further program is measured, so that ten minutes suffice for all."""
+"""Seconds after which no further program begins, so that all end within about ten minutes."""
 
 # Roofline
 
 
 LAUNCH = 2e-6
-"""Seconds from one kernel to the next."""
+"""Seconds that each kernel takes in addition to its work."""
 
 PRODUCTS, MEMORY = 0.8, 0.85
-"""Shares of the data sheet's peaks that matrix products and copies reach in practice."""
+"""Shares of the peaks of the data sheet that matrix products and copies reach in practice."""
 
 DEAREST = 15
 
 
 class Gpu(NamedTuple):
-    """A GPU by its data sheet; rates of matrix products in TFLOP/s, dense, without sparsity."""
+    """A GPU by its data sheet, in bytes and bytes per second; matrix products in TFLOP/s, dense."""
 
     name: str
     capability: tuple[int, int]
@@ -86,16 +87,16 @@ class Gpu(NamedTuple):
     int8: float
 
     def rates(self) -> dict[str, float]:
-        """Operations a second in practice."""
+        """Return the operations per second that are reached in practice, by kind."""
         lanes = self.cores * self.ghz * 1e9
         products = {"bfloat16": self.bfloat16, "tf32": self.tf32, "float64": self.float64}
         products |= {"int8": self.int8, "float32": 2e-12 * lanes * self.lanes}
         rates = {name: PRODUCTS * 1e12 * rate for name, rate in products.items()}
-        # Of every generation here: 64 integer operations a clock on each core, 16 special ones.
+        # All generations in GPUS have 64 integer and 16 special operations per clock and core.
         return rates | {"vector": lanes * self.lanes, "integer": lanes * 64, "special": lanes * 16}
 
     def description(self) -> str:
-        """The fields of XLA's GpuTargetConfigProto that the compiler decides by."""
+        """Return XLA's GpuTargetConfigProto, with the fields that the compiler uses."""
         major, minor = self.capability
         return f"""gpu_device_info {{
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: {self.threads}
@@ -128,7 +129,7 @@ GPUS = {
 
 
 class Instruction(NamedTuple):
-    """An instruction of HLO; `result` is the text of its type, `rest` what follows the operands."""
+    """An instruction of HLO; `result` is the text of a type, `rest` the text after the operands."""
 
     name: str
     result: str
@@ -158,7 +159,7 @@ _VECTOR = (
 
 
 def arrays(text: str) -> list[tuple[str, tuple[int, ...]]]:
-    """The arrays of a type: dtypes and shapes."""
+    """Return dtype and shape of each array in the text of an HLO type."""
     return [
         (dtype, tuple(int(size) for size in sizes.split(",") if size))
         for dtype, sizes in _ARRAY.findall(text)
@@ -166,12 +167,12 @@ def arrays(text: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def nbytes(text: str) -> int:
-    """Bytes of all arrays of a type."""
+    """Return the bytes of all arrays in the text of an HLO type."""
     return sum(_itemsize(dtype) * int(np.prod(shape)) for dtype, shape in arrays(text))
 
 
 def _elements(text: str) -> float:
-    """Elements of all arrays of a type."""
+    """Return the number of elements of all arrays in the text of an HLO type."""
     return float(sum(np.prod(shape) for _, shape in arrays(text)))
 
 
@@ -183,7 +184,12 @@ def _itemsize(dtype: str) -> int:
 
 
 class Hlo:
-    """A scheduled program of several computations, with the source lines of its instructions."""
+    """A scheduled program, parsed from its text, with the source lines of its instructions.
+
+    Attributes:
+      computations: the instructions of each computation, by name.
+      entry: name of the computation at which the program begins.
+    """
 
     def __init__(self, text: str) -> None:
         self.computations: dict[str, Computation] = {}
@@ -206,7 +212,7 @@ class Hlo:
                 self._tables[table][int(match.group(1))] = match.group(2)
 
     def line(self, instruction: Instruction) -> str:
-        """The line of this package (else the innermost) that an instruction comes from."""
+        """Return an instruction's innermost source line in this package, else its innermost line."""
         frame, innermost = _number("stack_frame_id", instruction.rest), ""
         while frame:
             content = self._tables["StackFrames"].get(frame, "")
@@ -216,7 +222,7 @@ class Hlo:
             if "hlformer_jax/" in file:
                 return place.rsplit("hlformer_jax/", 1)[1]
             innermost = innermost or place.rsplit("site-packages/", 1)[-1]
-            parent = _number("parent_frame_id", content) - 1  # XLA counts a frame's parent from 1
+            parent = _number("parent_frame_id", content) - 1  # XLA writes the parent's number + 1
             frame = parent if parent != frame else 0
         match = re.search(r'op_name="([^"]*)"', instruction.rest)
         return innermost or (match[1].rsplit("/", 1)[-1] if match else instruction.opcode)
@@ -232,7 +238,7 @@ def _number(name: str, text: str) -> int:
 
 
 class Kernel(NamedTuple):
-    """A kernel: how often it runs, and what it moves and computes each time."""
+    """A kernel: how often it runs, and its bytes and operations in each run."""
 
     name: str
     line: str
@@ -242,24 +248,26 @@ class Kernel(NamedTuple):
     operations: dict[str, float]
 
     def seconds(self, gpu: Gpu) -> float:
-        """Return the seconds of one run: the larger of both times, and the launch."""
+        """Return the seconds of one run: the largest of its parts, plus the launch."""
         return LAUNCH + max(self.parts(gpu).values())
 
     def parts(self, gpu: Gpu) -> dict[str, float]:
-        """Seconds by what they would be spent on, were it alone."""
+        """Return the seconds of one run that each kind of operation, or the memory, would take."""
         rates = gpu.rates()
         parts = {name: count / rates[name] for name, count in self.operations.items()}
         return parts | {"memory": self.bytes / (MEMORY * gpu.bandwidth)}
 
 
 def kernels(hlo: Hlo, turns: float = 1, name: str = "", times: float = 1) -> Iterator[Kernel]:
-    """The kernels of a program.
+    """Yield the kernels of a program.
+
+    Of the branches of a conditional, the one that moves the most bytes counts.
 
     Args:
       hlo: the program.
-      turns: of each loop whose number of turns is not in the program.
-      name: the computation; the entry by default.
-      times: how often it runs.
+      turns: number of iterations of each loop for which the program does not state it.
+      name: name of the computation; "" for the entry.
+      times: how often the computation runs.
     """
     computation = hlo.computations[name or hlo.entry]
     for instruction in computation.values():
@@ -314,7 +322,7 @@ def _cost(
 
 
 def _operations(computation: Computation, instruction: Instruction) -> dict[str, float]:
-    """Operations by the unit or precision that they take."""
+    """Return the number of operations, by kind (see `Gpu.rates`)."""
     dtype, shape = (arrays(instruction.result) or [("f32", ())])[0]
     size = float(np.prod(shape))
     if instruction.opcode == "dot" or "__cublas$" in instruction.rest:
@@ -336,14 +344,14 @@ def _operations(computation: Computation, instruction: Instruction) -> dict[str,
 
 
 def _moved(body: Computation) -> float:
-    """Bytes that a fusion reads and writes."""
+    """Return the bytes that a fusion reads and writes."""
     users: dict[str, list[Instruction]] = collections.defaultdict(list)
     for instruction in body.values():
         for name in dict.fromkeys(instruction.operands):
             users[name].append(instruction)
 
     def read(instruction: Instruction) -> float:
-        """Elements of an operand that are read."""
+        """Return the number of elements of an operand that are read."""
         total, size = 0.0, _elements(instruction.result)
         for user in users[instruction.name]:
             first = user.operands[0] == instruction.name
@@ -373,14 +381,15 @@ def _moved(body: Computation) -> float:
 def summary(
     text: str, gpu: Gpu, memory: Mapping[str, float], turns: float = 1, units: float = 1
 ) -> dict[str, Any]:
-    """The plan of a program, as JSON has it.
+    """Return the plan of a program, as a JSON object.
 
     Args:
-      text: its scheduled HLO.
-      gpu: the GPU that it is for.
-      memory: bytes, see `compiler.memory_plan`.
+      text: the text of the scheduled HLO.
+      gpu: the GPU whose rates are used.
+      memory: the bytes that `compiler.memory_plan` returns.
       turns: see `kernels`.
-      units: number of units that the program computes; all figures are per unit.
+      units: number of units (such as steps) that the program computes; times, bytes and operations
+        of the plan are per unit.
     """
     program = list(kernels(Hlo(text), turns, times=1 / units))
     total: dict[str, float] = collections.defaultdict(float)
@@ -422,10 +431,14 @@ def summary(
 
 
 class Program(NamedTuple):
-    """A program to be compiled and run, the turns of its loop, and its units (`summary`).
+    """A program to be compiled and run.
 
-    `arguments` makes arrays to run it with, on real devices. Where it `carries`, the first result
-    is the first argument of the next run.
+    Attributes:
+      lowered: the result of `jax.jit(…).lower`.
+      arguments: function that makes arguments for a run, on real devices.
+      turns: number of iterations of its loop; see `kernels`.
+      units: number of units that it computes; see `summary`.
+      carries: whether the first result is the first argument of the next run.
     """
 
     lowered: Any
@@ -436,7 +449,7 @@ class Program(NamedTuple):
 
 
 def _abstract(mesh: Mesh, tree: Any) -> Any:
-    """Shapes to compile for: whole on every device, but where a sharding is given."""
+    """Return the shapes to compile for; those without a sharding are replicated."""
     replicated = devices.replicated(mesh)
 
     def shape(x: Any) -> jax.ShapeDtypeStruct:
@@ -449,14 +462,14 @@ def _abstract(mesh: Mesh, tree: Any) -> Any:
 
 
 def _lower(mesh: Mesh, function: Callable[..., Any], *arguments: Any) -> Program:
-    """A program whose time does not depend on what it is given."""
+    """Return the program of a function whose time does not depend on its arguments' values."""
     return Program(
         jax.jit(function).lower(*_abstract(mesh, arguments)), lambda: _anything(arguments)
     )
 
 
 def _anything(tree: Any) -> Any:
-    """Arrays of given shapes on the first device: random numbers; indices are 0, and masks True."""
+    """Return arrays of given shapes: random numbers; integers of several bytes 0; masks True."""
     noise = np.random.default_rng(0).standard_normal(2**20, np.float32)
 
     def draw(x: Any) -> Any:
@@ -470,7 +483,10 @@ def _anything(tree: Any) -> Any:
 
 
 def _step(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
-    """A step of a chunk, as training compiles it; the memory is planned for the chunk."""
+    """Return the program of a chunk of training steps, as `training` compiles it.
+
+    The plan's memory is that of the whole chunk.
+    """
     del options  # the sizes are the configuration's
     size, steps = config.train.batch_size, config.train.log_every
     captions = round(size * steps * CAPTIONS_PER_VIDEO)
@@ -497,14 +513,14 @@ def _step(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
 
 
 def _first_chunk(feed: Any) -> tuple[Any, Any]:
-    """The features and indices of a feed's first chunk, on its devices."""
+    """Return the features and indices of a feed's first chunk, on its devices; close the feed."""
     chunk = next(feed.chunks())
     feed.close()
     return chunk.features, chunk.indices
 
 
 def _stored(scorer: Any, encoded: Any, videos: int, dtype: str, mesh: Mesh) -> corpus.Corpus:
-    """Shapes of a corpus of encoded videos, in blocks of as many as are given."""
+    """Return the shapes of a corpus of encoded videos, with the number of `encoded` in a block."""
     blocks = -(-videos // jax.tree.leaves(encoded)[0].shape[0])
     first = devices.mesh(jax.devices()[:1])
     stored = jax.eval_shape(lambda: corpus.empty(scorer, encoded, blocks, dtype, first))
@@ -517,7 +533,7 @@ def _stored(scorer: Any, encoded: Any, videos: int, dtype: str, mesh: Mesh) -> c
 
 
 def _evaluate(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
-    """Encoding and ranking of a validation split of ActivityNet's size, resident."""
+    """Return the program that encodes and ranks a resident split of ActivityNet's size."""
     family = measure.simulated_family(config, mesh, *validation(config, options), resident=True)
     if family_of(config) == "hover":
         return _evaluate_nodes(config, mesh, family)
@@ -553,7 +569,7 @@ def _evaluate(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
 
 
 def _evaluate_nodes(config: ConfigDict, mesh: Mesh, family: Any) -> Program:
-    """Encoding of the validation split's nodes, and their ranks both ways."""
+    """Return the program that encodes the nodes of the validation split and ranks both ways."""
     evaluator, split = family.evaluator, family.data.val
     feed = evaluator.feed(split, resident=True)
     size = devices.round_up(min(config.eval.query_batch, split.num_nodes), mesh.size)
@@ -581,7 +597,7 @@ def _evaluate_nodes(config: ConfigDict, mesh: Mesh, family: Any) -> Program:
 
 
 def _query(count: int, config: ConfigDict, mesh: Mesh, options: Options) -> Program:
-    """Sentences encoded and searched for in a corpus of 2,500 videos, bfloat16."""
+    """Return the program that encodes and searches sentences in 2,500 videos in bfloat16."""
     model = models.build(config)
     videos = measure.num_videos(config, options, "test", corpus.SEARCHED_VIDEOS)
     params = jax.eval_shape(lambda: models.init_params(model, config))
@@ -596,7 +612,7 @@ def _query(count: int, config: ConfigDict, mesh: Mesh, options: Options) -> Prog
 
 
 def _search(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
-    """A query of a thousand hours' frames, a frame a second, int8."""
+    """Return the program of a query of a thousand hours, one frame per second, in int8."""
     del config
     videos = Archive(options.hours, 768).videos
     frames: Any = jax.ShapeDtypeStruct((min(corpus.BLOCK, videos), SECONDS, 768), jnp.float32)
@@ -607,7 +623,7 @@ def _search(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
 
 
 def _extract(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
-    """A batch of images through an encoder as large as SigLIP base/16 at 224 pixels."""
+    """Return the program that encodes a batch of images, as large as SigLIP base/16, 224 pixels."""
     encoders = optional("hlformer_jax.encoders.encoder", "search")
     train = optional("hlformer_jax.encoders.train", "search")
     pixels, size = encoder_size(options.encoder)
@@ -636,18 +652,18 @@ PROGRAMS: dict[str, Callable[[ConfigDict, Mesh, Options], Program]] = {
 """The programs by name."""
 
 OF_EVERY_FAMILY = ("step", "evaluate")
-"""Those that HOVER has too."""
+"""The programs that HOVER has too."""
 
 
 def mesh(gpu: Gpu, count: int = 1) -> Mesh:
-    """A mesh of described GPUs, for shapes alone.
+    """Return a mesh of described GPUs, which can have shapes but no arrays.
 
     Raises:
-      ConfigError: when JAX has no compiler for a GPU.
+      ConfigError: if JAX has no compiler for the GPU.
     """
     from jax.experimental import topologies
 
-    # The plugin otherwise looks for a driver's libraries.
+    # Without this, the plugin looks for the libraries of a driver.
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
     jax.config.update("jax_platforms", "cpu")
     try:
@@ -664,10 +680,19 @@ def mesh(gpu: Gpu, count: int = 1) -> Mesh:
 
 
 def compiled(name: str, mesh: Mesh, config: ConfigDict, options: Options) -> tuple[Any, Program]:
-    """A program, compiled for devices that are there or described, and what it was compiled from.
+    """Compile a program for present or described devices.
+
+    Args:
+      name: name of the program in `PROGRAMS`.
+      mesh: the devices.
+      config: the configuration.
+      options: the sizes.
+
+    Returns:
+      The compiled program, and the `Program` that it was compiled from.
 
     Raises:
-      ConfigError: for a model that has no such program.
+      ConfigError: if the model has no such program.
     """
     if family_of(config) != "prvr" and name not in OF_EVERY_FAMILY:
         raise ConfigError(
@@ -677,17 +702,17 @@ def compiled(name: str, mesh: Mesh, config: ConfigDict, options: Options) -> tup
     measure.announce(f"compile {name}, {config.dtype}")
     with jax.default_matmul_precision(compiler.precision(config)):
         program = PROGRAMS[name](config, mesh, options)
-        # Without a device nothing is tuned, and Triton finds no tiles for some products.
+        # Without a device there is no autotuning, and Triton fails to find tiles for some products.
         described = mesh.devices.flat[0] not in jax.devices()
         compiler_options: Any = {"xla_gpu_enable_triton_gemm": False} if described else None
         return program.lowered.compile(compiler_options), program
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A plan that was written.
+    """Read a written plan.
 
     Raises:
-      ConfigError: when the file holds none.
+      ConfigError: if the file is not a plan.
     """
     try:
         result: Any = files.parse_json(files.read_bytes(path))
@@ -698,10 +723,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def plan(name: str, gpu: str, config: ConfigDict, options: Options) -> dict[str, Any]:
-    """The plan of a program, as JSON has it; see `summary`.
+    """Return the plan of a program, as a JSON object; see `summary`.
 
     Raises:
-      ConfigError: as `mesh` and `compiled` do.
+      ConfigError: if JAX has no compiler for the GPU, or the model has no such program.
     """
     return _summary(name, gpu, config, *compiled(name, mesh(GPUS[gpu]), config, options))
 
@@ -715,7 +740,7 @@ def _summary(name: str, gpu: str, config: ConfigDict, program: Any, source: Prog
 
 
 def _timed(program: Any, source: Program, options: Options) -> measure.Timing:
-    """The time of a unit of a compiled program."""
+    """Return the time of a unit of a compiled program."""
     inputs = list(source.arguments())
 
     def run() -> Any:
@@ -730,10 +755,16 @@ def _timed(program: Any, source: Program, options: Options) -> measure.Timing:
 def measured(
     names: Sequence[str], gpu: str, config: ConfigDict, options: Options
 ) -> Iterator[dict[str, Any]]:
-    """Compile programs for the first device and run them; yield their plans with times.
+    """Compile programs for the first device and run them; yield their plans with measured times.
 
-    A plan is made of the program that runs, at the rates of the described GPU. No program begins
-    after `MEASURING_SECONDS`.
+    The plan is that of the program that runs, with the rates of the described GPU. No program
+    begins after `MEASURING_SECONDS`. Programs that fail are left out, with a message.
+
+    Args:
+      names: names of the programs; a step is measured in all `DTYPES`.
+      gpu: name of the described GPU in `GPUS`.
+      config: the configuration.
+      options: the sizes and the number of repeats.
     """
     device, start = devices.mesh(jax.local_devices()[:1]), time.perf_counter()
     kinds = [
@@ -749,7 +780,7 @@ def measured(
             program, source = compiled(name, device, precise, options)
             timing = _timed(program, source, options)
         except (UserError, jax.errors.JaxRuntimeError) as error:
-            # No extra for it, say, or too little memory: the others may run.
+            # For example, an extra is missing, or there is too little memory; others may run.
             reason = str(error).strip().splitlines()[0]
             print(f"left out: {name}, {dtype}: {reason}", file=sys.stderr)
             continue
@@ -764,7 +795,7 @@ _digits = cli.three_digits
 
 
 def show(result: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> None:
-    """Prints a plan, beside another of the same program."""
+    """Print a plan, beside another plan of the same program if given."""
     both = [result] if reference is None else [result, reference]
     print(f"planned, not measured: {result['program']}, {result['gpu']}, {result['dtype']}")
     facts = [_facts(x) for x in both]
@@ -799,7 +830,7 @@ def _facts(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def show_measured(results: Sequence[Mapping[str, Any]], device: str) -> None:
-    """Prints what programs were planned to take and what they took."""
+    """Print planned and measured times of programs."""
     gpu = results[0]["gpu"]
     head = "program, dtype, planned ms, measured ms, ratio, launches, bound, GB".split(", ")
     rows = []
@@ -818,7 +849,7 @@ def show_measured(results: Sequence[Mapping[str, Any]], device: str) -> None:
 
 
 def tree_map(result: Mapping[str, Any], path: Path, replace: files.Replace) -> None:
-    """Draws the time of each source line as an area, PATH.png, PATH.svg and PATH.csv."""
+    """Draw the time of each source line as an area; write PATH.png, PATH.svg and PATH.csv."""
     lines = [(line, 1e3 * seconds) for line, seconds in result["lines"].items() if seconds > 0]
     with drawing.styled():
         figure = drawing.Figure(figsize=(10, 6), layout="constrained")
@@ -842,7 +873,7 @@ Tile = tuple[float, float, float, float]
 
 
 def _tiles(lines: list[tuple[str, float]], area: Tile = (0, 0, 1, 1)) -> list[Tile]:
-    """Rectangles of areas in proportion: halves of about equal weight, along the longer side."""
+    """Divide an area in proportion to the weights, recursively by halves along the longer side."""
     if len(lines) < 2:
         return [area] * len(lines)
     weights = np.cumsum([weight for _, weight in lines])

@@ -1,11 +1,11 @@
-"""Search: in the corpus of a model, and in archives of one's own videos.
+"""Search: in the corpus of a model, and in archives of a user's videos.
 
-An archive is simulated: a video has ten minutes of a frame a second, in scenes of ten seconds. A
-frame's vector is the unit of its scene's random vector and as much noise: frames of a scene have a
-cosine of about 0.5, others of 0. Its subtitles have a cue of eight words each five seconds, of
-20,000 words that are the rarer the higher their number (Zipf), and every second video has a tag.
-Every video is made of its own seed, so nothing larger than a video is ever kept. A library over it
-is asked as `search query` asks it.
+An archive is simulated. A video lasts ten minutes, with one frame per second and scenes of ten
+seconds. A frame's vector is its scene's random vector plus noise of the same length, scaled to
+length 1: frames of a scene have a cosine of about 0.5, other frames of about 0. The subtitles have
+a cue of eight words every five seconds. There are 20,000 words, whose frequency falls with their
+number k as k^-1.2 (Zipf). Every second video has a tag. Each video has its own seed, so that only
+one video needs to be in memory. Queries take the same path as in the command `search query`.
 """
 
 import functools
@@ -60,16 +60,16 @@ from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.typing import Array
 
 CAPTIONS_PER_VALIDATION_VIDEO = 17_505 / ACTIVITYNET_VIDEOS["val"]
-"""The mean of ActivityNet Captions' validation split."""
+"""The mean of the validation split of ActivityNet Captions."""
 
 SECONDS, SCENE = 600, 10
-"""Length of a video of an archive, and of a scene; a frame a second."""
+"""Seconds of a video of an archive, and of a scene; there is one frame per second."""
 
 CUE, WORDS = 5, 20_000
-"""Seconds from one subtitle to the next, and how many different words they have."""
+"""Seconds between the starts of two cues, and number of different words in all cues."""
 
 INTERVAL = 3
-"""Typical seconds of an interval of the ranker `segments`."""
+"""Typical length of an interval of the ranker `segments`, in seconds."""
 
 
 def validation(config: ConfigDict, options: Options) -> tuple[int, int]:
@@ -79,7 +79,7 @@ def validation(config: ConfigDict, options: Options) -> tuple[int, int]:
 
 
 def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """Encoding and ranking of a validation split of ActivityNet's proportions."""
+    """Measure encoding and ranking of a validation split with the proportions of ActivityNet."""
     videos, captions = validation(config, options)
     announce(f"encode and rank {videos:,} videos and {captions:,} captions")
     mesh, model = devices.mesh(), models.build(config)
@@ -105,7 +105,7 @@ def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
 
 
 def query(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """Search in a corpus, for a single query and for batches of 256, in every dtype."""
+    """Measure the search in a corpus, for single queries and batches of 256, in every dtype."""
     videos = num_videos(config, options, "test", corpus.SEARCHED_VIDEOS)
     announce(f"make a corpus of {videos:,} videos")
     model = models.build(config)
@@ -131,13 +131,19 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
 
 
 def random_queries(stored: Corpus, count: int) -> Float[Array, "Q H"]:
-    """Random queries of the width that a corpus asks for."""
+    """Return random queries of the width that a corpus needs."""
     shape = count, stored.scorer.width(stored.stored)
     return jax.random.normal(jax.random.key(count), shape)
 
 
 def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
-    """Return the floor of a search, over `units`: all products, and the corpus read once."""
+    """Return the floor of a search: all products, and reading the corpus once.
+
+    Args:
+      stored: the corpus.
+      queries: number of queries of a batch.
+      units: number of units of the batch; the result is the floor of one unit.
+    """
     coordinates = [branch.values for branch in stored.stored.values()]
     flops = 2 * queries * sum(x.size for x in coordinates) / devices.mesh().size / units
     moved = devices.nbytes(stored) / devices.mesh().size / units
@@ -146,11 +152,11 @@ def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
 
 
 VIDEOS_AT_ONCE = 100
-"""Videos that are written in one transaction."""
+"""Number of videos that are written in one transaction."""
 
 
 class _RandomTexts:
-    """An encoder whose texts have random vectors: passages are too many to be encoded."""
+    """An encoder that returns random vectors for texts, because there are too many passages."""
 
     def __init__(self, encoder: Encoder, width: int) -> None:
         self.name, self.fingerprint = encoder.name, encoder.fingerprint
@@ -172,7 +178,7 @@ class Archive:
         self.width = width
 
     def vectors(self, video: int) -> Float[np.ndarray, "F d"]:
-        """Unit vectors of the frames of a video, float32."""
+        """Return unit vectors of the frames of a video, float32."""
         random = np.random.default_rng((video, 1))
         scenes = random.standard_normal((SECONDS // SCENE, self.width), np.float32)
         frames = random.standard_normal((SECONDS, self.width), np.float32)
@@ -181,7 +187,13 @@ class Archive:
         return frames
 
     def write(self, directory: Path, encoder: Encoder, places: tuple[str, ...]) -> Index:
-        """A new index of the archive, which names an encoder and where it can be loaded from."""
+        """Write a new index of the archive.
+
+        Args:
+          directory: the folder of the index.
+          encoder: the encoder that the index names.
+          places: the places from which the encoder can be loaded.
+        """
         root = directory.with_name(f"{directory.name}-videos")
         index = Index.create(directory, root, encoder, places=places)
         with index.running():
@@ -193,7 +205,7 @@ class Archive:
         return index
 
     def put(self, index: Index, writer: Writer, video: int) -> None:
-        """Write a video into an index; rows follow the videos' numbers."""
+        """Write a video into an index; rows are in the order of the videos' numbers."""
         vectors, times = self.vectors(video), np.arange(SECONDS, dtype=np.float64)
         arrays = VideoArrays(times, vectors.astype(np.float16), float(SECONDS))
         content = f"{video:08x}" + hashlib.sha256(b"%d" % video).hexdigest()[:56]
@@ -213,8 +225,10 @@ class Archive:
 def prepared_encoder(name: str, folder: Path) -> tuple[Encoder, tuple[str, ...]]:
     """Return the encoder to measure with, and the places from which it can be loaded again.
 
-    `name` is a folder, a hub id, or an encoder of random parameters, written into the new `folder`:
-    "base", as large as SigLIP base/16 at 224 pixels, or "tiny", as the demo's.
+    Args:
+      name: a folder, a hub id, or the size of an encoder with random parameters: "base", as large
+        as SigLIP base/16 at 224 pixels, or "tiny", as large as the demo's.
+      folder: a new folder, into which an encoder with random parameters is written.
     """
     if name not in ("base", "tiny"):
         return load_encoder(name)
@@ -227,7 +241,7 @@ def prepared_encoder(name: str, folder: Path) -> tuple[Encoder, tuple[str, ...]]
 
 
 def encoder_size(name: str) -> tuple[int, Any]:
-    """Pixels and sizes of an encoder of random parameters: of "tiny", else of "base"."""
+    """Return pixels and sizes of an encoder with random parameters: "tiny", otherwise "base"."""
     train = optional("hlformer_jax.encoders.train", "search")
     if name == "tiny":
         return 48, train.Size(patch=12, tokens=12)
@@ -235,11 +249,12 @@ def encoder_size(name: str) -> tuple[int, Any]:
 
 
 def search(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """Queries over archives of 1, 10, 100 and 1,000 hours; the first result of a process.
+    """Measure queries over archives of 1, 10, 100 and 1,000 hours, and a process's first result.
 
-    Each query has run before it is timed: files are in the system's cache if they fit into memory.
+    Each query runs once before it is timed, so that files are in the system's cache if they fit
+    into memory.
     """
-    del config  # it has no sizes of these
+    del config  # it has no sizes of archives
     with tempfile.TemporaryDirectory(prefix="search-") as temporary:
         folder = Path(temporary)
         announce(f"prepare the encoder {options.encoder}")
@@ -264,7 +279,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "… but not another sentence": {"without": "a person runs"},
     "… and then another, within 60 s": {"then": "a person runs"},
 }  # fmt: skip
-"""Queries of a sentence by best_frame, and what they have beside it."""
+"""Queries by the ranker best_frame: their names, and the options beside the sentence."""
 
 
 def _queries(
@@ -287,7 +302,7 @@ def _queries(
 
     rows = archive.videos * SECONDS
     yield Row(f"{size}rows packed", summary([clock(pack)]), None, _sizes(index.directory))
-    # Words that a fiftieth, a two-hundredth and fewer of the passages have.
+    # These words are in about one of 50, one of 200 and fewer of the passages.
     sentences = [f"word30 word100 word{200 + i}" for i in range(max(repeats, 3) + 1)]
     encoding = timed(encoder.encode_texts, sentences[:1], repeats=5, seconds=1.0)
     further = {ranker: {"signals": "visual"} for ranker in ("segments", "top_3_frames, normalised")}
@@ -297,11 +312,11 @@ def _queries(
         further["in the store"] = {}
     for name, options in (ASKED | further).items():
         searched = library(name if name in LABELS else "best_frame", name == "in the store")
-        searched.query(sentences[0], **options)  # maps, and compiles
+        searched.query(sentences[0], **options)  # maps files into memory, and compiles
         query = functools.partial(searched.query, **options)
         timing = summary([clock(query, sentence) for sentence in sentences[1:]])
         facts = {"ms of the sentence": 1e3 * encoding.median}
-        # Each number is read once, and has a byte where an archive is large.
+        # Each number is read once; in a large archive it has one byte.
         numbers = rows / INTERVAL if name == "segments" else rows
         floor = measure.floor(2 * numbers * archive.width, numbers * archive.width)
         yield Row(f"{size}query, {name}", timing, floor, facts)
@@ -313,7 +328,7 @@ def _queries(
 
 
 def _sizes(directory: Path) -> dict[str, float]:
-    """Return the gigabytes of an index's folders and files, and of this process at its largest."""
+    """Return the gigabytes of an index's folders and files, and the peak memory of this process."""
     sizes: dict[str, float] = {}
     for path in sorted(directory.rglob("*")):
         name = f"{path.relative_to(directory).parts[0]}, GB"
@@ -322,8 +337,8 @@ def _sizes(directory: Path) -> dict[str, float]:
 
 
 def first_results(directory: Path, count: int) -> Iterator[Row]:
-    """Start `count` processes in turn, each of which opens an index and answers twice."""
-    # Its source alone is run: nothing that this module imports is to count.
+    """Start `count` processes, one after the other; each opens an index and makes two queries."""
+    # Only the source of the function is run, so that the imports of this module take no time.
     code = f"{inspect.getsource(_open_and_ask)}\nimport sys\n_open_and_ask(*sys.argv[1:])"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     if jax.default_backend() != "cpu":
@@ -344,7 +359,12 @@ def first_results(directory: Path, count: int) -> Iterator[Row]:
 
 
 def _open_and_ask(directory: str, start: str) -> None:
-    """Opens an index, asks it twice, and prints what took how long since `start`, as JSON."""
+    """Open an index, make two queries, and print the seconds of each part as JSON.
+
+    Args:
+      directory: the folder of the index.
+      start: the time (`time.time`) at which the process was started.
+    """
     import json
     import time
 

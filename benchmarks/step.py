@@ -1,9 +1,9 @@
-"""Training: a step, an epoch, and the preparation before: data and compiling.
+"""Training: a step, an epoch, the preparation of data, and compiling.
 
-`Released` is the authors' PyTorch code beside ours. Nothing of it is in this package: it is
-imported from a checkout at run time and driven the way its own `main.py` does, its model, loss and
-optimiser, with the sizes and constants of our configuration, in float32 for any `config.dtype`.
-On a CPU, which it was not written for, its calls of `.cuda()` do nothing.
+`Released` runs the authors' PyTorch code for comparison. This package contains none of it: its
+model, loss and optimiser are imported from a checkout at run time, and used as its `main.py` uses
+them, with the sizes and constants of our configuration, in float32 for any `config.dtype`. It was
+not written for CPUs; there its calls of `.cuda()` do nothing.
 """
 
 import contextlib
@@ -38,7 +38,14 @@ from hlformer_jax.typing import Batch
 
 
 class Training:
-    """A compiled group of steps on videos with simulated features, to be run again and again."""
+    """A compiled group of training steps on simulated features, which can be run repeatedly.
+
+    Args:
+      config: the configuration.
+      videos: number of videos of an epoch.
+      longest: largest number of steps of a group.
+      resident: whether features stay on the devices; otherwise they are streamed.
+    """
 
     def __init__(
         self, config: ConfigDict, videos: int, longest: int, resident: bool = True
@@ -61,12 +68,12 @@ class Training:
         )
 
     def run(self, window: Chunk) -> Any:
-        """Takes the steps of a window; returns what to wait for."""
+        """Take the steps of a chunk; return arrays that are ready when the steps are done."""
         self.state, scalars = self.compiled.steps(self.state, window)
         return scalars
 
     def run_epoch(self) -> Any:
-        """Takes the steps of all windows; returns what to wait for."""
+        """Take the steps of all chunks; return arrays that are ready when the steps are done."""
         progress, scalars = measure.Progress("steps", self.steps_per_epoch), None
         for window in self.feed.chunks():
             scalars = self.run(window)
@@ -74,7 +81,7 @@ class Training:
         return scalars
 
     def floor(self) -> Floor:
-        """Return the floor of a step: operations; state read and written, batch read."""
+        """Return the floor of a step, which reads and writes the state and reads the batch."""
         features, plan = self.feed.shapes()
         videos, captions = plan.videos.shape[1], plan.captions.shape[1]
         data = self.config.data
@@ -84,9 +91,12 @@ class Training:
         return measure.floor(self.flops(), moved, self.config.dtype)
 
     def flops(self) -> float:
-        """Operations of one step on one device, without those done again to save memory."""
+        """Return the operations of one step on one device.
+
+        Operations that are repeated to save memory count once.
+        """
         plain = self.config.copy_and_resolve_references()
-        plain.train.encode_parts = 1  # parts are encoded again for the gradient
+        plain.train.encode_parts = 1  # with several parts, each is encoded twice
         model = models.build(plain)
         most = int(self.split.captions_per_video.max())
         loss = prvr.build_objective(plain, model, self.steps_per_epoch, most)
@@ -110,7 +120,13 @@ class Training:
 
 
 def step(config: ConfigDict, options: Options, peer: "Released | None" = None) -> Iterator[Row]:
-    """A training step of `config.train.batch_size` videos with all their captions."""
+    """Measure a training step of `config.train.batch_size` videos with all their captions.
+
+    Args:
+      config: the configuration.
+      options: the number of repeats.
+      peer: the released code, to be measured too.
+    """
     size = config.train.batch_size
     announce(f"compile a step of {size} videos")
     training = Training(config, size, 1)
@@ -129,8 +145,8 @@ def step(config: ConfigDict, options: Options, peer: "Released | None" = None) -
     batch = peer.convert(measure.first_batch(training.feed, window))
     released: list[float] = []
     package: list[float] = []
-    for _ in range(3):  # in turn, lest a noisy minute meets one of them
-        # Each once without the clock: the kernel has to move memory from one to the other.
+    for _ in range(3):  # alternate, so that other load on the machine affects both
+        # One run of each is not timed: the system has to move memory from one to the other.
         clock(peer.step, batch)
         released.append(clock(peer.step, batch))
         clock(training.run, window)
@@ -141,7 +157,7 @@ def step(config: ConfigDict, options: Options, peer: "Released | None" = None) -
 
 
 def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """An epoch of training, resident and streamed, without validation, and a checkpoint."""
+    """Measure an epoch of training, resident and streamed, without validation; and a checkpoint."""
     videos = num_videos(config, options, "train")
     step_floor: Floor | None = None
     for resident in (True, False):
@@ -162,7 +178,7 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
         yield Row(f"epoch, {name}", timing, floor, facts | training.memory())
         training.feed.close()
     with tempfile.TemporaryDirectory() as directory:
-        # What a run does at most every `checkpoint_seconds`, after a validation.
+        # A run writes one after a validation, at most every `checkpoint_seconds`.
         announce("write checkpoints")
         state, numbers = training.state, itertools.count(1)
         series = checkpoints.newest(Path(directory))
@@ -172,7 +188,7 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
 
 
 def prepare(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """Released files to records, in input bytes a second."""
+    """Measure the preparation of released files as records, in input bytes per second."""
     with tempfile.TemporaryDirectory() as directory:
         videos = num_videos(config, options, "train", 400)
         announce(f"write {videos:,} videos in the released layout")
@@ -186,14 +202,14 @@ def prepare(config: ConfigDict, options: Options) -> Iterator[Row]:
             clocks.append(clock(prepared.prepare, collection, target, config.data.storage))
             copies.append(sum(clock(shutil.copy, path, target) for path in paths))
     timing = summary(clocks)
-    # All bytes that are read must be written: at best as fast as the files are copied.
+    # All bytes that are read must be written, which takes at least as long as copying the files.
     floor = Floor(0.0, 2.0 * size, float(np.median(copies)))
     yield Row("prepare", timing, floor, {"MB": size / 1e6, "MB/s": size / 1e6 / timing.median})
 
 
 def compilation(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """Time to trace and compile the programs of a run, nothing kept from earlier ones."""
-    del options  # once, as a second time would be another
+    """Measure tracing and compiling of the programs of a run, without the compilation cache."""
+    del options  # measured once: a second compilation in the same process would differ
     jax.config.update("jax_enable_compilation_cache", False)
     model = models.build(config)
 
@@ -224,7 +240,7 @@ MODULES = (
     "Datasets.data_provider",
     "Utils.utils",
 )
-"""The used modules of the checkout, without `Configs`, whose import creates folders in /data2."""
+"""Modules that are imported from the checkout. `Configs` is not: its import makes /data2/…."""
 
 REQUIREMENTS = "torch geoopt easydict h5py ipdb matplotlib seaborn tqdm"
 """Packages that these modules import; the checkout's requirements.txt leaves out the first two."""
@@ -248,7 +264,7 @@ HARD_WIRED: Mapping[str, Any] = {
     "optim.weight_decay": 0.01,
     "optim.clip_norm": 1.0,
 }
-"""Fields of the configuration for which the released code has one value and no setting."""
+"""Fields of the configuration whose values are fixed in the released code."""
 
 
 class PeerError(UserError, ValueError):
@@ -256,16 +272,19 @@ class PeerError(UserError, ValueError):
 
 
 class Released:
-    """The released training on one device."""
+    """The training step of the released code, on one device."""
 
     def __init__(self, checkout: Path, config: ConfigDict, device: str) -> None:
         """Build model, loss and optimiser from a checkout, seeded with the configuration's seed.
 
-        The device is "cpu" or "cuda".
+        Args:
+          checkout: the folder of the released code.
+          config: the configuration.
+          device: "cpu" or "cuda".
 
         Raises:
-          PeerError: when the configuration has no counterpart, the checkout is not one, a package
-            is missing, or the device does not exist.
+          PeerError: if the released code cannot have this configuration, `checkout` is not the
+            released code, a package is missing, or the device does not exist.
         """
         self._settings = settings(config)
         self._modules = _load(checkout)
@@ -276,15 +295,15 @@ class Released:
         self._modules["Utils.utils"].set_seed(config.seed)
         self._model = self._modules["Models.builder"].get_models(self._settings).to(device)
         self._loss = self._modules["Losses.builder"].get_losses(self._settings)
-        # The learning rate's schedule takes the length of a loader: of one epoch of 1,000 steps.
+        # The schedule of the learning rate needs the number of steps of an epoch: 1,000.
         get_opts = self._modules["Opts.builder"].get_opts
         self._optimiser = get_opts(self._settings, self._model, range(1000))
 
     def convert(self, batch: Batch) -> dict[str, Any]:
-        """A batch of ours as its training loader makes it, on the device.
+        """Convert a batch of this package to one of the released training loader, on the device.
 
-        Its own collate function does it: no padded videos and captions, cut to the longest video
-        and caption, the videos with most frames first.
+        The collate function of the released code makes it: without padded videos and captions, cut
+        to the longest video and caption, videos with the most frames first.
         """
         if batch.videos.mask.sum() < 2 or batch.captions.mask.sum() < 2:
             raise PeerError("the released code needs two videos and two captions in a batch")
@@ -311,9 +330,12 @@ class Released:
         return moved
 
     def step(self, batch: Mapping[str, Any]) -> float:
-        """One training step as in its loop, on what `convert` returned; the loss, when all is done.
+        """Take one step of the released training loop; wait for the result and return the loss.
 
-        The triplet loss takes no hard negatives, as in its first epochs.
+        The triplet loss takes no hard negatives, as in the first epochs.
+
+        Args:
+          batch: the result of `convert`.
         """
         self._model.train()
         with self._as_released():
@@ -345,10 +367,11 @@ def _stay_on_cpu(tensor: Any, *_: Any, **__: Any) -> Any:
 
 
 def settings(config: ConfigDict) -> dict[str, Any]:
-    """Our configuration by the names that the released code reads.
+    """Translate a configuration to the names of the released code.
 
     Raises:
-      PeerError: naming every field for which the released code has another value and no setting.
+      PeerError: if a field differs from the fixed value of the released code; the message names all
+        such fields.
     """
     data, model, loss, optim = config.data, config.model, config.loss, config.optim
     blocks = max(1, model.lorentz_blocks)
@@ -393,7 +416,7 @@ def settings(config: ConfigDict) -> dict[str, Any]:
 
 
 def _load(checkout: Path) -> dict[str, Any]:
-    """Imports the released modules of a checkout."""
+    """Import the released modules from a checkout."""
     root = checkout.expanduser().resolve() / "src"
     files = {name: root / f"{name.replace('.', '/')}.py" for name in MODULES}
     if missing := [str(path) for path in files.values() if not path.is_file()]:
@@ -401,7 +424,7 @@ def _load(checkout: Path) -> dict[str, Any]:
             f"{checkout} is not a checkout of the released HLFormer: it lacks {', '.join(missing)}"
         )
     _import("torch", checkout)
-    if str(root) not in sys.path:  # where its own main.py has it; its workers may need it too
+    if str(root) not in sys.path:  # as for its main.py; its worker processes may need it too
         sys.path.insert(0, str(root))
     modules = {name: _import(name, checkout) for name in MODULES}
     for name, path in files.items():
@@ -414,7 +437,7 @@ def _load(checkout: Path) -> dict[str, Any]:
 
 def _import(name: str, checkout: Path) -> Any:
     try:
-        with warnings.catch_warnings(action="ignore"):  # deprecations inside of its dependencies
+        with warnings.catch_warnings(action="ignore"):  # deprecations in its dependencies
             return importlib.import_module(name)
     except ImportError as error:
         raise PeerError(
