@@ -506,7 +506,7 @@ def _dot(mp: ModuleType, x: Sequence, y: Sequence) -> Any:
 
 
 def _reference(mp: ModuleType, model: str, name: str, a: list, b: list, v: list) -> list:
-    """Compute a function at c = 1 by its formula on the hyperboloid, also for points of the ball."""
+    """Compute a function at c = 1 by formulas of the hyperboloid, also for points of the ball."""
     if model == "poincare":
         grow = [2 / (1 - _dot(mp, p, p)) for p in (a, b)]
         v = [grow[0] * w + grow[0] ** 2 * _dot(mp, a, v) * p for p, w in zip(a, v, strict=True)]

@@ -212,7 +212,7 @@ class Hlo:
                 self._tables[table][int(match.group(1))] = match.group(2)
 
     def line(self, instruction: Instruction) -> str:
-        """Return an instruction's innermost source line in this package, else its innermost line."""
+        """Return an instruction's innermost source line in this package, else of any package."""
         frame, innermost = _number("stack_frame_id", instruction.rest), ""
         while frame:
             content = self._tables["StackFrames"].get(frame, "")

@@ -1,23 +1,24 @@
-"""The family on CLIP features, with the hyper-parameters of MSC's authors.
+"""The models of partially relevant video retrieval on CLIP features, with MSC's hyper-parameters.
 
     python -m hlformer_jax.main --config=configs/clip.py:hlformer-tvr --workdir=DIR \
         --config.data.manual_dir=PATH
 
-The model and the data stand behind the colon. Models: hlformer (the default), gmmformer_v2,
-gmmformer, ms_sl, clip4clip_meanp, clip4clip_seqtransf. `-debug` behind them, or `debug` alone, is a
-variant that runs in seconds. PATH holds folders of these layouts (docs/data.md):
+The colon is followed by the model and the data. Models: hlformer (the default), gmmformer_v2,
+gmmformer, ms_sl, clip4clip_meanp, clip4clip_seqtransf. `-debug` after them, or `debug` alone,
+selects a variant that runs in seconds. PATH contains folders of these layouts (docs/data.md):
 
 | data | features | layout |
 | --- | --- | --- |
 | tvr, anet, charades | CLIP ViT-L/14 | MSC's |
-| tvr_b32, anet_b32 | CLIP ViT-B/32, a vector a sentence | DL-DKD's |
+| tvr_b32, anet_b32 | CLIP ViT-B/32, one vector per sentence | DL-DKD's |
 | qv, qv_clips | SlowFast and CLIP ViT-B/32, QVHighlights | Moment-DETR's |
 
-QVHighlights is regrouped by video (`qv`, as MSC reports it) or has single clips (`qv_clips`). For
-`tvr_b32`, UEM's texts are `--config.data.feature=clip_B32_ours`, and `clip_B32_ours_word` with
-`--config.data.max_words=77`. `configs/own.py:DIR,hlformer,tvr` has these settings on features that
-this package's own encoders made. A model keeps its blocks and its own losses. SumR published in
-MSC's paper (no value for HLFormer is known):
+QVHighlights has either joined clips of each YouTube video (`qv`, as MSC reports it) or single clips
+(`qv_clips`). For `tvr_b32`, `--config.data.feature=clip_B32_ours` selects UEM's sentence vectors,
+and `clip_B32_ours_word` with `--config.data.max_words=77` UEM's tokens.
+`configs/own.py:DIR,hlformer,tvr` applies these settings to features extracted by this package's
+encoders. Each model keeps its own blocks and losses. SumR published in MSC's paper (no value for
+HLFormer is known):
 
 | | ActivityNet Captions | TVR | Charades-STA | QVHighlights, regrouped |
 | --- | --- | --- | --- | --- |
@@ -26,13 +27,13 @@ MSC's paper (no value for HLFormer is known):
 | MS-SL | 186.7 | 251.0 | 96.0 | 222.5 |
 | zero-shot CLIP | 172.9 | 167.2 | 73.1 | |
 
-CLIP4Clip (Luo et al. 2021) trains CLIP itself. Here its features stay fixed; linear maps of them,
-and seqTransf's transformer, are trained at CLIP4Clip's rate of new layers. QVHighlights has no
-texts for it.
+CLIP4Clip (Luo et al. 2021) trains CLIP itself. Here the features of CLIP stay fixed. Linear maps of
+them, and the transformer of seqTransf, are trained at CLIP4Clip's learning rate of new layers. The
+text features of QVHighlights do not fit CLIP4Clip.
 
-MSC pools every video to 128 frames, repeating the frames of a short one, and merges these to clips
-by similarity; here frames and clips are made as for all other features. On CLIP ViT-B/32 the
-hyper-parameters are those of the same data set, and nothing is published.
+MSC pools every video to 128 frames, repeating those of a short video, and merges these to clips by
+similarity. Here frames and clips are made as for all other features. On CLIP ViT-B/32 the
+hyper-parameters are those of the same data set; no results are published.
 """
 
 from pathlib import Path
@@ -43,7 +44,7 @@ from hlformer_jax.config import load, of_model, on_data_set, parts_of, variant
 
 MODELS = ("hlformer", "gmmformer_v2", "gmmformer", "ms_sl")
 VECTORS = ("clip4clip_meanp", "clip4clip_seqtransf")
-"""Models with one vector a video."""
+"""Models with one vector per video."""
 
 L14 = {"feature": "clip_L14", "visual_dim": 768, "text_dim": 768, "max_words": 77}
 B32 = {"feature": "clip_B32", "visual_dim": 512, "text_dim": 512, "max_words": 1}
@@ -61,7 +62,7 @@ DATA = {
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Return the configuration of a model and its data; "-debug" is a variant for seconds."""
+    """Return the configuration of MODEL-DATA; "-debug" after it makes it run in seconds."""
     names = [f"{model}-{data}" for model in MODELS for data in DATA]
     names += [f"{model}-{data}" for model in VECTORS for data in DATA if DATA[data] in (L14, B32)]
     choice, size = parts_of(name, tuple(names))
@@ -96,7 +97,7 @@ def get_config(name: str = "") -> ConfigDict:
 
 
 def _start(model: str, data: str) -> ConfigDict:
-    """Return the model's own blocks and losses on the data set; QVHighlights has ActivityNet's."""
+    """Return the model's configuration on the data set; QVHighlights has that of ActivityNet."""
     data_set = data.split("_")[0]
     if data_set == "qv":
         data_set = "anet"

@@ -3,23 +3,23 @@
     python -m hlformer_jax.main --config=configs/dl_dkd.py:tvr --workdir=DIR \
         --config.data.manual_dir=PATH
 
-The data set stands behind the colon: anet (the default), tvr or synthetic. `-debug` behind it, or
-`debug` alone, is a variant that runs in seconds. PATH holds `activitynet/` or `tvr/` as released,
-and the features of the teacher as DL-DKD's authors released them
-(`hlformer_jax/data/sources/released/layouts.py`). Published:
+The colon is followed by the data set: anet (the default), tvr or synthetic. `-debug` after it, or
+`debug` alone, selects a variant that runs in seconds. PATH contains `activitynet/` or `tvr/` as
+released, with the teacher's features as DL-DKD's authors released them (docs/data.md). Published:
 
 | | R@1 | R@5 | R@10 | R@100 | SumR |
 | --- | --- | --- | --- | --- | --- |
 | ActivityNet Captions | 8.0 | 25.0 | 37.5 | 77.1 | 147.6 |
 | TVR | 14.4 | 34.9 | 45.8 | 84.9 | 179.9 |
 
-`:synthetic` trains in half a minute with its planted teacher. Expected: SumR 358, 358 and 352 with
-seeds 0 to 2. Without the distillation, hard negatives from the first epoch on keep it near chance
-(95 to 99; chance is 91, the linear baseline 121). With hard negatives from epoch 5 it is 327, 352
-and 358, and 369, 374 and 369 with the distillation.
+`:synthetic` trains in half a minute with a planted teacher. Expected: SumR 358, 358 and 352 with
+seeds 0, 1 and 2. Without the distillation, SumR stays near chance (95 to 99; chance is 91, the
+linear baseline 121), because hard negatives are used from the first epoch on. With hard negatives
+from epoch 5 on, SumR is 327, 352 and 358 without the distillation and 369, 374 and 369 with it.
 
-The values are those of the scripts do_activitynet.sh and do_tvr.sh. The published checkpoints have
-names with other forms and weights of the distillation; their training is not documented.
+The hyper-parameters are those of the scripts do_activitynet.sh and do_tvr.sh. The names of the
+published checkpoints show other forms and weights of the distillation; their training is not
+documented.
 """
 
 from ml_collections import ConfigDict
@@ -28,7 +28,7 @@ from hlformer_jax.config import of_model, on_data_set, parts_of, variant
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Return the configuration of a data set; "-debug" behind it is a variant for seconds."""
+    """Return the configuration of a data set; "-debug" after it makes it run in seconds."""
     data_set, size = parts_of(name, ("anet", "tvr", "synthetic"))
     config = of_model("dl_dkd")
     config.seed = 0

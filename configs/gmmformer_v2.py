@@ -3,9 +3,9 @@
     python -m hlformer_jax.main --config=configs/gmmformer_v2.py:tvr --workdir=DIR \
         --config.data.manual_dir=PATH
 
-The data set stands behind the colon: anet (the default), tvr or charades. `-debug` behind it, or
-`debug` alone, is a variant that runs in seconds. PATH holds `activitynet/`, `tvr/` or `charades/`
-as released. Published:
+The colon is followed by the data set: anet (the default), tvr or charades. `-debug` after it, or
+`debug` alone, selects a variant that runs in seconds. PATH contains `activitynet/`, `tvr/` or
+`charades/` as released. Published:
 
 | | R@1 | R@5 | R@10 | R@100 | SumR |
 | --- | --- | --- | --- | --- | --- |
@@ -20,7 +20,7 @@ from hlformer_jax.config import of_model, on_data_set, parts_of, variant
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Return the configuration of a data set; "-debug" behind it is a variant for seconds."""
+    """Return the configuration of a data set; "-debug" after it makes it run in seconds."""
     data_set, size = parts_of(name)
     config = of_model("gmmformer_v2")
     config.seed = 0

@@ -1,18 +1,18 @@
-"""HOVER: nodes of action trees in the Poincaré ball; the data set stands behind the colon.
+"""HOVER: nodes of action trees in the Poincaré ball. The colon is followed by the data set.
 
     bash launch/local.sh --config=configs/hover.py                        (synthetic trees)
     python -m hlformer_jax.main --config=configs/hover.py:activitynet --workdir=DIR \
         --config.data.manual_dir=PATH
 
 `:synthetic` (the default) needs no data and trains in minutes. For `:activitynet`, `:charades` and
-`:tvr` PATH holds released features, and in {collection}/Trees the moments that
-`hlformer_jax.data.moments` makes of the annotations. `-released` and `-printed` behind the data set
-choose the losses and options of the released code and of the paper (`config.preset`); `-debug`
-runs in seconds.
+`:tvr`, PATH contains released features, and {collection}/Trees in it the moments that
+`hlformer_jax.data.moments` makes from annotations. `-released` or `-printed` after the data set
+selects the losses and options of the released code or of the paper (`config.preset`). `-debug`
+selects a variant that runs in seconds.
 
-Published on ActivityNet with CLIP ViT-B/32 trained along (features from files stay fixed): text to
-video R@1 7.7, R@5 24.2, R@10 34.6, MRR 0.176 over all orders. The table's own rows contradict the
-MRR: they give 0.1645.
+Published on ActivityNet, over all numbers of leaves: text to video R@1 7.7, R@5 24.2, R@10 34.6,
+MRR 0.176. There CLIP ViT-B/32 was trained too; features from files stay fixed. The rows of the
+published table contradict the MRR: they give 0.1645.
 """
 
 from ml_collections import ConfigDict
@@ -23,7 +23,7 @@ DATA_SETS = {"activitynet": "anet", "charades": "charades", "tvr": "tvr"}
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Return the configuration of a data set, "-released", "-printed" or "-debug" behind it."""
+    """Return the configuration of a data set; see the docstring of this module for its options."""
     data_set, *options = (name or "synthetic").split("-")
     if data_set in ("debug", "released", "printed"):
         data_set, options = "synthetic", [data_set, *options]
@@ -86,14 +86,14 @@ def get_config(name: str = "") -> ConfigDict:
         _set_synthetic(config)
     else:
         on_data_set(config, DATA_SETS[data_set])
-        config.model.text_encoder = "attention"  # the released features are those of words
+        config.model.text_encoder = "attention"  # the released text features are word features
     for option in options:
         config = preset(config, option) if option in PRESETS else variant(config, option)
     return config
 
 
 def _set_synthetic(config: ConfigDict) -> None:
-    """Set a small model of the synthetic trees, which are made on first use."""
+    """Set a small model on the synthetic trees, which are made on first use."""
     config.data.collection = "synthetic"
     config.data.feature = "planted"
     config.data.synthetic_videos = (400, 60, 250)

@@ -3,9 +3,9 @@
     python -m hlformer_jax.search features FOLDER --captions=captions.jsonl --out=DIR
     python -m hlformer_jax.main --config=configs/hover_own.py:DIR
 
-The encoder is CLIP or SigLIP; its frame and sentence features are used unchanged, and the text of a
-parent is encoded as a whole. The folder stands behind the colon, and after a comma "released",
-"printed" or "debug": `configs/hover_own.py:DIR,released`.
+The encoder is CLIP or SigLIP; its frame and sentence features are used unchanged, and the joined
+text of a parent is encoded as one text. The colon is followed by the folder, and after a comma by
+"released", "printed" or "debug": `configs/hover_own.py:DIR,released`.
 """
 
 from ml_collections import ConfigDict
@@ -28,7 +28,7 @@ def get_config(name: str = "") -> ConfigDict:
     config.data.visual_dim = features["visual_dim"]
     config.data.text_dim = features["text_dim"]
 
-    # The encoder was trained for sentence vectors; features of words are all read.
+    # With one row per caption, the features are sentence vectors; otherwise read all word features.
     has_sentence_vectors = features["max_words"] == 1
     config.model.text_encoder = "given" if has_sentence_vectors else "attention"
 

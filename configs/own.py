@@ -1,11 +1,11 @@
-"""A model of the family on features of your own videos.
+"""A model of partially relevant video retrieval on features of your own videos.
 
     python -m hlformer_jax.search features FOLDER --captions=captions.jsonl --out=DIR
     python -m hlformer_jax.main --config=configs/own.py:DIR
 
-The folder stands behind the colon, and after a comma another model than HLFormer, or "debug":
-`configs/own.py:DIR,gmmformer_v2`. With tvr, anet or charades too, the hyper-parameters are those of
-`configs/clip.py` on that data set, and only the data differs.
+The colon is followed by the folder and, after commas, by a model (default: hlformer), "debug" or
+both: `configs/own.py:DIR,gmmformer_v2`. With tvr, anet or charades as well, the hyper-parameters
+are those of `configs/clip.py` on that data set; only the data differs.
 """
 
 from pathlib import Path

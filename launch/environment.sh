@@ -1,31 +1,32 @@
-# Sourced, not run. Answers --help with the beginning of the script that sources it. Gives `root`, the
-# checkout, and `environment`, which makes $root/.venv hold the
-# package with the versions of launch/constraints.txt. It is made anew when it is not whole, or when
-# pyproject.toml, the constraints, the Python, the accelerator or the checkout's place has changed.
+# The other scripts source this file; it is not run. With --help it prints the first comment of the
+# script that sources it. It defines `root`, the path of the checkout, and the function `environment`,
+# which installs the package into $root/.venv, with the versions of launch/constraints.txt. The
+# function makes .venv again if it is incomplete, or if pyproject.toml, the constraints, the Python,
+# the accelerator or the path of the checkout has changed.
 #
 #   PYTHON            the Python to use; unset: the first of python3.13, 3.12, 3.11 and python3
-#   HLFORMER_EXTRAS   the accelerator's extra, cuda12 or cuda13, or empty for the CPU;
-#                     unset: by the driver of the GPU that nvidia-smi finds, cuda13 from 580 on (and
-#                     GPUs of compute capability 7.5 or more), cuda12 from 525 on
+#   HLFORMER_EXTRAS   the accelerator's extra, cuda12 or cuda13, or empty for the CPU; unset: chosen
+#                     by the GPU that nvidia-smi finds: cuda13 for drivers from 580 on and GPUs of
+#                     compute capability 7.5 or more, otherwise cuda12 for drivers from 525 on
 
 set -euo pipefail
 
-# A command of launch/search.sh has options of its own.
+# Only the first argument counts: a command of launch/search.sh has its own --help.
 if [[ ${1-} == --help || ${1-} == -h ]]; then
   awk 'NR > 1 { if (!/^# ?/ || /^#SBATCH/) exit; sub(/^# ?/, ""); print }' "$0"
   exit
 fi
 
-# Large arrays in huge pages: a training step on a CPU spends a seventh of its time on page faults
-# otherwise. (A name that another libc does not know is ignored.)
+# Use huge pages for large arrays: without them a training step on a CPU spends a seventh of its time
+# on page faults. (Other C libraries ignore the setting.)
 export GLIBC_TUNABLES=${GLIBC_TUNABLES-glibc.malloc.hugetlb=1}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 say() { printf 'hlformer: %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# read_flags OPTION [FLAG …]: the number N of `OPTION=N` into `processes`, 1 without it, and all other
-# flags into `flags`.
+# read_flags OPTION [FLAG …]: set `processes` to the N of the flag OPTION=N (default: 1), and `flags`
+# to all other flags.
 read_flags() {
   local option=$1 flag
   shift
@@ -41,9 +42,9 @@ read_flags() {
   [[ $processes =~ ^[1-9][0-9]*$ ]] || die "$option=$processes: give a number of at least 1"
 }
 
-# share_gpus OPTION: the GPUs that the user shows us, or else this machine's, into `gpus`; refuses fewer
-# than `processes` where there are any. Two processes on one GPU would each take most of its memory,
-# and one without would compute on the CPU.
+# share_gpus OPTION: set `gpus` to the GPUs in CUDA_VISIBLE_DEVICES, or if unset to all GPUs of this
+# machine. It is an error if there are GPUs, but fewer than `processes`: two processes on one GPU would
+# each take most of its memory, and a process without a GPU would compute on the CPU.
 share_gpus() {
   local listed count i
   gpus=()
@@ -57,7 +58,7 @@ share_gpus() {
     die "$1=$processes: each process takes a GPU, and there are ${#gpus[@]}: ${gpus[*]}"
 }
 
-# Prints the real path of a Python >= 3.11: where an environment is active, that of its base.
+# find_python: print the real path of a Python >= 3.11, even if a virtual environment is active.
 find_python() {
   local name names=(python3.13 python3.12 python3.11 python3)
   if [[ -n ${PYTHON-} ]]; then names=("$PYTHON"); fi
@@ -69,12 +70,13 @@ print(os.path.realpath(sys.executable))' 2>/dev/null </dev/null && return
   die "found no Python 3.11 or newer as ${names[*]}; install one, or set PYTHON to its path"
 }
 
-# ask_gpus FIELD: what nvidia-smi says of a field, the lowest of all GPUs; nothing where it does not.
+# ask_gpus FIELD: print the lowest value of a field of nvidia-smi over all GPUs; nothing if unknown.
 ask_gpus() {
   nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null </dev/null | sort -V | head -n 1
 }
 
-# Prints the accelerator's extra. Each CUDA's drivers and GPUs are those of JAX's installation guide.
+# find_accelerator: print the accelerator's extra. The drivers and GPUs of each CUDA version are those
+# of JAX's installation guide.
 find_accelerator() {
   local driver major capability
   if [[ -n ${HLFORMER_EXTRAS+set} ]]; then
@@ -93,8 +95,8 @@ find_accelerator() {
   fi
 }
 
-# is_ready KEY EXTRA: whether .venv was made whole for this key and extra, and still runs. The extra
-# test contains search.
+# is_ready KEY EXTRA: succeed if .venv is complete for this key and extra, and works. The extra `test`
+# contains `search`.
 is_ready() {
   local stamp="" modules=(hlformer_jax jax flax)
   if [[ $2 == test ]]; then modules+=(pytest); fi
@@ -107,7 +109,7 @@ sys.exit(any(find_spec(name) is None for name in sys.argv[1:]))' \
       "${modules[@]}" 2>/dev/null </dev/null
 }
 
-# environment [search | test]: with that extra, or without.
+# environment [search | test]: make .venv with this extra, or without an extra.
 environment() {
   local extra=${1-} python accelerator key
   python=$(find_python)
@@ -119,7 +121,7 @@ environment() {
   } | sha256sum | cut -d ' ' -f 1)
   if is_ready "$key" "$extra"; then return; fi
   (
-    # Of two launches at once, the second waits and then finds the work done.
+    # If two launches run at once, the second waits, and then finds .venv complete.
     if command -v flock >/dev/null; then flock 9; fi
     is_ready "$key" "$extra" || install "$key" "$extra" "$python" "$accelerator"
   ) 9>"$root/.venv.lock"
@@ -146,7 +148,7 @@ install() {
   "$root/.venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check \
     --constraint "$root/launch/constraints.txt" --editable "$root${names:+[$names]}" </dev/null ||
     die "the installation failed, see above; the next launch starts it anew"
-  # Written last and moved into place: an installation that was cut short does not count as done.
+  # Written last and moved into place, so that an interrupted installation does not count as complete.
   printf '%s\n' "$key${extra:+ $extra}" >"$root/.venv/.ready.part"
   mv "$root/.venv/.ready.part" "$root/.venv/.ready"
 }

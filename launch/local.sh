@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Trains or evaluates on this machine: `bash launch/local.sh --config=configs/synthetic.py [flags]`.
-# The first run installs what it needs into .venv (launch/environment.sh). Paths are relative to
-# where you are; --config also takes the name of a file of configs/, such as synthetic.
+# The first run installs the package into .venv (launch/environment.sh). Paths are relative to the
+# current directory. --config also takes the name of a file of configs/, such as synthetic.
 #
-# --processes=N runs N processes that share the work, each with a GPU of its own where there are
-# any. When one of them dies the others are ended, and the same command goes on from the newest
+# --processes=N runs N processes that share the work. If the machine has GPUs, each process has its
+# own. If one of them dies, the others are stopped; the same command continues from the newest
 # checkpoint.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -13,9 +13,9 @@ environment
 if (($# == 0)); then set -- --config=configs/synthetic.py; fi
 read_flags --processes "$@"
 
-# -P: the working directory is no place to import from.
+# -P: do not import from the working directory.
 command=("$root/.venv/bin/python" -P -m hlformer_jax.main "${flags[@]}")
-if ((processes == 1)); then exec "${command[@]}"; fi # signals reach Python
+if ((processes == 1)); then exec "${command[@]}"; fi # exec, so that signals reach Python
 
 port=$("$root/.venv/bin/python" -c 'import socket
 with socket.socket() as s:
@@ -31,7 +31,7 @@ done
 
 trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' TERM INT
 failed=0
-patience=100 # tenths of a second that the others get to end by themselves, for the same reason
+patience=100 # tenths of a second for the others to end by themselves, after one has failed
 while ((${#pids[@]})); do
   sleep 0.1 || true
   running=()
@@ -46,7 +46,7 @@ while ((${#pids[@]})); do
   done
   pids=(${running[@]+"${running[@]}"})
   if ((failed != 0 && ${#pids[@]} && patience-- == 0)); then
-    # They wait for one that is gone.
+    # The others wait for the process that is gone.
     kill -KILL "${pids[@]}" 2>/dev/null || true
     say "a process of $processes ended with status $failed; the others were stopped." \
       "The same command goes on from the newest checkpoint"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Renews launch/constraints.txt, the versions that launch/ installs: `bash launch/lock.sh [flags of uv]`.
-# Without flags it adds what pyproject.toml newly needs and keeps all other versions. --upgrade takes
-# the newest of all, --upgrade-package=NAME of one. It needs uv (`pip install uv`). NVIDIA's libraries are
-# not in the file: jax[cuda12] and jax[cuda13] bound them.
+# Without flags it adds packages that pyproject.toml newly needs and keeps all other versions. --upgrade
+# takes the newest version of every package, --upgrade-package=NAME that of one package. It needs uv
+# (`pip install uv`). NVIDIA's libraries are not in the file; jax[cuda12] and jax[cuda13] bound them.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 

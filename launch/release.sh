@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Publishes the version of hlformer_jax/__init__.py: `bash launch/release.sh`, on the branch main, as it is
-# at origin. It writes today's date into CHANGELOG.md, commits, tags and pushes both.
-# .github/workflows/release.yml then builds, checks and publishes. --dry-run stops before the push.
+# Publishes the version in hlformer_jax/__init__.py: `bash launch/release.sh`. The branch must be main,
+# equal to main at origin. The script writes today's date into CHANGELOG.md, commits, tags, and pushes
+# commit and tag. .github/workflows/release.yml then builds, checks and publishes. --dry-run stops
+# before the push.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 cd "$root"

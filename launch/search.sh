@@ -57,5 +57,5 @@ else
   index=${index:-$folder/.hlformer-search}
   "${search[@]}" index --index="$index" ${indexing[@]+"${indexing[@]}"} -- "$folder"
 fi
-# Signals reach Python.
+# exec, so that signals reach Python.
 exec "${search[@]}" serve --index="$index" --open ${serving[@]+"${serving[@]}"}

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Trains under Slurm: `sbatch [--nodes=N …] launch/slurm.sh --config=configs/anet.py --workdir=DIR
-# --config.data.manual_dir=PATH`. DIR, PATH and the checkout lie on a file system that all nodes
-# share. One task a GPU; the tasks find one another through Slurm. Two minutes before the time is up
-# the run saves itself, and the job is queued again; so it is when a node fails.
+# --config.data.manual_dir=PATH`. DIR, PATH and the checkout must be on a file system that all nodes
+# share. There is one task per GPU; the tasks find one another through Slurm. Two minutes before the
+# end of its time the run writes a checkpoint, and the job is queued again. It is also queued again if
+# a node fails.
 #
 #SBATCH --job-name=hlformer
 #SBATCH --nodes=1
@@ -14,17 +15,17 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 
-# Slurm runs a copy of this file: the checkout is where the job was submitted from, or $HLFORMER.
+# Slurm runs a copy of this file, so the checkout is $HLFORMER, or the directory of submission.
 checkout=${HLFORMER:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}
 [[ -f $checkout/launch/environment.sh ]] ||
   { echo "error: submit from the checkout, or set HLFORMER to its path" >&2; exit 1; }
 source "$checkout/launch/environment.sh"
 environment
 
-# --kill-on-bad-exit: when a task dies the others end too, instead of waiting for it.
+# --kill-on-bad-exit: if a task dies, the others end too, instead of waiting for it.
 status=0
 srun --kill-on-bad-exit=1 "$root/.venv/bin/python" -P -m hlformer_jax.main "$@" || status=$?
-if ((status == 143)); then # it was asked to stop, and has saved itself
+if ((status == 143)); then # SIGTERM: the run has written a checkpoint
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

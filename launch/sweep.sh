@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Runs a sweep on this machine: `bash launch/sweep.sh --config=configs/sweeps/hlformer_table2.py
-# --workdir=DIR [flags]`. The first run installs what it needs into .venv (launch/environment.sh).
-# Paths are relative to where you are; --config also takes a name, such as sweeps/hlformer_table2.
+# --workdir=DIR [flags]`. The first run installs the package into .venv (launch/environment.sh).
+# Paths are relative to the current directory. --config also takes the name of a file of configs/,
+# such as sweeps/hlformer_table2.
 #
-# --tasks=N shares the runs among N processes, each with a GPU of its own where there are any;
-# without it one process does them all, each on all GPUs. A process that fails leaves the others.
-# The same command goes on where it was stopped.
+# --tasks=N divides the runs among N processes. If the machine has GPUs, each process has its own.
+# Without --tasks, one process does all runs, one after the other, each on all GPUs. If a process
+# fails, the others continue. The same command continues a sweep that was stopped.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 environment
@@ -13,9 +14,9 @@ environment
 (($#)) || die "--config is missing: for example --config=configs/sweeps/lorentz_window.py:debug"
 read_flags --tasks "$@"
 
-# -P: the working directory is no place to import from.
+# -P: do not import from the working directory.
 command=("$root/.venv/bin/python" -P -m hlformer_jax.sweep "${flags[@]}")
-if ((processes == 1)); then exec "${command[@]}"; fi # signals reach Python
+if ((processes == 1)); then exec "${command[@]}"; fi # exec, so that signals reach Python
 
 share_gpus --tasks
 pids=()
@@ -30,10 +31,10 @@ for pid in "${pids[@]}"; do
   while true; do
     status=0
     wait "$pid" || status=$?
-    # A signal ends `wait` as well; what it was passed on to may still be saving itself.
+    # A signal also ends `wait`, while the process may still be writing its checkpoint.
     kill -0 "$pid" 2>/dev/null || break
   done
-  # 143, stopped and to be gone on with, says more than 1.
+  # 143 (stopped, can be continued) takes precedence over other failures.
   if ((status == 143 || failed == 0)); then failed=$status; fi
 done
 exit "$failed"

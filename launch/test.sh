@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Checks what a change is to pass, in minutes: `bash launch/test.sh [--all | --nightly] [pytest
-# arguments]`. Style, types, then the tests; --all runs the slow ones too (each sweep rehearsed,
-# processes that die) and builds the documentation into build/docs. --nightly is --all with every
-# variant of the sweeps, and with XLA's optimisations, as users' programs have them. TEST_PROCESSES says
-# how many run at once; 0 is none beside pytest itself. A file stays in one process, since its tests
-# share what they compile; in the order of tests/conftest.py.
+# Checks that a change must pass, in minutes: `bash launch/test.sh [--all | --nightly] [pytest
+# arguments]`. These are style, types, and the fast tests. --all also runs the slow tests (a rehearsal
+# of each sweep, processes that die) and builds the documentation into build/docs. --nightly is --all
+# with every variant of the sweeps, and with XLA's optimisations, as in users' programs.
+# TEST_PROCESSES is the number of test processes (default: 2; 0: pytest itself runs the tests). All
+# tests of a file run in one process, because they share compiled programs. tests/conftest.py sets the
+# order.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 environment test
@@ -27,7 +28,7 @@ check() {
 
 check "ruff check" .venv/bin/ruff check --quiet
 check "ruff format" .venv/bin/ruff format --check --quiet
-say "mypy, beside the tests" # alone it would leave a core idle
+say "mypy, beside the tests" # at the same time, because mypy uses one core
 .venv/bin/mypy &
 types=$!
 check "pytest" .venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" --dist loadfile \

@@ -1,13 +1,14 @@
-"""Whether hyperbolic blocks help on CLIP features: the family beside MSC's Tables 4 and 5.
+"""Benefit of hyperbolic blocks on CLIP features: all models, beside MSC's Tables 4 and 5.
 
     python -m hlformer_jax.sweep --config=configs/sweeps/clip_features.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-is TVR; `clip_features.py:anet` and `:charades`, CLIP ViT-L/14 too, and `:qv`, QVHighlights
-regrouped by video, on SlowFast and CLIP ViT-B/32, are the others; with `-debug` behind it a name
-rehearses without features. PATH is that of `configs/clip.py`. Beside HLFormer with
-half of its blocks in either geometry are all eight in one. Published is SumR, by MSC's paper, on
-features that its authors made; nothing is published of HLFormer.
+trains on TVR. `clip_features.py:anet`, `:charades` and `:qv` train on the other data sets: CLIP
+ViT-L/14 features, and for `:qv` (QVHighlights, with joined clips of each video) SlowFast and CLIP
+ViT-B/32 features. `-debug` after the name makes a rehearsal without features. PATH is that of
+`configs/clip.py`. HLFormer has four Euclidean and four Lorentz blocks; two variants have all eight
+blocks in one geometry. The published values are from MSC's paper, on features that its authors
+made. For HLFormer nothing is published.
 """
 
 from ml_collections import ConfigDict
@@ -47,7 +48,7 @@ CITED = {
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep of a data set (tvr, anet, charades, qv); -debug stands behind it."""
+    """Return the sweep of a data set (tvr, anet, charades, qv); with "-debug" it is a rehearsal."""
     data_sets = ("tvr", "anet", "charades", "qv")
     data_set, size = parts_of(name, data_sets)
     titles = DATA_SET_TITLES | {"qv": "QVHighlights"}

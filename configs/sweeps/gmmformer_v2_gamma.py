@@ -3,8 +3,9 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/gmmformer_v2_gamma.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-Neither the figure's numbers nor its values of γ are printed. Its text: SumR grows with γ at first,
-then falls. Default: γ = 1, SumR 154.9. 0 is the loss without its focal factor.
+Neither the figure's numbers nor its values of γ are printed. The paper says that SumR first grows
+with γ and then falls. With the default, γ = 1, SumR is 154.9. γ = 0 is the loss without its focal
+factor.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +16,7 @@ GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
     names = {gamma: f"gamma {gamma:g}" for gamma in GAMMAS}
     return define(
         __file__,

@@ -3,9 +3,10 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/gmmformer_v2_sigma.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-The figure's numbers are not printed. Its text: a larger width is generally better, and the eight
-blocks of the default, SumR 154.9, are better than any one. The widths are those of the eight; an
-infinite one is no window, which the configuration writes as 0.
+The figure's numbers are not printed. The paper says that a larger width is generally better, and
+that the default, eight blocks of different widths (SumR 154.9), is better than any single block.
+The widths here are those of the eight blocks. An infinite width means no window, which the
+configuration writes as 0.
 """
 
 import math
@@ -18,10 +19,10 @@ WIDTHS = (0.1, 0.5, 1.0, 3.0, 5.0, 8.0, 10.0, math.inf)
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
     names = {width: f"sigma {width:g}" for width in WIDTHS}
     written = {width: 0.0 if math.isinf(width) else width for width in WIDTHS}
-    one = {"euclidean_blocks": 1, "fusion": "mean"}  # of one block there is nothing to fuse
+    one = {"euclidean_blocks": 1, "fusion": "mean"}  # a single block needs no fusion
     default = "eight blocks (default)"
     return define(
         __file__,

@@ -4,8 +4,8 @@
         --config.base.data.manual_dir=PATH
 
 The baseline (Exp. 1) has a video-level branch, which is the frame branch pooled to one vector, and
-one Transformer layer without a window in each branch. Exp. 2 keeps the frames, Exp. 3 has the bank
-of Gaussian blocks with temporal consolidation, Exp. 4 query diversity, Exp. 5 optimal matching.
+one Transformer layer without a window in each branch. Exp. 2 does not pool the frames. Exp. 3 adds
+the Gaussian blocks with temporal consolidation, Exp. 4 query diversity, Exp. 5 optimal matching.
 """
 
 from ml_collections import ConfigDict
@@ -22,7 +22,7 @@ BASIC = {"query_diversity": 0.0, "optimal_matching": 0.0}
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
     return define(
         __file__,
         name,

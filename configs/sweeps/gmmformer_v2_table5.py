@@ -3,9 +3,9 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/gmmformer_v2_table5.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-The paper samples the blocks "uniformly" and does not say which widths that gives. Here they are
-spaced evenly in the sorted list of all eight, its ends included; 0 stands for no window. GMMFormer
-with its own four blocks is its own configuration.
+The paper samples the blocks "uniformly" and does not say which widths this gives. Here they are
+evenly spaced in the sorted list of all eight widths, including its ends; 0 stands for no window.
+GMMFormer with four blocks is the unchanged configuration of GMMFormer.
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +25,7 @@ PUBLISHED = {
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
     names = {(model, count): f"{model}, {count}" for model in PUBLISHED for count in WIDTHS}
     bank = {
         count: {"model": {"euclidean_blocks": count, "euclidean_widths": widths}}

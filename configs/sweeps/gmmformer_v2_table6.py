@@ -3,12 +3,12 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/gmmformer_v2_table6.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-The table prints SumR alone; the recalls of MS-SL and DL-DKD are those of the paper's Table 1.
-DL-DKD needs its teacher's features: its variants are skipped where they are missing.
+The table has SumR only; the recalls of MS-SL and DL-DKD are those of the paper's Table 1. DL-DKD
+needs its teacher's features; without them its variants are skipped.
 
-The weights are those of GMMFormer v2 on this data set (Table 7). How the paper puts the losses into
-DL-DKD, which has two embeddings of a sentence, is not said: here the query diversity is of both,
-side by side, and the matching of the branch that inherits with its frames.
+The weights are those of GMMFormer v2 on this data set (Table 7). The paper does not say how the
+losses apply to DL-DKD, which has two embeddings of a sentence. Here query diversity applies to the
+concatenated embeddings, and optimal matching to the frames of the inheritance branch.
 """
 
 from ml_collections import ConfigDict
@@ -18,11 +18,11 @@ from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
 
     def losses(diversity: float, matching: float, model: str = "ms_sl") -> dict[str, dict]:
         fields = {section: dict(values) for section, values in DEFINITIONS[model].items()}
-        fields["model"] = {"name": model}  # both have one plain block
+        fields["model"] = {"name": model}  # MS-SL and DL-DKD have one block without a window
         fields["loss"] |= {
             "query_diversity": diversity,
             "diversity_gamma": 1.0,

@@ -3,7 +3,7 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/gmmformer_v2_table8.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-Published: the Gaussian is the best, SumR 154.9; the boxcar has 150.3. All have the same widths.
+Published: the Gaussian is best, with SumR 154.9; the boxcar has 150.3. All have the same widths.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
     return define(
         __file__,
         name,

@@ -3,10 +3,11 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/hlformer_blocks.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-is ActivityNet Captions; `hlformer_blocks.py:tvr` and `:charades` are the other two. The figure's
-numbers are not printed. Its text: SumR grows with the number of blocks until about 8, and of 8
-blocks the hybrid is better than either geometry alone. Default: 4 and 4, SumR 154.9 (ActivityNet).
-Windows are the default ones of each number of blocks: none, 2, 4, 8, … for each geometry.
+trains on ActivityNet Captions, `hlformer_blocks.py:tvr` and `:charades` on the other data sets. The
+figure's numbers are not printed. The paper says that SumR grows with the number of blocks up to
+about 8, and that with 8 blocks both geometries together are better than either alone. The default
+is 4 and 4 blocks, with SumR 154.9 on ActivityNet. The windows are the default ones for each number
+of blocks: none, 2, 4, 8, … in each geometry.
 """
 
 from ml_collections import ConfigDict
@@ -24,7 +25,7 @@ SPLITS = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (8, 0), (6, 2), (2, 6), (0, 8)
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; the name is a data set (tvr, charades), debug, or both with a hyphen."""
+    """Return the sweep; the name is a data set (tvr, charades), "debug", or both with a hyphen."""
     data_set, size = parts_of(name, tuple(DATA_SET_TITLES))
     names = {split: f"{split[0]} Euclidean, {split[1]} Lorentz" for split in SPLITS}
     return define(

@@ -3,9 +3,9 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/hlformer_sigma.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-The figure's numbers are not printed. Its text: a larger width is better up to a point, and the
-widths of the default, one for each block, are better than any one for all. Default: SumR 78.7.
-An infinite width is no window, which the configuration writes as 0.
+The figure's numbers are not printed. The paper says that a larger width is better up to a point,
+and that the default, a different width for each block (SumR 78.7), is better than any single width.
+An infinite width means no window, which the configuration writes as 0.
 """
 
 import math
@@ -18,7 +18,7 @@ WIDTHS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, math.inf)
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
     names = {width: f"sigma {width:g}" for width in WIDTHS}
     written = {width: 0.0 if math.isinf(width) else width for width in WIDTHS}
     default = "one width each (default)"

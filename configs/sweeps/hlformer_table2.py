@@ -3,8 +3,9 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/hlformer_table2.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-is ActivityNet Captions; `hlformer_table2.py:tvr` and `:charades` are the other two, and `:debug`,
-`:tvr-debug`, `:charades-debug` take minutes without any features. The paper has one seed, 0.
+trains on ActivityNet Captions, `hlformer_table2.py:tvr` and `:charades` on the other data sets.
+`:debug`, `:tvr-debug` and `:charades-debug` take minutes and need no features. The paper has one
+seed, 0.
 """
 
 from ml_collections import ConfigDict
@@ -58,7 +59,7 @@ PUBLISHED = {
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; the name is a data set (tvr, charades), debug, or both with a hyphen."""
+    """Return the sweep; the name is a data set (tvr, charades), "debug", or both with a hyphen."""
     data_set, size = parts_of(name, tuple(DATA_SET_TITLES))
     return define(
         __file__,

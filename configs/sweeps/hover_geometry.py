@@ -1,12 +1,13 @@
-"""Spaces and losses of HOVER apart: ball, hyperboloid and Euclidean, with and without the losses.
+"""Spaces and losses of HOVER, separated: three spaces, with the alignment alone and all losses.
 
     python -m hlformer_jax.sweep --config=configs/sweeps/hover_geometry.py --workdir=DIR
 
-On the synthetic trees, of which the hierarchy and the order are known, or on a data set of
-`configs/hover.py` behind a colon: `hover_geometry.py:tvr`. Nothing is published. The
-ball and the hyperboloid hold the same points, so that what differs between them is rounding. With
-the printed weights the distances, some fifteen times as large as a margin, outweigh the chain and
-the order; "× 30" weighs both thirty times as much, with lengths that are learned.
+trains on the synthetic trees, whose hierarchy and order are known. `hover_geometry.py:tvr` trains
+on a data set of `configs/hover.py`. Nothing is published. Ball and hyperboloid are coordinates of
+the same space, so that their results differ only by rounding. With the printed weights, the
+alignment outweighs the chain and the order, because distances are about fifteen times as large as a
+margin. "× 30" has thirty times the weights of the chain and the order, and learned lengths. The
+Euclidean space is also compared by cosines.
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +22,7 @@ METRICS = (
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep on a data set; "debug" alone or behind it, "tvr-debug", takes minutes."""
+    """Return the sweep on a data set; "debug" alone, or as in "tvr-debug", takes minutes."""
     data_set, _, option = ("synthetic-debug" if name == "debug" else name).partition("-")
     data_set = data_set or "synthetic"
     loss = default("hover").loss

@@ -1,16 +1,16 @@
-"""Table 1 of HOVER: hyperbolic and flat, on all training trees of ActivityNet and on a tenth.
+"""Table 1 of HOVER: hyperbolic and Euclidean, on all training trees of ActivityNet and on a tenth.
 
     python -m hlformer_jax.sweep --config=configs/sweeps/hover_table1.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-`hover_table1.py:FOLDER` trains on CLIP features that `hlformer_jax.search features` made of the
-videos, with the texts of parents encoded as a whole (docs/hover.md); `:debug`, or `,debug` behind
-a folder, takes minutes.
+`hover_table1.py:FOLDER` trains on CLIP features that `hlformer_jax.search features` extracted from
+the videos, with the joined texts of parents encoded as one text (docs/hover.md). `:debug`, or
+`,debug` after a folder, takes minutes.
 
-The published figures are of CLIP ViT-B/32 trained along; features from files are frozen. "flat" is
-this package's baseline in Euclidean space on the same frozen features, with the linear layer too;
-nothing is published of it. CLIP4Clip and Frozen, which are trained whole, are cited. Where a
-printed figure contradicts the table's own rows, the corrected one stands beside it.
+For the published figures CLIP ViT-B/32 was trained too; features from files are frozen. "flat" is
+this package's baseline in Euclidean space: the same frozen features and the same linear layer. No
+results of it are published. CLIP4Clip and Frozen, whose encoders are trained, are cited. If a
+printed figure contradicts other rows of the table, the corrected figure stands beside it.
 """
 
 from ml_collections import ConfigDict
@@ -22,7 +22,7 @@ COLUMNS = ("t2v/R@1", "t2v/R@5", "t2v/R@10", "v2t/R@1", "v2t/R@5", "v2t/R@10", "
 PARTS = tuple(f"leaves={count}/{name}" for count in (1, 2, 3, 4, 5) for name in COLUMNS)
 METRICS = (*PARTS, *COLUMNS)
 
-# By the number of leaves from 1 to 5 and more, then over all trees.
+# Rows: trees of 1, 2, 3, 4, and 5 or more leaves, then all trees.
 PUBLISHED = {
     "HOVER": (
         *(7.6, 19.4, 28.4, 8.6, 22.8, 32.2, 0.148, 7.5, 21.7, 30.2, 8.1, 23.5, 33.2, 0.154),
@@ -41,7 +41,8 @@ CITED = {
     "few-shot, CLIP4Clip": (4.7, 15.9, 23.8, 3.9, 14.2, 21.9, 0.111),
     "few-shot, Frozen": (3.6, 11.7, 17.8, 2.7, 9.2, 14.3, 0.084),
 }
-# Printed changes of the t2v MRR in percent, of all but the last over CLIP4Clip by leaves.
+# Printed changes of the t2v MRR over CLIP4Clip in percent, in the order of those rows; of few-shot
+# only the last.
 CHANGES = {"HOVER": (-9.76, 9.22, 12.32, 15.95, 8.33, 16.56), "few-shot, HOVER": (28.83,)}
 
 BY_ITS_ROWS = (
@@ -55,7 +56,7 @@ RECALL_REASON = (
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
     base, size = hover_base(name)
     few = {"trees": {"train_subset": "fewshot"}}
 

@@ -3,9 +3,9 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/hover_table2.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-PATH holds both collections, with features of the same widths. The table's other sets, MSR-VTT and
-MSVD, are cited alone: they have no moments, and their captions are in no file that the project
-reads. "flat" is this package's baseline on frozen features, of which nothing is published.
+PATH contains both collections, with features of the same widths. The table's other data sets,
+MSR-VTT and MSVD, are only cited: they have no moments, and this package reads no file with their
+captions. "flat" is this package's Euclidean baseline on frozen features, without published results.
 """
 
 from ml_collections import ConfigDict
@@ -29,7 +29,7 @@ CITED = {
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes, tested on the corpus it trains on."""
+    """Return the sweep; "debug" is a rehearsal, which is tested on the corpus that it trains on."""
     elsewhere = {"test_collection": "charades", "test_feature": "i3d_rgb_lgi"}
     zero_shot = {} if name == "debug" else {"eval": elsewhere}
 

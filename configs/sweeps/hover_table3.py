@@ -1,11 +1,11 @@
-"""Table 3 of HOVER: trained on trees of two leaves alone, tested on those of any number.
+"""Table 3 of HOVER: trained on trees of two leaves only, tested on trees of any number of leaves.
 
     python -m hlformer_jax.sweep --config=configs/sweeps/hover_table3.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-`hover_table3.py:FOLDER` is on CLIP features of one's own, as in `hover_table1.py`. The table has no
-figures over all trees. "flat" is this package's baseline on frozen features, of which nothing is
-published; CLIP4Clip is cited.
+`hover_table3.py:FOLDER` trains on extracted CLIP features, as in `hover_table1.py`. The table has
+no figures over all trees. "flat" is this package's Euclidean baseline on frozen features, without
+published results. CLIP4Clip is cited.
 """
 
 from ml_collections import ConfigDict
@@ -16,7 +16,7 @@ from hlformer_jax.sweep import change_of, define, hover_base
 COLUMNS = ("t2v/R@1", "t2v/R@5", "t2v/R@10", "v2t/R@1", "v2t/R@5", "v2t/R@10", "t2v/MRR")
 PARTS = tuple(f"leaves={count}/{name}" for count in (1, 2, 3, 4, 5) for name in COLUMNS)
 
-# By the number of leaves from 1 to 5 and more.
+# Rows: trees of 1, 2, 3, 4, and 5 or more leaves.
 HOVER = (
     *(7.2, 18.7, 27.1, 8.7, 20.6, 29.8, 0.143, 6.7, 20.4, 19.4, 6.8, 20.7, 29.8, 0.144),
     *(5.9, 21.5, 32.1, 6.5, 23.0, 32.4, 0.141, 9.1, 27.2, 37.8, 9.5, 28.5, 37.6, 0.182),
@@ -36,7 +36,7 @@ REASON = (
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
     base, size = hover_base(name)
     two = {"trees": {"train_leaves": (2,)}}
     changes = [change_of(metric) for metric in PARTS if metric.endswith("t2v/MRR")]

@@ -1,11 +1,12 @@
-"""Table 4 of HOVER: its losses one by one, ActivityNet; and the rows that the table lacks.
+"""Table 4 of HOVER: subsets of its losses, on ActivityNet; and rows that the table lacks.
 
     python -m hlformer_jax.sweep --config=configs/sweeps/hover_table4.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-`hover_table4.py:FOLDER` is on CLIP features of one's own, as in `hover_table1.py`. Added are the
-alignment alone, the order alone, entailment cones in place of the chain's norms, and the same
-losses in Euclidean space, without which nothing tells the space from the losses.
+`hover_table4.py:FOLDER` trains on extracted CLIP features, as in `hover_table1.py`. Additional rows
+are the alignment alone, the alignment with the order, entailment cones instead of the chain's
+norms, and all losses in Euclidean space, which separates the effect of the space from that of the
+losses.
 """
 
 from collections.abc import Mapping
@@ -20,13 +21,13 @@ METRICS = ("t2v/R@1", "t2v/R@5", "t2v/R@10", "t2v/MRR")
 
 
 def terms(*names: str) -> Mapping[str, Any]:
-    """The loss with these terms beside the alignment, at their weights."""
+    """Return the fields of a loss with the alignment and these terms, at their default weights."""
     loss = default("hover").loss
     return {"loss": {name: loss[name] * (name in names) for name in ("tree", "chain", "order")}}
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
     base, size = hover_base(name)
 
     def figures(*values: float) -> dict[str, float]:

@@ -1,11 +1,12 @@
-"""The Gaussian window of the Lorentz blocks: as released, corrected, and none.
+"""The Gaussian window of the Lorentz blocks: as released, corrected, or none.
 
     python -m hlformer_jax.sweep --config=configs/sweeps/lorentz_window.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-The released window multiplies logits that are at most 0, which favours far positions; "corrected"
-adds its logarithm, which favours near ones (`config.model.lorentz_window`). Published is the
-released one alone: SumR 154.9.
+The released code multiplies logits, which are at most 0, by the window; this favours positions that
+are far apart. "corrected" adds the logarithm of the window to the logits, which favours near
+positions (`config.model.lorentz_window`). Only the released window has a published result: SumR
+154.9.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +15,7 @@ from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
     return define(
         __file__,
         name,

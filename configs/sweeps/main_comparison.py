@@ -1,18 +1,17 @@
-"""Table 1 of HLFormer and of GMMFormer v2: every model of the family beside what was published.
+"""Table 1 of HLFormer and of GMMFormer v2: every model, beside the published results.
 
     python -m hlformer_jax.sweep --config=configs/sweeps/main_comparison.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-is ActivityNet Captions; `main_comparison.py:tvr` and `:charades` are the other two, and `:debug`,
-`:tvr-debug`, `:charades-debug` rehearse without features. Each model has its own released
-hyper-parameters. DL-DKD needs its teacher's features beside the others: where they are missing it
-is skipped and marked in the table. It has no configuration for Charades-STA. Methods that are not
-trained here are cited: from HLFormer's table where nothing else is said, all on the released
-features (I3D, ResNet, RoBERTa). HLFormer's and GMMFormer v2's tables disagree on XML and ReLoCLNet
-on TVR: each has the figures that the other has for the other method. docs/results.md has rows on
-other features.
+trains on ActivityNet Captions, `main_comparison.py:tvr` and `:charades` on the other data sets.
+`:debug`, `:tvr-debug` and `:charades-debug` are rehearsals without features. Each model has its
+released hyper-parameters. DL-DKD also needs its teacher's features; without them it is skipped and
+marked in the table. It has no configuration for Charades-STA.
 
-The costs stand beside those of GMMFormer v2's Table 2.
+Methods that are not trained here are cited, from HLFormer's table unless stated otherwise, all on
+the released features (I3D, ResNet, RoBERTa). The tables of HLFormer and GMMFormer v2 disagree about
+XML and ReLoCLNet on TVR: the figures of the two methods are exchanged. docs/results.md has results
+on other features. The costs are shown beside those of GMMFormer v2's Table 2.
 """
 
 from ml_collections import ConfigDict
@@ -27,7 +26,7 @@ FILES = {
     "GMMFormer v2": "gmmformer_v2.py",
 }
 
-# By data set, in the order of DATA_SET_TITLES; None where nothing was published.
+# For each data set, in the order of DATA_SET_TITLES; None if nothing was published.
 PUBLISHED = {
     "HLFormer": (
         (8.7, 27.1, 40.1, 79.0, 154.9),
@@ -72,7 +71,7 @@ COSTS = {
         "bytes_corpus": 61.57e6,
     },
 }
-"""GMMFormer v2, Table 2."""
+"""The costs in Table 2 of GMMFormer v2."""
 
 COST_NOTE = (
     "Published costs are those of GMMFormer v2's Table 2: TVR, one query among 2,500 videos, RTX"
@@ -87,7 +86,7 @@ SWAPPED_NOTE = (
 )
 
 CITED = {
-    # Each by its own repository or paper; the sum alone where no more is known.
+    # From the repository or paper of each method; only SumR if nothing else is known.
     "GMMFormer v2 + RAL": (
         (8.9, 27.7, 40.4, 79.1, 156.1),
         None,
@@ -194,7 +193,7 @@ CITED = {
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; the name is a data set (tvr, charades), debug, or both with a hyphen."""
+    """Return the sweep; the name is a data set (tvr, charades), "debug", or both with a hyphen."""
     data_set, size = parts_of(name, tuple(DATA_SET_TITLES))
     column = list(DATA_SET_TITLES).index(data_set)
     of = lambda table: {

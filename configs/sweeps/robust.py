@@ -1,16 +1,16 @@
-"""What holds up: the family, and choices in doubt, on three corpora with three seeds each.
+"""Robustness of differences: all models, and doubtful choices, on three corpora with three seeds.
 
     python -m hlformer_jax.sweep --config=configs/sweeps/robust.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-PATH holds three corpora in the released layout, PATH/5/tvr, PATH/6/tvr and PATH/7/tvr, of features
-128 wide, each with the times of its moments in moments.json (docs/data.md). Beside
-means the sweep prints ranks, the localisation of first moments, and for each pair of variants
-whether their difference is real: a paired bootstrap over queries and seeds (sweep/tables.py).
-`:debug` takes minutes on the synthetic corpus.
+PATH contains three corpora in the released layout, PATH/5/tvr, PATH/6/tvr and PATH/7/tvr. Their
+features are 128 wide, and each has the times of its moments in moments.json (docs/data.md). The
+sweep prints means, ranks, the localisation of first moments, and for each pair of variants whether
+their difference is real, by a paired bootstrap over queries and seeds (sweep/tables.py). `:debug`
+takes minutes on the synthetic corpus.
 
-Every model has its TVR configuration but for sizes and schedule, which are small enough for a CPU:
-a run takes a minute and a half. The measured tables: docs/results.md.
+Every model has its TVR configuration except for sizes and schedule, which are small enough for a
+CPU: a run takes a minute and a half. docs/results.md has the measured tables.
 """
 
 import itertools
@@ -32,7 +32,7 @@ CHOICES = {
         "v2 w/o optimal matching": {"base": "GMMFormer v2", "loss": {"optimal_matching": 0.0}},
     },
 }
-"""Choices in doubt, each against the model that it changes."""
+"""Doubtful choices, each compared with the model that it changes."""
 
 SMALL = {
     "data": {
@@ -51,7 +51,7 @@ SMALL = {
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Return the sweep; "debug" is a rehearsal that takes minutes."""
     return define(
         __file__,
         name,
