@@ -8,9 +8,10 @@ the videos, with the joined texts of parents encoded as one text (docs/hover.md)
 `,debug` after a folder, takes minutes.
 
 For the published figures CLIP ViT-B/32 was trained too; features from files are frozen. "flat" is
-this package's baseline in Euclidean space: the same frozen features and the same linear layer. No
-results of it are published. CLIP4Clip and Frozen, whose encoders are trained, are cited. If a
-printed figure contradicts other rows of the table, the corrected figure stands beside it.
+this package's baseline in Euclidean space: cosines of the same frozen features after a linear
+layer, and the alignment as the only loss. No results of it are published. CLIP4Clip and Frozen,
+whose encoders are trained, are cited. If a printed figure contradicts other rows of the table, the
+corrected figure stands beside it.
 """
 
 from ml_collections import ConfigDict
