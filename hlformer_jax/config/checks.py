@@ -43,6 +43,10 @@ def check(config: ConfigDict) -> None:
 def check_values(config: ConfigDict, prefix: str = "") -> None:
     """Check the values of the fields whose full names begin with `prefix`.
 
+    Args:
+      config: the configuration.
+      prefix: start of the names, such as "model."; "" for all fields.
+
     Raises:
       ConfigError: if a value breaks its rule or contradicts another value.
     """
@@ -71,7 +75,7 @@ def conflicts(config: ConfigDict, family: str = "prvr") -> Iterator[tuple[str, s
     if config.data.max_clips > config.data.max_frames:
         yield (
             "data.max_frames",
-            "at least config.data.max_clips, because clips use the same table of positions",
+            "at least config.data.max_clips, because each branch has data.max_frames positions",
         )
 
 

@@ -167,7 +167,12 @@ def of_model(name: str) -> ConfigDict:
 
 
 def on_data_set(config: ConfigDict, data_set: str) -> ConfigDict:
-    """Set the fields of a data set's released features; return the configuration."""
+    """Set the fields of a data set's released features, and return the configuration.
+
+    Args:
+      config: the configuration, which is changed.
+      data_set: a key of `DATA_SETS`.
+    """
     return _update(config, {"data": DATA_SETS[data_set]})
 
 

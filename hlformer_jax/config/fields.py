@@ -232,7 +232,8 @@ HOVER: Mapping[str, Any] = {
         "short_video": Field("span", choice("span", "whole")),
         # Train on trees with these numbers of leaves; (): all.
         "train_leaves": Field((), integers(1, 10**4)),
-        # Training trees: "full", "fewshot" (a tenth of them), or a file of video ids, one a line.
+        # Training trees: "full", "fewshot" (a tenth of the trees), or a file with a video id in
+        # each line.
         "train_subset": Field("full", LINE),
         # Validate on the split "val", or on "held_out", a twentieth of the training trees.
         "validation": Field("val", choice("val", "held_out")),
@@ -293,7 +294,7 @@ HOVER: Mapping[str, Any] = {
         "min_radius": Field(0.1, number(1e-6, 1)),
         "chain_margin": Field(0.1, number(0, 100)),  # epsilon_1, a norm of ball coordinates
         # Use of the direction of time j. "unit": cosines with j, which starts random. "released":
-        # products of unit vectors with j, which starts as ones.
+        # products of unit vectors with j, which starts as a vector of ones.
         "order_base": Field("unit", choice("unit", "released")),
         "order_margin": Field(0.1, number(0, 2)),  # epsilon_2
     },

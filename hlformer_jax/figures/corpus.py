@@ -259,7 +259,13 @@ class Encoder:
 
 
 def collate_videos(split: Split, indices: Sequence[int] | np.ndarray, size: int) -> Videos:
-    """Return a batch of a split's videos for a model, padded with zeros to `size` videos."""
+    """Return a batch of videos for a model.
+
+    Args:
+      split: the split.
+      indices: indices of the videos in the split.
+      size: number of videos of the batch, padded with zeros.
+    """
     examples, width = [split[index] for index in indices], split.widths[0]
     clips, _ = pad(
         [example.clips for example in examples], (size, split.max_clips, width), split.dtype
@@ -270,7 +276,13 @@ def collate_videos(split: Split, indices: Sequence[int] | np.ndarray, size: int)
 
 
 def collate_captions(split: Split, words: Sequence[np.ndarray], size: int) -> Captions:
-    """Return a batch of captions from the features of their words, padded to `size` captions."""
+    """Return a batch of captions for a model.
+
+    Args:
+      split: the split, for the sizes.
+      words: features of the words of each caption.
+      size: number of captions of the batch, padded with zeros.
+    """
     padded, mask = pad(words, (size, split.max_words, split.widths[1]), split.dtype)
     return Captions(padded, mask, np.zeros(size, np.int32), mask[:, 0])
 
@@ -312,7 +324,10 @@ def most_apart(spans: Sequence[Sequence[Any]], count: int) -> list[int]:
 def select_videos(subject: Subject, options: Options, count: int) -> list[int]:
     """Return the requested videos, or `count` videos with most disjoint moments.
 
-    Without times, these are the videos with most captions.
+    If the split has no times of moments, the videos with most captions are returned.
+
+    Raises:
+      NotApplicable: if the split does not contain a requested video.
     """
     split = subject.split(options)
     if options.videos:

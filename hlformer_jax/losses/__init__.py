@@ -63,7 +63,12 @@ def options(loss: ConfigDict) -> FrozenConfigDict:
 def weighted_sum(
     terms: Terms, weights: Mapping[str, Float[Array, ""]]
 ) -> tuple[Float[Array, ""], Terms]:
-    """Return the sum of the terms times their weights, and the terms without their weights."""
+    """Return the sum of the terms times their weights, and the terms without their weights.
+
+    Args:
+      terms: values of the terms by name.
+      weights: weights by the same names; other entries are ignored.
+    """
     total: Any = 0.0
     for name, value in terms.items():
         total = total + weights[name] * value

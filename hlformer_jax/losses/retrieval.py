@@ -290,7 +290,13 @@ def zero_padding(x: Float[Array, "M ..."], mask: Bool[Array, " M"]) -> Float[Arr
 
 
 def masked_mean(values: Array, mask: Array, axis: int | None = None) -> Array:
-    """Average the values where the mask is True, over an axis or all axes; 0 without any True."""
+    """Return the mean of the values where the mask is True; 0 if it is True nowhere.
+
+    Args:
+      values: the values.
+      mask: True for the values that count, in the shape of the values.
+      axis: the axis to average over; None for all axes.
+    """
     count = jnp.maximum(_count(mask, axis), 1)
     return jnp.sum(jnp.where(mask, values, 0), axis=axis) / count.astype(values.dtype)
 

@@ -111,7 +111,13 @@ def build(config: ConfigDict) -> Model:
 
 
 def zero_batch(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
-    """Return a batch of zeros without padding, to initialise or compile with."""
+    """Return a batch of zeros without padding, to initialise or compile with.
+
+    Args:
+      config: the configuration, for the sizes.
+      videos: number of videos.
+      captions: number of captions, all of the first video.
+    """
     data = config.data
     return Batch(
         Videos(
@@ -146,6 +152,10 @@ def project(model: Model, params: Any) -> Any:
     Training calls it after every step; the released code clamps before every forward pass. Learned
     curvatures stay within a factor of ten of their initial value. The logarithms of the scales
     before the exponential maps (`*_alpha`) stay at most 0.
+
+    Args:
+      model: a model of `build`.
+      params: parameters of the model.
     """
     bounds = model.module.bounds
 
@@ -224,7 +234,14 @@ def encode_video(
 
 
 def lift(model: Model, params: Any, videos: VideoEncoding, queries: Float[Array, "Q H"]) -> Lifted:
-    """Lift encoded videos and sentences to points of a hyperboloid, for the partial order loss."""
+    """Lift encoded videos and sentences to points of a hyperboloid, for the partial order loss.
+
+    Args:
+      model: a model of `build` with a lift.
+      params: parameters of the model.
+      videos: videos from `encode_video`.
+      queries: sentence embeddings from `encode_query`.
+    """
     lifted: Lifted = model.apply(params, videos, queries, method="lift")
     return lifted
 

@@ -98,7 +98,7 @@ def lift(tangent: Float[Array, "*batch n"], c: Float[Array, ""]) -> Float[Array,
     """Apply the exponential map at the origin, with the released limit on its argument.
 
     Args:
-      tangent: tangent vectors at the origin; longer ones than the limit are shortened.
+      tangent: tangent vectors at the origin; vectors longer than the limit are shortened.
       c: curvature; the curvature of the space is -c.
 
     Returns:

@@ -77,6 +77,13 @@ class Space:
         This is the part of a hyperbolic linear layer that follows the matrix product. In Euclidean
         space it is tangent + bias, normalised for the metric "cosine".
 
+        Args:
+          tangent: tangent vectors at the origin.
+          bias: tangent vectors at the origin, the bias of the layer.
+
+        Returns:
+          Coordinates in the ball or in Euclidean space; space components on the hyperboloid.
+
         References:
           HOVER, eq. 2 and section 4.2; Ganea, Bécigneul and Hofmann, 2018, section 3.2.
         """
@@ -100,7 +107,7 @@ class Space:
         return moved[..., 1:]
 
     def similarities(self, x: Float[Array, "M n"], y: Float[Array, "N n"]) -> Float[Array, "M N"]:
-        """Return the cosines or the negative distances of all pairs."""
+        """Return the cosines or the negative distances of all pairs of points from `lift`."""
         c = self.curvature
         if self.geometry == "poincare":
             return -poincare.pairwise_distance(x, y, c)
@@ -162,6 +169,10 @@ class Space:
 
         The products are −cosh(√c d) / c for a hyperbolic distance d, and −d²/2 for a Euclidean
         distance, up to a term that depends only on the query. For "cosine" they are the cosines.
+
+        Args:
+          queries: points from `lift`.
+          candidates: points from `lift`.
         """
         c = self.curvature
         if self.is_hyperbolic:
@@ -374,6 +385,10 @@ def as_parameter_of_the_ball(x: Float[Array, "*batch n"], c: float) -> Float[Arr
 
     A Riemannian optimiser scales the gradients of parameters on the ball by this factor. The
     released code also applies it to features, which are not parameters.
+
+    Args:
+      x: tangent vectors at the origin.
+      c: curvature; the curvature of the ball is −c.
     """
     ball = poincare.exp_map0(jax.lax.stop_gradient(x), c)
     factor = jnp.square((1 - c * dot(ball, ball)) / 2)[..., None]

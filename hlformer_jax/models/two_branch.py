@@ -277,7 +277,12 @@ class TwoBranch(nn.Module):
         return encoded, self.encode_query(captions, train)
 
     def encode_query(self, captions: Captions, train: bool = False) -> Float[Array, "Q H"]:
-        """Encode captions into sentence embeddings (HLFormer eq. 7), float32 at least."""
+        """Encode captions into sentence embeddings (HLFormer eq. 7), float32 at least.
+
+        Args:
+          captions: a batch of captions.
+          train: whether dropout is on.
+        """
         x = self.query_input(captions.words.astype(self.options.bank.block.dtype), train)
         x = self.query_position(x, train)
         x = self.query_encoder(x, x, None, captions.word_mask, train)
@@ -286,7 +291,13 @@ class TwoBranch(nn.Module):
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
     ) -> Any:
-        """Encode videos at both granularities, float32 at least, as a `VideoEncoding`."""
+        """Encode videos at both granularities, float32 at least, as a `VideoEncoding`.
+
+        Args:
+          videos: a batch of videos.
+          hyperparameters: temperature and windows of the blocks.
+          train: whether dropout is on.
+        """
         options = self.options
         c = 1.0 if self.attention_curv is None else jnp.exp(self.attention_curv)
         shared = hyperparameters.temperature, self.weight_token, c, train

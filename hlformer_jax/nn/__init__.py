@@ -4,8 +4,8 @@
     blocks       attention blocks of both geometries; banks of K windowed blocks over one input;
                  the fusion of a bank's outputs into one sequence; pooling
     hyperbolic   layers of hyperbolic space for any network, in the Lorentz model and in the ball
-    activations  activations of points and of tangent vectors, in both models of it
-    batch_statistics  batch norm of points, in both models of it
+    activations  activations of points and of tangent vectors of hyperbolic space
+    batch_statistics  batch norm of points of hyperbolic space
 
 Options are frozen dataclasses: `BlockOptions`, `LorentzOptions`, `BankOptions`.
 """

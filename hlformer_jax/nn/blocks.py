@@ -211,9 +211,9 @@ class LorentzAttention(nn.Module):
     The dense projections compute in `dtype`, everything between them in float32.
 
     The points before the Lorentz linear layers lie on the hyperboloid of curvature -c, and the
-    logits are squared distances at that curvature. Queries, keys, values and centroids are stored
-    times sqrt(c), as points of the unit hyperboloid, so that the constants of `LorentzLinear` mean
-    the same at every curvature.
+    logits are computed from squared distances at that curvature. Queries, keys, values and
+    centroids are stored times sqrt(c), as points of the unit hyperboloid, so that the constants of
+    `LorentzLinear` mean the same at every curvature.
     """
 
     options: BlockOptions
@@ -442,7 +442,12 @@ class Fusion(nn.Module):
 
     @classmethod
     def make_token(cls, model: nn.Module, features: int) -> Float[Array, " H"] | None:
-        """Add the learned token to the parameters of ``model`` and return it; None without one."""
+        """Return the learned token, None if the fusion uses no token.
+
+        Args:
+          model: the module to whose parameters the token is added.
+          features: width H of the token.
+        """
         if not cls.uses_token:
             return None
         token: Array = model.param("weight_token", nn.initializers.normal(1.0), (features,))

@@ -130,7 +130,7 @@ class InputProjection(nn.Module):
 class PositionEmbedding(nn.Module):
     """A learned embedding of the position, added to the input, then LayerNorm and dropout.
 
-    The table has `max_length` rows; a shorter input uses the first ones.
+    The table has `max_length` rows; a shorter input uses the first rows.
     """
 
     max_length: int

@@ -48,6 +48,7 @@ from jaxtyping import ArrayLike, Float
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.lorentz import Scalar
 from hlformer_jax.ops.numerics import (
+    Shortening,
     align,
     align_sets,
     artanhc_sqrt,
@@ -252,29 +253,27 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     p, room = inside(p, c)
     longest = max_hyperbolic_norm(p.dtype) / jnp.sqrt(c)
     v, square = limit_norm_and_square(v, longest * room / 2)
-    v, z = v * (2 / room)[..., None], c * square * (2 / room) ** 2
-    cosh, step = cosh_sqrt(z), sinhc_sqrt(z)[..., None] * v
-    lean = c * dot(p, step)  # √c p · u sinh a
+    z = c * square * (2 / room) ** 2
+    cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
+    lean = c * dot(p, v) * (2 / room) * sinhc  # √c p · u sinh a
     steep = 2 * lean < -cosh  # so neither p nor v is 0
 
-    # A sum with p, so that v = 0 leaves p unchanged, bit for bit.
-    denominator = (room + (2 - room) * cosh) / 2 + lean
-    added = (room / 2)[..., None] * ((cosh - 1)[..., None] * p + step)
-
-    a, root = jnp.sqrt(jnp.where(steep, z, 1)), jnp.sqrt(c)
-    r = jnp.sqrt(jnp.where(steep, 1 - room, 1))
-    outward = (root / r)[..., None] * jnp.where(steep[..., None], p, 1)
-    bend = outward + (root / a)[..., None] * jnp.where(steep[..., None], v, 1)
+    a, r = jnp.sqrt(jnp.where(steep, z, 1)), jnp.sqrt(jnp.where(steep, 1 - room, 1))
+    # The result is a combination of p and w, which is v or, if v is steep, a multiple of b.
+    w = v + jnp.where(steep, room / 2 * (a / r), 0)[..., None] * p
+    bend2 = c * dot(w, w) * (2 / room / a) ** 2  # |b|²
     slack = jnp.where(steep, room, 1) / (1 + r)  # 1 − r
     grow, shrink, sinh = jnp.exp(a), jnp.exp(-a), jnp.sinh(a)
-    turn = r * dot(bend, bend) * sinh
+    turn = r * bend2 * sinh
     steep_below = room + slack**2 * cosh + 2 * r * shrink + turn
     along = ((1 + r) ** 2 * shrink - slack**2 * grow) / 2 + r * turn
-    steep_above = along[..., None] * outward + (room * sinh)[..., None] * bend
 
-    denominator = jnp.where(steep, steep_below, denominator)
-    numerator = jnp.where(steep[..., None], steep_above / root[..., None], added)
-    return project(jnp.where(steep[..., None], 0, p) + numerator / denominator[..., None], c)
+    denominator = jnp.where(steep, steep_below, (room + (2 - room) * cosh) / 2 + lean)
+    # The factor of p is 1 for v = 0, so that p stays unchanged, bit for bit.
+    by_p = jnp.where(steep, along / r, 0) / denominator
+    by_p = jnp.where(steep, by_p, 1 + room * (cosh - 1) / (2 * denominator))
+    by_w = jnp.where(steep, 2 * sinh / a, sinhc) / denominator
+    return project(by_p[..., None] * p + by_w[..., None] * w, c)
 
 
 def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -362,25 +361,40 @@ def distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
 def _distance(p: Ball, q: Ball, c: Scalar) -> Scalar:
     """Compute `distance` of points of the same shape, with c that broadcasts to the batch."""
     _check_curvature(c)
-    short_p, short_q = (shortening(v, _max_radius(p.dtype) / jnp.sqrt(c)) for v in (p, q))
-    chord = _chord(p, q, short_p.factor, short_q.factor, c)
+    chord, short_p, short_q = _chord(p, q, c)
     return _length(chord, c * short_p.square, c * short_q.square, c)
 
 
-def _chord(p: Ball, q: Ball, factor_p: Scalar, factor_q: Scalar, c: Scalar) -> Scalar:
-    """Return |p − q| of points times factors that move them inside; see `bounded_norm`."""
-    # The scale is part of the factor of each vector, so that XLA stores nothing but the sum.
-    per_scale = 1 / bounded_scale(2 / jnp.sqrt(c), p.dtype)
-    rows = (factor_p * per_scale)[..., None], (factor_q * per_scale)[..., None]
-    scaled = jax.lax.stop_gradient(p * rows[0] - q * rows[1])
-    norm = jnp.sqrt(dot(scaled, scaled)) / per_scale
-    return with_norm(p * factor_p[..., None] - q * factor_q[..., None], norm)
+def _chord(p: Ball, q: Ball, c: Scalar) -> tuple[Scalar, Shortening, Shortening]:
+    """Return |p − q| of points moved inside, and how they were moved; see `bounded_norm`."""
+    limit = _max_radius(p.dtype) / jnp.sqrt(c)
+    difference = jax.lax.stop_gradient(p - q)
+    pp, qq, square = dot(p, p), dot(q, q), dot(difference, difference)
+    least = smallest(p.dtype) / float(jnp.finfo(p.dtype).eps) ** 2
+    is_inside = (pp <= limit * limit) & (qq <= limit * limit)
+    is_usual = is_inside & (square > least) & (square < 1 / least)
+
+    def by_moving() -> tuple[Scalar, Shortening, Shortening]:
+        short_p, short_q = shortening(p, limit), shortening(q, limit)
+        # The scale is part of the factor of each vector, so that XLA stores nothing but the sum.
+        per_scale = 1 / bounded_scale(2 / jnp.sqrt(c), p.dtype)
+        rows = [(short.factor * per_scale)[..., None] for short in (short_p, short_q)]
+        scaled = jax.lax.stop_gradient(p * rows[0] - q * rows[1])
+        return jnp.sqrt(dot(scaled, scaled)) / per_scale, short_p, short_q
+
+    def by_difference() -> tuple[Scalar, Shortening, Shortening]:
+        is_long, factor = jnp.zeros_like(is_usual), jnp.ones_like(pp)
+        short_p, short_q = Shortening(is_long, factor, pp), Shortening(is_long, factor, qq)
+        return jnp.sqrt(square), short_p, short_q
+
+    norm, short_p, short_q = jax.lax.cond(is_any(~is_usual), by_moving, by_difference)
+    difference = p * short_p.factor[..., None] - q * short_q.factor[..., None]
+    return with_norm(difference, norm), short_p, short_q
 
 
 def _length(chord: Scalar, z_p: Scalar, z_q: Scalar, c: Scalar) -> Scalar:
     """Return the distance from |p − q|, c |p|², c |q|² and c."""
-    room = _gap(z_p) * _gap(z_q)
-    return 2 * chord / jnp.sqrt(room) * asinhc_sqrt(c * chord * chord / room)
+    return 2 * scaled_asinh(chord / jnp.sqrt(_gap(z_p) * _gap(z_q)), c)
 
 
 @_distance.defjvp
@@ -390,9 +404,7 @@ def _distance_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
     The gradient of a point that was moved inside has no component along the point.
     """
     (p, q, c), (dp, dq, dc) = primals, tangents
-    radius = _max_radius(p.dtype)
-    short_p, short_q = (shortening(v, radius / jnp.sqrt(c)) for v in (p, q))
-    chord = _chord(p, q, short_p.factor, short_q.factor, c)
+    chord, short_p, short_q = _chord(p, q, c)
     p, q = (v * short.factor[..., None] for v, short in ((p, short_p), (q, short_q)))
     pp, qq = short_p.square, short_q.square
     c = jnp.broadcast_to(c, chord.shape)
@@ -557,18 +569,19 @@ def gyration(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def _rotate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) -> Ball:
-    """Apply `gyration` by points that are `inside`, with their gaps and the same batch axes."""
+    """Apply `gyration` by points that are `inside`, with their gaps and the same batch axes.
+
+    With D = p + q, the terms in W are 2 c / den times
+
+        (γ_q D · v + c |D|² q · v) p − (D · v − γ_p q · v) D.
+    """
     total = p + q
     total2 = c * dot(total, total)
-    # W is computed from p and p + q, whose wedge product equals p ∧ q.
-
-    def turn(w: Ball) -> Ball:
-        return p * dot(total, w)[..., None] - total * dot(p, w)[..., None]
-
-    once = turn(v)
-    alpha = (gap_p + gap_q + total2) / 2
-    change = alpha[..., None] * once + c[..., None] * turn(once)
-    return v + (2 * c / (total2 + gap_p * gap_q))[..., None] * change
+    along, lean = dot(total, v), dot(q, v)
+    factor = 2 * c / (total2 + gap_p * gap_q)
+    by_p = factor * (gap_q * along + total2 * lean)
+    by_total = factor * (along - gap_p * lean)
+    return v + by_p[..., None] * p - by_total[..., None] * total
 
 
 def gyromidpoint(

@@ -201,7 +201,12 @@ def random(config: ConfigDict, videos: int, dtype: str) -> Corpus:
 
 
 def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
-    """Return float32 scores of all videos, -inf for padded videos; for use inside of jit."""
+    """Return float32 scores of all videos, -inf for padded videos; for use inside of jit.
+
+    Args:
+      corpus: the corpus, whose number of columns includes the padding of the last block.
+      queries: encoded queries, of any norm.
+    """
     num_blocks, size = corpus.mask.shape
     block = jax.eval_shape(lambda stored: jax.tree.map(lambda x: x[0], stored), corpus.stored)
     similarities = corpus.scorer.similarities_per_video(block)

@@ -74,6 +74,13 @@ class SplitEncoder:
     ) -> tuple[Any, Queries, Array]:
         """Encode one batch of videos and their captions.
 
+        Args:
+          model: the model.
+          params: parameters of the model.
+          features: features of a chunk of the split's feed.
+          indices: gather indices of the chunk.
+          step: index of the batch in the chunk.
+
         Returns:
           The encoded videos, the encoded captions, and a mask that is True for real videos.
         """
@@ -100,7 +107,18 @@ class SplitEncoder:
         stored: Corpus,
         encoded: Queries,
     ) -> tuple[Corpus, Queries]:
-        """Encode `count` batches; write them into corpus and queries from block `first` on."""
+        """Encode the batches of a chunk, and write them into the corpus and the encoded captions.
+
+        Args:
+          model: the model.
+          params: parameters of the model.
+          features: features of the chunk.
+          indices: gather indices of the chunk.
+          first: block of the first batch.
+          count: number of batches.
+          stored: the corpus.
+          encoded: the encoded captions, in blocks.
+        """
 
         def body(step: Array, carry: tuple[Corpus, Queries]) -> tuple[Corpus, Queries]:
             stored, encoded = carry
@@ -214,7 +232,13 @@ class Evaluator:
         return stored, self._programs.pick_rows(encoded, np.concatenate(rows).astype(np.int32))
 
     def score(self, stored: Corpus, queries: Queries, split: Split) -> Float[np.ndarray, "Q V"]:
-        """Return float32 scores of encoded captions against all videos; higher is better."""
+        """Return float32 scores of encoded captions against all videos; higher is better.
+
+        Args:
+          stored: the corpus from `encode`.
+          queries: the captions from `encode`.
+          split: the split.
+        """
         scores = np.empty((len(queries.vectors), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries.vectors)):
             rows = devices.to_host(self._programs.score(stored, block))
@@ -354,7 +378,14 @@ def _pick_rows(rows: Any, index: Int[Array, " Q"]) -> Any:
 def rank_queries(
     stored: Corpus, queries: Float[Array, "Q H"], videos: Int[Array, " Q"], size: int
 ) -> Int[Array, " Q"]:
-    """Return the rank of each query's own video, computed for `size` queries at a time."""
+    """Return the rank of each query's own video.
+
+    Args:
+      stored: the corpus.
+      queries: encoded queries.
+      videos: index of each query's own video.
+      size: number of queries to score at a time.
+    """
 
     def rank(x: tuple[Array, Array]) -> Array:
         return ranking.ranks(corpus.scores(stored, x[0]), x[1])

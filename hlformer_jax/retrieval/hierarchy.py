@@ -109,7 +109,15 @@ def _rank_program(size: int, mesh: Mesh) -> jax.stages.Wrapped:
 def rank_nodes(
     queries: Array, candidates: Array, nodes: Relatives, size: int, mesh: Mesh
 ) -> tuple[Array, ...]:
-    """Compute the fields of `NodeRanks` on the devices."""
+    """Compute the fields of `NodeRanks` on the devices; for use inside of jit.
+
+    Args:
+      queries: see `node_ranks`.
+      candidates: see `node_ranks`.
+      nodes: trees and children of the nodes.
+      size: number of queries to score at a time, a multiple of the number of devices.
+      mesh: the devices.
+    """
     count = len(queries)
     columns = jnp.arange(count)
     tree = jnp.asarray(nodes.tree)
@@ -219,6 +227,10 @@ def radius_tau(norm: Float[np.ndarray, " U"], pool: Pool) -> float:
 
     The mean over trees with at least three nodes, in [-1, 1]: 1 if in every tree nodes of a higher
     level are nearer to the origin. NaN without such a tree.
+
+    Args:
+      norm: norm of the point of each node.
+      pool: the nodes of a split.
     """
     order = np.argsort(pool.tree, kind="stable")
     starts = np.flatnonzero(np.diff(pool.tree[order], prepend=-1))
@@ -361,7 +373,16 @@ class NodeEncoder:
         count: Int[Array, ""],
         stored: Points,
     ) -> Points:
-        """Encode `count` batches of nodes; write them into `stored` from block `first` on."""
+        """Encode the batches of a chunk, and write their points into `stored`.
+
+        Args:
+          params: parameters of the model.
+          features: features of the chunk.
+          indices: gather indices of the chunk.
+          first: block of the first batch.
+          count: number of batches.
+          stored: the points, in blocks.
+        """
 
         def body(step: Array, stored: Points) -> Points:
             index = jax.tree.map(lambda x: x[step], indices)
@@ -476,7 +497,13 @@ class NodeEvaluator:
         return self.result(self.ranks(points, feed.split), feed.split)
 
     def report(self, params: Any, feed: NodeFeed, direction: Float[np.ndarray, " n"]) -> Result:
-        """Return the metrics of a split's retrieval and of its hierarchy (`hierarchy_metrics`)."""
+        """Return the metrics of a split's retrieval and of its hierarchy (`hierarchy_metrics`).
+
+        Args:
+          params: parameters of the model.
+          feed: the feed of the split.
+          direction: the direction of time.
+        """
         points, split = self.encode(params, feed), feed.split
         ranks = self.ranks(points, split)
         toward = devices.replicate(self._mesh, direction.astype(np.float32))

@@ -83,9 +83,13 @@ def store(vectors: Float[Array, "*batch H"], dtype: DTypeLike) -> Vectors:
 
 
 def cosines(query: Vectors, vectors: Vectors) -> Float[Array, "Q B L"]:
-    """Return the cosines of queries [Q, H] and the positions of videos [B, L, H].
+    """Return the cosines of all queries and the positions of all videos.
 
     Inner products are accumulated in float32, or in int32 for int8.
+
+    Args:
+      query: unit vectors of the queries, [Q, H].
+      vectors: unit vectors of the positions of videos, [B, L, H].
     """
     wide = jnp.int32 if vectors.scale is not None else jnp.float32
     exact = jax.lax.Precision.HIGHEST  # otherwise a GPU may round float32 vectors to fewer bits
@@ -141,7 +145,12 @@ class MaximumSimilarity:
         return dict.fromkeys(self.branches, queries)
 
     def store(self, videos: Any, dtype: DTypeLike) -> Stored:
-        """Return the stored form of B videos: unit vectors of the branches that are on."""
+        """Return the stored form of B videos: unit vectors of the branches that are on.
+
+        Args:
+          videos: encoded videos, a NamedTuple of branches.
+          dtype: "float32", "bfloat16" or "int8".
+        """
         return {
             name: store(branch, dtype)
             for name, branch in videos._asdict().items()
@@ -157,7 +166,12 @@ class MaximumSimilarity:
         return width(stored)
 
     def scores(self, queries: Float[Array, "Q H"], stored: Stored) -> Float[Array, "Q B"]:
-        """Return float32 scores of queries and stored videos; higher is better (HLFormer eq. 9)."""
+        """Return float32 scores of queries and stored videos; higher is better (HLFormer eq. 9).
+
+        Args:
+          queries: encoded queries, of any norm.
+          stored: videos from `store`.
+        """
         total: Any = 0.0
         parts = self.of_branches(queries)
         for weight, name in zip(self.weights, self.branches, strict=True):
@@ -181,7 +195,12 @@ class MaximumSimilarity:
     def position_cosines(
         self, queries: Float[Array, "Q H"], stored: Stored
     ) -> dict[str, Float[Array, "Q L"]]:
-        """Return the cosines of each query and the positions of its own video, by branch."""
+        """Return the cosines of each query and the positions of its own video, by branch.
+
+        Args:
+          queries: encoded queries, of any norm.
+          stored: the stored video of each query, [Q, L, H].
+        """
         parts = self.of_branches(queries)
         return {
             name: paired_cosines(store(parts[name], branch.values.dtype), branch)

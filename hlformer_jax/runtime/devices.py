@@ -93,6 +93,11 @@ def take_rows(mesh: Mesh, rows: Array, index: Array) -> Array:
 
     Each device contributes the rows that it holds, and zeros for other rows; the contributions are
     added. This is exact in every dtype, and no device ever holds all rows.
+
+    Args:
+      mesh: the devices.
+      rows: an array that is sharded along its first axis.
+      index: indices of the rows to take; their number is a multiple of the number of devices.
     """
     if mesh.size == 1:
         return jnp.asarray(rows).at[index].get(mode="promise_in_bounds")

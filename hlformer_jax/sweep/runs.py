@@ -54,7 +54,7 @@ def check(runs: Sequence[Run], root: Path) -> None:
 
 
 def finished(run: Run, root: Path) -> bool:
-    """Return whether a run has its result."""
+    """Return whether a run has written its result."""
     return (root / run.directory / RESULT).exists()
 
 
@@ -275,7 +275,11 @@ def list_versions() -> dict[str, str]:
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
-    """Read result.json or failure.json; return None without a file."""
+    """Read result.json or failure.json; return None without a file.
+
+    Raises:
+      UserError: if the file is not JSON.
+    """
     try:
         content: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -241,7 +241,11 @@ def best(workdir: Path) -> Series:
 
 
 def check_new(directory: Path) -> None:
-    """Check that a directory for `save_params` does not exist or is empty, and is not a link."""
+    """Check that a directory for `save_params` does not exist or is empty, and is not a link.
+
+    Raises:
+      CheckpointError: if the directory is not empty.
+    """
     files.check_directory(directory)
     if directory.exists() and any(directory.iterdir()):
         raise CheckpointError(f"{directory} exists and is not empty: choose a new directory")
@@ -324,7 +328,13 @@ class RunCheckpoints:
         return state, progress
 
     def keep_best(self, step: int, params: Any, info: dict[str, Any]) -> None:
-        """Keep the parameters of the best epoch in memory; the next `save` writes them."""
+        """Keep the parameters of the best epoch in memory; the next `save` writes them.
+
+        Args:
+          step: number of finished steps.
+          params: the parameters.
+          info: facts about the epoch, as JSON.
+        """
         # A copy, because the following steps reuse the buffers of the state.
         self._unsaved_best = step, jax.tree.map(jnp.copy, params), info
 
@@ -553,7 +563,14 @@ def check_evaluation(
 def record_evaluation(
     directory: Path, checkpoint: Path, config: ConfigDict, fingerprint: str
 ) -> None:
-    """Write the settings of the metrics in a directory, except in a run's directory."""
+    """Write the settings of metrics into their directory, unless it is a run's directory.
+
+    Args:
+      directory: the directory of the metrics.
+      checkpoint: the evaluated run or converted checkpoint.
+      config: the configuration of the evaluation.
+      fingerprint: the fingerprint of the data.
+    """
     if _recorded(directory) is None:
         content = _settings(config, fingerprint) | {"checkpoint": str(checkpoint)}
         files.write_json(directory / EVALUATION_FILE, content)

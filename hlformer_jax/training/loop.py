@@ -683,6 +683,9 @@ def received_signal() -> Iterator[Callable[[], signal.Signals | None]]:
 
     Yields:
       A function that returns the received signal, or None.
+
+    Raises:
+      KeyboardInterrupt: at the second Ctrl-C.
     """
     signals: list[signal.Signals] = []
 

@@ -78,7 +78,7 @@ def scale_by_name(factors: Mapping[str, float]) -> optax.GradientTransformation:
 
 
 def add_decayed_weights(rate: float, undecayed: Collection[str]) -> optax.GradientTransformation:
-    """Add `rate` times the parameters that decay, see `decay_mask`."""
+    """Add `rate` times the parameters to the updates, for parameters that decay (`decay_mask`)."""
     plain = optax.add_decayed_weights(rate, mask=lambda params: decay_mask(params, undecayed))
 
     def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
@@ -129,7 +129,13 @@ def clip_by_tensor_norm(
 
 
 def scale_by_bert_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """Scale by Adam without bias correction, with epsilon outside the root."""
+    """Scale by Adam without bias correction, with epsilon outside the root.
+
+    Args:
+      beta1: decay of the first moment.
+      beta2: decay of the second moment.
+      epsilon: added to the root of the second moment.
+    """
 
     def init(params: Params) -> BertAdamState:
         return BertAdamState(optax.tree.zeros_like(params), optax.tree.zeros_like(params))

@@ -196,7 +196,17 @@ def build_objective(
     steps_per_epoch: int = 1,
     max_captions: int | None = None,
 ) -> Objective:
-    """Build the objective of a configuration; see `Objective` for `max_captions`."""
+    """Build the objective of a configuration.
+
+    Args:
+      config: the configuration.
+      model: the model.
+      steps_per_epoch: number of steps of an epoch.
+      max_captions: largest number of captions of a video; None for the number that fit in a batch.
+
+    Raises:
+      ConfigError: if the model or the data does not support a term, or if there is no term.
+    """
     return Objective(
         model=model,
         scorer=scoring.build_scorer(config, model),

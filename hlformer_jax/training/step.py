@@ -98,7 +98,13 @@ class Feed(Protocol):
         """Return the shapes of a chunk's features and gather indices."""
 
     def gather(self, features: Any, indices: Any, step: Int[Array, ""]) -> Any:
-        """Return the batch of a step of a chunk, counted from 0; for use inside of jit."""
+        """Return the batch of a step of a chunk; for use inside of jit.
+
+        Args:
+          features: features of the chunk.
+          indices: gather indices of the chunk.
+          step: index of the step in the chunk, from 0.
+        """
 
     def close(self) -> None:
         """Release threads and memory."""

@@ -217,6 +217,17 @@ def test_an_overflowing_slope_in_the_curvature_does_not_spoil_a_constant_curvatu
     assert relative_error(slope, vector([expected])) < 1e-6  # 8 eps of float32
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scaled_sinh_and_its_slope_are_exact_to_two_eps(dtype):
+    v = np.concatenate([np.linspace(-30, 30, 40), [1e-20, 0.999, 1.001]]).astype(dtype)
+    value, slope = jax.jvp(
+        numerics.scaled_sinh, (jnp.asarray(v), jnp.ones_like(v)), (jnp.ones_like(v), 0 * v)
+    )
+    for got, exact in ((value, mpmath.sinh), (slope, mpmath.cosh)):
+        for x, y in zip(v, np.asarray(got), strict=True):
+            assert relative_error(y, vector([exact(mpf(float(x)))])) < 2 * np.finfo(dtype).eps
+
+
 def test_a_branch_for_any_element_stays_a_branch_under_vmap():
     def function(v):
         return numerics.limit_norm(v, 1.0)

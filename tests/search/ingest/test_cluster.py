@@ -230,7 +230,7 @@ def test_a_killed_run_by_ray_continues(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_other_machines_take_over_the_videos_of_a_lost_one(tmp_path, monkeypatch):
+def test_other_machines_take_over_videos_of_a_lost_machine(tmp_path, monkeypatch):
     utils = pytest.importorskip("ray.cluster_utils", reason="the extra ray is not installed")
     folder = tmp_path / "videos"
     folder.mkdir()

@@ -48,7 +48,7 @@ def test_the_video_and_the_moment_of_a_sentence_come_first(index, ranker):
     assert library.encoder_name == "colours" and library.ranker_name == (ranker or "best_frame")
 
 
-def test_letters_and_their_accents_are_asked_as_one(library, monkeypatch):
+def test_accents_are_composed_in_queries(library, monkeypatch):
     asked, sentences = [], library.encoder.encode_texts
     monkeypatch.setattr(library.encoder, "encode_texts", lambda x: asked.extend(x) or sentences(x))
     for form in ("NFC", "NFD"):
@@ -56,7 +56,7 @@ def test_letters_and_their_accents_are_asked_as_one(library, monkeypatch):
     assert asked == ["café 강아지"] * 2
 
 
-def test_several_moments_come_apart_and_best_first(index):
+def test_moments_are_separate_and_sorted_by_score(index):
     library = archive.opened(index, ranker="best_frame")
     hit = library.query("red")[0]
     assert hit.video == "a.film"
@@ -131,7 +131,7 @@ def test_scores_of_pictures_are_cosines_for_every_encoder(index):
     assert [hit.score for hit in plain] == [hit.score for hit in probable]
 
 
-def test_videos_of_equal_content_are_one_hit_and_equally_good_ones_follow_their_paths(films, index):
+def test_equal_contents_are_one_result_and_ties_follow_paths(films, index):
     for name in ("z.film", "0.film", "trips/b.film"):
         (films / name).write_bytes((films / "b.film").read_bytes())
     archive.film(films / "a green.film", ["green"] * 3)
@@ -145,7 +145,7 @@ def test_videos_of_equal_content_are_one_hit_and_equally_good_ones_follow_their_
     assert library.query("green", k=2)[1].copies == ("trips/b.film", "z.film")
 
 
-def test_results_go_on_where_they_ended_and_end_at_a_score(library):
+def test_offset_and_min_score_select_results(library):
     every = library.query("red", k=9)
     pages = [hit for start in range(4) for hit in library.query("red", k=1, offset=start)]
     assert [hit.video for hit in pages] == [hit.video for hit in every] == videos_by(every)
@@ -331,7 +331,7 @@ def test_filters_agree_with_a_loop_over_random_entries():
             assert kept == (within and first <= days <= last)
 
 
-def test_filters_by_length_tags_and_folders_of_any_case_agree_with_a_loop():
+def test_filters_of_any_case_agree_with_a_loop():
     rng = np.random.default_rng(1)
     entries = [
         entry(str(rng.choice(["Trips/Sea", "trips", "x"])))._replace(
@@ -387,7 +387,7 @@ def test_a_folder_that_the_index_lacks_is_refused():
         (datetime.datetime(2026, 1, 10, 5), (2026, 1, 10, 5), (2026, 1, 10, 5, 0, 0, 1)),
     ],
 )  # fmt: skip
-def test_a_date_is_the_whole_span_that_it_names(text, first, after):
+def test_date_covers_its_whole_span(text, first, after):
     expected = [datetime.datetime(*one).timestamp() for one in (first, after)]
     assert list(times.date_span(text)) == expected
 

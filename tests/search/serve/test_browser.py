@@ -135,7 +135,7 @@ def test_typing_sends_fewer_queries_than_letters(page, library):
     assert page.evaluate("document.getElementById('player').paused")
 
 
-def test_an_answer_that_was_overtaken_is_not_shown(page):
+def test_outdated_answer_is_not_shown(page):
     # As if requests could not be aborted: the late answer arrives after the newer one.
     page.evaluate(
         """() => { const real = fetch; window.late = 0;
@@ -245,7 +245,7 @@ def test_a_transcript_follows_the_video_and_is_a_way_into_it(page):
     expect(page.get_by_text("Transcript", exact=True)).to_be_hidden()
 
 
-def test_a_picture_is_looked_for_until_it_is_left_out(page, tmp_path):
+def test_picture_query_lasts_until_its_filter_is_removed(page, tmp_path):
     path = tmp_path / "lilac.png"
     Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(path)
     page.locator("#file").set_input_files(path)
@@ -718,7 +718,7 @@ def picture(page, name):
         pytest.param(380, "light", marks=pytest.mark.slow),
     ],
 )
-def test_it_fits_and_is_named_at_both_widths_in_both_schemes(opened, url, tmp_path, width, scheme):
+def test_page_fits_and_has_names_in_all_widths_and_schemes(opened, url, tmp_path, width, scheme):
     folder = pathlib.Path(os.environ.get("HLFORMER_SCREENSHOTS") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
     page = opened(url, width, 860 if width == 1280 else 800, scheme)

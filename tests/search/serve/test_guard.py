@@ -34,7 +34,7 @@ def test_other_hosts_and_origins_are_refused(client, library, headers, refused):
     assert "access-control-allow-origin" not in answered and len(library.asked) == asked
 
 
-def test_its_own_page_and_links_to_it_are_answered(client):
+def test_requests_of_the_page_and_links_to_it_are_answered(client):
     port = client.base_url.port
     own = f"localhost:{port}"
     assert raw(client, "/api/folders", Host=own, Origin=f"http://{own}")[0] == 200

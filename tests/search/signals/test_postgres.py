@@ -123,7 +123,7 @@ def test_a_server_s_answer_does_not_show_the_password(monkeypatch, index):
     "address",
     ["postgresql://me:secret@{}/films", "postgresql://me@{}/films?password=secret&schema=s"],
 )
-def test_a_server_that_does_not_answer_is_a_line_without_the_password(index, address):
+def test_unreachable_server_gives_one_line_without_password(index, address):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -141,7 +141,7 @@ def test_missing_client_is_reported_with_its_package(monkeypatch):
 
 @pytest.mark.slow  # PostgreSQL starts in seconds
 class TestServer:
-    def test_a_schema_of_another_encoder_rate_ranker_folder_or_program_is_refused(
+    def test_schema_of_another_archive_or_program_is_refused(
         self, index, films, tmp_path, monkeypatch, address
     ):
         with pytest.raises(SearchError, match="has no schema .*upload"):
@@ -220,9 +220,7 @@ class TestServer:
         for options in ({}, {"folder": "trips"}, {"until": "1970"}):
             agree(library.query("red", k=50, **options), plain.query("red", k=50, **options))
 
-    def test_a_killed_upload_leaves_whole_contents_and_the_next_goes_on(
-        self, index, address, tmp_path
-    ):
+    def test_killed_upload_is_continued_by_the_next(self, index, address, tmp_path):
         # In the midst of the sixth content: its rows are on their way.
         program = tmp_path / "upload.py"
         program.write_text(
@@ -261,9 +259,7 @@ class TestServer:
                 time.sleep(0.1)
         agree(library.query("red", k=50), opened(index, None).query("red", k=50))
 
-    def test_a_server_that_ends_while_it_is_asked_is_a_line_and_then_answers_again(
-        self, index, address, server
-    ):
+    def test_query_fails_once_after_a_lost_connection(self, index, address, server):
         library = opened(index, address)
         library.upload()
         expected = library.query("red")

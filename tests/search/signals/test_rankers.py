@@ -103,7 +103,7 @@ def test_a_damaged_video_is_named_and_an_unknown_ranker_too(index, records):
 
 
 @pytest.mark.parametrize("name", ["best_frame", "segments"])
-def test_the_best_of_a_large_archive_have_the_scores_of_a_small_one(index, records, name, large):
+def test_quantised_search_agrees_with_exact_search(index, records, name, large):
     ranker = rankers.Untrained(name, index, records)
     among = np.arange(len(records)) != 3
     for sentence in ("red", "blue yellow", "white"):
@@ -205,7 +205,7 @@ def test_frames_that_are_no_numbers_are_refused_and_never_spread(number):
         segments(vectors, np.arange(20.0))
 
 
-def test_a_video_that_stands_still_is_one_interval_of_its_own_vector():
+def test_still_video_is_one_interval_with_its_embedding():
     frame = video(1, seed=3)
     spans, rows = segments(np.repeat(frame, 40, axis=0), np.arange(40.0))
     assert spans.tolist() == [[0.0, 40.0]]
@@ -229,7 +229,7 @@ def test_peaks_are_those_of_scipy_rows_of_equal_values_too():
         assert intervals.peak_cuts(details).tolist() == peaks
 
 
-def test_a_very_long_video_is_ranked_in_parts_that_do_not_see_each_other(monkeypatch):
+def test_very_long_video_is_segmented_in_independent_parts(monkeypatch):
     vectors = video(90, seed=5)
     monkeypatch.setattr(intervals, "LONGEST", 32)
     spans, rows = segments(vectors, np.arange(90.0))
