@@ -75,7 +75,7 @@ def conflicts(config: ConfigDict, family: str = "prvr") -> Iterator[tuple[str, s
     if config.data.max_clips > config.data.max_frames:
         yield (
             "data.max_frames",
-            "at least config.data.max_clips, because clips use the same table of positions",
+            "at least config.data.max_clips, because each branch has data.max_frames positions",
         )
 
 

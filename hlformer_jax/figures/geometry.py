@@ -51,8 +51,10 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
     rows = figure.subplots(len(measured), 2, squeeze=False, width_ratios=(6, 5))
     for (subject, tangents), (histogram, plane) in zip(measured, rows, strict=True):
         model = subject.run.config.model
-        fixed = not model.learned_curvature
-        c = model.curvature if fixed else float(np.exp(subject.run.params["curv"]))
+        kind_of_curvature = "learned" if model.learned_curvature else "fixed"
+        c = model.curvature
+        if model.learned_curvature:
+            c = float(np.exp(subject.run.params["curv"]))
         points = {kind: np.asarray(_lift(rows, c)) for kind, rows in tangents.items()}
         distances = {
             kind: np.sqrt(c) * np.asarray(lorentz.distance0(jnp.asarray(rows), c))
@@ -76,7 +78,7 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
                 zorder=4 - list(KINDS).index(kind),
             )  # fmt: skip
             table.add(subject.label, kind, radii, *at.T)
-        histogram.set_title(f"{subject.label}, learned curvature −{c:.3g}", loc="left")
+        histogram.set_title(f"{subject.label}, {kind_of_curvature} curvature −{c:.3g}", loc="left")
         histogram.set_xlabel("distance from the origin, times √c")
         histogram.set_ylabel("share (%)")
         histogram.legend(loc="best")

@@ -40,7 +40,7 @@ def reload_encoder(
     Args:
       facts: the identity of the encoder in the index.
       name_or_path: where to load it from; by default the first recorded place that exists.
-      precision: the precision of images; "" for the dtype of the encoder.
+      precision: the precision of images; "" for the precision of the loaded weights.
 
     Raises:
       UserError: if its folder is missing, or it cannot be read.

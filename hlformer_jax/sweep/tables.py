@@ -363,7 +363,6 @@ class Column(NamedTuple):
     head: str
     published: bool
     corrected: bool
-    measured: bool = True  # False for a change that is only published
 
     @property
     def heads(self) -> list[str]:
