@@ -24,6 +24,7 @@ import sqlite3
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,7 @@ class Database:
             if self._connection is not None:
                 self._connection.close()
             self._connection, self._sums_note = connection, sums_note
+        weakref.finalize(self, connection.close)  # Python warns of one that is left open
 
     def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a query.
