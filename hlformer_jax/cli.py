@@ -19,23 +19,24 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from hlformer_jax import terminal
-from hlformer_jax.config import family_of, flat, leaves, load, locate
+from hlformer_jax.config import CONFIGS, family_of, flat, leaves, load, locate
 from hlformer_jax.config.names import COMMON_NAMES, ENVIRONMENT, field_suggestion
 from hlformer_jax.errors import ConfigError
+from hlformer_jax.lazy import optional
 from hlformer_jax.text import suggestion
 
 QUIET = flags.DEFINE_bool("quiet", False, "Print no progress, only results, warnings and errors.")
-"""The flag of the programs with absl flags, which each declares as its own for --helpshort."""
+"""Flag of all programs with absl flags; each declares it a key flag, so --helpshort lists it."""
 
 
 def fail(message: str) -> int:
-    """Print an error; return the exit status."""
+    """Print an error on standard error; return the exit status 1."""
     print(f"{terminal.in_red('error:', sys.stderr)} {message}", file=sys.stderr)
     return 1
 
 
 def interrupted() -> int:
-    """Print that Ctrl-C ended the program; return the exit status."""
+    """Print that Ctrl-C ended the program and how to resume; return the exit status."""
     print("interrupted; the same command resumes from the newest checkpoint", file=sys.stderr)
     return 128 + signal.SIGINT
 
@@ -56,21 +57,21 @@ def _python() -> str:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use; on macOS, of the machine."""
+    """Return the number of cores that this process may use; on macOS, all cores of the machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def path_argument(text: str) -> Path:
-    """Parse a path for argparse; an empty one would name the current folder."""
+    """Parse a path for argparse; refuse an empty text, which would name the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty: give a path (. is the current folder)")
     return Path(text)
 
 
 def three_digits(value: float) -> str:
-    """Format a number with three significant digits and no exponent; 100 and above, whole."""
+    """Format a number with three significant digits, no exponent, and no decimals from 100 on."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{Decimal(f'{value:.3g}'):f}"
@@ -90,8 +91,8 @@ def print_table(
       rows: the cells of each row.
       title: the title above the table.
       text_columns: names of further columns that are aligned to the left.
-      width: the largest width in characters; by default the terminal's, where a wider table is
-        printed in several parts, or as wide as needed in a file.
+      width: the largest width in characters. None: on a terminal its width, with a wider table
+        printed in several parts; in a file or a pipe, as wide as needed.
     """
     columns = terminal.width() if width is None else None
     if columns is not None:
@@ -105,9 +106,9 @@ def print_table(
 def _split_columns(rows: Sequence[Sequence[str]], width: int) -> list[list[list[str]]]:
     """Split the columns of a table into parts of at most `width` characters.
 
-    The first column stands in each part.
+    The first column is repeated in each part.
     """
-    # A column takes two blanks beside its longest cell, and the table one at each end.
+    # A column takes two blanks beside its longest cell; the table takes one at each end.
     widths = [2 + max(map(len, column)) for column in zip(*rows, strict=True)]
     parts: list[list[int]] = [[]]
     used = 2 + widths[0]
@@ -127,7 +128,7 @@ def _print_part(
     text_columns: Collection[str],
     width: int | None,
 ) -> None:
-    import rich.box  # here, so that a wrong command is answered at once
+    import rich.box  # imported here so that a wrong command fails without its delay
     import rich.console
     import rich.markup
     import rich.table
@@ -149,8 +150,15 @@ def _print_part(
 def parse(argv: Sequence[str]) -> list[str]:
     """Parse absl flags; exit with a one-line error if one is wrong.
 
-    `--config` may name a file of the package, such as `anet`.
+    Args:
+      argv: the command line, beginning with the program. `--config` may name a file of the
+        package, such as `anet`.
+
+    Returns:
+      The program and the arguments that are not flags.
     """
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
+        optional("argcomplete", "search").autocomplete(_completion_parser())
     argv = _with_located_configs(argv)
     try:
         rest = flags.FLAGS(argv)
@@ -158,6 +166,24 @@ def parse(argv: Sequence[str]) -> list[str]:
         sys.exit(fail(_flag_error(error, argv)))
     terminal.silence(QUIET.value)
     return rest
+
+
+def _completion_parser() -> argparse.ArgumentParser:
+    """Return a parser with the program's flags, from which argcomplete finds completions."""
+    parser = argparse.ArgumentParser()
+    for module, defined in flags.FLAGS.flags_by_module_dict().items():
+        if module.startswith("absl."):
+            continue
+        for flag in defined:
+            if flag.boolean:
+                parser.add_argument(f"--{flag.name}", action="store_true", help=flag.help)
+                continue
+            choices = getattr(flag.parser, "enum_values", None)
+            if flag.name == "config":  # a shell completes paths if no name of the package fits
+                names = [path.relative_to(CONFIGS) for path in CONFIGS.rglob("[!_]*.py")]
+                choices = sorted(str(name.with_suffix("")) for name in names)
+            parser.add_argument(f"--{flag.name}", action="append", choices=choices, help=flag.help)
+    return parser
 
 
 def _with_located_configs(argv: Sequence[str]) -> list[str]:

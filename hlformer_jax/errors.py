@@ -9,29 +9,29 @@ from typing import Any
 class UserError(Exception):
     """An error that a user can correct.
 
-    Its message is one line: the thing, its value and the remedy. A subclass also inherits from the
-    builtin that code which uses the package as a library would catch, for example
+    The message is one line: the thing, its value and the remedy. A subclass also inherits from a
+    built-in exception, which callers of the Python API would catch, for example
     `class ConfigError(UserError, ValueError)`.
     """
 
 
 class ConfigError(UserError, ValueError):
-    """A field of a configuration is unknown or has a wrong value; the message names it."""
+    """Error for a field of a configuration that is unknown or has a wrong value."""
 
 
 class MissingExtra(UserError, ImportError):
-    """A package is missing that an extra of this package installs."""
+    """Error for a missing package that an extra of hlformer_jax installs."""
 
 
 class SearchError(UserError, ValueError):
-    """An index, a query or a folder of the search is wrong."""
+    """Error for an index, a query or a folder that cannot be searched."""
 
 
 class QueryError(SearchError):
-    """A field of a query, or an option of a library, has a value that cannot be used.
+    """Error for a field of a query, or an option of a library, whose value cannot be used.
 
     The message is a template in which `{name}` stands for a field, so that each interface can show
-    its own vocabulary: `str(error)` has the names of the Python API.
+    its own names of fields. `str(error)` has the names of the Python API.
 
     Attributes:
       field: the name of the field.
@@ -41,54 +41,59 @@ class QueryError(SearchError):
     def __init__(
         self, template: str, field: str, allowed: Sequence[str] = (), **values: object
     ) -> None:
-        """Make the message of a template.
+        """Fill the template.
 
         Args:
           template: the message, in which `{name}` stands for a field or for one of `values`.
           field: the name of the field.
           allowed: the values that the field may have.
-          **values: other values of the template. A user's text belongs here: a brace in the
-            template itself would begin a name.
+          **values: other values of the template. Text from a user belongs here, because a brace in
+            the template itself would begin a name.
         """
         self._template, self._values = template, values
         self.field, self.allowed = field, tuple(allowed)
         super().__init__(self.phrased({}))
 
     def phrased(self, names: Mapping[str, str]) -> str:
-        """Return the message with the given names of fields; a field without one keeps its own."""
+        """Return the message with the given names of fields.
+
+        Args:
+          names: the name of each field in the caller's interface; a field that is not among them
+            keeps its name of the Python API.
+        """
         return self._template.format_map(_Names({**names, **self._values}))
 
 
 class _Names(dict[str, Any]):
-    """The names of fields; a field that has none is shown by its own."""
+    """Names of fields for a message; a field without an entry keeps its name of the Python API."""
 
     def __missing__(self, name: str) -> str:
         return name
 
 
 class DamagedError(SearchError):
-    """A file of an index is missing or was changed.
+    """Error for a file of an index that is missing or was changed.
 
     Attributes:
-      contents: the contents whose vectors are damaged, each with its line of the message.
+      contents: the contents whose embeddings are damaged, each with its line of the message.
     """
 
     contents: Mapping[str, str] = {}
 
     @classmethod
     def from_contents(cls, contents: Mapping[str, str]) -> "DamagedError":
-        """Return the error about the damaged vectors of contents."""
+        """Return the error for contents with damaged embeddings, each with its line."""
         error = cls("; ".join(contents.values()))
         error.contents = contents
         return error
 
 
 class UnreadableError(DamagedError):
-    """A file of an index cannot be read at the moment; it may be intact."""
+    """Error for a file of an index that cannot be read at the moment, but may be intact."""
 
     @classmethod
     def from_error(cls, path: Path, error: OSError) -> "UnreadableError":
-        """Return the error of a file whose reading failed."""
+        """Return the error for a file that could not be read."""
         return cls(f"{path} cannot be read ({error.strerror or error})")
 
 

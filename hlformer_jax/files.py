@@ -1,9 +1,9 @@
 """Atomic writes of files, the files that they may replace, and a lock on a directory.
 
-An output whose place a user chose (`--out`) replaces nothing, except with `--overwrite`. An output
-in a directory of the program (tables, figures, metrics of a run) replaces a file that the program
-wrote and nobody has changed since: the list `.hlformer-written` in the directory has the digest of
-each. Links, directories, pipes and devices are never replaced.
+An output at a path that the user chose (`--out`) replaces an existing file only with `--overwrite`.
+An output in a directory of the program (tables, figures, metrics of a run) also replaces a file
+that the program wrote and that has not changed since: the list `.hlformer-written` in the directory
+has the digest of each such file. Links, directories, pipes and devices are never replaced.
 """
 
 import contextlib
@@ -49,14 +49,14 @@ class Replace(enum.Flag):
 
 
 class OutputError(UserError, OSError):
-    """A file must not be replaced, or cannot be written at its place."""
+    """Error for an output that must not replace what is at its path, or cannot be written there."""
 
 
 _DRAFT = re.compile(r"\.(.+)\.hlformer-[0-9a-f]{16}\.part", re.DOTALL)
 
 
 def replacing(overwrite: bool, listed: bool = False) -> Replace:
-    """Return the files that an output replaces.
+    """Return which files an output may replace.
 
     Args:
       overwrite: whether the user gave --overwrite.
@@ -69,7 +69,12 @@ def replacing(overwrite: bool, listed: bool = False) -> Replace:
 def check_output(path: Path, replace: Replace = Replace.NOTHING) -> None:
     """Check that a file can be written at a path.
 
-    Commands call it before their long work; `atomic_write` checks again at its end.
+    Commands call it before their long work; `atomic_write` checks again when that has ended. The
+    folder of the path is made if necessary.
+
+    Args:
+      path: the path of the output.
+      replace: the files that the output may replace.
 
     Raises:
       OutputError: if something at the path must not be replaced.
@@ -84,7 +89,7 @@ def check_directory(path: Path) -> None:
     """Check that a path is a directory or missing.
 
     Raises:
-      OutputError: if it is a link or a file.
+      OutputError: if the path is a link, a file, a pipe or a device.
     """
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
@@ -97,17 +102,19 @@ def read_bytes(path: Path) -> bytes:
     """Return the content of a regular file.
 
     Raises:
-      OSError: if it cannot be read, or is a pipe or device, whose reading might never end.
+      OSError: if the file cannot be read, or is a pipe, socket or device: reading one of those
+        might never end.
     """
     with open(open_regular(path), "rb") as file:
         return file.read()
 
 
 def open_regular(path: Path) -> int:
-    """Return a descriptor to read a regular file.
+    """Open a regular file for reading; return its descriptor, which the caller closes.
 
     Raises:
-      OSError: if it cannot be read, or is a pipe or device, whose reading might never end.
+      OSError: if the file cannot be read, or is a pipe, socket or device: reading one of those
+        might never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -122,10 +129,13 @@ def digest(path: Path, pulse: Callable[[], None] = lambda: None) -> str:
     Args:
       path: a regular file.
       pulse: called for every block; an exception that it raises ends the reading.
+
+    Raises:
+      OSError: if the file cannot be read, or is not a regular file.
     """
     digest, block = hashlib.sha256(), bytearray(READ_BYTES)
     with open(open_regular(path), "rb", buffering=0) as file:
-        while count := file.readinto(block):  # None where a file of the kernel would block
+        while count := file.readinto(block):  # None if reading would block, as in /proc and /sys
             pulse()
             digest.update(memoryview(block)[:count])
     return digest.hexdigest()
@@ -136,7 +146,7 @@ def is_gone(path: Path, follow: bool = False) -> bool:
 
     Args:
       path: a path.
-      follow: follow a link, so that a link without a target is gone.
+      follow: whether to follow a link, so that a link without a target counts as missing.
     """
     try:
         os.stat(path, follow_symlinks=follow)
@@ -155,11 +165,11 @@ def discard(path: Path) -> None:
 
 
 def discard_drafts(directory: Path, is_own: Callable[[str], object]) -> None:
-    """Delete the drafts that killed writers left, if the directory can be listed.
+    """Delete the drafts that killed processes left behind, if the directory can be listed.
 
     Args:
       directory: the directory of the files.
-      is_own: says of a name whether the program writes a file of that name there.
+      is_own: takes the name of a file; returns whether the program writes such a file there.
     """
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
@@ -182,7 +192,12 @@ def jsonable(value: Any) -> Any:
 
 
 def write_json(path: Path, content: Mapping[str, Any], replace: Replace = Replace.ANY) -> None:
-    """Write a JSON file atomically, with null for NaN."""
+    """Write a JSON file atomically, with null for NaN.
+
+    Raises:
+      ValueError: if the content has an infinite number.
+      OSError: as `atomic_write`.
+    """
     text = json.dumps(_without_nan(content), indent=2, allow_nan=False)
     write_bytes(path, f"{text}\n".encode(), replace)
 
@@ -220,13 +235,13 @@ def _without_nan(value: Any) -> Any:
 
 
 def write_bytes(path: Path, content: bytes, replace: Replace = Replace.ANY) -> None:
-    """Write a file atomically."""
+    """Write a file atomically; raises as `atomic_write`."""
     with atomic_write(path, replace) as draft:
         draft.write_bytes(content)
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any], replace: Replace = Replace.ANY) -> None:
-    """Write arrays as .npz atomically; the name is not extended."""
+    """Write an .npz file of arrays by name, atomically; unlike NumPy, add no suffix to the path."""
     with atomic_write(path, replace) as draft, draft.open("wb") as file:
         content: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
         np.savez(file, **content)
@@ -245,6 +260,14 @@ def atomic_write(path: Path, replace: Replace = Replace.ANY) -> Iterator[Path]:
 
     The draft is in the same folder, which is made if necessary. After an error the draft is
     removed and the file is as before.
+
+    Args:
+      path: the path of the file.
+      replace: the files that may be replaced; with `Replace.OWN` the file is also added to the list
+        of its directory.
+
+    Yields:
+      The path of the draft, which the block has to write.
 
     Raises:
       OutputError: if something at the path must not be replaced.
@@ -273,7 +296,7 @@ def check_replaced(path: Path, replace: Replace = Replace.ANY) -> None:
     """Check that a write may replace the thing at a path.
 
     Raises:
-      OutputError: if it must not be replaced; says what it is.
+      OutputError: if it must not be replaced; the message says what it is.
     """
     mode = _mode(path)
     if mode is None:
@@ -304,7 +327,7 @@ def _mode(path: Path) -> int | None:
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether the directory's list has the file with its present content.
+    """Return whether the directory's list has the file with its current content.
 
     Raises:
       OSError: if the list or the file cannot be read.
@@ -323,7 +346,8 @@ def _is_own(path: Path) -> bool:
 def _listed(path: Path, draft: Path) -> Iterator[None]:
     """Add a draft to the directory's list before it replaces the file.
 
-    A program that is killed between the two leaves only files of the list.
+    A program that is killed in between leaves one line too many in the list, never a new file that
+    the list lacks.
     """
     line = f"{digest(draft)}  {path.name}\n".encode()
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -342,10 +366,11 @@ def lock(directory: Path, waiting: Callable[[], None] | None = None) -> Iterator
 
     Args:
       directory: the directory, which is made if necessary; it keeps a file `.lock`.
-      waiting: called before waiting for another holder; None to fail instead.
+      waiting: called before waiting for another process that holds the lock; None to fail instead.
 
     Yields:
-      True; False on a disk without locks, such as some network disks, where nobody is excluded.
+      Whether the directory is locked. It is False on a disk without locks, such as some network
+      disks: there, other processes are not excluded.
 
     Raises:
       BlockingIOError: if another process holds the lock and `waiting` is None.

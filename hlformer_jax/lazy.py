@@ -20,9 +20,10 @@ def namespace(
     """Return the `__getattr__`, `__dir__` and `__all__` of a package that loads its modules late.
 
     Args:
-      package: its name.
-      modules: its modules, each with the names in it, separated by spaces, that the package has
-        too; None: all modules in its folder, without names.
+      package: the name of the package.
+      modules: the modules of the package. The value of a module lists the names, separated by
+        spaces, that the package re-exports from it. None: all modules in the package's folder,
+        without re-exported names.
     """
     if modules is None:
         modules = {
@@ -41,10 +42,10 @@ def namespace(
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra to the Python that runs now.
+    """Return the command that installs an extra of this package for the running Python.
 
-    It names the checkout or the wheel that this package is from: the package is on no index, where
-    anybody could register its name.
+    The command names the checkout or the wheel that this package was installed from, because no
+    package index has the package, and anybody could register its name on one.
     """
     checkout = Path(__file__).parents[1]
     if (checkout / "pyproject.toml").is_file():
@@ -55,7 +56,7 @@ def install_command(extra: str) -> str:
 
 
 def _installed_from() -> str:
-    """Return the address that pip recorded when it installed this package; "" without one."""
+    """Return the address that pip recorded when it installed this package; "" if it did not."""
     try:
         record = importlib.metadata.distribution("hlformer-jax").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
@@ -78,10 +79,14 @@ def _add_extra(address: str, extra: str) -> str:
 
 
 def optional(module: str, extra: str) -> Any:
-    """Import a module that needs an extra of this package.
+    """Import a module that needs an extra of this package, and return it.
+
+    Args:
+      module: the full name of the module.
+      extra: the name of the extra.
 
     Raises:
-      MissingExtra: if the extra is not installed; says how to install it.
+      MissingExtra: if the extra is not installed; the message says how to install it.
       MemoryError: if memory is too short to load the module.
     """
     try:

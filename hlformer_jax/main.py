@@ -85,7 +85,7 @@ flags.declare_key_flag("quiet")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; a wrong input ends it with one line and exit status 1."""
+    """Run the command and return its exit status: 1, with a line of error, for wrong input."""
     if len(argv) > 1:
         return cli.fail(f"unexpected argument {argv[1]!r}: options begin with --")
     if MODE.value == "ensemble":

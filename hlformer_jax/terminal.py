@@ -62,7 +62,7 @@ def _write(line: str, file: TextIO | None) -> None:
     tqdm = sys.modules.get("tqdm")
     if file is None:  # the caller has closed the stream
         return
-    if tqdm is None:  # so there is no bar
+    if tqdm is None:  # not imported yet, so no bar is shown
         print(line, file=file)
     else:
         tqdm.tqdm.write(line, file=file)
@@ -70,11 +70,11 @@ def _write(line: str, file: TextIO | None) -> None:
 
 
 def bar(unit: str, total: int | None = None, **options: Any) -> Any:
-    """Return a bar of tqdm with speed and time left, which vanishes in the end.
+    """Return a tqdm bar with speed and time left, which is erased when it is closed.
 
     Args:
       unit: noun of the things that are counted.
-      total: their number, or None if it is not known yet.
+      total: number of things to count, or None if it is not known yet.
       **options: further options of tqdm.
     """
     import tqdm  # here, as most commands need no bar

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 _PASSWORDS = (
-    # user:password@ of an address: up to its last @, since a password may hold any character
+    # user:password@ of an address, up to the last @, because a password may contain any character
     re.compile(r"(\w+://[^\s/?#@:'\"]*:)[^\s'\"]*(?=@)"),
     # password=… of an address or a list of settings; its letters may be escaped, such as %70
     re.compile(
@@ -32,7 +32,7 @@ def legible(text: str) -> str:
 
 
 def printable(name: str) -> str:
-    """Return a name for one line of a terminal: legible, and quoted if it holds a newline, say."""
+    """Return a name for one line of a terminal: legible, and quoted if it is unprintable."""
     name = legible(name)
     return name if name.isprintable() else repr(name)
 
@@ -41,9 +41,9 @@ def without_passwords(text: str, arguments: Iterable[str] = ()) -> str:
     """Replace the passwords of addresses and settings by "…".
 
     Args:
-      text: for example the message of an error.
-      arguments: arguments of a command line, which the text may quote; a password in one of them
-        may hold spaces and quotes.
+      text: the text, for example the message of an error.
+      arguments: arguments of a command line that the text may quote. Their passwords may contain
+        spaces and quotes; other passwords in the text end at a space or a quote.
     """
     for argument in arguments:
         start = "://" if "://" in argument else "^"

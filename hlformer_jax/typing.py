@@ -9,7 +9,7 @@ One letter means one thing everywhere: in annotations, in einsum strings and in 
     L  positions of either branch           d  coordinates of a head
     M  positions that attend, or rows       n  Lorentz dimension
     W  words                                dv coordinates of a value
-    P  proposals, windows over clips        n1 coordinates of a point of it, n + 1, time first
+    P  proposals, windows over clips        n1 coordinates of a Lorentz point, n + 1, time first
     T  frames or words before sampling      K  Gaussian blocks (variants)
     k  results of a search                  B  videos of a block of a corpus, or subtrees
     U  nodes of action trees                S  steps of a chunk
@@ -54,8 +54,8 @@ class Captions(NamedTuple):
       word_mask: True for real words.
       video: row of the caption's video in the batch; 0 where padded.
       mask: True for real captions.
-      teacher: a teacher's cosine of a caption and each frame of its video; zero where either is
-        padded. None without a teacher.
+      teacher: cosine of a caption and each frame of its video, from a teacher model; zero where
+        the caption or the frame is padded. None without a teacher.
     """
 
     words: Float[Array, "Q W E"]
@@ -97,8 +97,8 @@ class Subtrees(NamedTuple):
     """Training items: a parent with its two children, or with its only child.
 
     Attributes:
-      nodes: rows of the parent, the left and the right child in the batch; an only child is both.
-        0 where padded.
+      nodes: rows in the batch of the parent, its left child and its right child; an only child
+        stands for both. 0 where padded.
       pair: True where there are two children.
       mask: True for real subtrees.
     """

@@ -38,6 +38,7 @@ EXTRAS = {
     "mcp": {"mcp"},
     "ray": {"ray"},
     "speech": {"ctranslate2", "faster_whisper"},
+    "cpu": {"openvino"},
     "ocr": {"cv2", "onnxruntime", "rapidocr"},
 }  # fmt: skip
 """The packages that an extra brings and that nothing else does."""

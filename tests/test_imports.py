@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "lazy": {"errors"},
     "files": {"errors", "text"},
     "config": {"errors", "text"},
-    "cli": {"errors", "text", "terminal", "config"},
+    "cli": {"lazy", "errors", "text", "terminal", "config"},
     "ops": {"lazy", "typing", "errors"},
     "runtime": {"typing", "errors"},
     "data": {"typing", "errors", "terminal", "text", "lazy", "files", "config", "cli", "runtime"},

@@ -120,13 +120,17 @@ def test_time_left_is_the_mean_of_the_finished_parts():
 @pytest.mark.parametrize(
     ("line", "offered"),
     [("hlformer-search tran", "transcribe"), ("hlformer-search query --calib", ""),
-     ("hlformer-search query --min", "--min-score"), ("hlformer-search cut --qui", "--quiet")],
+     ("hlformer-search query --min", "--min-score"), ("hlformer-search cut --qui", "--quiet"),
+     ("hlformer-train --quiet --mode=ev", "--mode=evaluate"), ("hlformer-train --verb", ""),
+     ("hlformer-sweep --config=sweeps/rob", "--config=sweeps/robust"),
+     ("hlformer-figures --video=a --vid", "--video")],
 )  # fmt: skip
 def test_a_shell_completes_commands_and_options(line, offered, tmp_path):
     pytest.importorskip("argcomplete", reason="extra search")
     answer = tmp_path / "answer"
+    module = line.partition(" ")[0].replace("train", "main").replace("hlformer-", "hlformer_jax.")
     subprocess.run(
-        [sys.executable, "-m", "hlformer_jax.search"], check=True, cwd=ROOT,
+        [sys.executable, "-m", module], check=True, cwd=ROOT,
         env=os.environ | {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)),
                           "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)},
     )  # fmt: skip

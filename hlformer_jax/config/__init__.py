@@ -2,13 +2,13 @@
 
     rules         which values a field may have
     fields        every field of a family: default, rule, meaning
-    definitions   values that belong together: models, data sets, forms of HOVER, the debug size
-    checks        a whole configuration: unknown fields, wrong values, contradictions
-    names         names that other programs give to fields
-    loading       files of configurations
+    definitions   fields that are set together: models, data sets, forms of HOVER, the debug size
+    checks        checks of a whole configuration: unknown fields, wrong values, contradictions
+    names         names of other programs for fields, for suggestions
+    loading       configuration files
 
 The files in `configs/` state the published hyper-parameters. Nothing here loads JAX, so that a
-wrong command is answered at once.
+wrong command is reported quickly.
 """
 
 from hlformer_jax.config.checks import check, check_values, conflicts

@@ -1,4 +1,4 @@
-"""Checks of a whole configuration: its fields, their values, and values that contradict others."""
+"""Checks of a whole configuration: its fields, their values, and contradictions between values."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,6 +43,10 @@ def check(config: ConfigDict) -> None:
 def check_values(config: ConfigDict, prefix: str = "") -> None:
     """Check the values of the fields whose full names begin with `prefix`.
 
+    Args:
+      config: the configuration.
+      prefix: start of the names, such as "model."; "" for all fields.
+
     Raises:
       ConfigError: if a value breaks its rule or contradicts another value.
     """
@@ -58,12 +62,20 @@ def check_values(config: ConfigDict, prefix: str = "") -> None:
 
 
 def conflicts(config: ConfigDict, family: str = "prvr") -> Iterator[tuple[str, str]]:
-    """Yield each field that contradicts other fields, and the end of "it must be …"."""
+    """Yield the fields that contradict other fields.
+
+    Args:
+      config: the configuration.
+      family: family of the configuration's model.
+
+    Yields:
+      The full name of a field, and the end of the sentence "it must be …".
+    """
     yield from (_hover_conflicts if family == "hover" else _prvr_conflicts)(config)
     if config.data.max_clips > config.data.max_frames:
         yield (
             "data.max_frames",
-            "at least config.data.max_clips, because clips use the same table of positions",
+            "at least config.data.max_clips, because each branch has data.max_frames positions",
         )
 
 
@@ -138,10 +150,11 @@ def _hover_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
 
 
 def _owner_of_blocks(config: ConfigDict) -> str | None:
-    """Return the other model whose blocks and aggregation a configuration has, all of them.
+    """Return the model with the same blocks and aggregation, if it is not the configured model.
 
-    Published and debug values are compared. If one of them differs, somebody chose the combination.
-    One plain block, as in MS-SL and DL-DKD, is an ablation of any model.
+    Published and debug values are compared. If any field differs, the combination is deliberate.
+    Models with one plain block, such as MS-SL and DL-DKD, are ignored, because one plain block is
+    an ablation of any model.
     """
     if config.model.name not in DEFINITIONS:
         return None

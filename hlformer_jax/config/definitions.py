@@ -1,8 +1,8 @@
-"""Values that belong together: models, data sets, forms of HOVER, and the debug size.
+"""Fields that are set together: models, data sets, forms of HOVER, and the debug size.
 
-A model is more than `config.model.name`: its blocks, their aggregation and its losses are fields,
-so that every part works with every model. A file in `configs/` starts from `of_model` or
-`default`.
+`config.model.name` alone does not define a model: its blocks, their aggregation and its losses are
+separate fields, so that every part works with every model. A file in `configs/` starts from
+`of_model` or `default`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,13 +111,13 @@ PRESETS: Mapping[str, Values] = {
         "loss": {"form": "printed", "mask_related": "none", "tree_reduction": "sum"},
     },
 }
-"""The forms of HOVER, by their name behind the colon of `configs/hover.py`."""
+"""The forms of HOVER, by their name after the colon of `configs/hover.py`."""
 
 FLAT: Values = {
     "model": {"geometry": "euclidean", "metric": "cosine"},
     "loss": {"tree": 0.0, "chain": 0.0, "order": 0.0},
 }
-"""HOVER's flat baseline: cosines after a linear layer, and the alignment alone."""
+"""HOVER's flat baseline: cosines after a linear layer, and the alignment as the only loss."""
 
 _DEBUG = {
     "compile_fast": True,
@@ -149,32 +149,52 @@ DEBUG: Mapping[str, Mapping[str, Any]] = {
         "eval.query_batch": 32,
     },
 }
-"""Sizes and epochs, by family, with which a configuration runs in seconds on a CPU."""
+"""Fields, by family, with which a configuration runs in seconds on a CPU."""
 
 
 def of_model(name: str) -> ConfigDict:
-    """Return the default configuration with the fields that define a model."""
+    """Return the default configuration with the fields that define a model.
+
+    Args:
+      name: name of the model, a key of `DEFINITIONS`.
+
+    Raises:
+      ConfigError: for an unknown name.
+    """
     config = _update(default(), look_up("model", name, DEFINITIONS))
     config.model.name = name
     return config
 
 
 def on_data_set(config: ConfigDict, data_set: str) -> ConfigDict:
-    """Set the fields of a data set's released features; return the configuration."""
+    """Set the fields of a data set's released features, and return the configuration.
+
+    Args:
+      config: the configuration, which is changed.
+      data_set: a key of `DATA_SETS`.
+    """
     return _update(config, {"data": DATA_SETS[data_set]})
 
 
 def preset(config: ConfigDict, name: str) -> ConfigDict:
-    """Set the fields of a form of HOVER (a name in `PRESETS`); return the configuration."""
+    """Set the fields of a form of HOVER, and return the configuration.
+
+    Args:
+      config: the configuration, which is changed.
+      name: a key of `PRESETS`.
+
+    Raises:
+      ConfigError: for an unknown name.
+    """
     return _update(config, look_up("form of HOVER", name, PRESETS))
 
 
 def debug(config: ConfigDict) -> ConfigDict:
-    """Shrink a configuration until it runs in seconds on a CPU, without any features.
+    """Shrink a configuration until it runs in seconds on a CPU.
 
-    Losses, weights, the optimiser and the options of the model stay; sizes, epochs and the number
-    of blocks shrink. Without `manual_dir` the data is synthetic, with the configuration's feature
-    widths, so that released features work as well.
+    Sizes, epochs and the number of blocks shrink; losses, weights, the optimiser and the options of
+    the model stay. Without `manual_dir` the data is synthetic. The widths of the features stay, so
+    that the configuration also runs on the released features.
 
     Args:
       config: the configuration, which is changed.
@@ -193,17 +213,25 @@ def debug(config: ConfigDict) -> ConfigDict:
 
 
 def variant(config: ConfigDict, name: str) -> ConfigDict:
-    """Return a variant of a configuration: "" for itself, "debug" for the debug size."""
+    """Return a variant of a configuration.
+
+    Args:
+      config: the configuration, which may be changed.
+      name: "" for the configuration itself, "debug" for its debug size.
+
+    Raises:
+      ConfigError: for another name.
+    """
     if name not in ("", "debug"):
         raise ConfigError(f"the configuration has no variant {name!r}: the only variant is 'debug'")
     return debug(config) if name else config
 
 
 def parts_of(name: str, data_sets: Sequence[str] = tuple(DATA_SETS)) -> tuple[str, str]:
-    """Split the name behind the colon of `configs/x.py:NAME` into data set and size.
+    """Split the name after the colon of `configs/x.py:NAME` into data set and size.
 
     Args:
-      name: a data set, "debug", both with a hyphen between them, or "".
+      name: a data set, "debug", both joined by a hyphen, or "".
       data_sets: the data sets of the file; the first is the default.
 
     Returns:
@@ -247,7 +275,7 @@ def describe_data(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:
 
 
 def _collection_title(collection: str) -> str:
-    """Return the papers' name of a collection."""
+    """Return the readable name of a collection, for released data sets the name in the papers."""
     titles = {str(fields["collection"]): DATA_SET_TITLES[key] for key, fields in DATA_SETS.items()}
     titles |= {
         "own": "own videos",

@@ -58,7 +58,7 @@ Fields = Mapping[str, Field | Mapping[str, Field]]
 PRVR: Mapping[str, Any] = {
     "seed": Field(0, integer(0, 2**31 - 1)),
     # Compute dtype of the encoders; parameters, geometry, softmax and losses are always float32.
-    # The cost of bfloat16 to a trained model is not settled, so that no configuration sets it.
+    # No configuration sets bfloat16: its effect on the metrics of a trained model is not settled.
     "dtype": Field("float32", choice("float32", "bfloat16")),
     # Float32 products of dense layers on a GPU: with all bits ("highest"), or in TensorFloat-32,
     # which keeps 10 of 23 bits of the mantissa.
@@ -70,22 +70,22 @@ PRVR: Mapping[str, Any] = {
         "collection": Field("activitynet", FOLDER),
         "feature": Field("i3d", FOLDER),  # folder below FeatureData
         "manual_dir": Field("", PATH),  # holds activitynet/, tvr/ and charades/ as released
-        # Numbers of train, val and test videos of a synthetic corpus, used if manual_dir is "".
+        # Numbers of train, val and test videos of a synthetic corpus, if manual_dir is "".
         "synthetic_videos": Field((0, 0, 0), split_sizes(10**7)),
         "data_dir": Field("", PATH),  # holds the prepared sets; "": ~/tensorflow_datasets
         "visual_dim": Field(1024, SIZE),  # D
         "text_dim": Field(1024, SIZE),  # E
         "storage": Field("float32", choice("float32", "float16")),  # dtype of prepared features
-        # Feature width of the teacher whose similarities of captions and frames are distilled
-        # (512 for CLIP, as DL-DKD released it); 0: no teacher is read.
+        # Width of the features of the teacher for the distillation (512 for CLIP, as released by
+        # DL-DKD); 0: no teacher is read.
         "teacher_dim": Field(0, integer(0, 2**16)),
         "max_frames": Field(128, integer(1, 2**14)),  # F
         "max_clips": Field(32, integer(1, 2**12)),  # C
         "max_words": Field(30, integer(1, 2**12)),  # W; released: 30, printed for ActivityNet: 64
         # Dtype of the transformed features in memory and on the devices.
         "dtype": Field("float16", choice("float32", "float16")),
-        # Keep the training and validation splits on the devices: "auto" if they fit. Changes no
-        # result.
+        # Whether the training and validation splits stay on the devices; "auto": if they fit. It
+        # changes no result.
         "resident": Field("auto", choice("auto", "always", "never")),
         # GiB of transformed features kept in memory, for each split.
         "cache_gib": Field(4.0, number(0, 2**20)),
@@ -106,10 +106,11 @@ PRVR: Mapping[str, Any] = {
         # "released": a Gaussian over normalised positions. "printed": eq. 10. "boxcar",
         # "bartlett": windows of the same standard deviation.
         "window": Field("released", choice("released", "printed", "boxcar", "bartlett")),
-        # "released": the window multiplies logits that are <= 0, which favours far positions.
-        # "corrected": its logarithm is added, which favours near positions.
+        # "released": the window multiplies the logits, which are <= 0; this favours far positions.
+        # "corrected": the window's logarithm is added; this favours near positions.
         "lorentz_window": Field("released", choice("released", "corrected")),
-        # "released": heads are concatenated, off the hyperboloid. "hyperboloid": merged on it.
+        # "released": heads are concatenated, which leaves the hyperboloid. "hyperboloid": heads are
+        # merged into a point of a hyperboloid.
         "head_merge": Field("released", choice("released", "hyperboloid")),
         # Divisor of the Lorentz attention's logits: "learned", starting at √(n + 1), with a bias
         # (released), or "fixed" at √(n + 1) without a bias (printed).
@@ -117,8 +118,9 @@ PRVR: Mapping[str, Any] = {
         # Curvature of the Lorentz blocks: "fixed" at 1 (released), or "shared": all blocks learn
         # one curvature between 0.1 and 10.
         "block_curvature": Field("fixed", choice("fixed", "shared")),
-        # Aggregation of the blocks: HLFormer's mean-guided one, GMMFormer v2's temporal
-        # consolidation and its ablations, or concatenation and a linear layer.
+        # Aggregation of the blocks: HLFormer's mean-guided aggregation ("maim"), GMMFormer v2's
+        # temporal consolidation and its ablations "dynamic", "weighted" and "mean", or a linear
+        # layer on the concatenated features.
         "fusion": Field(
             "maim", choice("maim", "consolidation", "dynamic", "weighted", "mean", "concat")
         ),
@@ -131,8 +133,8 @@ PRVR: Mapping[str, Any] = {
         "clip_weight": Field(0.7, WEIGHT),  # alpha_c of the ranking score
         "input_dropout": Field(0.31, SHARE),
         "dropout": Field(0.31, SHARE),
-        # Initial curvature of the partial order loss, and whether it is learned, within a factor
-        # of 10, as released; printed: fixed at 1.
+        # Initial curvature of the partial order loss, and whether the curvature is learned, within
+        # a factor of 10 (released), or fixed (printed: at 1).
         "curvature": Field(1.0, CURVATURE),
         "learned_curvature": Field(True, FLAG),
     },
@@ -149,21 +151,24 @@ PRVR: Mapping[str, Any] = {
         "distillation_temperature": Field(0.2, positive(1e4)),  # divides both cosines
         "distillation_rate": Field(0.95, positive(1)),  # decay of the weight in each epoch
         "margin": Field(0.2, number(0, 100)),  # m of the triplet loss, added to cosines
-        "hard_negative_epoch": Field(20, integer(0, 10**9)),  # first such epoch, counted from 0
-        "hard_pool_size": Field(20, COUNT),  # a caption's negative is drawn from the n hardest
+        # First epoch with hard negatives, counted from 0.
+        "hard_negative_epoch": Field(20, integer(0, 10**9)),
+        # Number of hardest videos from which a caption's negative is drawn.
+        "hard_pool_size": Field(20, COUNT),
         "diversity_margin": Field(0.2, number(-100, 100)),  # delta, added to cosines
         "diversity_scale": Field(32.0, positive(1e4)),  # alpha
         "diversity_gamma": Field(1.0, number(0, 100)),  # gamma
-        # "pairs": a sum over pairs with the focal factor. "captions": GMMFormer's, a logarithm
-        # of each caption's sum over the others, without the factor.
-        # "videos": GMMFormer v2's printed eq. 5, the sum of each video times 2 / (M (M - 1)).
+        # "pairs": a sum over pairs with the focal factor. "captions": GMMFormer's form, the
+        # logarithm of a sum over the other captions, without the factor. "videos": GMMFormer v2's
+        # printed eq. 5, the sum of each video times 2 / (M (M - 1)).
         "diversity_form": Field("pairs", choice("pairs", "captions", "videos")),
         # Mean of the optimal matching: over all pairs of the batch (released), or over the
         # captions of each video and then over videos (printed).
         "matching_mean": Field("pairs", choice("pairs", "videos")),
-        # K of the entailment cones, whose half aperture is arcsin(2 K / (√c r)). Where √c r <= 2 K
-        # a cone is a half-space; at K = 1 that holds up to a distance of asinh(2) = 1.4 / √c from
-        # the origin, and far beyond it no order remains. Below 1e-6 a cone is a ray in float32.
+        # K of the entailment cones. The half aperture is arcsin(2 K / (√c r)) for the norm r of the
+        # apex's space components; for √c r <= 2 K the cone is a half-space. At the upper bound
+        # K = 1 this holds up to a distance of asinh(2) / √c = 1.4 / √c from the origin; a much
+        # larger K would leave no order. Below the lower bound a cone is a ray in float32.
         "min_radius": Field(0.1, number(1e-6, 1)),
     },
     "optim": {
@@ -178,15 +183,17 @@ PRVR: Mapping[str, Any] = {
     "train": {
         "epochs": Field(100, integer(1, 10**6)),
         "batch_size": Field(128, SIZE),  # videos, with all their captions
-        # Number of parts in which the videos of a batch are encoded one after another, and again
-        # for the gradient: less memory for more arithmetic. Dropout masks are drawn for the whole
-        # batch, so that results differ by rounding alone. Divides the videos of each device.
+        # Number of parts into which the videos of a batch are split. The parts are encoded one
+        # after another, and again for the gradient, which takes less memory and more arithmetic.
+        # Dropout masks are drawn for the whole batch, so that results differ only by rounding. It
+        # must divide the number of videos on each device.
         "encode_parts": Field(1, SIZE),
-        # Epochs without an improvement of eval.select before the run stops. The released code
-        # says 10, and stops after 11.
+        # Number of epochs without an improvement of eval.select after which a run stops. The
+        # released code has the number 10 and stops after 11 epochs.
         "patience": Field(11, COUNT),
         "log_every": Field(10, COUNT),  # steps between two records of the training metrics
-        # Seconds between two checkpoints, each at the end of an epoch; the last epoch has one too.
+        # Least seconds between two checkpoints. They are saved at the end of an epoch, and at the
+        # end of the run.
         "checkpoint_seconds": Field(60.0, number(0, 1e9)),
         "baseline": Field(False, FLAG),  # also report a mean-pooled linear baseline
     },
@@ -195,9 +202,9 @@ PRVR: Mapping[str, Any] = {
         # a family names the metrics: SumR, R@1, R@5, R@10, R@100, and with `moments` IoU 0.3,
         # IoU 0.5, IoU 0.7 and mIoU. "last": keep the last epoch.
         "select": Field("SumR", LINE),
-        # Times of the captions' moments. If given, each evaluation adds the localisation of the
-        # first moment (retrieval/moments.py). A file (docs/data.md), relative to
-        # {manual_dir}/{collection}; "data": the times in the data set itself; "": none.
+        # Times of the captions' moments: a file (docs/data.md), relative to
+        # {manual_dir}/{collection}; "data" for the times in the data set itself; "" for none. With
+        # times, each evaluation adds the localisation of the first moment (retrieval/moments.py).
         "moments": Field("", PATH),
         "video_batch": Field(64, SIZE),
         "query_batch": Field(1024, SIZE),  # captions that are ranked together
@@ -215,43 +222,48 @@ HOVER: Mapping[str, Any] = {
     "compile_fast": PRVR["compile_fast"],
     "data": PRVR["data"] | {"max_words": Field(72, integer(1, 2**12))},
     "trees": {
-        # Composition of the leaves. "released": neighbours level by level, the last two of an odd
-        # level once more. "shallow": all below one root. "balanced": the odd one rises unchanged.
+        # Composition of the leaves. "released": neighbours are paired level by level; in a level of
+        # odd length the last two nodes are an additional pair. "balanced": in such a level the last
+        # node moves up unchanged. "shallow": all leaves are below one root.
         "form": Field("released", choice("released", "shallow", "balanced")),
         "node_frames": Field(12, integer(1, 2**10)),  # F of a node
-        # Source of a node's frames in a video of at most node_frames frames: the node's "span",
-        # or the "whole" video, as released.
+        # Frames of a node in a video of at most node_frames frames: the frames of the node's
+        # "span", or of the "whole" video, as released.
         "short_video": Field("span", choice("span", "whole")),
         # Train on trees with these numbers of leaves; (): all.
         "train_leaves": Field((), integers(1, 10**4)),
-        # Training trees: "full", "fewshot" (a tenth of them), or a file of video ids, one a line.
+        # Training trees: "full", "fewshot" (a tenth of the trees), or a file with a video id in
+        # each line.
         "train_subset": Field("full", LINE),
         # Validate on the split "val", or on "held_out", a twentieth of the training trees.
         "validation": Field("val", choice("val", "held_out")),
-        # Synthetic corpus: chance that a moment shows the action that belongs to its position.
+        # Synthetic corpus: probability that a moment shows the action that fits its position.
         "precedence": Field(0.7, number(0, 1)),
     },
     "model": {
         "name": Field("hover", choice("hover")),
         "hidden_size": Field(512, SIZE),  # H
         "hyperbolic_dim": Field(512, SIZE),  # n
-        # Space of the embeddings. "lorentz" is the same map as "poincare" in coordinates that do
-        # not crowd at a rim; "euclidean" has the same layers without exponential maps.
+        # Space of the embeddings. "lorentz" is the same map as "poincare" in coordinates of the
+        # hyperboloid, which do not crowd near a boundary. "euclidean" has the same layers without
+        # exponential maps.
         "geometry": Field("poincare", choice("poincare", "lorentz", "euclidean")),
         # Compare by "distance", or, in Euclidean space only, by "cosine" of unit vectors.
         "metric": Field("distance", choice("distance", "cosine")),
         "curvature": Field(1.0, CURVATURE),  # c, fixed
-        # "given": sentence vectors unchanged; a parent averages its moments unless its text was
-        # encoded as a whole (docs/hover.md). "mean": words through the input layer, averaged.
-        # "attention": HLFormer's query encoder.
+        # "given": sentence vectors unchanged; the vector of a parent is the mean of its moments'
+        # vectors unless its text was encoded as a whole (docs/hover.md). "mean": the mean of the
+        # words after the input layer. "attention": HLFormer's query encoder.
         "text_encoder": Field("given", choice("given", "attention", "mean")),
         "num_heads": Field(4, integer(1, 2**10)),  # N of the attention
         # Length of a feature before the exponential map: "unit" as released, or "radius", learned
         # from the feature.
         "lift": Field("unit", choice("unit", "radius")),
-        # Initial hyperbolic layers: the identity without bias, or uniformly random, as released.
+        # Initial hyperbolic layers: "identity" without bias, or "kaiming", uniformly random, as
+        # released.
         "hyperbolic_init": Field("identity", choice("identity", "kaiming")),
-        "scale": Field(1 / 0.07, positive(100)),  # s, or its start if it is learned; printed: 1
+        # s, the factor of the similarities; the initial value if it is learned. Printed: 1.
+        "scale": Field(1 / 0.07, positive(100)),
         "learned_scale": Field(True, FLAG),  # within (0, 100]
         # Largest radius √c |x| of a point of the ball; 1: the limit of floating point. Released:
         # 0.999.
@@ -265,11 +277,13 @@ HOVER: Mapping[str, Any] = {
         "tree": Field(1.0, WEIGHT),
         "chain": Field(1.0, WEIGHT),  # alpha_1
         "order": Field(0.2, WEIGHT),  # alpha_2
-        # "corrected": margins that pull violating pairs. "printed": the paper's hinges, which push
-        # satisfied pairs. "released": those hinges, with the tree and the chain over the parent
-        # itself and the left child in place of both children.
+        # Hinges of the chain and the order (losses/trees.py). "corrected": they move pairs that
+        # violate the margin. "printed": the paper's hinges, which move pairs that are in order.
+        # "released": the printed hinges; in tree and chain the parent itself and the left child
+        # take the places of the two children.
         "form": Field("corrected", choice("corrected", "printed", "released")),
         # "tree": ancestors and descendants of a node are not its negatives in the tree loss.
+        # "none": they are.
         "mask_related": Field("tree", choice("none", "tree")),
         "tree_reduction": Field("mean", choice("mean", "sum")),  # over subtrees
         # A child in the chain is farther from the origin than its parent ("norm"), or inside its
@@ -279,8 +293,8 @@ HOVER: Mapping[str, Any] = {
         # arcsin(K / |p|) in Euclidean space. Read if chain_form is "cone".
         "min_radius": Field(0.1, number(1e-6, 1)),
         "chain_margin": Field(0.1, number(0, 100)),  # epsilon_1, a norm of ball coordinates
-        # Direction of time j: a true cosine with a random start, or, as released, a product with
-        # a vector that starts as ones.
+        # Use of the direction of time j. "unit": cosines with j, which starts random. "released":
+        # products of unit vectors with j, which starts as a vector of ones.
         "order_base": Field("unit", choice("unit", "released")),
         "order_margin": Field(0.1, number(0, 2)),  # epsilon_2
     },
@@ -311,8 +325,8 @@ HOVER: Mapping[str, Any] = {
         "select": Field("t2v/MRR", LINE),
         "node_batch": Field(256, SIZE),  # nodes that are encoded together
         "query_batch": Field(256, SIZE),  # queries that are ranked together
-        # Zero-shot test on another collection, with the same feature widths; "": test on the
-        # collection of the training.
+        # Collection and features for a zero-shot test, with the feature widths of the training
+        # data; "": test on the collection of the training data.
         "test_collection": Field("", PATH),
         "test_feature": Field("", PATH),
     },
@@ -324,7 +338,7 @@ FIELDS: Mapping[str, Fields] = {"prvr": PRVR, "hover": HOVER}
 
 
 def leaves(family: str = "prvr") -> Iterator[tuple[str, Field]]:
-    """Yield the full name, such as "model.dropout", and the field, of each field of a family."""
+    """Yield each field of a family, with its full name, such as "model.dropout", first."""
     for name, field in FIELDS[family].items():
         if isinstance(field, Field):
             yield name, field
@@ -333,7 +347,12 @@ def leaves(family: str = "prvr") -> Iterator[tuple[str, Field]]:
 
 
 def flat(fields: Mapping[str, Any] | ConfigDict, section: str = "") -> dict[str, Any]:
-    """Return nested values by their full names, such as "model.dropout"."""
+    """Return nested values by their full names, such as "model.dropout".
+
+    Args:
+      fields: sections and values.
+      section: prefix of the names.
+    """
     values: dict[str, Any] = {}
     for key, value in fields.items():
         is_section = isinstance(value, Mapping | ConfigDict)
@@ -344,7 +363,10 @@ def flat(fields: Mapping[str, Any] | ConfigDict, section: str = "") -> dict[str,
 def default(family: str = "prvr") -> ConfigDict:
     """Return the default configuration of a family, with all fields.
 
-    It is locked: assigning an unknown field is an error.
+    The configuration is locked: assigning an unknown field is an error.
+
+    Raises:
+      ConfigError: for an unknown family.
     """
     values = {
         name: field.default
@@ -367,9 +389,9 @@ def look_up(kind: str, name: str, table: Any) -> Any:
     """Return the entry of a table.
 
     Args:
-      kind: what the names of the table stand for, for the error message.
+      kind: noun for the names of the table, for the error message.
       name: the name to look up.
-      table: a mapping; the name "" is not suggested.
+      table: a mapping from names; the name "" is not suggested.
 
     Raises:
       ConfigError: if the table lacks the name.

@@ -1,4 +1,4 @@
-"""Files of configurations: finding, executing, and reporting their errors."""
+"""Configuration files: finding them, executing them, and reporting their errors."""
 
 import importlib.util
 import inspect
@@ -37,10 +37,10 @@ def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
 
     Args:
       file: a path, or the name of a file of the package (`locate`).
-      name: the part behind the colon on the command line, for example "debug".
+      name: the name after the colon on the command line, for example "debug".
 
     Raises:
-      ConfigError: if the file is missing or fails; names the line.
+      ConfigError: if the file is missing or fails; names the line that failed.
     """
     path = locate(file)
     if not path.is_file():
@@ -62,7 +62,7 @@ def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
         config: ConfigDict = module.get_config(name) if takes_name else module.get_config()
     except UserError as error:
         raise ConfigError(f"{path}: {error}") from error
-    except Exception as error:  # any error of the file: its line explains it best
+    except Exception as error:  # the file may fail with any error
         raise ConfigError(fault(path, error)) from error
     return config
 

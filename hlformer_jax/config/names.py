@@ -1,4 +1,4 @@
-"""Names that other programs give to fields, and suggestions for a wrong name."""
+"""Names of other programs for fields, and suggestions for a wrong name."""
 
 from collections.abc import Collection, Mapping
 
@@ -45,7 +45,7 @@ COMMON_NAMES: Mapping[str, str] = {
     "metric": "eval.select",
     "monitor": "eval.select",
 }
-"""Fields by names that other programs give them."""
+"""Fields by their common names in other programs."""
 
 ENVIRONMENT: Mapping[str, str] = {
     **dict.fromkeys(
@@ -68,7 +68,7 @@ ENVIRONMENT: Mapping[str, str] = {
         "give --init for the parameters of another run, --checkpoint for a checkpoint to evaluate",
     ),
 }
-"""Advice on settings of other programs that are not fields here, by their names there."""
+"""Advice about settings that are fields in other programs but not here, by their common names."""
 
 
 def field_suggestion(name: str, fields: Collection[str]) -> str:

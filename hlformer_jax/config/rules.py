@@ -1,7 +1,7 @@
 """Rules of fields: which values a field of a configuration may have.
 
-A rule has bounds that no run exceeds: a slip of the keyboard is refused by name and does not fill
-the memory.
+The bounds are wider than any sensible run needs. A typing error such as an additional digit is
+reported with the name of the field, instead of exhausting the memory.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ def choice(*names: str) -> Rule:
 
 
 def integers(low: int, high: int) -> Rule:
-    """Allow tuples, also the empty one, of whole numbers from `low` to `high`."""
+    """Allow tuples, including the empty tuple, of whole numbers from `low` to `high`."""
     element = integer(low, high)
     return Rule(
         f"a tuple of whole numbers from {low:,} to {high:,}",

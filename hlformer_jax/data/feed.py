@@ -30,6 +30,7 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
+from hlformer_jax import terminal
 from hlformer_jax.data import transforms
 from hlformer_jax.data.dataset import TreeSplit
 from hlformer_jax.data.split import Split
@@ -419,6 +420,21 @@ class DeviceFeed(Generic[B]):
             ahead = self._ahead.submit(self._chunk, following)
             yield chunk
         yield ahead.result()
+
+    def counted_chunks(self, unit: str) -> Iterator[Chunk]:
+        """Yield all chunks of a streamed split, with a bar that counts the items of finished ones.
+
+        The first process shows the bar. A resident split is a single chunk and has none.
+
+        Args:
+          unit: noun of the items that the steps have.
+        """
+        sizes = [sum(map(len, group.steps)) for group in self.groups]
+        hidden = self.resident or not processes.is_first()
+        with terminal.bar(unit, sum(sizes), disable=hidden or None, desc="Encoding") as bar:
+            for size, chunk in zip(sizes, self.chunks(), strict=True):
+                yield chunk
+                bar.update(size)
 
     def shapes(self) -> tuple[Features, Any]:
         """Return the shapes of a chunk's features and indices, to compile before the first."""

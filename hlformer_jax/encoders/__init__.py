@@ -6,6 +6,7 @@
     families     one file for each architecture: configuration, tensors and computation
     config       sizes of an encoder
     weights      parameters from safetensors, and back
+    cpu          images on a CPU by OpenVINO
     tokenizer    texts → ids
     images       resizing and cropping
     transformer  layers that the architectures share
@@ -33,6 +34,7 @@ from hlformer_jax import lazy
 if TYPE_CHECKING:
     from hlformer_jax.encoders import (
         config,
+        cpu,
         encoder,
         families,
         hub,
@@ -52,6 +54,7 @@ __getattr__, __dir__, __all__ = lazy.namespace(
     __name__,
     {
         "config": "EncoderError",
+        "cpu": "",
         "encoder": "ImageTextEncoder TextEncoder",
         "families": "",
         "hub": "load load_text save",

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from hlformer_jax.encoders import families
+from hlformer_jax.encoders import cpu, families, weights
 from hlformer_jax.encoders.config import Config, EncoderError, TextConfig
 from hlformer_jax.encoders.images import Preprocessing
 from hlformer_jax.encoders.tokenizer import Tokenizer
@@ -19,7 +19,10 @@ from hlformer_jax.encoders.transformer import Params
 from hlformer_jax.typing import Array
 
 IMAGES_AT_ONCE = {"cpu": 16}
-"""Images of a batch, by the kind of device; elsewhere `MAX_IMAGES_AT_ONCE`."""
+"""Images of a batch, by the kind of device; elsewhere `MAX_IMAGES_AT_ONCE`.
+
+A single image is padded to a batch, so that it has the same vector alone and among others.
+"""
 
 MAX_IMAGES_AT_ONCE = 128
 TEXTS_AT_ONCE = 32
@@ -121,6 +124,7 @@ class ImageTextEncoder(TextEncoder):
       bias: number added to the product; 0 for CLIP.
       preprocessing: description of `preprocess`.
       preprocess: resizes and crops an image to the encoder's input.
+      image_precision: dtype of the products of images, `dtype` until `set_image_precision`.
     """
 
     config: Config
@@ -142,6 +146,73 @@ class ImageTextEncoder(TextEncoder):
         self.image_processor = image_processor
         self.preprocessing = str(image_processor)
         self.preprocess = image_processor.apply
+        self.image_precision = self.dtype
+        self._report: Callable[[str], None] = print
+
+    def set_image_precision(self, precision: str, report: Callable[[str], None] = print) -> None:
+        """Choose the precision of `encode_images`; that of texts stays.
+
+        Vectors of both precisions are of the same space.
+
+        Args:
+          precision: "float32" or "bfloat16".
+          report: receives a line if OpenVINO is installed and cannot compile the encoder.
+
+        Raises:
+          EncoderError: for another precision, or float32 of an encoder in bfloat16.
+        """
+        allowed = list(weights.DTYPES) if self.dtype == "float32" else [self.dtype]
+        if precision not in allowed:
+            raise EncoderError(
+                f"{self.name}: precision must be {' or '.join(allowed)}, got {precision!r}"
+            )
+        self._report = report
+        if precision != self.image_precision:
+            self.image_precision = precision
+            vars(self).pop("_encode_batch", None)
+
+    @property
+    def image_backend(self) -> str:
+        """Return the compiler of batches of images: "OpenVINO", or "XLA"."""
+        return "OpenVINO" if self._suits_openvino and cpu.is_installed() else "XLA"
+
+    @property
+    def lacks_openvino(self) -> bool:
+        """Return whether OpenVINO would encode the images if it were installed."""
+        return self._suits_openvino and not cpu.is_installed()
+
+    @property
+    def _suits_openvino(self) -> bool:
+        return self.image_precision == "float32" and jax.default_backend() == "cpu"
+
+    @cached_property
+    def _encode_batch(self) -> Callable[[np.ndarray], Any]:
+        """Return the program of a full batch of images."""
+        if self.image_backend == "XLA":
+            return self._encode_by_xla
+        size = (_images_at_once(), self.image_size, self.image_size, 3)
+        try:
+            return cpu.compile_program(
+                partial(encode_images, self.params["vision"], self.config, self.image_processor),
+                jax.ShapeDtypeStruct(size, np.uint8),
+            )
+        except (ImportError, RuntimeError) as error:
+            reason = (str(error).strip().splitlines() or [repr(error)])[-1]
+            self._report(f"{self.name}: XLA encodes the images, because OpenVINO cannot ({reason})")
+            return self._encode_by_xla
+
+    def _encode_by_xla(self, pixels: np.ndarray) -> Any:
+        params = self._rounded if self.image_precision != self.dtype else self.params["vision"]
+        return encode_images(params, self.config, self.image_processor, pixels)
+
+    @cached_property
+    def _rounded(self) -> Params:
+        """Return the parameters of images with kernels in bfloat16."""
+
+        def cast(path: tuple, leaf: Array) -> Array:
+            return leaf.astype("bfloat16") if path[-1].key == "kernel" else leaf
+
+        return jax.tree_util.tree_map_with_path(cast, self.params["vision"])
 
     def _identity(self) -> dict[str, Any]:
         preprocessing = [self.preprocessing, asdict(self.image_processor)]
@@ -160,10 +231,9 @@ class ImageTextEncoder(TextEncoder):
                 f"{self.name}: images are an array [N, {size}, {size}, 3] of uint8, not"
                 f" {list(pixels.shape)} of {pixels.dtype}; preprocess them first"
             )
-        batch_size = IMAGES_AT_ONCE.get(jax.default_backend(), MAX_IMAGES_AT_ONCE)
-        program = partial(encode_images, self.params["vision"], self.config, self.image_processor)
-        batches = list(_run_batches(program, batch_size, pixels))
-        return np.concatenate(batches) if batches else np.zeros((0, self.width), np.float32)
+        if not len(pixels):
+            return np.zeros((0, self.width), np.float32)
+        return np.concatenate(list(_run_batches(self._encode_batch, _images_at_once(), pixels)))
 
     def encode_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
         """Return unit vectors of any number of texts; tokens beyond `max_tokens` are dropped."""
@@ -177,6 +247,10 @@ class ImageTextEncoder(TextEncoder):
         """
         family = families.image_text_family(self.config)
         return family.probability(cosines, self.scale, self.bias)
+
+
+def _images_at_once() -> int:
+    return IMAGES_AT_ONCE.get(jax.default_backend(), MAX_IMAGES_AT_ONCE)
 
 
 def _run_batches(
@@ -212,7 +286,7 @@ def _fetch_rows(result: Any, count: int) -> Any:
 def encode_images(
     params: Params, config: Config, image_processor: Preprocessing, pixels: UInt8[Array, "V S S 3"]
 ) -> Float[Array, "V d"]:
-    """Return unit vectors of images; compiled once for each batch size.
+    """Return unit vectors of images; XLA compiles once for each batch size.
 
     Args:
       params: the part "vision" of the parameter tree.

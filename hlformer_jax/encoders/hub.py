@@ -38,7 +38,7 @@ def load(
     Args:
       name_or_path: a folder, or an id such as google/siglip-base-patch16-224.
       dtype: dtype of the operands of matrix products: "float32", or "bfloat16", which is faster on
-        GPUs, not on CPUs.
+        GPUs and on CPUs with AMX.
       revision: branch, tag or commit of an id.
       offline: never use the network; None: as the environment's HF_HUB_OFFLINE says.
       report: receives a line before something is fetched: what, from where, how large.

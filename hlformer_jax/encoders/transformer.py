@@ -54,7 +54,7 @@ def activation(name: str, x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         case "gelu_new" | "gelu_pytorch_tanh":
             return jax.nn.gelu(x, approximate=True)
         case "relu":
-            return jax.nn.relu(x)
+            return jnp.maximum(x, 0.0)  # OpenVINO cannot read the derivative that jax.nn states
         case "silu":
             return jax.nn.silu(x)
     raise ValueError(f"unknown activation {name!r}")

@@ -1,4 +1,4 @@
-"""Command line of pictures.
+"""Command line of figures.
 
     python -m hlformer_jax.figures NAME --workdir=RUN [--workdir=OTHER ...] [--out=DIR]
     python -m hlformer_jax.figures curves --workdir=DIR
@@ -47,7 +47,7 @@ CHANGES = {"eval.moments": MOMENTS, "data.manual_dir": MANUAL_DIR, "data.data_di
 
 
 def main(argv: Sequence[str]) -> int:
-    """Draws the figure that is named; a wrong input is one line and exit status 1."""
+    """Draw a figure and return the exit status; wrong input is reported in one line, status 1."""
     logging.set_verbosity(logging.WARNING)
     try:
         if argv[1:] == ["curves"]:
@@ -71,7 +71,7 @@ def _curves() -> int:
 
 
 def _figure(names: Sequence[str]) -> int:
-    # Imported here so that --help, and curves, answer without loading JAX.
+    # Imported here, so that --help and `curves` do not load JAX.
     from hlformer_jax import files
     from hlformer_jax.figures import corpus, drawing, report
     from hlformer_jax.training import loaded_run
@@ -86,7 +86,7 @@ def _figure(names: Sequence[str]) -> int:
     if not WORKDIR.value:
         return cli.fail("--workdir is missing: give the directory of a finished run")
     out = Path(OUT.value or Path(WORKDIR.value[0]) / "figures")
-    # RUN/figures is ours, and drawn again; what a person names is not.
+    # Figures in the default folder RUN/figures are replaced; files in a folder of --out are not.
     replace = files.replacing(OVERWRITE.value, listed=OUT.value is None)
     if OUT.value or out.is_dir():
         report.check_place(name, out, replace)
@@ -104,7 +104,7 @@ def _figure(names: Sequence[str]) -> int:
 
 
 def program() -> None:
-    """The console command hlformer-figures."""
+    """Run the console command hlformer-figures."""
     app.run(main, flags_parser=cli.parse)
 
 

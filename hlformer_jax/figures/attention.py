@@ -1,10 +1,10 @@
-"""Pictures of where a model looks.
+"""Figures of a model's attention over time.
 
 windows    windows of the model's blocks (HLFormer, eq. 10; GMMFormer v2, eq. 13)
-weights    the weight that the fusion gives each block at each position
+weights    the weight that the fusion gives to each block at each position
            (HLFormer, eq. 17; GMMFormer v2, eq. 2)
-heatmap    captions over the time of their video, with the annotated moment and the first that
-           the model finds (GMMFormer v2, appendix D.1, Figure 7)
+heatmap    captions over the time of their video, with the annotated moment and the model's first
+           moment (GMMFormer v2, appendix D.1, Figure 7)
 """
 
 import itertools
@@ -26,17 +26,17 @@ from hlformer_jax.retrieval import moments
 from hlformer_jax.typing import Array
 
 BRANCHES = {"clips": "clip_branch", "frames": "frame_branch"}
-"""The branches, and what their modules are called."""
+"""Names of the branches' modules."""
 
 MAX_CAPTIONS = 5
-"""Captions of a video in `heatmap`."""
+"""Largest number of captions in `heatmap`."""
 
 
 def windows(subjects: Sequence[Subject], options: Options) -> Drawing:
     """Draw the window of the middle position in both branches, a row for each run.
 
-    Blocks of one width share a line. A window of 1 everywhere has no effect;
-    `config.model.lorentz_window` says how a Lorentz block applies its window.
+    Blocks with the same width share a line. A window of 1 everywhere has no effect.
+    `config.model.lorentz_window` determines how a Lorentz block applies its window.
     """
     del options
     measured, left_out = applicable(subjects, _widths)
@@ -77,8 +77,8 @@ def windows(subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def _widths(subject: Subject) -> tuple[Sequence[float], Sequence[float]]:
-    """Widths of the model's Euclidean and Lorentz blocks."""
-    _ = subject.encoder  # refuses models of another family
+    """Return the widths of the model's Euclidean and Lorentz blocks."""
+    _ = subject.encoder  # raises NotApplicable for a model of another family
     euclidean, lorentz = bank_widths(subject.run.config)
     if not any((*euclidean, *lorentz)):
         raise NotApplicable(f"the blocks of {subject.label} have no windows")
@@ -86,7 +86,7 @@ def _widths(subject: Subject) -> tuple[Sequence[float], Sequence[float]]:
 
 
 def block_names(euclidean: Sequence[float], lorentz: Sequence[float]) -> list[tuple[str, float]]:
-    """A name and the width of each block, in the order of the bank: E1, …, L1, …."""
+    """Return the name and the width of each block, in the order of the bank: E1, …, L1, …."""
     return [
         (f"{letter}{k}", float(width))
         for letter, widths in (("E", euclidean), ("L", lorentz))
@@ -99,10 +99,10 @@ def _width_name(width: float) -> str:
 
 
 def weights(subjects: Sequence[Subject], options: Options) -> Drawing:
-    """Mean weights over blocks and positions, a row for each run.
+    """Draw the mean weight of each block at each position, a row for each run.
 
-    MAIM and the temporal consolidation give each block a weight at each position of each video; the
-    weights of a position sum to 1.
+    MAIM and the temporal consolidation give each block a weight at each position of each video. The
+    weights at a position sum to 1.
     """
     measured, left_out = applicable(subjects, lambda subject: mean_weights(subject, options))
     table = Columns("run", "branch", "block", "width", "position", "weight")
@@ -140,7 +140,13 @@ def weights(subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def mean_weights(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "K L"]]:
-    """Mean weights of blocks at each position, by branch, over videos that have the position."""
+    """Return the mean weight of each block at each position, by branch.
+
+    The mean at a position is over the videos of the split that have the position.
+
+    Raises:
+      NotApplicable: for a fusion without such weights.
+    """
     encoder, split = subject.encoder, subject.split(options)
     sums: dict[str, np.ndarray] = {}
     counts: dict[str, np.ndarray] = {}
@@ -164,7 +170,7 @@ def mean_weights(subject: Subject, options: Options) -> dict[str, Float[np.ndarr
 
 
 def _last(intermediates: Mapping[str, Any], name: str) -> Any:
-    """The intermediate of that name of the last of a branch's fusions; None where none has it."""
+    """Return the intermediate of a name from a branch's last fusion that has it, or None."""
     last = None
     for key in sorted(intermediates):
         value = intermediates[key]
@@ -177,18 +183,18 @@ def _last(intermediates: Mapping[str, Any], name: str) -> Any:
 
 
 def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
-    """Draw cosines of captions over a video's time, a strip of clips and one of frames for a run.
+    """Draw the cosines of captions with a video over time.
 
-    Strips of clips share a scale of colours, as do strips of frames. The dashed box is the
-    annotated moment, the solid one the first moment of `retrieval.moments` by the model's
-    ranking score.
+    Each run has a strip for the clips and a strip for the frames of each caption. All strips of
+    clips share a scale of colours; so do all strips of frames. The dashed box is the annotated
+    moment. The solid box is the first moment of `retrieval.moments`, by the model's ranking score.
     """
     subjects, left_out = corpus.on_one_split(subjects, options)
     split = subjects[0].split(options)
     [video] = corpus.select_videos(subjects[0], options, 1)[:1] or [0]
     spans: list[Any] = [None] * int(split.captions_per_video[video])
     spans = corpus.spans_by_video(split)[video] if split.spans else spans
-    # Captions whose moments do not overlap, else the first ones.
+    # Captions whose moments do not overlap, or without times the first captions.
     shown = (corpus.select_disjoint(spans) or list(range(len(spans))))[:MAX_CAPTIONS]
     timed = next((span for span in spans if span is not None), None)
     duration = 1.0 if timed is None else timed.duration
@@ -244,7 +250,7 @@ def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
 def _measure(
     subject: Subject, split: Any, video: int, duration: float
 ) -> tuple[dict[str, np.ndarray], Sequence[Any]]:
-    """The strips of a run by branch, and its first moments, for each caption."""
+    """Return the strips of a run by branch, and its first moments, for each caption."""
     [queries] = subject.encoder.captions(split, [video])
     scores = scores_over_time(subject, split, video, queries)
     return _strips(subject, split, video, queries), moments.first_moments(scores, duration)
@@ -268,7 +274,7 @@ def _draw_strips(
     duration: float,
     scales: Mapping[str, tuple[float, float]],
 ) -> None:
-    """Draw the strips of a caption, the first on top, with room for boxes around them."""
+    """Draw the strips of a caption, the first strip on top, with room for boxes around them."""
     names = list(strips)[::-1]
     for level, name in enumerate(names):
         axes.imshow(
@@ -294,9 +300,9 @@ def _box(axes: Any, start: float, end: float, height: float, line: str, colour: 
 def scores_over_time(
     subject: Subject, split: Any, video: int, queries: Float[np.ndarray, "captions H"]
 ) -> Float[np.ndarray, "captions F"]:
-    """The ranking score of encoded captions at each frame of their video, as evaluation has it.
+    """Return the ranking score of encoded captions at each frame of their video.
 
-    Encodings are float32, for any `config.eval.corpus`.
+    It is the score of `retrieval.evaluation`, with float32 encodings for any `config.eval.corpus`.
     """
     scorer = subject.run.family.evaluator.scorer
     cosines = _cosines(scorer, subject.encoder.ranked(split, video), unit(queries))
@@ -308,7 +314,7 @@ def scores_over_time(
 
 @jax.jit
 def _cosines(scorer: Any, video: Any, queries: Float[Array, "captions H"]) -> dict[str, Array]:
-    """Cosines of some captions with each position of a video, as its scorer compares them."""
+    """Return the cosines of captions with each position of a video, by the branch of the scorer."""
     stored = jax.tree.map(
         lambda x: jnp.repeat(x, len(queries), axis=0), scorer.store(video, "float32")
     )
@@ -319,12 +325,12 @@ def _cosines(scorer: Any, video: Any, queries: Float[Array, "captions H"]) -> di
 def _strips(
     subject: Subject, split: Any, video: int, queries: Float[np.ndarray, "captions H"]
 ) -> dict[str, np.ndarray]:
-    """Cosines of encoded captions with the clips and the real frames of their video, by branch."""
+    """Return the cosines of captions with the clips and real frames of their video, by branch."""
     encoded = subject.encoder.videos(split, [video])
     strips = {}
     if encoded.clips is not None:
         strips["clips"] = unit(queries) @ unit(encoded.clips[0]).T
-    # MS-SL compares captions with what frames answer its proposals, and not with frames.
+    # MS-SL compares captions with the guided vectors of its proposals instead of with frames.
     guided = subject.run.family.model.module.guides_frames and "clips" in strips
     if encoded.frames is not None and not guided:
         frames = encoded.frames[0, : encoded.num_frames[0]]

@@ -1,13 +1,13 @@
-"""Runs that are drawn, the videos and captions of their splits, and pictures of those.
+"""Runs to draw, the videos and captions of their splits, and figures of them.
 
-    frames     UMAP of one video's frames, coloured by the annotated moment that they are of
+    frames     UMAP of one video's frames, coloured by the annotated moment that contains them
                (HLFormer, Figure 4)
     queries    t-SNE of the captions and clips of the two videos nearest in meaning
                (GMMFormer v2, appendix C, Figure 6)
     retrieved  the first results of some captions (GMMFormer v2, appendix E, Figure 9)
-    leaves     how many action trees have how many leaves (HOVER, Figure 1b)
+    leaves     number of action trees by their number of leaves (HOVER, Figure 1b)
 
-A run is a `Subject`; its `Encoder` gives the clips and frames of a model's branches.
+A run is a `Subject`. Its `Encoder` returns the encoded clips and frames of the model's branches.
 """
 
 import contextlib
@@ -36,39 +36,55 @@ from hlformer_jax.training.loaded_run import LoadedRun
 from hlformer_jax.typing import Captions, Videos
 
 CAPTIONS = 256
-"""Captions that are encoded together."""
+"""Number of captions that are encoded together."""
 
 MIN_FRAMES = 6
-"""Frames that a video needs for `frames`."""
+"""Smallest number of frames of a video in the figure `frames`."""
 
 MAX_MOMENTS = len(drawing.COLOURS)
+"""Largest number of coloured moments in the figure `frames`."""
 
 EXAMPLES, RESULTS = 4, 3
-"""Captions of `retrieved`, and the results of each."""
+"""Number of captions in the figure `retrieved`, and of results for each."""
 
 
 class NotApplicable(UserError, ValueError):
-    """A figure that a run has nothing to show for; the message says why."""
+    """A figure does not apply to a run; the message gives the reason."""
 
 
 class Options(NamedTuple):
-    """Options of a figure."""
+    """Options of a figure.
 
-    videos: tuple[str, ...] = ()  # ids of those to show; none for the figure's own choice
+    Attributes:
+      videos: ids of the videos to show; empty lets the figure choose.
+      split: split of the videos: "train", "val" or "test".
+      seed: seed of samples and projections.
+    """
+
+    videos: tuple[str, ...] = ()
     split: str = "test"
-    seed: int = 0  # of samples and of projections
+    seed: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A run that is drawn; its label is its model's, with its directory where several have that."""
+    """A run to draw.
+
+    Attributes:
+      label: name of the model, with the directory if several runs have the same model.
+      run: the run.
+    """
 
     label: str
     run: LoadedRun
 
     @functools.cached_property
     def encoder(self) -> "Encoder":
-        """The encoder of videos and captions; not applicable to a model of other inputs."""
+        """The encoder of videos and captions.
+
+        Raises:
+          NotApplicable: for HOVER, which does not encode videos and captions.
+        """
         if self.run.config.model.name == "hover":
             raise NotApplicable(
                 f"{self.label} embeds nodes of action trees, not videos and captions"
@@ -76,18 +92,18 @@ class Subject:
         return Encoder(self.run)
 
     def split(self, options: Options) -> Any:
-        """The split that is asked for."""
+        """Return the split that the options select."""
         return getattr(self.run.family.data, options.split)
 
 
 def subjects(runs: Sequence[LoadedRun]) -> list[Subject]:
-    """The runs with a label each: equal ones only for a run that is given twice."""
+    """Return the runs with their labels, which differ unless a run is given twice."""
     names = [models.TITLES[run.config.model.name] for run in runs]
     places = [run.directory.resolve().parts for run in runs]
     labels = []
     for name, place in zip(names, places, strict=True):
         namesakes = {x for label, x in zip(names, places, strict=True) if label == name}
-        # As many of the innermost folders as tell it from every other run of the model.
+        # The innermost folders, as many as distinguish the run from all other runs of the model.
         depth = next(
             depth
             for depth in range(1, len(place) + 1)
@@ -101,9 +117,17 @@ def subjects(runs: Sequence[LoadedRun]) -> list[Subject]:
 def applicable(
     subjects: Sequence[Subject], measure: Callable[[Subject], Any]
 ) -> tuple[list[tuple[Subject, Any]], str]:
-    """The runs that a figure applies to with their measures, and a sentence on those left out.
+    """Measure the runs to which a figure applies.
 
-    `measure` raises `NotApplicable` where there is nothing; so does this where no run has anything.
+    Args:
+      subjects: the runs.
+      measure: returns the data of a figure for a run, or raises `NotApplicable`.
+
+    Returns:
+      The runs to which the figure applies, with their data; and a sentence about the others, or "".
+
+    Raises:
+      NotApplicable: if the figure applies to no run.
     """
     measured, reasons = [], []
     for subject in subjects:
@@ -118,7 +142,11 @@ def applicable(
 
 
 def on_one_split(subjects: Sequence[Subject], options: Options) -> tuple[list[Subject], str]:
-    """Return the runs whose models encode videos of one split, and a sentence on the others."""
+    """Return the runs whose models encode videos and captions, and a sentence on the others.
+
+    Raises:
+      NotApplicable: if there is no such run, or if the runs have different videos in the split.
+    """
     measured, left_out = applicable(subjects, lambda subject: subject.encoder)
     encoding = [subject for subject, _ in measured]
     ids = [tuple(subject.split(options).video_ids) for subject in encoding]
@@ -132,10 +160,17 @@ def on_one_split(subjects: Sequence[Subject], options: Options) -> tuple[list[Su
 
 
 class EncodedVideos(NamedTuple):
-    """Encoded videos of a split, float32, and what the model's modules noted (`Module.sow`).
+    """Encoded videos of a split.
 
-    Clips or frames are None where a model has none (DL-DKD reads only frames) or has one vector per
-    video in their place. Intermediates have the size of the padded batch, the videos first.
+    Attributes:
+      indices: indices of the videos in the split.
+      clips: float32 vectors of the clips; None for a model that reads no clips (DL-DKD) or has no
+        clip branch.
+      frames: float32 vectors of the frames; None for a model without a frame branch or with one
+        vector per video.
+      num_frames: number of real frames of each video.
+      intermediates: values that the model's modules recorded by `Module.sow`, for the padded batch;
+        the videos come first.
     """
 
     indices: Int[np.ndarray, " V"]
@@ -167,7 +202,7 @@ class Encoder:
     def videos(
         self, split: Split, indices: Sequence[int] | np.ndarray, params: Any = None
     ) -> EncodedVideos:
-        """Encodes some videos, together; see `batches`, but for their intermediates."""
+        """Encode videos of a split; like `batches`, joined and without intermediates."""
         parts: Any = zip(
             *(batch[:4] for batch in self.batches(split, indices, params)), strict=True
         )
@@ -177,7 +212,13 @@ class Encoder:
     def batches(
         self, split: Split, indices: Sequence[int] | np.ndarray, params: Any = None
     ) -> Iterator[EncodedVideos]:
-        """Encodes some videos, a batch at a time; by default with the best epoch's parameters."""
+        """Encode videos of a split, batch by batch.
+
+        Args:
+          split: the split.
+          indices: indices of the videos.
+          params: parameters of the model; None for the parameters of the best epoch.
+        """
         params = self._run.params if params is None else params
         size = min(self._run.config.eval.video_batch, len(indices))
         for start in range(0, len(indices), size):
@@ -197,13 +238,13 @@ class Encoder:
             )
 
     def ranked(self, split: Split, index: int) -> Any:
-        """One video as the model is ranked by: a `VideoEncoding`, or what it has in its place."""
+        """Encode one video for the ranking score: a `VideoEncoding`, or the model's own type."""
         return self._encode_ranked(self._run.params, collate_videos(split, [index], 1))
 
     def captions(
         self, split: Split, indices: Sequence[int] | np.ndarray, params: Any = None
     ) -> list[Float[np.ndarray, "captions H"]]:
-        """Sentence embeddings of all captions of some videos, float32; arguments of `batches`."""
+        """Return float32 embeddings of the captions of each video; arguments as for `batches`."""
         params = self._run.params if params is None else params
         words = [list(split[index].words) for index in indices]
         sentences = [sentence for captions in words for sentence in captions]
@@ -218,7 +259,13 @@ class Encoder:
 
 
 def collate_videos(split: Split, indices: Sequence[int] | np.ndarray, size: int) -> Videos:
-    """Videos of a split as a model takes them; zeros fill the batch up to `size`."""
+    """Return a batch of videos for a model.
+
+    Args:
+      split: the split.
+      indices: indices of the videos in the split.
+      size: number of videos of the batch, padded with zeros.
+    """
     examples, width = [split[index] for index in indices], split.widths[0]
     clips, _ = pad(
         [example.clips for example in examples], (size, split.max_clips, width), split.dtype
@@ -229,13 +276,23 @@ def collate_videos(split: Split, indices: Sequence[int] | np.ndarray, size: int)
 
 
 def collate_captions(split: Split, words: Sequence[np.ndarray], size: int) -> Captions:
-    """Captions, given by their words, as a model takes them; zeros fill the batch up to `size`."""
+    """Return a batch of captions for a model.
+
+    Args:
+      split: the split, for the sizes.
+      words: features of the words of each caption.
+      size: number of captions of the batch, padded with zeros.
+    """
     padded, mask = pad(words, (size, split.max_words, split.widths[1]), split.dtype)
     return Captions(padded, mask, np.zeros(size, np.int32), mask[:, 0])
 
 
 def spans_by_video(split: Any) -> list[list[Any]]:
-    """The annotated moments of the captions of each video, `Span` or None each."""
+    """Return the annotated moments (`Span` or None) of the captions of each video.
+
+    Raises:
+      NotApplicable: if the split has no times of moments.
+    """
     if not split.spans:
         raise NotApplicable("no times of moments: give --moments=FILE (see docs/data.md)")
     spans = split.caption_spans()
@@ -245,9 +302,9 @@ def spans_by_video(split: Any) -> list[list[Any]]:
 
 
 def select_disjoint(spans: Sequence[Any]) -> list[int]:
-    """Return the most captions whose moments (`Span` or None) do not overlap, in time order.
+    """Return a largest set of captions whose moments (`Span` or None) do not overlap, by time.
 
-    Of overlapping moments, the one that ends first is taken.
+    Among overlapping moments, the one that ends first is selected.
     """
     timed = [k for k, span in enumerate(spans) if span is not None and span.end > span.start]
     selected: list[int] = []
@@ -258,7 +315,7 @@ def select_disjoint(spans: Sequence[Any]) -> list[int]:
 
 
 def most_apart(spans: Sequence[Sequence[Any]], count: int) -> list[int]:
-    """The videos, `count` at most, with most captions whose moments do not overlap."""
+    """Return at most `count` videos with most captions whose moments do not overlap."""
     sizes = [len(select_disjoint(moments)) for moments in spans]
     order = sorted(range(len(spans)), key=lambda video: -sizes[video])
     return [video for video in order[:count] if sizes[video]]
@@ -267,7 +324,10 @@ def most_apart(spans: Sequence[Sequence[Any]], count: int) -> list[int]:
 def select_videos(subject: Subject, options: Options, count: int) -> list[int]:
     """Return the requested videos, or `count` videos with most disjoint moments.
 
-    Without times, these are the videos with most captions.
+    If the split has no times of moments, the videos with most captions are returned.
+
+    Raises:
+      NotApplicable: if the split does not contain a requested video.
     """
     split = subject.split(options)
     if options.videos:
@@ -286,10 +346,11 @@ def select_videos(subject: Subject, options: Options, count: int) -> list[int]:
 
 
 def frames(subjects: Sequence[Subject], options: Options) -> Drawing:
-    """Frames in the plane by UMAP of their cosine distance, a row for each video.
+    """Draw frames in the plane, by UMAP of their cosine distance; a row for each video.
 
-    Of overlapping moments, the one that ends first has a colour; frames of no moment are grey. The
-    silhouette in a title is computed for the coloured frames in the model's space, not the plane.
+    Among overlapping moments, the one that ends first is coloured; other frames are grey. The
+    silhouette in a title is computed for the coloured frames in the model's space, not in the
+    plane.
     """
     subjects, left_out = on_one_split(subjects, options)
     split = subjects[0].split(options)
@@ -336,7 +397,10 @@ def frames(subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def _long_videos(subject: Subject, options: Options) -> list[int]:
-    """The videos that are asked for, or the two with most moments apart; of `MIN_FRAMES` frames."""
+    """Return the requested videos, or the two with most disjoint moments.
+
+    Only videos with at least `MIN_FRAMES` frames are returned.
+    """
     enough = subject.split(options).frames_per_video >= MIN_FRAMES
     if options.videos:
         videos = select_videos(subject, options, 2)
@@ -360,7 +424,7 @@ def _unit_frames(subject: Subject, options: Options, videos: Sequence[int]) -> l
 
 
 def _silhouette(points: np.ndarray, moment: np.ndarray) -> str:
-    """The silhouette of moments, for a title; nothing where they cannot be compared."""
+    """Return the silhouette of moments, for a title; "" if they cannot be compared."""
     coloured = moment >= 0
     if not 1 < len(set(moment[coloured])) < coloured.sum():
         return ""
@@ -370,9 +434,15 @@ def _silhouette(points: np.ndarray, moment: np.ndarray) -> str:
 def moment_of_frames(
     spans: Sequence[Any], shown: Sequence[int], num_frames: int
 ) -> Int[np.ndarray, " F"]:
-    """For each frame the place in `shown` of the caption whose moment holds its middle, else -1.
+    """Return the moment of each frame: the index in `shown` of its caption, or -1.
 
-    Moments of `shown` do not overlap; frames share the video's duration equally.
+    A frame belongs to a moment that contains the middle of its time. All frames have the same
+    share of the video's duration.
+
+    Args:
+      spans: annotated moments of the captions of a video.
+      shown: indices of captions whose moments do not overlap.
+      num_frames: number F of frames.
     """
     moments = np.full(num_frames, -1)
     for place, caption in enumerate(shown):
@@ -383,10 +453,10 @@ def moment_of_frames(
 
 
 def queries(subjects: Sequence[Subject], options: Options) -> Drawing:
-    """Captions and clips of two videos by t-SNE, each caption joined with the clip it matches.
+    """Draw captions and clips of two videos, by t-SNE; a line joins a caption and its best clip.
 
-    The two are those whose mean caption embeddings, of unit length each, are nearest to one another
-    for the first run; further runs show the same.
+    By default these are the two videos whose means of unit caption embeddings are nearest to each
+    other in the first run. All runs show the same videos.
     """
     subjects, left_out = on_one_split(subjects, options)
     split = subjects[0].split(options)
@@ -430,9 +500,9 @@ def queries(subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def retrieved(subjects: Sequence[Subject], options: Options) -> Drawing:
-    """The first results of some captions, a row each, with their scores; a column for each run.
+    """Draw the first results of some captions with scores; a row per caption, a column per run.
 
-    They are the first caption of each video that is asked for, else drawn by the seed.
+    The captions are the first caption of each requested video, or else drawn at random by the seed.
     """
     subjects, left_out = on_one_split(subjects, options)
     split = subjects[0].split(options)
@@ -485,7 +555,7 @@ def retrieved(subjects: Sequence[Subject], options: Options) -> Drawing:
 def _scores(
     subject: Subject, options: Options, captions: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, "n V"]:
-    """Ranking scores of some captions and all videos of the split."""
+    """Return the ranking scores of some captions and all videos of the split."""
     evaluator, split = subject.run.family.evaluator, subject.split(options)
     with contextlib.closing(evaluator.feed(split)) as feed:
         stored, queries = evaluator.encode(subject.run.params, feed)
@@ -524,7 +594,11 @@ def leaves(subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def tree_data(subject: Subject) -> Any:
-    """The splits of a run on action trees; not applicable to another family."""
+    """Return the splits of a run of HOVER.
+
+    Raises:
+      NotApplicable: for a run of another family.
+    """
     if subject.run.config.model.name != "hover":
         raise NotApplicable(f"{subject.label} embeds videos and captions, not action trees")
     return subject.run.family.data
@@ -538,7 +612,7 @@ def _clips(subject: Subject, options: Options, pair: Sequence[int]) -> Float[np.
 
 
 def _pair(subject: Subject, options: Options) -> list[int]:
-    """The two videos that are shown."""
+    """Return the two videos of the figure `queries`."""
     if options.videos:
         pair = select_videos(subject, options, 2)
         if len(pair) != 2:
@@ -558,7 +632,7 @@ def _pair(subject: Subject, options: Options) -> list[int]:
 
 
 def nearest_pair(points: Float[np.ndarray, "V H"]) -> tuple[int, int]:
-    """The two points that are nearest to one another."""
+    """Return the indices of the two points that are nearest to each other."""
     neighbours_of = _extra("sklearn.neighbors").NearestNeighbors(n_neighbors=1).fit(points)
     distances, neighbours = neighbours_of.kneighbors()  # of each point without itself
     first = int(np.argmin(distances[:, 0]))
@@ -573,7 +647,10 @@ def matches(
 
 
 def t_sne(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2"]:
-    """t-SNE of the cosine distance of at least four points, a function of them and the seed."""
+    """Reduce at least four points to the plane, by t-SNE of their cosine distance.
+
+    The result depends only on the points and the seed.
+    """
     reduction = _extra("sklearn.manifold").TSNE(
         perplexity=min(30.0, (len(points) - 1) / 3), metric="cosine", init="pca",
         random_state=seed, n_jobs=1,
@@ -583,7 +660,10 @@ def t_sne(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2
 
 
 def umap(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2"]:
-    """UMAP of the cosine distance of at least four points, of 15 neighbours at most; as `t_sne`."""
+    """Reduce at least four points to the plane, by UMAP of their cosine distance.
+
+    It uses at most 15 neighbours. The result depends only on the points and the seed.
+    """
     reduction = _extra("umap").UMAP(
         n_neighbors=min(15, len(points) - 1), metric="cosine", init="pca", random_state=seed,
         n_jobs=1,
@@ -593,10 +673,10 @@ def umap(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2"
 
 
 def silhouette(points: Float[np.ndarray, "N H"], groups: np.ndarray) -> float:
-    """Mean silhouette of groups by the cosine distance: 1 for tight ones far apart."""
+    """Return the mean silhouette of groups by the cosine distance; 1 for well separated groups."""
     return float(_extra("sklearn.metrics").silhouette_score(points, groups, metric="cosine"))
 
 
 def _extra(module: str) -> Any:
-    with warnings.catch_warnings(action="ignore"):  # of umap-learn, on packages beside it
+    with warnings.catch_warnings(action="ignore"):  # umap-learn warns about other packages
         return optional(module, "figures")

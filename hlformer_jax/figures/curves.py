@@ -1,7 +1,8 @@
-"""Curves of a run, and the plot of a sweep: drawn from the files that they wrote, without JAX.
+"""Curves of a run, and the plot of a sweep, drawn without JAX from the files of run or sweep.
 
-A run has the curves of its loss terms and its validation metric over the epochs. A sweep has the
-last metric of its table over the swept quantity where there is one, else by variant.
+The curves of a run are its loss terms and its validation metric over the epochs. The plot of a
+sweep is the last metric of its table over the swept quantity, or by variant if there is no
+quantity.
 """
 
 import contextlib
@@ -20,7 +21,18 @@ from hlformer_jax.figures.drawing import COLOURS, GREY, MARKERS, Axes, Figure
 
 
 def draw(directory: Path, replace: files.Replace = files.Replace.OWN) -> Path:
-    """Redraw a sweep with the curves of its runs, or a run; return the picture's path."""
+    """Redraw the curves of a run, or the plot of a sweep and the curves of its runs.
+
+    Args:
+      directory: directory of the run or the sweep.
+      replace: which existing files may be replaced.
+
+    Returns:
+      The path of curves.png or sweep.png.
+
+    Raises:
+      UserError: if the directory has neither table.json nor metrics.jsonl, or a file is not JSON.
+    """
     path = directory / "table.json"
     if not path.exists():
         if not draw_run(directory, replace=replace):
@@ -34,14 +46,22 @@ def draw(directory: Path, replace: files.Replace = files.Replace.OWN) -> Path:
 
 
 def draw_run(directory: Path, title: str = "", replace: files.Replace = files.Replace.OWN) -> bool:
-    """Draws the curves of a run as curves.png and curves.svg, where it has records of any.
+    """Draw the curves of a run as curves.png and curves.svg.
 
-    The validation metric is the one that chooses its best epoch, by its config.json.
+    The validation metric is the metric that selects the best epoch, from the run's config.json.
+
+    Args:
+      directory: directory of the run.
+      title: title of the picture; "" for the name of the directory.
+      replace: which existing files may be replaced.
+
+    Returns:
+      False if the run has no records, so that nothing was drawn.
     """
     path = directory / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     if lines and not lines[-1].endswith("\n"):
-        lines.pop()  # of a run that is just writing it, or was killed there
+        lines.pop()  # an incomplete line: the run is writing it, or was killed while writing
     if not lines:
         return False
     records = [_parse(line, f"{path}, line {index}") for index, line in enumerate(lines, 1)]
@@ -49,9 +69,9 @@ def draw_run(directory: Path, title: str = "", replace: files.Replace = files.Re
     if path.exists():
         content = _parse(path.read_text(encoding="utf-8"), str(path)).get("config", {})
         metric = str(content.get("eval", {}).get("select", metric))
-        with contextlib.suppress(KeyError):  # of another family, which has other fields
+        with contextlib.suppress(KeyError):  # a family of models of your own has other fields
             about = drawing.data_line(content)
-    if metric == "last":  # no metric: the last epoch is taken
+    if metric == "last":  # no metric selects the epoch: draw the first validation metric
         names = [name for record in records for name in record if name.startswith("validation/")]
         metric = names[0].partition("/")[2] if names else metric
     with drawing.styled():
@@ -63,7 +83,7 @@ def draw_run(directory: Path, title: str = "", replace: files.Replace = files.Re
 def draw_sweep(
     table: Mapping[str, Any], directory: Path, replace: files.Replace = files.Replace.OWN
 ) -> None:
-    """Draws the content of a sweep's table.json as sweep.png and sweep.svg."""
+    """Draw the content of a sweep's table.json as sweep.png and sweep.svg."""
     with drawing.styled():
         figure = sweep_figure(table)
     drawing.write(figure, directory / "sweep", replace=replace)
@@ -85,11 +105,11 @@ def run_figure(
       records: the lines of metrics.jsonl.
       title: the title.
       metric: the validation metric.
-      about: what the run is of, a line below the title.
+      about: a line below the title, with the data of the run.
     """
     validations = [record for record in records if f"validation/{metric}" in record]
     steps = [record for record in records if "loss" in record]
-    # A record has the index of its step, and the last step of an epoch ends it.
+    # Records have the index of a step; a validation has the index of the last step of its epoch.
     length = (validations[0]["step"] + 1) / (validations[0]["epoch"] + 1) if validations else 1
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     figure.suptitle("\n".join(filter(None, (title, about))), x=0.01, ha="left", fontsize=10)
@@ -105,7 +125,7 @@ def run_figure(
         smallest = min([smallest, *np.abs(y[y != 0])])
         signed = signed or bool((y <= 0).any())
         _curve(losses, x / length, y, name, position)
-    if signed:  # a logarithm cannot show these
+    if signed:  # a logarithmic scale cannot show 0 and negative numbers
         losses.set_yscale("symlog", linthresh=max(smallest, 1e-4))
     else:
         losses.set_yscale("log")
@@ -144,15 +164,15 @@ def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, position: int) -
         axes.plot(x, y, label=label, marker=MARKERS[position % len(MARKERS)], markersize=3, **style)
         return
     axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.7)
-    # In the middle of its epoch, which is what it is the mean of.
+    # The mean of an epoch is drawn at the middle of the epoch.
     axes.plot(np.unique(epochs) - 0.5, means, label=label, **style)
 
 
 def sweep_figure(table: Mapping[str, Any]) -> Figure:
-    """Draw a table's last metric over the swept quantity where there is one, else by variant.
+    """Draw a table's last metric over the swept quantity, or by variant without a quantity.
 
-    Below the plot stand the lines of the table's "about", so that the picture alone tells the data,
-    the metric and the reasons of corrected figures.
+    The lines of the table's "about" and the reasons of corrected figures are printed below the
+    plot, so that the picture can be read without the table.
     """
     figure, columns = _against_quantity(table) if table["quantity"] else _by_variant(table)
     title = textwrap.wrap(table["title"], 78)
@@ -160,14 +180,14 @@ def sweep_figure(table: Mapping[str, Any]) -> Figure:
         title.append(f"({table['finished']} of {table['total']} runs so far)")
     figure.suptitle("\n".join(title), x=0.01, ha="left", fontsize=10)
     metric = table["metrics"][-1]
-    # A table of an earlier version has neither.
+    # Tables of earlier versions do not have these.
     footnotes, about = table.get("footnotes", []), table.get("about", [])
     reasons = [note["reason"] for note in footnotes if note["metric"] == metric]
     texts = [*about, *(f"Corrected: {reason}" for reason in dict.fromkeys(reasons))]
     lines = [line for text in texts for line in textwrap.wrap(text, 108)]
     handles, labels = figure.axes[0].get_legend_handles_labels()
     columns = min(columns, len(handles))
-    # Inches, of lines of 7 points below a legend of lines of 9.
+    # Heights in inches: lines of 7 points, below a legend with lines of 9 points.
     caption = 0.08 + 0.125 * len(lines)
     legend = 0.1 + 0.2 * math.ceil(len(handles) / columns) if handles else 0.0
     width, height = figure.get_size_inches()
@@ -184,7 +204,11 @@ def sweep_figure(table: Mapping[str, Any]) -> Figure:
 
 
 def _against_quantity(table: Mapping[str, Any]) -> tuple[Figure, int]:
-    """A line for each series, a level for each variant that has no value; columns of the legend."""
+    """Draw a line for each series, and a horizontal line for each variant without a value.
+
+    Returns:
+      The figure, and the number of columns of its legend.
+    """
     metric, rows = table["metrics"][-1], table["variants"]
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
@@ -244,7 +268,7 @@ def _against_quantity(table: Mapping[str, Any]) -> tuple[Figure, int]:
 
 
 def _positions(values: Sequence[float]) -> tuple[str, dict[float, float]]:
-    """The scale of the axis, and each value's position there; infinity is beyond the largest."""
+    """Return the scale of the axis, and the position of each value; infinity is drawn last."""
     distinct = sorted(set(values))
     finite = [value for value in distinct if math.isfinite(value)]
     scale = "log" if finite and finite[0] > 0 and finite[-1] >= 16 * finite[0] else "linear"
@@ -257,7 +281,7 @@ def _positions(values: Sequence[float]) -> tuple[str, dict[float, float]]:
 
 
 def _beside(position: float, count: int, scale: str, positions: Sequence[float]) -> float:
-    """Return the place of the `count`-th lone point at a position, where it hides no other."""
+    """Return a shifted position for the `count`-th single point at a position, to avoid overlap."""
     shift = (count + 1) // 2 * (1 if count % 2 else -1)
     if scale == "log":
         return position * (max(positions) / min(positions)) ** (0.02 * shift)
@@ -265,7 +289,11 @@ def _beside(position: float, count: int, scale: str, positions: Sequence[float])
 
 
 def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
-    """A bar for each variant, with its seeds as dots and the published value as a diamond."""
+    """Draw a bar for each variant, with its seeds as dots and the published value as a diamond.
+
+    Returns:
+      The figure, and the number of columns of its legend.
+    """
     metric, rows = table["metrics"][-1], table["variants"]
     names = ["\n".join(textwrap.wrap(row["variant"], 26)) for row in rows]
     height = 1.5 + 0.42 * len(rows) + 0.12 * sum(name.count("\n") for name in names)
@@ -299,7 +327,7 @@ def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
             label="published",
         )  # fmt: skip
     _mark_corrected(axes, [(x, place) for place, x in enumerate(corrected) if x is not None])
-    # Beyond all marks, so that no figure stands on one.
+    # Numbers are written to the right of all marks, so that they do not cover one.
     right = axes.get_yaxis_transform()
     for place, row in enumerate(rows):
         if not seeds[place]:
@@ -320,7 +348,7 @@ def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
 
 
 def _mark_corrected(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
-    """Draw corrected figures as hollow diamonds, which no published one is."""
+    """Draw corrected figures as hollow diamonds; published figures are filled diamonds."""
     if points:
         style: dict[str, Any] = {"markeredgecolor": COLOURS[1], "markerfacecolor": "none"}
         axes.plot(*np.transpose(points), "D", markersize=7, label="corrected", zorder=4, **style)
@@ -338,7 +366,10 @@ def _reason_without_bar(row: Mapping[str, Any]) -> str:
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """Ends of an axis of bars: from 0, unless all values lie far from it and close together."""
+    """Return the ends of the axis of bars.
+
+    It begins at 0 unless all values are close together and far from 0.
+    """
     if not values:
         return 0.0, 1.0
     least, most = min(values), max(values)
@@ -350,5 +381,5 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _short(value: float) -> str:
-    """A metric beside its mark: a percentage with one decimal, a share with three."""
+    """Format a metric beside its mark: one decimal for percentages, three for shares."""
     return f"{value:.1f}" if abs(value) > 1 or value == int(value) else f"{value:.3f}"

@@ -1,9 +1,9 @@
-"""Colours, style and files of all pictures, and the tables of their numbers.
+"""Colours, style and files of all figures, and the tables of their numbers.
 
-The only module that imports matplotlib. A figure is made inside of `styled` and written by `write`:
-equal data gives equal bytes. Colours are Okabe and Ito's, which people with any colour vision tell
-apart; lines differ in their markers too, and quantities are shown by maps of one direction of
-lightness.
+This is the only module that imports matplotlib. A figure is made inside of `styled` and written by
+`write`: the same data gives the same bytes. The colours are Okabe and Ito's, which people with any
+colour vision can distinguish. Lines also differ in their markers, and the colours for quantities
+change in lightness in one direction.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ GREY = "#6E6E6E"
 MAP = "Blues"
 
 KINDS = ("png", "svg", "csv")
-"""The files of a picture: two drawings, and the numbers that are drawn."""
+"""The files of a figure: the picture in two formats, and its numbers."""
 
 STYLE: Any = {
-    "svg.hashsalt": "hlformer_jax",  # names in the file are otherwise drawn at random
+    "svg.hashsalt": "hlformer_jax",  # otherwise the file contains random names
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.spines.top": False,
@@ -54,7 +54,13 @@ Table = Mapping[str, Sequence[Any] | np.ndarray]
 
 
 class Drawing(NamedTuple):
-    """A figure, its numbers, and one or two sentences that describe it."""
+    """A figure with its description.
+
+    Attributes:
+      figure: the figure.
+      table: the numbers that are drawn.
+      shows: a few sentences that describe the figure.
+    """
 
     figure: Figure
     table: Table
@@ -62,13 +68,20 @@ class Drawing(NamedTuple):
 
 
 class Columns:
-    """A table that grows by rows."""
+    """A table to which rows are added."""
 
     def __init__(self, *names: str) -> None:
         self.columns: dict[str, list[Any]] = {name: [] for name in names}
 
     def add(self, *values: Any) -> None:
-        """Add rows: a value for each column, or a sequence with a value for each row."""
+        """Add rows.
+
+        Args:
+          *values: for each column the value of all rows, or a sequence with a value for each row.
+
+        Raises:
+          ValueError: for sequences of different lengths.
+        """
         is_scalar = [value is None or np.isscalar(value) for value in values]
         lengths = {len(x) for x, scalar in zip(values, is_scalar, strict=True) if not scalar}
         if len(lengths) > 1:
@@ -79,7 +92,7 @@ class Columns:
 
 
 def styled() -> contextlib.AbstractContextManager[Any]:
-    """The style, for all that is made and written inside of the block."""
+    """Return a context that applies the style to figures made or written in its block."""
     return matplotlib.rc_context(STYLE)
 
 
@@ -97,13 +110,20 @@ def data_line(config: Mapping[str, Any] | ConfigDict) -> str:
 def add_colour_scale(
     figure: Figure, rows: Sequence[Axes], scale: tuple[float, float], label: str
 ) -> None:
-    """Add the colours between two numbers beside some axes, which are drawn with `MAP`."""
+    """Add a scale of the colours of `MAP` beside some axes.
+
+    Args:
+      figure: the figure.
+      rows: the axes.
+      scale: the least and the largest number.
+      label: label of the scale.
+    """
     colours = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(*scale), MAP)
     figure.colorbar(colours, ax=rows, label=label, pad=0.02, aspect=22, fraction=0.04)
 
 
 def integer_ticks(axes: Axes) -> None:
-    """Leaves whole numbers alone on the horizontal axis, for positions and counts."""
+    """Label only whole numbers on the horizontal axis, for positions and counts."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -113,7 +133,11 @@ def write(
     table: Table | None = None,
     replace: files.Replace = files.Replace.OWN,
 ) -> None:
-    """Writes PATH.png, PATH.svg and, of a table, PATH.csv, each whole or not at all."""
+    """Write PATH.png, PATH.svg and, with a table, PATH.csv, each atomically.
+
+    Raises:
+      OSError: if an existing file must not be replaced; before any file is written.
+    """
     for kind in KINDS[: 2 if table is None else 3]:
         files.check_output(path.with_name(f"{path.name}.{kind}"), replace)
     with styled():
@@ -122,12 +146,12 @@ def write(
             figure.savefig(buffer, format=kind, dpi=160, metadata=hidden)
             files.write_bytes(path.with_name(f"{path.name}.{kind}"), buffer.getvalue(), replace)
     if table is not None:
-        content = as_csv(table).encode(errors="replace")  # a video's name may be no text
+        content = as_csv(table).encode(errors="replace")  # the name of a video may not be UTF-8
         files.write_bytes(path.with_name(f"{path.name}.csv"), content, replace)
 
 
 def as_csv(table: Table) -> str:
-    """Columns as CSV, numbers with nine digits; None and NaN are empty."""
+    """Return columns as CSV: numbers with nine digits, empty cells for None and NaN."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(table)

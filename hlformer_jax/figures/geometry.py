@@ -1,8 +1,8 @@
-"""Pictures of a model's space.
+"""Figures of a model's space.
 
-hyperbolic     captions, clips and frames as HLFormer lifts them: their distances from the
-               origin, and the Poincaré disc by HoroPCA (HLFormer, section 4.4, Figure 5)
-positioning    how far apart the captions of a video are located, before training and after
+hyperbolic     captions, clips and frames that HLFormer lifts: their distances from the origin,
+               and the Poincaré disc by HoroPCA (HLFormer, section 4.4, Figure 5)
+positioning    variance of the clips that the captions of a video match, before and after training
                (GMMFormer v2, appendix D.2, Figure 8)
 ball           action trees of HOVER in the Poincaré disc
 """
@@ -24,26 +24,26 @@ from hlformer_jax.ops import horopca, lorentz, poincare
 from hlformer_jax.typing import Array
 
 EMBEDDINGS = 3000
-"""Captions, clips and frames that `hyperbolic` draws in all."""
+"""Number of captions, clips and frames together that `hyperbolic` draws."""
 
 KINDS = {
     "captions": (COLOURS[1], "o"),
     "clips": (COLOURS[0], "^"),
     "frames": (COLOURS[2], "s"),
 }
-"""What `hyperbolic` lifts, with its colour and its marker."""
+"""Colour and marker of each kind of embedding in `hyperbolic`."""
 
 TREES = 3
-"""Trees of a run in `ball`."""
+"""Number of trees of a run in `ball`."""
 
 SAMPLE = 400
-"""Points that HoroPCA is fitted to; all are projected."""
+"""Number of points to which HoroPCA is fitted; it then projects all points."""
 
 
 def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
-    """Lifted embeddings: histograms of their distances from the origin, and discs, a row a run.
+    """Draw histograms of distances from the origin, and discs, of lifted embeddings; a row per run.
 
-    Distances are times √c: those at curvature −1.
+    Distances are multiplied by √c, which gives distances at curvature −1.
     """
     measured, left_out = applicable(subjects, lambda subject: sample(subject, options))
     table = Columns("run", "kind", "distance", "x", "y")
@@ -51,8 +51,10 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
     rows = figure.subplots(len(measured), 2, squeeze=False, width_ratios=(6, 5))
     for (subject, tangents), (histogram, plane) in zip(measured, rows, strict=True):
         model = subject.run.config.model
-        fixed = not model.learned_curvature
-        c = model.curvature if fixed else float(np.exp(subject.run.params["curv"]))
+        kind_of_curvature = "learned" if model.learned_curvature else "fixed"
+        c = model.curvature
+        if model.learned_curvature:
+            c = float(np.exp(subject.run.params["curv"]))
         points = {kind: np.asarray(_lift(rows, c)) for kind, rows in tangents.items()}
         distances = {
             kind: np.sqrt(c) * np.asarray(lorentz.distance0(jnp.asarray(rows), c))
@@ -69,14 +71,14 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
             colour, marker = KINDS[kind]
             faint: dict[str, Any] = {"color": colour, "alpha": 0.55, "label": label}
             histogram.hist(radii, bins=bins, weights=shares, **faint)
-            # Captions, the fewest, lie on top; a thin white edge separates points.
+            # Captions are drawn on top; a thin white edge separates points.
             plane.plot(
                 *at.T, marker, color=colour, markersize=4.5, alpha=0.8, label=kind,
                 markeredgecolor="white", markeredgewidth=0.3,
                 zorder=4 - list(KINDS).index(kind),
             )  # fmt: skip
             table.add(subject.label, kind, radii, *at.T)
-        histogram.set_title(f"{subject.label}, learned curvature −{c:.3g}", loc="left")
+        histogram.set_title(f"{subject.label}, {kind_of_curvature} curvature −{c:.3g}", loc="left")
         histogram.set_xlabel("distance from the origin, times √c")
         histogram.set_ylabel("share (%)")
         histogram.legend(loc="best")
@@ -93,9 +95,13 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def sample(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "N H"]]:
-    """Draw equally many captions, clips and frames at random, as tangent vectors at the origin.
+    """Draw equal numbers of captions, clips and frames at random, as tangent vectors at the origin.
 
-    They are scaled as before the model's lift, and come from at most a third as many videos.
+    They are scaled like the inputs of the model's lift. They come from at most `EMBEDDINGS` / 3
+    videos.
+
+    Raises:
+      NotApplicable: for a model without a lift.
     """
     if not getattr(getattr(subject.run.family.model, "module", None), "has_lift", False):
         raise NotApplicable(f"{subject.label} has no lift into hyperbolic space (HLFormer has one)")
@@ -125,7 +131,7 @@ def _lift(tangent: Any, c: Any) -> Any:
 
 
 def positioning(subjects: Sequence[Subject], options: Options) -> Drawing:
-    """Histograms of the positioning variances before training and after, a panel for each run."""
+    """Draw histograms of the `variances` before and after training, a panel for each run."""
     table = Columns("run", "parameters", "video", "captions", "variance")
 
     def before_and_after(subject: Subject) -> list[np.ndarray]:
@@ -165,11 +171,21 @@ def positioning(subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def variances(subject: Subject, options: Options, params: Any = None) -> Float[np.ndarray, " V"]:
-    """The positioning variance of each video of the split, in clips²; NaN below two captions.
+    """Return the variance of the positions of each video's captions, in clips².
 
-    The position of a caption is the clip of its own video with the largest cosine; the
-    variance is taken over the video's captions, 0 where all meet in one clip. The parameters are of
-    the run's best epoch by default.
+    The position of a caption is the index of the clip of its own video with the largest cosine. The
+    variance is 0 if all captions match the same clip.
+
+    Args:
+      subject: the run.
+      options: options of the figure.
+      params: parameters of the model; None for the parameters of the best epoch.
+
+    Returns:
+      The variances; NaN for a video with fewer than two captions.
+
+    Raises:
+      NotApplicable: if no video has two captions, or the model has no clips.
     """
     encoder, split = subject.encoder, subject.split(options)
     variances = np.full(len(split), np.nan)
@@ -186,9 +202,9 @@ def variances(subject: Subject, options: Options, params: Any = None) -> Float[n
 
 
 def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
-    """Some trees of each run, a panel a tree: nodes' texts and videos, lines from parents down.
+    """Draw trees of each run, a panel per tree: texts and videos of the nodes, and the edges.
 
-    All nodes of a run are reduced together.
+    The nodes of all drawn trees of a run are projected together.
     """
     measured, left_out = applicable(subjects, _check_ball)
     table = Columns("run", "tree", "node", "parent", "level", "kind", "x", "y", "distance")
@@ -255,7 +271,7 @@ def _level_colour(level: int) -> str:
 
 
 def _check_ball(subject: Subject) -> None:
-    """Refuses a run that has no trees in a ball."""
+    """Raise `NotApplicable` for a run without action trees in hyperbolic space."""
     model = subject.run.config.model
     corpus.tree_data(subject)
     if model.geometry == "euclidean":
@@ -275,7 +291,7 @@ def _trees(pool: Any, options: Options) -> list[int]:
 def _points(
     subject: Subject, split: Any, nodes: np.ndarray
 ) -> tuple[Float[np.ndarray, "N n1"], float]:
-    """Texts of some nodes, then their videos, in the Lorentz model; and its curvature."""
+    """Return the texts and then the videos of nodes as points of the Lorentz model, and c."""
     run, evaluator = subject.run, subject.run.family.evaluator
     feed = evaluator.feed(split)
     try:
@@ -290,10 +306,15 @@ def _points(
 
 
 def to_disc(points: Float[np.ndarray, "N n1"], c: float, seed: int) -> Float[np.ndarray, "N 2"]:
-    """Points of the Lorentz model in the unit disc, reduced to two dimensions by HoroPCA.
+    """Project points of the Lorentz model to the unit disc, by HoroPCA.
 
-    The base point is the origin, which stays the root of the picture. Points of two dimensions are
-    not changed.
+    The base point is the origin, which stays at the centre of the disc. Points with two dimensions
+    are only mapped to the disc.
+
+    Args:
+      points: points [N, n + 1], time first.
+      c: curvature.
+      seed: seed of the sample to which HoroPCA is fitted.
     """
     space: Array = jnp.asarray(points, jnp.float32)
     if space.shape[-1] > 3:
@@ -306,7 +327,7 @@ def to_disc(points: Float[np.ndarray, "N n1"], c: float, seed: int) -> Float[np.
 
 
 def prepare_disc(axes: Any, points: Float[np.ndarray, "N 2"]) -> None:
-    """Makes axes a disc: as much of it as points need, with circles at whole distances."""
+    """Draw the part of the disc that contains the points, with circles at round distances."""
     radius = max(float(np.linalg.norm(points, axis=-1).max()), 1e-6)
     is_large = radius > 0.5
     shown = 1.02 if is_large else 1.12 * radius
@@ -331,7 +352,7 @@ def prepare_disc(axes: Any, points: Float[np.ndarray, "N 2"]) -> None:
 
 
 def _round_distances(reach: float) -> list[float]:
-    """Two to five round distances below the one that the picture reaches to."""
+    """Return two to five round distances below the largest distance in the picture."""
     unit = 10.0 ** math.floor(math.log10(reach))
     step = next(unit * k for k in (0.2, 0.5, 1.0, 2.0) if reach / (unit * k) < 6)
     return [step * k for k in range(1, int(reach / step * 0.999) + 1)]

@@ -1,4 +1,4 @@
-"""The figures by name, and the page with all that apply to some runs."""
+"""The figures by name, and the page with all figures that apply to some runs."""
 
 import base64
 import html
@@ -18,11 +18,17 @@ from hlformer_jax.retrieval import ranking
 
 
 class Listing(NamedTuple):
-    """A figure that runs can be drawn as, by its module's function of the figure's name."""
+    """An entry of `FIGURES`.
+
+    Attributes:
+      module: module whose function with the figure's name draws it.
+      title: title of the figure.
+      source: figure or equation of the paper after which it is drawn.
+    """
 
     module: str
     title: str
-    source: str  # where it comes from
+    source: str
 
 
 FIGURES: Mapping[str, Listing] = {
@@ -71,8 +77,17 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; }
 
 
 def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
-    """Draws a figure, by its name in `FIGURES`, of some runs; `UserError` where it cannot."""
-    # One module at a time: a figure that nobody asks for costs no import.
+    """Draw a figure of some runs.
+
+    Args:
+      name: name of the figure in `FIGURES`.
+      subjects: the runs.
+      options: options of the figure.
+
+    Raises:
+      UserError: if the figure applies to none of the runs.
+    """
+    # Only the module of the requested figure is imported.
     module = importlib.import_module(f"hlformer_jax.figures.{FIGURES[name].module}")
     drawn: Callable[[Sequence[Subject], Options], Drawing] = getattr(module, name)
     with drawing.styled():
@@ -86,7 +101,11 @@ def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def check_place(name: str, out: Path, replace: files.Replace) -> None:
-    """Refuses a directory in which a figure, or a report of all, would replace what must stay."""
+    """Check that a figure, or the report of all figures, may be written into a directory.
+
+    Raises:
+      OSError: if an existing file must not be replaced.
+    """
     names = FIGURES if name == "report" else (name,)
     pictures = [f"{figure}.{kind}" for figure in names for kind in drawing.KINDS]
     for written in pictures + ["report.html"] * (name == "report"):
@@ -100,9 +119,17 @@ def write(
     report: Callable[[str], None],
     replace: files.Replace = files.Replace.OWN,
 ) -> Path:
-    """Draws every figure that applies, and a page of all, which needs no other file or network.
+    """Draw every figure that applies, and a page of all, which needs no other file or network.
 
-    `report` takes a line on each figure.
+    Args:
+      subjects: the runs.
+      options: options of the figures.
+      out: directory of the files.
+      report: receives one line about each figure.
+      replace: which existing files may be replaced.
+
+    Returns:
+      The path of the page.
     """
     check_place("report", out, replace)
     parts, without = [], []
@@ -160,7 +187,7 @@ def _page(
 
 
 def metrics_table(subjects: Sequence[Subject]) -> str:
-    """The metrics of the whole test split that the runs recorded, as HTML: a row for each run."""
+    """Return an HTML table of the runs' recorded metrics of the whole test split, a row per run."""
     recorded = [_metrics(subject.run.directory) for subject in subjects]
     # HOVER also has metrics for trees of each size, "leaves=2/…".
     names = [name for name in dict.fromkeys(itertools.chain(*recorded)) if "=" not in name]
@@ -177,7 +204,7 @@ def metrics_table(subjects: Sequence[Subject]) -> str:
 
 
 def _metrics(directory: Path) -> Mapping[str, Any]:
-    """The test metrics that a run recorded; none where it recorded none."""
+    """Return the test metrics that a run recorded; empty without a readable record."""
     try:
         metrics = files.parse_json((directory / ranking.METRICS_FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

@@ -1,13 +1,13 @@
 """Training losses as pure functions of arrays.
 
-    retrieval      triplet and contrastive losses of scores; diversity, optimal matching, partial
-                   order and distillation of embeddings
-    trees          alignment, tree, chain and order of action trees (HOVER)
+    retrieval      triplet and contrastive losses on scores; diversity, optimal matching, partial
+                   order and distillation on embeddings
+    trees          alignment, tree, chain and order losses on action trees (HOVER)
 
-The content of padding never reaches a value or a gradient. The training loss of a model is a
-weighted sum of such terms. `config.loss` has their weights, constants and options. Numbers are
-arguments of the compiled step, so that changing one does not compile it again; options (texts and
-flags) are part of the program.
+Padding never changes a value or a gradient. The training loss of a model is a weighted sum of such
+terms. `config.loss` has their weights, constants and options. Weights and constants are arguments
+of the compiled step, so that a changed number does not compile it again. Options (texts and flags)
+are part of the compiled program.
 """
 
 from collections.abc import Mapping
@@ -36,10 +36,16 @@ __getattr__, __dir__, _public = lazy.namespace(
 __all__ = ["numbers", "options", "weighted_sum", *_public]
 
 Terms = dict[str, Float[Array, ""]]
+"""Values of the terms of a loss, without their weights, by the names of their weights."""
 
 
 def numbers(loss: ConfigDict, dtype: DTypeLike) -> dict[str, Array]:
-    """Return the weights and constants of `config.loss`; integers stay integers."""
+    """Return the weights and constants of `config.loss` as scalar arrays.
+
+    Args:
+      loss: the section `config.loss`.
+      dtype: dtype of the real numbers; integers become int32.
+    """
     return {
         name: jnp.asarray(x, jnp.int32 if isinstance(x, int) else dtype)
         for name, x in loss.items()
@@ -48,7 +54,7 @@ def numbers(loss: ConfigDict, dtype: DTypeLike) -> dict[str, Array]:
 
 
 def options(loss: ConfigDict) -> FrozenConfigDict:
-    """Return the options of `config.loss`, hashable."""
+    """Return the options of `config.loss`, its texts and flags, as a hashable mapping."""
     from ml_collections import FrozenConfigDict
 
     return FrozenConfigDict({name: x for name, x in loss.items() if isinstance(x, str | bool)})
@@ -57,7 +63,12 @@ def options(loss: ConfigDict) -> FrozenConfigDict:
 def weighted_sum(
     terms: Terms, weights: Mapping[str, Float[Array, ""]]
 ) -> tuple[Float[Array, ""], Terms]:
-    """Sum the terms, each times the weight of its name; return the sum and the plain terms."""
+    """Return the sum of the terms times their weights, and the terms without their weights.
+
+    Args:
+      terms: values of the terms by name.
+      weights: weights by the same names; other entries are ignored.
+    """
     total: Any = 0.0
     for name, value in terms.items():
         total = total + weights[name] * value

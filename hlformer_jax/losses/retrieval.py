@@ -1,13 +1,13 @@
 """Losses of partially relevant retrieval on scores and on embeddings, exact under padding.
 
-Scores are [Q, V]: row q a caption, column v a video. They are ranked (triplet, contrastive).
-Captions of one video are pushed apart (diversity) or to separate clips (optimal matching), and
-kept inside the entailment cone of their video (partial order); a student learns a teacher's
-similarities of captions and frames (distillation).
+Triplet and contrastive losses rank scores [Q, V], with a row per caption and a column per video.
+The diversity losses push the captions of a video apart, optimal matching pulls them to different
+clips, and the partial order keeps them inside the entailment cone of the video. Distillation makes
+a student learn a teacher's similarities of captions and frames.
 
-Padded rows and columns (`Captions.mask`, `Videos.mask`) reach neither a value nor a gradient; the
-capacity does not matter. Every mean is over real captions or real videos; a batch without a
-comparison gives 0.
+Padded rows and columns (`Captions.mask`, `Videos.mask`) change neither a value nor a gradient, so
+the results do not depend on the size to which a batch is padded. Every mean is over real captions
+or real videos. A loss of a batch without anything to compare is 0.
 """
 
 import functools
@@ -27,10 +27,10 @@ from hlformer_jax.typing import Array, Batch
 
 
 class Pairs(NamedTuple):
-    """The assignment of captions to videos, with padding; an argument of every loss.
+    """The assignment of captions to videos, with padding; an argument of the losses.
 
-    Fields may be arrays of NumPy or JAX, or lists. A real caption whose video does not exist is a
-    ValueError in every loss; inside `jax.jit`, where values are unknown, the loss is NaN.
+    Fields may be arrays of NumPy or JAX, or lists. If the video of a real caption does not exist, a
+    loss raises ValueError; inside `jax.jit`, where values are unknown, the loss is NaN.
 
     Attributes:
       video: column of each caption's video, of any integer dtype.
@@ -48,10 +48,11 @@ class Pairs(NamedTuple):
         return cls(batch.captions.video, batch.captions.mask, batch.videos.mask)
 
     def checked(self) -> "Pairs":
-        """Return the pairs as arrays of JAX.
+        """Return the pairs as JAX arrays.
 
         Raises:
-          ValueError: for a real caption whose video does not exist, if values are known.
+          ValueError: for masks of a wrong shape, and for a real caption whose video does not exist
+            (unless `jax.jit` hides the values).
         """
         video_mask = jnp.asarray(self.video_mask, bool)
         caption_mask = self.caption_mask
@@ -67,7 +68,7 @@ class Pairs(NamedTuple):
         return jnp.all(exists | ~self.caption_mask)
 
     def positives(self) -> Bool[Array, "Q V"]:
-        """Return True for each real caption and its video."""
+        """Return a matrix that is True for each real caption and its video."""
         video, caption_mask, video_mask = self.checked()
         columns = jnp.arange(len(video_mask), dtype=video.dtype)
         return (video[:, None] == columns[None]) & caption_mask[:, None]
@@ -77,7 +78,7 @@ class Pairs(NamedTuple):
         check_shape("scores", scores, (*self.video.shape, *self.video_mask.shape))
 
     def real(self) -> Bool[Array, "Q V"]:
-        """Return True for each real caption and each real video."""
+        """Return a matrix that is True where both the caption and the video are real."""
         _, caption_mask, video_mask = self.checked()
         return caption_mask[:, None] & video_mask[None]
 
@@ -86,7 +87,7 @@ Loss = TypeVar("Loss", bound=Callable[..., Array])
 
 
 def _checks_pairs(loss: Loss) -> Loss:
-    """Decorate a loss so that a caption without an existing video is an error or makes it NaN."""
+    """Decorate a loss: a caption of a missing video raises ValueError or, under jit, gives NaN."""
     position = list(inspect.signature(loss).parameters).index("pairs")
 
     @functools.wraps(loss)
@@ -106,7 +107,7 @@ def _checks_pairs(loss: Loss) -> Loss:
 
 
 def identity_pairs(pairs: Pairs) -> Pairs:
-    """Pair every caption with a separate column."""
+    """Return pairs in which every caption has a column of its own, the column of its index."""
     pairs = pairs.checked()
     columns = jnp.arange(len(pairs.video), dtype=jnp.int32)
     return Pairs(columns, pairs.caption_mask, pairs.caption_mask)
@@ -133,18 +134,22 @@ def draw_negative_ranks(
 ) -> NegativeRanks:
     """Draw the negatives of the triplet loss, as released.
 
-    Text to video: uniform over all other videos; in the hard phase over the `pool` hardest. Video
-    to text: uniform over the captions of other videos; in the hard phase over the hardest.
+    Text to video: uniform over all other videos; in the hard phase over the `pool` hardest of them.
+    Video to text: uniform over the captions of other videos; in the hard phase over the
+    `caption_pool` hardest of them.
 
     Args:
-      key: random key; row i depends on (key, i) alone, so that padding changes no draw.
+      key: random key; row i depends only on (key, i), so that padding changes no draw.
       pairs: captions and videos.
       hard: whether the hard phase has begun.
-      pool: number of hardest videos to draw from.
-      caption_pool: number of hardest captions to draw from.
+      pool: number of hardest videos to draw from in the hard phase.
+      caption_pool: number of hardest captions to draw from in the hard phase.
 
     Returns:
       Ranks below the number of negatives, or 0 without negatives.
+
+    Raises:
+      ValueError: for a real caption whose video does not exist.
     """
     pairs = pairs.checked()
     positives = pairs.positives()
@@ -173,14 +178,21 @@ def triplet(
 ) -> Float[Array, ""]:
     """Triplet ranking loss on cosine scores, both directions.
 
-    Text to video: max(0, margin + negative - positive), mean over captions. Video to text: the
-    positive is the mean over the video's captions; mean over videos.
+    Text to video: max(0, margin + negative - positive), mean over captions. Video to text: the same
+    with the mean score of the video's captions as the positive, mean over videos.
 
     Args:
-      scores: cosine maxima of one branch.
+      scores: largest cosine of each caption and the positions of each video, in one branch.
       pairs: captions and videos.
-      negatives: rank of the negatives in descending order of score.
+      negatives: ranks of the negatives in descending order of score.
       margin: m.
+
+    Returns:
+      The sum of both means; a row without a negative adds 0.
+
+    Raises:
+      ValueError: for scores of another shape than the pairs, and for a real caption whose video
+        does not exist.
 
     References:
       HLFormer eq. 29.
@@ -204,7 +216,7 @@ def triplet(
 def _at_rank(
     candidates: Float[Array, "M X"], rank: Int[Array, " M"]
 ) -> tuple[Float[Array, " M"], Bool[Array, " M"]]:
-    """Return the candidate at a rank of each row in descending order, and whether it exists."""
+    """Return each row's candidate at its rank in descending order, and whether it exists."""
     order = jnp.argsort(jax.lax.stop_gradient(-candidates), axis=-1)
     index = jnp.take_along_axis(order, rank[:, None], axis=-1)
     value = jnp.take_along_axis(candidates, index, axis=-1)[:, 0]
@@ -220,8 +232,15 @@ def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
     logsumexp over all captions minus logsumexp over the video's captions, mean over videos.
 
     Args:
-      scores: dot-product maxima of one branch.
+      scores: largest dot product of each caption and the positions of each video, in one branch.
       pairs: captions and videos.
+
+    Returns:
+      The sum of both means.
+
+    Raises:
+      ValueError: for scores of another shape than the pairs, and for a real caption whose video
+        does not exist.
 
     References:
       HLFormer eq. 30, as in the released code.
@@ -237,14 +256,17 @@ def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
 
 
 def joint_nce(scores: Float[Array, "Q Q"], mask: Bool[Array, " Q"]) -> Float[Array, ""]:
-    """Contrastive loss of captions and their vectors, both directions under one logarithm.
+    """Contrastive loss of captions and their vectors, both directions in one logarithm.
 
     Args:
-      scores: row q a caption, column r a vector that belongs to caption r.
+      scores: similarity of each caption (row) and the vector that belongs to each caption (column).
       mask: True for real captions.
 
     Returns:
       Mean over captions of the logsumexp of row and column q together, minus the score (q, q).
+
+    Raises:
+      ValueError: for scores of another shape than [Q, Q].
 
     References:
       MS-SL's frame loss, as in the released code.
@@ -263,12 +285,18 @@ def _logsumexp(scores: Array, where: Array, axis: int) -> Array:
 
 
 def zero_padding(x: Float[Array, "M ..."], mask: Bool[Array, " M"]) -> Float[Array, "M ..."]:
-    """Set padded rows to 0: a NaN there, times a weight of 0, would be NaN in every gradient."""
+    """Set padded rows to 0. A NaN in such a row, times a weight of 0, would make gradients NaN."""
     return jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
 
 
 def masked_mean(values: Array, mask: Array, axis: int | None = None) -> Array:
-    """Average the values where the mask is True; 0 if it is nowhere True."""
+    """Return the mean of the values where the mask is True; 0 if it is True nowhere.
+
+    Args:
+      values: the values.
+      mask: True for the values that count, in the shape of the values.
+      axis: the axis to average over; None for all axes.
+    """
     count = jnp.maximum(_count(mask, axis), 1)
     return jnp.sum(jnp.where(mask, values, 0), axis=axis) / count.astype(values.dtype)
 
@@ -291,10 +319,10 @@ def query_diversity(
 ) -> Float[Array, ""]:
     """Push apart the captions of one video, with a focal factor.
 
-    Over ordered pairs i != j of captions of one video: (1 + cos)^gamma log(1 + e^(scale (cos +
-    margin))), summed and divided by the number of captions, as released. As printed, the sum of
-    each video is multiplied by 2 / (M (M - 1)), with M the number of its captions; the mean is over
-    videos with at least two captions.
+    An ordered pair i != j of captions of one video has the term (1 + cos)^gamma log(1 + e^(scale
+    (cos + margin))). The released form is the sum of the terms, divided by the number of captions
+    in the batch. The printed form multiplies the sum of each video by 2 / (M (M - 1)), where M is
+    the number of its captions, and averages over the videos with at least two captions.
 
     Args:
       queries: sentence embeddings.
@@ -302,7 +330,14 @@ def query_diversity(
       margin: delta.
       scale: alpha.
       gamma: exponent of the focal factor; 0 is HLFormer's printed form.
-      per_video: whether the sum of each video is normalised, as GMMFormer v2 prints it.
+      per_video: True for the form that GMMFormer v2 prints, False for the released form.
+
+    Returns:
+      The loss; 0 if no video has two captions.
+
+    Raises:
+      ValueError: for queries of another number than the captions, and for a real caption whose
+        video does not exist.
 
     References:
       HLFormer eq. 32, GMMFormer v2 eqs. 4, 5; the focal factor is GMMFormer v2's and in HLFormer's
@@ -327,16 +362,23 @@ def query_diversity(
 def caption_diversity(
     queries: Float[Array, "Q H"], pairs: Pairs, margin: ArrayLike, scale: ArrayLike
 ) -> Float[Array, ""]:
-    """GMMFormer's first form of `query_diversity`: one logarithm for each caption.
+    """Push apart the captions of one video, in GMMFormer's form: one logarithm per caption.
 
-    Mean over captions i of log(1 + the sum over other captions j of the video of e^(scale (cos +
-    margin))).
+    The loss is the mean over captions i of log(1 + Σ_j e^(scale (cos_ij + margin))), where j runs
+    over the other captions of the video of i.
 
     Args:
       queries: sentence embeddings.
       pairs: captions and videos.
       margin: delta.
       scale: alpha.
+
+    Returns:
+      The loss; 0 if no video has two captions.
+
+    Raises:
+      ValueError: for queries of another number than the captions, and for a real caption whose
+        video does not exist.
 
     References:
       GMMFormer's query diverse loss, as in the released code.
@@ -350,7 +392,7 @@ def caption_diversity(
 def _same_video(
     queries: Float[Array, "Q H"], pairs: Pairs
 ) -> tuple[Float[Array, "Q Q"], Bool[Array, "Q Q"]]:
-    """Return the cosines of all captions, and True for two different captions of one video."""
+    """Return the cosines of all pairs of captions, and True for the pairs of one video."""
     check_shape("queries", queries, (*pairs.video.shape, queries.shape[-1]))
     units = unit(zero_padding(queries, pairs.caption_mask))
     both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
@@ -369,21 +411,25 @@ def optimal_matching(
 ) -> Float[Array, ""]:
     """Pull captions to different clips of their video, by the best assignment.
 
-    For every video with at least two captions, its captions are assigned to its clips with the
-    largest sum of cosines (no clip twice; with more captions than clips, the best captions are
-    assigned). The loss is 1 - cosine, mean over all assigned pairs of the batch.
+    In every video with at least two captions, the captions are assigned to different clips such
+    that the sum of cosines is largest. With more captions than clips, as many captions as clips are
+    assigned. The loss is the mean of 1 - cosine over assigned pairs.
 
     Args:
       queries: sentence embeddings.
       clips: encoded clips.
       pairs: captions and videos.
-      max_captions: at least the number of captions of any video; time and memory grow with it.
-        None: the capacity of the batch.
-      per_video: whether the loss is the mean over a video's captions, as printed, and then over
-        the videos with at least two captions; otherwise over all pairs of the batch, as released.
+      max_captions: upper bound of the number of captions of a video; time and memory grow with it.
+        None: the number of rows of ``queries``.
+      per_video: True for the printed mean, over a video's captions and then over videos; False for
+        the released mean, over all assigned pairs of the batch.
 
     Returns:
-      The loss; 0 if no video has two captions (the released code fails then).
+      The loss; 0 if no video has two captions (the released code fails in that case).
+
+    Raises:
+      ValueError: for clips of another number than the videos, and for a real caption whose video
+        does not exist.
 
     References:
       GMMFormer v2 eqs. 6, 7.
@@ -398,8 +444,8 @@ def optimal_matching(
     capacity = min(max_captions or len(positives), len(positives))
     counts = jnp.sum(positives, axis=0, dtype=jnp.int32)
     several = pairs.caption_mask & (counts[pairs.video] > 1)
-    # The index of a caption within its video. Empty rows cost more than any real row (a cosine is
-    # at most 1), so that they never take its clip.
+    # `index` is the index of a caption within its video. Empty rows of `costs` cost more than any
+    # caption (whose cost is at most 1), so that they never take a caption's clip.
     ordinals = jnp.cumsum(positives, axis=0)
     index = jnp.take_along_axis(ordinals, pairs.video[:, None], axis=-1)[:, 0] - 1
     index = jnp.where(several, index, capacity)  # beyond the last: dropped
@@ -431,14 +477,17 @@ def partial_order(
     """Keep a caption inside the entailment cone of its video.
 
     Args:
-      videos: lifted videos, points with n + 1 coordinates, time first.
-      captions: lifted captions.
+      videos: lifted videos, points of the hyperboloid with n + 1 coordinates, time first.
+      captions: lifted captions, points of the same hyperboloid.
       curvature: c; the curvature of the space is -c.
       pairs: captions and videos.
-      min_radius: sets the aperture near the origin.
+      min_radius: K, which determines the aperture of the cones, see `cones.energy`.
 
     Returns:
-      Mean over captions of `cones.energy`, apex at the video.
+      Mean over captions of the angle in radians by which a caption lies outside the cone.
+
+    Raises:
+      ValueError: for a real caption whose video does not exist.
 
     References:
       HLFormer eq. 18-20.
@@ -460,19 +509,23 @@ def distillation(
 ) -> Float[Array, ""]:
     """Kullback-Leibler divergence of a student from a teacher over the frames of a video.
 
-    Both have cosines of a caption and every frame of its video. As distributions over the frames,
-    softmax(cosine / temperature), the student's is drawn to the teacher's.
+    Student and teacher each have the cosines of a caption and the frames of its video. The loss
+    compares the two distributions softmax(cosine / temperature) over the frames.
 
     Args:
       queries: sentence embeddings of the student.
-      frames: its encoded frames.
+      frames: encoded frames of the student.
       teacher: the teacher's cosines of each caption and the frames of its video.
       frame_mask: True for real frames.
       pairs: captions and videos.
-      temperature: divides the cosines of both.
+      temperature: divides the cosines of student and teacher.
 
     Returns:
-      KL(teacher || student), summed over captions as released: it grows with the batch.
+      KL(teacher || student), summed over captions as released, so it grows with the batch size. No
+      gradient flows to ``teacher``.
+
+    Raises:
+      ValueError: for a real caption whose video does not exist.
 
     References:
       DL-DKD's distillation loss, as in the released code.

@@ -1,14 +1,15 @@
 """Losses of HOVER: alignment, tree, chain and order (eq. 5 to 8).
 
-Logits are s times a cosine, or s times a negative distance. A softmax is over the columns; CE is
-the mean over rows of the negative logarithm of its probability on the diagonal. Padded points have
-to be at the origin; their rows and columns are masked.
+Logits are s times a cosine, or s times a negative distance. CE, the cross-entropy, is the mean over
+rows of −log of the diagonal's probability, in a softmax over the columns. Padded points have to be
+at the origin; their rows and columns are masked.
 
-The chain and the order are hinges, h(z) = max(z, 0), of numbers a that should be below b:
+The chain and the order loss are hinges h(z) = max(z, 0). They want a number a to be below another
+number b by the margin ε:
 
     corrected   h(a − b + ε)     0 once a is below b by the margin
-    printed    −h(b − a + ε)     rewards ever more distance of an ordered pair, and has no gradient
-                                 for a pair that is out of order by more than ε
+    printed    −h(b − a + ε)     falls without bound as an ordered pair moves apart, and has no
+                                 gradient for a pair that is out of order by more than ε
     released   as printed; the tree and the chain have other edges, see `training.hover`
 """
 
@@ -20,6 +21,7 @@ from hlformer_jax.losses.retrieval import masked_mean
 from hlformer_jax.typing import Array
 
 FORMS = ("corrected", "printed", "released")
+"""Forms of the hinge, see the module."""
 
 
 def alignment(logits: Float[Array, "B B"], mask: Bool[Array, " B"]) -> Float[Array, ""]:
@@ -45,17 +47,21 @@ def tree(
     related: Bool[Array, "B B"] | None = None,
     reduction: str = "mean",
 ) -> Float[Array, ""]:
-    """Contrastive loss of parents and their children in one slot.
+    """Contrastive loss of parents and one child of each, for example the left children.
 
     ½ (CE(ℓ(v_parent, t_child)) + CE(ℓ(t_parent, v_child))): a parent should be nearer to its child
     of the other modality than to the children of other parents.
 
     Args:
-      logits: scaled similarities of parents (rows) and a child of each (columns): of the parents'
-        videos and the children's texts, and of the parents' texts and the children's videos.
+      logits: two matrices of scaled similarities, with a row per parent and a column per child: the
+        parents' videos with the children's texts, and the parents' texts with the children's
+        videos. Parent and child of a subtree have the same index.
       mask: True for real rows and columns.
-      related: entry (i, j) is True if child j is not a negative of parent i; None: all are.
+      related: True at (i, j) excludes child j from the negatives of parent i; None excludes none.
       reduction: "mean" or "sum" over rows.
+
+    Returns:
+      The loss; 0 for a single row.
 
     References:
       HOVER, eq. 6, with the positive in the denominator and a mean over parents.
@@ -75,21 +81,24 @@ def hinge(
 ) -> Float[Array, ""]:
     """Penalise a node whose number is not lower than another node's in the other modality.
 
-    For the chain the numbers are norms: a parent is nearer to the origin than its child. For the
-    order they are cosines with the direction of time (`models.hover.angles`): the later node has
-    the lower cosine.
+    For the chain loss the numbers are norms: a parent should be nearer to the origin than its
+    child. For the order loss they are cosines with the direction of time (`models.hover.angles`):
+    the later node should have the lower cosine.
 
     Args:
-      video: numbers of the nodes' videos.
-      text: numbers of their texts.
-      low: for every pair the row of the node whose number should be lower.
-      high: the row of the other node.
+      video: a number for the video of each node.
+      text: a number for the text of each node.
+      low: for every pair, the row of the node whose number should be lower.
+      high: for every pair, the row of the other node.
       mask: True for real pairs.
       margin: ε₁ for the chain, ε₂ for the order.
       form: a name of `FORMS`.
 
     Returns:
-      The mean over pairs, half for each choice of the modality; 0 without pairs.
+      The mean over pairs, averaged over both choices of modalities; 0 without pairs.
+
+    Raises:
+      ValueError: for an unknown form.
 
     References:
       HOVER, eq. 7 and 8.
@@ -110,17 +119,18 @@ def entailment(
 ) -> Float[Array, ""]:
     """Penalise a child outside of the entailment cone of its parent in the other modality.
 
-    The other form of the chain: it orders directions as well as norms. A cone has no margin; its
-    aperture, which `config.loss.min_radius` sets, limits the angle between child and parent.
+    This is the alternative to the chain's hinge (`config.loss.chain_form`): it orders directions as
+    well as norms. It has no margin. The aperture of a cone, which `config.loss.min_radius` sets,
+    limits the angle between child and parent.
 
     Args:
-      outside: two angles for every edge: of the child's text outside of the cone of the parent's
-        video, and of the child's video outside of the cone of the parent's text; see
-        `models.hover.Space.outside_cone`.
+      outside: two angles in radians for every edge, see `models.hover.Space.outside_cone`: of the
+        child's text outside of the cone of the parent's video, and of the child's video outside of
+        the cone of the parent's text.
       mask: True for real edges.
 
     Returns:
-      The mean over edges, half for each choice of the modality; 0 without edges.
+      The mean over edges, averaged over both choices of modalities; 0 without edges.
 
     References:
       HLFormer, eq. 20, over the edges of HOVER, eq. 7.
@@ -129,7 +139,7 @@ def entailment(
 
 
 def _allowed(mask: Array, related: Array | None) -> jax.Array:
-    """Return the columns of each row's softmax: real, and unrelated or on the diagonal."""
+    """Return True for the columns in each row's softmax: real, and unrelated or the diagonal."""
     mask = jnp.asarray(mask)
     diagonal = jnp.eye(len(mask), dtype=bool)
     allowed = jnp.broadcast_to(mask[None], diagonal.shape)
@@ -137,7 +147,7 @@ def _allowed(mask: Array, related: Array | None) -> jax.Array:
 
 
 def _cross_entropy(logits: Array, allowed: Array, mask: Array, reduction: str) -> Array:
-    # So low that the probability is 0, and finite, even if a row has no allowed column.
+    # The probability of `lowest` is 0. It is finite, so that a row without an allowed column is.
     lowest = jnp.asarray(float(jnp.finfo(logits.dtype).min) / 2, logits.dtype)
     total = jax.nn.logsumexp(jnp.where(allowed, logits, lowest), axis=-1)
     values, mask = total - jnp.diagonal(logits), jnp.asarray(mask)

@@ -1,13 +1,13 @@
-"""The models of the papers, one file each, and the functions that all of them share.
+"""The models of the papers, and the functions that all models share.
 
-    two_branch    shared parts: query encoder, branches, options; GMMFormer and its v2
-    hlformer, ms_sl, dl_dkd, clip4clip    the other models of the family
-    hover         the model of another family: nodes of action trees in hyperbolic space
+    two_branch    shared parts: query encoder, branches, options; GMMFormer and GMMFormer v2
+    hlformer, ms_sl, dl_dkd, clip4clip    the other models of partially relevant video retrieval
+    hover         HOVER, another family of models: nodes of action trees in hyperbolic space
 
-A model is a Linen module with the methods `encode_query` and `encode_video`, and `lift` if it has a
-hyperbolic lift. `build` returns it with its hyperparameters, as a pytree. The functions here
-initialise its parameters, encode with it, describe it and count its cost. docs/training.md shows
-how to add a model.
+A model of partially relevant video retrieval is a Linen module with the methods `encode_query` and
+`encode_video`, and `lift` if it has a hyperbolic lift. `build` returns the module with its
+hyperparameters as a pytree. The functions here initialise the parameters of a model, encode with
+it, describe it and count its cost. docs/training.md shows how to add a model.
 """
 
 import functools
@@ -74,7 +74,12 @@ NOT_OF_THE_MODEL = ("input_dropout", "dropout", "frame_weight", "clip_weight")
 
 @flax.struct.dataclass
 class Model:
-    """A model as an argument of programs; its hyperparameters are inputs of the programs."""
+    """A model as an argument of compiled programs.
+
+    Attributes:
+      module: the Linen module, a constant of the programs.
+      hyperparameters: arrays, inputs of the programs.
+    """
 
     module: TwoBranch = flax.struct.field(pytree_node=False)
     hyperparameters: Hyperparameters
@@ -82,20 +87,37 @@ class Model:
     def apply(
         self, params: Any, *inputs: Any, method: str | Callable[..., Any], **options: Any
     ) -> Any:
-        """Call a method of the module with these parameters."""
+        """Call a method of the module.
+
+        Args:
+          params: parameters of the model.
+          *inputs: positional arguments of the method.
+          method: the method or its name.
+          **options: other arguments of `flax.linen.Module.apply`.
+        """
         # JAX does not vmap a function with a custom gradient over NumPy constants.
         params = jax.tree.map(jnp.asarray, params)
         return self.module.apply({"params": params}, *inputs, method=method, **options)
 
 
 def build(config: ConfigDict) -> Model:
-    """Return the model of a configuration."""
+    """Return the model of a configuration.
+
+    Raises:
+      ConfigError: if a value of `config.model` is not allowed.
+    """
     check_values(config, "model.")
     return Model(MODELS[config.model.name].from_config(config), two_branch.hyperparameters(config))
 
 
 def zero_batch(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
-    """Return a batch of zeros without padding, to initialise or compile with."""
+    """Return a batch of zeros without padding, to initialise or compile with.
+
+    Args:
+      config: the configuration, for the sizes.
+      videos: number of videos.
+      captions: number of captions, all of the first video.
+    """
     data = config.data
     return Batch(
         Videos(
@@ -125,10 +147,15 @@ def _draw_params(model: Model, key: jax.Array, batch: Batch) -> Any:
 
 
 def project(model: Model, params: Any) -> Any:
-    """Clamp stored scalars to the bounds that the model declares, as released before each forward.
+    """Clamp scalar parameters to the bounds that the model declares.
 
-    Learned curvatures stay within a factor of ten of their initial value; the logarithms of the
-    scales before the exponential maps (`*_alpha`) are at most 0.
+    Training calls it after every step; the released code clamps before every forward pass. Learned
+    curvatures stay within a factor of ten of their initial value. The logarithms of the scales
+    before the exponential maps (`*_alpha`) stay at most 0.
+
+    Args:
+      model: a model of `build`.
+      params: parameters of the model.
     """
     bounds = model.module.bounds
 
@@ -169,9 +196,9 @@ def encode_video(
       params: parameters of the model.
       videos: a batch of videos.
       dropout_key: random key of the dropout; None switches it off.
-      parts: number of parts of equal size in which the batch is encoded one after another, and
-        again for the gradient: less memory for more arithmetic. Results differ by rounding alone: a
-        video has the same dropout mask in a part as in the whole batch.
+      parts: number of parts of equal size into which the batch is split. The parts are encoded one
+        after another, and again for the gradient, which takes less memory and more arithmetic.
+        Results differ only by rounding: a video has the same dropout mask as in the whole batch.
 
     Returns:
       The encoded videos, float32 at least: a `VideoEncoding`, or the model's own type.
@@ -189,7 +216,7 @@ def encode_video(
     if len(videos.mask) % parts:
         raise ValueError(f"cannot split {len(videos.mask)} videos into {parts} parts of equal size")
 
-    # In a loop XLA does not merge the second computation with the first, so that CSE may stay on.
+    # In a loop XLA does not merge the second encoding with the first; `prevent_cse` is not needed.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def encode_part(index: Array, part: Videos) -> Any:
         with part_of_batch(index, parts):
@@ -207,7 +234,14 @@ def encode_video(
 
 
 def lift(model: Model, params: Any, videos: VideoEncoding, queries: Float[Array, "Q H"]) -> Lifted:
-    """Lift videos and sentences to points of the hyperboloid of the partial order loss."""
+    """Lift encoded videos and sentences to points of a hyperboloid, for the partial order loss.
+
+    Args:
+      model: a model of `build` with a lift.
+      params: parameters of the model.
+      videos: videos from `encode_video`.
+      queries: sentence embeddings from `encode_query`.
+    """
     lifted: Lifted = model.apply(params, videos, queries, method="lift")
     return lifted
 
@@ -221,12 +255,15 @@ def describe(
     free: Sequence[str] = NOT_OF_THE_MODEL,
     data: Sequence[str] = ("visual_dim", "text_dim", "max_frames", "max_clips", "max_words"),
 ) -> dict[str, Any]:
-    """Return the fields that a checkpoint and its evaluation must share, as JSON.
+    """Return the fields that must agree between a checkpoint and its evaluation.
 
     Args:
       config: the configuration.
       free: fields of `config.model` that may differ.
       data: fields of `config.data` that must agree.
+
+    Returns:
+      Values as JSON has them, by names such as "model.hidden_size".
     """
     fields = {f"model.{name}": x for name, x in config.model.items() if name not in free}
     fields |= {f"data.{name}": config.data[name] for name in data}
@@ -234,7 +271,10 @@ def describe(
 
 
 def meaning(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `describe` with one width for each block."""
+    """Return the fields of `describe` in a form that is equal for equal models.
+
+    Widths are listed for each block, and `lorentz_dim` is None without Lorentz blocks.
+    """
     meaning = dict(fields)
     for geometry in ("euclidean", "lorentz"):
         blocks, widths = fields[f"model.{geometry}_blocks"], fields[f"model.{geometry}_widths"]
@@ -245,7 +285,13 @@ def meaning(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Cost(NamedTuple):
-    """The number of parameters, and the operations of encoding a video and a caption (or NaN)."""
+    """Costs of a model.
+
+    Attributes:
+      parameters: number of parameters.
+      flops_video: floating-point operations to encode a video; NaN if they cannot be counted.
+      flops_caption: floating-point operations to encode a caption; NaN if they cannot be counted.
+    """
 
     parameters: int
     flops_video: float
@@ -256,7 +302,7 @@ _counted_flops: dict[Hashable, float] = {}
 
 
 def cost(config: ConfigDict) -> Cost:
-    """Count a configuration's parameters and, by the compiler, its operations, without running."""
+    """Count the parameters of a model, and its operations by the compiler, without running it."""
     model = build(config)
     params, batch = jax.eval_shape(lambda: (init_params(model, config), zero_batch(config)))
 

@@ -1,17 +1,17 @@
 """CLIP4Clip (Luo et al. 2021, arXiv 2104.08860) on given features: meanP and seqTransf.
 
-A video is the normalised mean of its frames' unit vectors. A caption is CLIP's sentence vector, the
-last of its rows. seqTransf first adds to the frames, as a residual, a transformer of the frames
-with positions (the paper's "sequential type"). Similarity is the cosine times a learned scale of at
-most 100. The loss is the symmetric cross-entropy (eqs 7 to 9): half of `losses.retrieval.nce`,
-which adds up all matching captions if several captions share a video.
+The vector of a video is the normalised mean of its frames' unit vectors. The vector of a caption is
+CLIP's sentence vector, the features of its last word. seqTransf first encodes the frames by a
+transformer with positions and a residual connection (the paper's "sequential type"). The similarity
+is the cosine times a learned scale of at most 100. The loss is the symmetric cross-entropy (eqs 7
+to 9): half of `losses.retrieval.nce`, which sums over all captions of a video.
 
 The authors train CLIP itself. Here CLIP's features stay fixed, and a linear map of each modality is
-trained, initialised as the identity; before training meanP is the zero-shot mean of frames. The
-transformer starts at random, not with CLIP's layers.
+trained. The maps start as the identity, so that meanP before training is the zero-shot mean of
+frames. The transformer starts with random parameters, not with CLIP's layers.
 
-The scale multiplies the queries, so that dot products with unit videos are logits; cosines and the
-search do not depend on it.
+The scale multiplies the queries, so that their dot products with unit vectors of videos are logits.
+Cosines and the search do not depend on the scale.
 """
 
 import functools
@@ -39,7 +39,7 @@ def _identity(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> A
 
 
 class CLIP4ClipMeanP(TwoBranch):
-    """The model without a temporal encoder; a video has one vector, in the frames' branch."""
+    """CLIP4Clip without a temporal encoder; a video has one vector, in the frame branch."""
 
     temporal_layers: ClassVar[int] = 0
     undecayed: ClassVar[tuple[str, ...]] = (*layers.UNDECAYED, "norm1", "norm2", "logit_scale")
@@ -66,7 +66,7 @@ class CLIP4ClipMeanP(TwoBranch):
         ]
 
     def encode_query(self, captions: Captions, train: bool = False) -> Float[Array, "Q H"]:
-        """Return unit vectors of the captions' last words, times the scale, float32 at least."""
+        """Return the mapped unit vectors of the captions' last words, times the scale."""
         del train  # the model has no dropout
         last = jnp.maximum(jnp.sum(captions.word_mask, axis=-1, dtype=jnp.int32) - 1, 0)
         vectors = jnp.take_along_axis(captions.words, last[:, None, None], axis=1)[:, 0]
@@ -76,7 +76,7 @@ class CLIP4ClipMeanP(TwoBranch):
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
     ) -> VideoEncoding:
-        """Return unit vectors of videos, float32 at least, zero for padding."""
+        """Return a unit vector for each video, float32 at least; zero for a padded video."""
         del hyperparameters, train
         mask = videos.frame_mask
         mapped = as_float(self.frame_map(videos.frames.astype(self.options.bank.block.dtype)))
@@ -91,13 +91,13 @@ class CLIP4ClipMeanP(TwoBranch):
 
 
 class CLIP4ClipSeqTransf(CLIP4ClipMeanP):
-    """The model with four layers of a transformer over time."""
+    """CLIP4Clip with four layers of a transformer over time."""
 
     temporal_layers: ClassVar[int] = 4
 
 
 class TemporalBlock(nn.Module):
-    """CLIP's block: attention, then a network of four times the width, each a pre-norm residual."""
+    """CLIP's pre-norm transformer block: attention, and a feed-forward network of width 4 H."""
 
     num_heads: int
     dtype: Any = jnp.float32

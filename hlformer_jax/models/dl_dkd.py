@@ -1,23 +1,26 @@
-"""DL-DKD: two students of the frames; one inherits from a teacher, the other explores.
+"""DL-DKD: an inheritance branch, which a teacher guides, and an exploration branch without one.
 
-Both branches read the frames, each with its own sentence embedding. The inheritance branch takes
-the place of other models' clips (`config.model.glance`, `clip_weight`, the clip losses, and
-`loss.distillation`, which ties it to the teacher); the exploration branch takes the place of their
-frames (`config.model.gaze`). A branch is one plain block without a feed-forward network and a
-linear layer; both query encoders share their input projection, as released. Clips are not read.
+Both branches read the frames, each with its own sentence embedding; clips are not read. The
+inheritance branch takes the place of the clip branch of other models: its options are
+`config.model.glance`, `clip_weight` and the losses of the clips, and `loss.distillation` ties it to
+the teacher. The exploration branch takes the place of the frame branch (`config.model.gaze`). A
+branch is a plain block without a feed-forward network, and a linear layer. Both query encoders
+share their input projection, as released.
 
-Padded frames have no influence on a score: an encoding repeats the video's first frame in their
-place, which changes no maximum and sends the gradient of a tie to the first frame.
+Padded frames have no influence on a score: the encoding repeats the video's first frame in their
+place. This changes no maximum, and the gradient of equal maxima goes to the first frame.
 """
 
-# The authors' code is the branch `iccv` of HuiGuanLab/DL-DKD at 1cd1739, the code of the published
-# figures. Its faults, and the choices here:
-# - An input projection of the exploration branch's queries is never called: not a parameter here.
-# - Its validation reads a metric that was never computed, so that training stops with an error:
-#   here the best epoch is chosen by the weighted score, which it reports on the test split.
-# - If teacher and student differ in the number of frames, it cuts frames off silently, or the run
-#   ends: here the teacher's frames are pooled to that number, see `data.transforms`.
-# The authors' later DL-DKD++, with soft targets, is another model and not implemented.
+# The authors' code, which produced the published figures, is the branch `iccv` of
+# HuiGuanLab/DL-DKD at 1cd1739. Its faults, and the choices here:
+# - The input projection of the exploration branch's queries is never called: it is not a parameter
+#   here.
+# - The validation reads a metric that was never computed, so that training stops with an error.
+#   Here the best epoch is selected by the weighted score, which their code reports on the test
+#   split.
+# - If teacher and student have different numbers of frames, frames are cut off silently, or the run
+#   fails. Here the teacher's frames are pooled to the student's number, see `data.transforms`.
+# DL-DKD++, the authors' later model with soft targets, is not implemented.
 
 import functools
 from typing import ClassVar
@@ -34,7 +37,7 @@ from hlformer_jax.typing import Array, Captions, Videos
 
 
 class DLDKD(TwoBranch):
-    """The model; the sentence embeddings of both branches are concatenated, inheritance first."""
+    """DL-DKD. A query concatenates the sentence embeddings of both branches, inheritance first."""
 
     expansion: ClassVar[int] = 0
     query_per_branch: ClassVar[bool] = True
@@ -58,10 +61,7 @@ class DLDKD(TwoBranch):
             self.exploration_pooling = AttentionPooling()
 
     def encode_query(self, captions: Captions, train: bool = False) -> Float[Array, "Q H"]:
-        """Return sentence embeddings, float32 at least, of twice the hidden size for both branches.
-
-        A single branch has a single query encoder.
-        """
+        """Return sentence embeddings, float32 at least: [Q, 2 H], or [Q, H] for a single branch."""
         inheritance = super().encode_query(captions, train)
         if not (self.options.gaze and self.options.glance):
             return inheritance
@@ -89,5 +89,5 @@ class DLDKD(TwoBranch):
 
 
 def repeat_first(encoded: Float[Array, "V F H"], mask: Bool[Array, "V F"]) -> Float[Array, "V F H"]:
-    """Replace padding by the first position, which changes no maximum."""
+    """Replace padded positions by the first position, which changes no maximum."""
     return jnp.where(mask[..., None], encoded, encoded[:, :1])

@@ -24,7 +24,13 @@ MAX_SINH = 2.0**15
 
 
 class Lifted(NamedTuple):
-    """Points for the partial order loss, time first, on the hyperboloid of curvature -c."""
+    """Points for the partial order loss, time first, on the hyperboloid of curvature -c.
+
+    Attributes:
+      videos: points of the videos.
+      captions: points of the captions.
+      curvature: c.
+    """
 
     videos: Float[Array, "V n1"]
     captions: Float[Array, "Q n1"]
@@ -32,13 +38,13 @@ class Lifted(NamedTuple):
 
 
 class HLFormer(TwoBranch):
-    """The model."""
+    """HLFormer, with the lift of the partial order loss."""
 
     has_lift: ClassVar[bool] = True
 
     @property
     def bounds(self) -> Bounds:
-        """Bounds of its parameters, applied before each forward pass as released."""
+        """Bounds of parameters, applied after every step (released: before every forward pass)."""
         alphas = dict.fromkeys(("video_alpha", "textual_alpha"), (-math.inf, 0.0))
         return {**super().bounds, **alphas, "curv": curvature_bounds(self.options.curvature)}
 
@@ -69,7 +75,8 @@ class HLFormer(TwoBranch):
     def lift(self, videos: VideoEncoding, queries: Float[Array, "Q H"]) -> Lifted:
         """Lift pooled videos and sentences onto the hyperboloid of the model's curvature.
 
-        Pooling runs over all positions, frame padding not masked, as released.
+        Videos are pooled over all positions, including padded frames, as released. The mean of the
+        pooled branches is lifted.
         """
         pooled = []
         if videos.frames is not None:
@@ -88,9 +95,13 @@ class HLFormer(TwoBranch):
 
 
 def lift(tangent: Float[Array, "*batch n"], c: Float[Array, ""]) -> Float[Array, "*batch n1"]:
-    """Apply the exponential map at the origin with the released limit on its argument.
+    """Apply the exponential map at the origin, with the released limit on its argument.
 
-    Maps tangents, at curvature -c, to points [time, space]; beyond the limit all points have the
-    same distance from the origin.
+    Args:
+      tangent: tangent vectors at the origin; vectors longer than the limit are shortened.
+      c: curvature; the curvature of the space is -c.
+
+    Returns:
+      Points with n + 1 coordinates, time first.
     """
     return lorentz.exp_map0(limit_norm(tangent, math.asinh(MAX_SINH) / jnp.sqrt(c)), c)

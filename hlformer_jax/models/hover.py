@@ -1,12 +1,14 @@
 """HOVER: nodes of action trees as points of a Poincaré ball, a hyperboloid or Euclidean space.
 
-A node has two features. The frames' feature is their mean after a recurrent layer with a residual,
-each frame a unit vector (CLIP4Clip's "seqLSTM"). The text's feature is its sentence vector, or is
-computed from its words. `Lift` maps features to points with n coordinates: coordinates in the ball;
-space components on the hyperboloid, which determine the time component; or any vector. In each
-space the zero vector is the origin, the same rotations are isometries, and angles at the origin are
-angles of the coordinates. The ball and the hyperboloid hold the same points: stereographic
-projection maps `Space.lift` of one to `Space.lift` of the other.
+A node has two features. The feature of its frames is the mean of their unit vectors after an LSTM
+with a residual connection (CLIP4Clip's "seqLSTM"). The feature of its text is the sentence vector,
+or is computed from the words.
+
+`Lift` maps features to points with n coordinates: coordinates of the ball, space components of the
+hyperboloid (which determine the time component), or coordinates of Euclidean space. In each space
+the zero vector is the origin, rotations of the coordinates are isometries, and angles at the origin
+are angles of the coordinates. Ball and hyperboloid are two models of the same space: stereographic
+projection maps `Space.lift` of the hyperboloid to `Space.lift` of the ball.
 """
 
 import dataclasses
@@ -37,7 +39,7 @@ from hlformer_jax.ops.numerics import (
 from hlformer_jax.typing import Array, Nodes
 
 PRECISION = "highest"
-"""Precision of products that are compared: a GPU may round float32 factors to fewer bits."""
+"""Precision of products that are compared; by default a GPU may round float32 to fewer bits."""
 
 MAX_LOG_LENGTH = 0.8
 """Bound of the logarithm of a lifted feature's length ("radius"): lengths from 0.45 to 2.2."""
@@ -50,9 +52,11 @@ MAX_SCALE = 100.0
 class Space:
     """A space and its similarity.
 
-    Points are compared by distance, or in Euclidean space also by the cosine of unit vectors. The
-    curvature of the space is −c. √c |x| of a point of the ball is at most `max_radius`; 1 is the
-    limit of floating point.
+    Attributes:
+      geometry: "poincare", "lorentz" or "euclidean".
+      metric: "distance", or, in Euclidean space only, "cosine" of unit vectors.
+      curvature: c; the curvature of the space is −c.
+      max_radius: upper bound of √c |x| for points x of the ball; 1: the limit of floating point.
     """
 
     geometry: str
@@ -62,7 +66,7 @@ class Space:
 
     @property
     def is_hyperbolic(self) -> bool:
-        """True for a curved space."""
+        """True for the ball and the hyperboloid."""
         return self.geometry != "euclidean"
 
     def lift(
@@ -70,8 +74,15 @@ class Space:
     ) -> Float[Array, "*#batch n"]:
         """Map tangent vectors at the origin to points: exp_0(tangent) ⊕ exp_0(bias).
 
-        This is the hyperbolic linear layer after its matrix. In Euclidean space it is
-        tangent + bias, normalised if cosines are compared.
+        This is the part of a hyperbolic linear layer that follows the matrix product. In Euclidean
+        space it is tangent + bias, normalised for the metric "cosine".
+
+        Args:
+          tangent: tangent vectors at the origin.
+          bias: tangent vectors at the origin, the bias of the layer.
+
+        Returns:
+          Coordinates in the ball or in Euclidean space; space components on the hyperboloid.
 
         References:
           HOVER, eq. 2 and section 4.2; Ganea, Bécigneul and Hofmann, 2018, section 3.2.
@@ -86,7 +97,8 @@ class Space:
             )
             return moved if self.max_radius == 1 else poincare.project(moved, c, self.max_radius)
         # x ⊕ exp_0(b) is the end of the geodesic from x in the direction of b, transported from the
-        # origin. The exponential map of the ball goes twice as far.
+        # origin to x. The ball's exponential map of a vector reaches twice as far as the
+        # hyperboloid's, hence the factors of 2.
         start = lorentz.exp_map0(2 * tangent, c)
         moved = lorentz.exp_map(start, lorentz.transport0(start, 2 * bias, c), c)
         if self.max_radius != 1:
@@ -95,7 +107,7 @@ class Space:
         return moved[..., 1:]
 
     def similarities(self, x: Float[Array, "M n"], y: Float[Array, "N n"]) -> Float[Array, "M N"]:
-        """Return the cosines or the negative distances of all pairs."""
+        """Return the cosines or the negative distances of all pairs of points from `lift`."""
         c = self.curvature
         if self.geometry == "poincare":
             return -poincare.pairwise_distance(x, y, c)
@@ -106,9 +118,12 @@ class Space:
         return -safe_norm(x[:, None] - y[None])
 
     def norm(self, x: Float[Array, "*#batch n"], kind: str = "ball") -> Float[Array, "*#batch"]:
-        """Return the norms of points in the ball, or their distances from the origin ("distance").
+        """Return the norms of points, with gradient 0 at the origin.
 
-        In Euclidean space both are the norm. The gradient at the origin is 0.
+        Args:
+          x: points.
+          kind: "ball" for norms of coordinates in the ball, "distance" for distances from the
+            origin. In Euclidean space both are the norm.
         """
         c = self.curvature
         if not self.is_hyperbolic:
@@ -123,18 +138,18 @@ class Space:
         y: Float[Array, "*#batch n"],
         min_radius: ArrayLike,
     ) -> Float[Array, "*#batch"]:
-        """Return the angle of y outside the entailment cone of x.
+        """Return the angle by which y lies outside the entailment cone of x.
 
         It is max(0, exterior angle − half aperture).
 
         Args:
-          x: the apexes.
+          x: apexes of the cones.
           y: points.
           min_radius: K; a cone whose apex is nearer to the origin is about a half-space.
 
         Returns:
-          Angles in [0, π]; 0, with gradient 0, inside of the cone and at its apex, and for an apex
-          at the origin, whose cone is the whole space.
+          Angles in radians, in [0, π]. The angle is 0, with gradient 0, inside of the cone, at the
+          apex, and for an apex at the origin, whose cone is the whole space.
 
         References:
           Ganea, Bécigneul and Hofmann, Hyperbolic entailment cones for learning hierarchical
@@ -152,8 +167,12 @@ class Space:
     ) -> tuple[Float[Array, "M width"], Float[Array, "N width"]]:
         """Return vectors whose inner products rank the candidates of a query like `similarities`.
 
-        The products are −cosh(√c d) / c for a hyperbolic distance d, and −d²/2 for a Euclidean one,
-        up to a term that depends on the query alone.
+        The products are −cosh(√c d) / c for a hyperbolic distance d, and −d²/2 for a Euclidean
+        distance, up to a term that depends only on the query. For "cosine" they are the cosines.
+
+        Args:
+          queries: points from `lift`.
+          candidates: points from `lift`.
         """
         c = self.curvature
         if self.is_hyperbolic:
@@ -183,8 +202,12 @@ def angles(
 ) -> Float[Array, "*#batch"]:
     """Return the cosines θ of points and the direction j of time, at the origin (HOVER, eq. 4).
 
-    They are 0, with gradient 0, for a point at the origin. For the base "released" they are
-    products of j itself and unit vectors.
+    They are 0, with gradient 0, for a point at the origin.
+
+    Args:
+      x: points.
+      direction: j, of any length.
+      base: "unit" for cosines; "released" for products of unit vectors with j itself.
     """
     toward = direction if base == "released" else unit(direction)
     return jnp.matmul(unit(x), toward, precision=PRECISION)
@@ -214,7 +237,10 @@ def masked_mean(
 
 
 def _dense(options: FrozenConfigDict, name: str) -> nn.Dense:
-    """Return a linear layer that about keeps lengths, which so outweigh the LSTM's at first."""
+    """Return a linear layer with Flax's initialiser, which roughly preserves lengths.
+
+    Before training the mapped frames are therefore longer than the LSTM's outputs, which are added.
+    """
     return nn.Dense(options.hidden_size, dtype=options.dtype, name=name)
 
 
@@ -226,9 +252,9 @@ def _uniform(bound: float) -> nn.initializers.Initializer:
 
 
 class VideoEncoder(nn.Module):
-    """Linear if D is not H, LSTM with a residual, unit frames, their mean.
+    """Encoder of frames: the mean of unit vectors after an LSTM with a residual connection.
 
-    Real frames come first; the frames after them are masked.
+    A linear layer comes first if D is not H. Real frames come first; later frames are masked.
     """
 
     options: FrozenConfigDict
@@ -242,7 +268,7 @@ class VideoEncoder(nn.Module):
         if x.shape[-1] != options.hidden_size:
             x = _dense(options, "input")(x)
         x = as_float(x)
-        # All parameters are drawn uniformly from ±1/√H, as in PyTorch; b replaces its two biases.
+        # Parameters are drawn uniformly from ±1/√H, as in PyTorch, whose two biases are one here.
         start = _uniform(1 / math.sqrt(options.hidden_size))
         cell = nn.OptimizedLSTMCell(
             options.hidden_size,
@@ -256,7 +282,11 @@ class VideoEncoder(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Sentence vectors unchanged, or words by their mean or by attention."""
+    """Encoder of texts: sentence vectors unchanged, or the mean of words, or attention over words.
+
+    `config.model.text_encoder` selects it. Sentence vectors of another width than H are mapped by a
+    linear layer.
+    """
 
     options: FrozenConfigDict
 
@@ -297,8 +327,13 @@ def _identity(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> A
 class HyperbolicLinear(nn.Module):
     """A hyperbolic linear layer on features of the tangent space at the origin.
 
-    Since M ⊗ exp_0(f) = exp_0(M f), it is exp_0(M f) ⊕ exp_0(b). Its parameters are Euclidean. They
-    start as the "identity" without bias, or ("kaiming") uniform in ±1/√H.
+    It computes M ⊗ exp_0(f) ⊕ exp_0(b) = exp_0(M f) ⊕ exp_0(b). Its parameters are Euclidean.
+
+    Attributes:
+      features: dimension n of the points.
+      space: the space.
+      start: "identity" for the identity without bias, "kaiming" for numbers that are uniform in
+        ±1/√H.
     """
 
     features: int
@@ -313,14 +348,17 @@ class HyperbolicLinear(nn.Module):
             init_matrix, init_bias = _identity, nn.initializers.zeros
         matrix = self.param("matrix", init_matrix, (self.features, size))
         bias = self.param("bias", init_bias, (self.features,)).astype(x.dtype)
-        # A single point for the batch: XLA would move the broadcast of copies back and forth, with
-        # a warning.
+        # The bias stays a single point. With a copy for each feature, XLA would move the broadcast
+        # back and forth, with a warning.
         bias = bias.reshape((1,) * (x.ndim - 1) + bias.shape)
         return self.space.lift(x @ matrix.T.astype(x.dtype), bias)
 
 
 class Lift(nn.Module):
-    """Map from features to points: the length, then the hyperbolic linear layer."""
+    """Map from features to points: sets the length of a feature, then a hyperbolic linear layer.
+
+    The length is 1 (`config.model.lift` "unit"), or is learned from the feature ("radius").
+    """
 
     options: FrozenConfigDict
 
@@ -343,10 +381,14 @@ class Lift(nn.Module):
 
 
 def as_parameter_of_the_ball(x: Float[Array, "*batch n"], c: float) -> Float[Array, "*batch n"]:
-    """Return the vectors with gradients scaled by ((1 − c |exp_0(x)|²) / 2)².
+    """Return the vectors unchanged, with gradients scaled by ((1 − c |exp_0(x)|²) / 2)².
 
-    Parameters on the ball have their gradients scaled like this. The released code does it for
-    features, which are not parameters.
+    A Riemannian optimiser scales the gradients of parameters on the ball by this factor. The
+    released code also applies it to features, which are not parameters.
+
+    Args:
+      x: tangent vectors at the origin.
+      c: curvature; the curvature of the ball is −c.
     """
     ball = poincare.exp_map0(jax.lax.stop_gradient(x), c)
     factor = jnp.square((1 - c * dot(ball, ball)) / 2)[..., None]
@@ -355,7 +397,11 @@ def as_parameter_of_the_ball(x: Float[Array, "*batch n"], c: float) -> Float[Arr
 
 
 class Hover(nn.Module):
-    """The model of HOVER, with the options of `options_of`."""
+    """HOVER.
+
+    Attributes:
+      options: the result of `options_of`.
+    """
 
     options: FrozenConfigDict
 
@@ -365,7 +411,7 @@ class Hover(nn.Module):
         "hyperbolic": "hyperbolic_rate",
         "log_scale": "scale_rate",
     }
-    """For the optimiser, as in `TwoBranch`; the rates are fields of `config.optim`."""
+    """Declarations for the optimiser, see `TwoBranch`."""
 
     def setup(self) -> None:
         """Build the encoders, a lift for each, the scale and the direction of time."""
@@ -401,7 +447,7 @@ class Hover(nn.Module):
         return jnp.asarray(self.options.scale, jnp.float32)
 
     def time_direction(self) -> Float[Array, " n"]:
-        """Return the direction j: the angle to it grows with time."""
+        """Return the direction j of time: the angle of a point to it grows with time."""
         return jnp.asarray(self.direction)
 
 
@@ -423,7 +469,7 @@ def zero_nodes(config: ConfigDict) -> Nodes:
 
 
 def init_params(config: ConfigDict) -> Any:
-    """Return initial parameters, float32, which depend on the configuration alone."""
+    """Return initial parameters, float32, which depend only on the configuration."""
     key = derive_key(config.seed, "params")
     return _draw_params(build(config), key, zero_nodes(config))
 
@@ -434,7 +480,7 @@ def _draw_params(model: Hover, key: jax.Array, nodes: Any) -> Any:
 
 
 def project(params: dict[str, Any]) -> dict[str, Any]:
-    """Clamp a learned scale to its limit, as released."""
+    """Clamp the logarithm of a learned scale to its upper bound, as released."""
     if "log_scale" not in params:
         return params
     return params | {"log_scale": jnp.minimum(params["log_scale"], math.log(MAX_SCALE))}

@@ -1,11 +1,12 @@
 """MS-SL: sliding windows of every length over the clips; the best window guides the frames.
 
-The proposals of a video are the means of its encoded clips over all windows of 1 to C clips,
-shortest first: C (C + 1) / 2 of them. Each is the query of an attention over the frames, with one
-head and without a scale. The frame score of a caption and a video is the cosine with the attended
-vector of the best proposal. These vectors depend on the video alone, so that a corpus stores them
-and a search computes no attention. Losses of the clips use the proposals: optimal matching assigns
-captions to windows of any length, which may overlap.
+The proposals of a video are the means of its encoded clips over all C (C + 1) / 2 windows of 1 to C
+consecutive clips, shortest first. Each proposal is the query of an attention over the frames, with
+one head and without a scale; the result is the guided vector of the proposal. The frame score of a
+caption and a video is the cosine with the guided vector of the best proposal. Guided vectors depend
+only on the video, so that a corpus stores them and a search computes no attention. The losses of
+the clip branch use the proposals. Optimal matching assigns captions to windows of any length, which
+may overlap.
 """
 
 import functools
@@ -24,14 +25,19 @@ from hlformer_jax.typing import Array, Videos
 
 
 class GuidedEncoding(NamedTuple):
-    """The proposals of videos, and for each the frames that it attends to, as one vector."""
+    """Encoded videos.
+
+    Attributes:
+      clips: the proposals.
+      guided: the guided vector of each proposal, the attended frames.
+    """
 
     clips: Float[Array, "V P H"]
     guided: Float[Array, "V P H"]
 
 
 class MSSL(TwoBranch):
-    """The model."""
+    """MS-SL."""
 
     expansion: ClassVar[int] = 0
     guides_frames: ClassVar[bool] = True
@@ -53,7 +59,11 @@ class MSSL(TwoBranch):
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
     ) -> VideoEncoding | GuidedEncoding:
-        """Encode videos: proposals, and the attended frames of each, float32 at least."""
+        """Encode videos, float32 at least: the proposals, and the guided vector of each.
+
+        If a branch is off, there are no guided vectors: the result is a `VideoEncoding` with the
+        proposals or the frames.
+        """
         clips, frames = super().encode_video(videos, hyperparameters, train)
         if clips is not None:
             clips = sliding_means(clips)
@@ -90,7 +100,7 @@ def sliding_means(clips: Float[Array, "V C H"]) -> Float[Array, "V P H"]:
 
 
 def proposals(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the start and the exclusive end of every proposal, in their order."""
+    """Return the first clip of every proposal and the clip after its last, in their order."""
     starts = np.concatenate([np.arange(length - size + 1) for size in range(1, length + 1)])
     sizes = np.repeat(np.arange(1, length + 1), np.arange(length, 0, -1))
     return starts, starts + sizes

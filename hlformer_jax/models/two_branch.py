@@ -1,13 +1,13 @@
 """Shared parts of the models: a query encoder, and a video branch for each granularity.
 
-A branch is: input projection, position embedding, and layers of a bank of windowed blocks with its
-fusion. Padded frames are set to zero after the encoder; clips have no padding. A branch that the
-configuration leaves out is None in the encoding and owns no parameters.
+A branch consists of an input projection, a position embedding, and layers, each a bank of windowed
+blocks with its fusion. Padded frames are set to zero after the encoder; clips have no padding. A
+branch that the configuration leaves out has no parameters and is None in the encoding.
 
-Options shape a model's program. Hyperparameters are its arguments: models that differ in them alone
-share a program, so that a sweep over them compiles once.
+Options are constants of a model's compiled program. Hyperparameters are its arguments: models that
+differ only in hyperparameters share a program, so that a sweep over them compiles once.
 
-GMMFormer and GMMFormer v2 are defined here too: they add Euclidean blocks only, and no lift.
+GMMFormer and GMMFormer v2 are defined here too, since they add almost nothing to the shared parts.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from hlformer_jax.ops.numerics import as_float, wide
 from hlformer_jax.typing import Array, Captions, Videos
 
 Bounds = Mapping[str, tuple[float, float]]
-"""The smallest and the largest value of parameters, by their last name."""
+"""Smallest and largest value of parameters, by the last part of their name."""
 
 MAX_CURVATURE_FACTOR = 10.0
 """A learned curvature stays within this factor of its initial value."""
@@ -47,9 +47,9 @@ MAX_CURVATURE_FACTOR = 10.0
 class TwoBranchOptions:
     """Options of a `TwoBranch`: fields of `config.model`, see config/fields.py.
 
-    The positions of both branches share a table of `max_frames` rows. With `shared_curvature` all
-    Lorentz blocks learn one curvature, which starts at 1; otherwise it is fixed. `curvature` is the
-    lift's, and is learned unless `learned_curvature` is False.
+    The table of positions of each branch has `max_frames` rows. With `shared_curvature` all Lorentz
+    blocks share one learned curvature, which starts at 1; otherwise their curvature is fixed at 1.
+    `curvature` is the initial curvature of the lift; it is fixed if `learned_curvature` is False.
     """
 
     hidden_size: int
@@ -67,7 +67,13 @@ class TwoBranchOptions:
 
 
 class Hyperparameters(NamedTuple):
-    """Numbers that are arguments of a model's programs: tau of the fusion weights, and windows."""
+    """Numbers that are arguments of a model's programs.
+
+    Attributes:
+      temperature: tau of the fusion weights.
+      clip_windows: windows of the blocks of the clip branch.
+      frame_windows: windows of the blocks of the frame branch.
+    """
 
     temperature: Float[Array, ""]
     clip_windows: Windows
@@ -78,8 +84,8 @@ def block_widths(widths: Sequence[float], blocks: int) -> tuple[float, ...]:
     """Return the width of each block's window; 0 for a block without a window.
 
     Args:
-      widths: a width for each block, one for all blocks, or () for 0, 2, 4, 8, … (HLFormer's
-        variances infinity and 2^1 … 2^(N-1)).
+      widths: a width for each block; a single width for all blocks; or () for 0, 2, 4, 8, …
+        (HLFormer's variances infinity and 2^1 … 2^(N-1)).
       blocks: number of blocks.
     """
     if not widths:
@@ -115,12 +121,13 @@ def curvature_bounds(start: float) -> tuple[float, float]:
 
 
 class VideoEncoding(NamedTuple):
-    """Encoded videos; None for a branch that the model lacks.
+    """Encoded videos; None for a branch that the model does not have.
 
     Attributes:
-      clips: encoded clips; in MS-SL the proposals, [V, P, H], and in DL-DKD frames, [V, F, H].
+      clips: encoded clips; in MS-SL the proposals [V, P, H], in DL-DKD the frames [V, F, H] of the
+        inheritance branch.
       frames: encoded frames, zero for padding (in DL-DKD the first frame again); [V, 1, H] if the
-        model pools them.
+        model pools the frames.
     """
 
     clips: Float[Array, "V C H"] | None
@@ -128,7 +135,12 @@ class VideoEncoding(NamedTuple):
 
 
 class Branch(nn.Module):
-    """One granularity of the video encoder: features to encoded positions, through its banks."""
+    """The video encoder of one granularity, clips or frames.
+
+    Attributes:
+      options: options of the model.
+      num_layers: number of banks.
+    """
 
     options: TwoBranchOptions
     num_layers: int = 1
@@ -160,12 +172,12 @@ class Branch(nn.Module):
 
 
 class TwoBranch(nn.Module):
-    """A model of the family."""
+    """Base class of the models of partially relevant video retrieval."""
 
     options: TwoBranchOptions
 
     expansion: ClassVar[int] = 4
-    """Width of the blocks' feed-forward network over H; 0 for blocks without one."""
+    """Width of the blocks' feed-forward network divided by H; 0 for blocks without a network."""
 
     num_layers: ClassVar[int] = 1
     """Number of banks in a branch."""
@@ -174,19 +186,19 @@ class TwoBranch(nn.Module):
     """Whether the model lifts videos and sentences into hyperbolic space, by a method `lift`."""
 
     guides_frames: ClassVar[bool] = False
-    """Whether clips guide the attention to the frames if both branches are on (MS-SL)."""
+    """Whether clips are the queries of an attention over frames, with both branches on (MS-SL)."""
 
     query_per_branch: ClassVar[bool] = False
     """Whether both branches read the frames, each with its own sentence embedding (DL-DKD)."""
 
     stacked: ClassVar[tuple[str, ...]] = ("bank", "bank_2")
-    """Names of modules whose parameters have a leading axis of blocks; see `training.optim`."""
+    """Names of modules whose parameters have a leading axis of blocks, see `training.optim`."""
 
     undecayed: ClassVar[tuple[str, ...]] = layers.UNDECAYED
     """Names of parameters and of modules that do not decay."""
 
     rates: ClassVar[Mapping[str, str]] = {}
-    """Names of parameters with their own learning rate, and the field of `config.optim`."""
+    """Fields of `config.optim` with a separate learning rate, by the names of the parameters."""
 
     @classmethod
     def from_config(cls, config: ConfigDict) -> "TwoBranch":
@@ -225,14 +237,14 @@ class TwoBranch(nn.Module):
 
     @property
     def bounds(self) -> Bounds:
-        """Bounds of its parameters, applied after every step."""
+        """Bounds of parameters, applied after every step."""
         bounds = dict(LorentzAttention.BOUNDS)
         if self.options.shared_curvature:
             bounds["attention_curv"] = curvature_bounds(1.0)
         return bounds
 
     def setup(self) -> None:
-        """Build the query encoder and the branches that are on."""
+        """Build the query encoder, and the branches that the options include."""
         options, block = self.options, self.options.bank.block
         self.query_input = layers.InputProjection(
             options.hidden_size, options.input_dropout, block.dtype
@@ -265,7 +277,12 @@ class TwoBranch(nn.Module):
         return encoded, self.encode_query(captions, train)
 
     def encode_query(self, captions: Captions, train: bool = False) -> Float[Array, "Q H"]:
-        """Encode captions into sentence embeddings (HLFormer eq. 7), float32 at least."""
+        """Encode captions into sentence embeddings (HLFormer eq. 7), float32 at least.
+
+        Args:
+          captions: a batch of captions.
+          train: whether dropout is on.
+        """
         x = self.query_input(captions.words.astype(self.options.bank.block.dtype), train)
         x = self.query_position(x, train)
         x = self.query_encoder(x, x, None, captions.word_mask, train)
@@ -274,7 +291,13 @@ class TwoBranch(nn.Module):
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
     ) -> Any:
-        """Encode videos at both granularities, float32 at least, as a `VideoEncoding`."""
+        """Encode videos at both granularities, float32 at least, as a `VideoEncoding`.
+
+        Args:
+          videos: a batch of videos.
+          hyperparameters: temperature and windows of the blocks.
+          train: whether dropout is on.
+        """
         options = self.options
         c = 1.0 if self.attention_curv is None else jnp.exp(self.attention_curv)
         shared = hyperparameters.temperature, self.weight_token, c, train
@@ -293,13 +316,14 @@ class TwoBranch(nn.Module):
 class GMMFormer(TwoBranch):
     """GMMFormer: two layers of blocks, their mean, and one vector for the frames.
 
-    Its blocks end with one linear layer and a layer norm, without a feed-forward network; so does
-    the block of the query encoder. The frame branch is pooled to one vector of the whole video.
+    All blocks, including the block of the query encoder, end with one linear layer and a layer norm
+    in place of a feed-forward network. The frame branch is pooled to one vector per video
+    (`config.model.video_level`).
 
     The released code pads frames to the longest video of a batch and stretches the windows over
-    that length, so that its result for a video depends on the batch. Here frames are padded to
-    `config.data.max_frames`, as in GMMFormer v2 and HLFormer; the results are equal if the batch
-    has a video of that length.
+    that length, so that the result for a video depends on the batch. Here frames are padded to
+    `config.data.max_frames`, as in GMMFormer v2 and HLFormer. The results are equal if a batch of
+    the released code contains a video of that length.
     """
 
     expansion: ClassVar[int] = 0
@@ -307,8 +331,8 @@ class GMMFormer(TwoBranch):
 
 
 class GMMFormerV2(TwoBranch):
-    """GMMFormer v2: one bank a branch, under temporal consolidation.
+    """GMMFormer v2: one bank per branch, fused by temporal consolidation.
 
-    At every position a learned token, which the branches share, determines the weights of the
-    blocks (`nn.blocks.TemporalConsolidation`).
+    A learned token, which the branches share, is the query that determines the weights of the
+    blocks at every position (`nn.blocks.TemporalConsolidation`).
     """

@@ -1,11 +1,11 @@
-"""Linen modules that models are made of; they own parameters and call `ops`.
+"""Linen modules for models; they own parameters and call the functions of `ops`.
 
     layers       projection, position embedding, dropout, feed-forward network
-    blocks       attention blocks of both geometries, banks of K windowed ones over an input, and
+    blocks       attention blocks of both geometries; banks of K windowed blocks over one input;
                  the fusion of a bank's outputs into one sequence; pooling
-    hyperbolic   layers of hyperbolic space for other models, in the Lorentz model and in the ball
-    activations  activations of points and of tangent vectors, in both models
-    batch_statistics  batch norm of points, in both models
+    hyperbolic   layers of hyperbolic space for any network, in the Lorentz model and in the ball
+    activations  activations of points and of tangent vectors of hyperbolic space
+    batch_statistics  batch norm of points of hyperbolic space
 
 Options are frozen dataclasses: `BlockOptions`, `LorentzOptions`, `BankOptions`.
 """

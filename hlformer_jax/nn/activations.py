@@ -1,7 +1,8 @@
-"""Activations of points of hyperbolic space: of their tangent vectors or of the points themselves.
+"""Activations of points of hyperbolic space: `activate` and `activate_tangent`.
 
-Both are Euclidean activations as c → 0, and both compute the same in the Lorentz model and in the
-Poincaré ball. The direct one leaves out a logarithm and an exponential map.
+`activate` applies a function to the space components of points, `activate_tangent` to their tangent
+vectors at the origin, which costs a logarithm and an exponential map. As c → 0 both become the
+Euclidean activation. Both give the same points in the Lorentz model and in the Poincaré ball.
 
 References:
   Ganea, Bécigneul and Hofmann, Hyperbolic neural networks, NeurIPS 2018, for tangent vectors.
@@ -34,7 +35,7 @@ def activate(
       function: a function of arrays that keeps their shape, such as `jax.nn.relu`.
 
     Returns:
-      The points with the space components function(s), where s are those of ``x`` on the
+      The points with the space components function(s), for the space components s of ``x`` on the
       hyperboloid.
 
     References:
@@ -46,7 +47,7 @@ def activate(
 def activate_tangent(
     space: Space, x: Float[Array, "*batch n"], function: Function
 ) -> Float[Array, "*batch n"]:
-    """Apply a function to the tangent vectors at the origin that lead to points.
+    """Apply a function to the tangent vectors at the origin whose exponential maps are the points.
 
     Args:
       space: the space.
@@ -54,9 +55,9 @@ def activate_tangent(
       function: a function of arrays that keeps their shape, such as `jax.nn.relu`.
 
     Returns:
-      The points exp_0(function(log_0(x))). Tangent vectors have the length of the distance, also in
-      the ball, where their coordinates are half as long; for `jax.nn.relu` and other homogeneous
-      functions this makes no difference.
+      The points exp_0(function(log_0(x))). The function receives tangent vectors whose length is
+      the distance from the origin, in the ball too, where `log_map0` returns half that length. For
+      `jax.nn.relu` and other homogeneous functions the factor makes no difference.
 
     References:
       Ganea, Bécigneul and Hofmann, 2018, section 3.2.
@@ -66,12 +67,12 @@ def activate_tangent(
 
 
 class Activation(nn.Module):
-    """`activate`, or `activate_tangent`, without parameters.
+    """Linen module of `activate` or `activate_tangent`; it has no parameters.
 
     Attributes:
-      function: a function of arrays, such as `jax.nn.relu`.
+      function: a function of arrays that keeps their shape, such as `jax.nn.relu`.
       space: the space.
-      is_tangent: whether it is applied to tangent vectors at the origin.
+      is_tangent: True for `activate_tangent`, False for `activate`.
     """
 
     function: Function

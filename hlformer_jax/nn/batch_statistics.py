@@ -1,7 +1,8 @@
 """Batch normalisation of points of hyperbolic space, by their centroid and their variance.
 
 The variance is the mean squared distance from the centroid: one number for all coordinates. As
-c → 0 it is the sum of the variances of all coordinates, so this is not the batch norm of each.
+c → 0 it becomes the sum of the coordinates' variances, whereas the usual batch norm normalises
+each coordinate by its own variance.
 
 References:
   Bdeir, Schwethelm and Landwehr, Fully hyperbolic convolutional neural networks, ICLR 2024, section
@@ -28,7 +29,10 @@ def batch_moments(
     Args:
       space: the space.
       x: points.
-      mask: True for points that count, of which there is at least one; None for all.
+      mask: True for the points to include, at least one; None includes all points.
+
+    Returns:
+      The centroid, a point of ``space`` [n], and the mean squared distance, a scalar.
     """
     x = space.to_lorentz(x)
     points = x.reshape(-1, x.shape[-1])
@@ -48,20 +52,21 @@ def batch_norm(
     bias: Float[Array, " m"],
     epsilon: float = 1e-5,
 ) -> Float[Array, "*batch n"]:
-    """Move a mean of points to another point, and scale the distances from it.
+    """Normalise the distances of points from their mean, and move the mean to another point.
 
     Args:
       space: the space.
       x: points.
       mean: the point from which distances are scaled.
-      variance: mean squared distance of points from there.
+      variance: mean squared distance of the points from ``mean``.
       scale: factor of the normalised distances.
       bias: space components of the point of the hyperboloid to which the mean moves.
       epsilon: added to the variance.
 
     Returns:
-      The points boost(b, exp_0(scale u / √(variance + epsilon))) for the logarithms u of ``x`` at
-      the mean, transported to the origin, and the point b of the bias.
+      The points boost(b, exp_0(scale u / √(variance + epsilon))). Here u are the logarithms of
+      ``x`` at the mean, transported to the origin, and b is the point with the space components
+      ``bias``.
     """
     x, mean = space.to_lorentz(x), space.to_lorentz(mean)
     lead = (1,) * (x.ndim - 1)
@@ -73,14 +78,16 @@ def batch_norm(
 
 
 class BatchNorm(nn.Module):
-    """`batch_norm` by the moments of the batch, or by running ones.
+    """Linen module of `batch_norm`, by the moments of the batch or by running moments.
 
-    Running moments are in the collection ``batch_stats``, which training passes as mutable, as for
-    `flax.linen.BatchNorm`. The running mean moves along the geodesic to that of the batch.
+    The running moments are in the collection ``batch_stats``, which must be mutable in training, as
+    for `flax.linen.BatchNorm`. An update moves the running mean along the geodesic to the mean of
+    the batch. ``use_running_average`` selects the running moments; ``mask`` is True for the points
+    that count in the moments of the batch.
 
     Attributes:
       space: the space.
-      momentum: weight of the running moments in their update.
+      momentum: weight of the old running moments in an update.
       epsilon: added to the variance.
     """
 

@@ -1,8 +1,8 @@
-"""Attention blocks of both geometries, banks of them over one input, and the fusion of a bank.
+"""Attention blocks of both geometries, banks of blocks over one input, and the fusion of a bank.
 
-Dense layers compute in `dtype`, softmax and geometry always in float32. `FUSIONS` has the fusions
-by their names in `config.model.fusion`. A fusion with a learned token as its query (`uses_token`)
-adds it to the model by `make_token`; both branches share it.
+Dense layers compute in `dtype`, softmax and geometry always in float32. `FUSIONS` maps the names in
+`config.model.fusion` to the fusions. If a fusion uses a learned token as its query (`uses_token`),
+its `make_token` adds the token to the model's parameters; both branches share the token.
 """
 
 import dataclasses
@@ -33,13 +33,19 @@ LORENTZ_WINDOWS: Mapping[str, Callable[[Array], dict[str, Array]]] = {
     "released": lambda log_window: {"window": jnp.exp(log_window)},
     "corrected": lambda log_window: {"log_window": log_window},
 }
-"""How Lorentz attention takes a window, given its logarithm: as factor of the logits or added."""
+"""Arguments of Lorentz attention for the logarithm of a window.
+
+"released" multiplies the logits by the window; "corrected" adds the logarithm to the logits.
+"""
 
 HEAD_MERGES: Mapping[str, Callable[[Array], Array]] = {
     "released": attention.concatenate_heads_released,
     "hyperboloid": attention.merge_heads_on_hyperboloid,
 }
-"""How the heads' centroids become one vector: put side by side, or merged on a hyperboloid."""
+"""Functions that make one vector of the heads' centroids, by name.
+
+"released" concatenates the centroids; "hyperboloid" merges them into a point of a hyperboloid.
+"""
 
 MAX_TANGENT_NORM = 10.0
 """Norm to which the released exponential map of the attention limits its argument."""
@@ -51,7 +57,7 @@ class BlockOptions:
 
     num_heads: int
     dropout: float
-    # Width of the feed-forward network over H; 0: one linear layer instead (see `_post_norm`).
+    # Width of the feed-forward network divided by H; 0: one linear layer instead (`_post_norm`).
     expansion: int = 4
     dtype: Any = jnp.float32
 
@@ -63,11 +69,16 @@ class LorentzOptions:
     dim: int  # n; points have n + 1 coordinates, divisible by the number of heads
     window: str  # a key of `LORENTZ_WINDOWS`
     head_merge: str  # a key of `HEAD_MERGES`
-    learned_divisor: bool = True  # of the logits, with a bias; False: √(n + 1) without a bias
+    # True: the divisor of the logits and a bias are learned. False: √(n + 1), without a bias.
+    learned_divisor: bool = True
 
 
 class EuclideanAttention(nn.Module):
-    """Multi-head attention without an output projection (as released)."""
+    """Multi-head attention without an output projection (as released).
+
+    Called with queries [*batch, M, H], keys and values [*batch, L, H], a window [M, L] or None, a
+    mask of real positions [*batch, L] or None, and whether dropout is on; returns [*batch, M, H].
+    """
 
     options: BlockOptions
 
@@ -94,9 +105,11 @@ class EuclideanAttention(nn.Module):
 
 
 class SingleQueryAttention(nn.Module):
-    """`EuclideanAttention` of a single query, which projects the query instead of keys and values.
+    """`EuclideanAttention` of a single query that computes no keys and values.
 
-    The parameters are the same, and the results equal up to rounding, for 1 / L of the arithmetic.
+    It applies the projections of keys and values to the query and to the weighted sum instead of to
+    all L positions (`ops.attention.single_query_attention`). The parameters are the same, and the
+    results are equal up to rounding.
     """
 
     options: BlockOptions
@@ -124,7 +137,7 @@ class SingleQueryAttention(nn.Module):
 
 
 class HeadProjection(nn.Module):
-    """The parameters of `dense`, by the same names, as the linear map of a head."""
+    """The parameters of a `Dense` layer, with the same names, reshaped to a linear map per head."""
 
     num_heads: int
     dtype: Any = jnp.float32
@@ -143,7 +156,9 @@ class HeadProjection(nn.Module):
 class EuclideanBlock(nn.Module):
     """Post-norm transformer block; cross-attention when ``key_value`` differs from ``x``.
 
-    Where M is 1, ``attention`` is `SingleQueryAttention`.
+    Attributes:
+      options: options of the block.
+      attention: the attention module; `SingleQueryAttention` is allowed only if M is 1.
     """
 
     options: BlockOptions
@@ -163,11 +178,11 @@ class EuclideanBlock(nn.Module):
 
 
 class LorentzLinear(nn.Module):
-    """Linear map of a point into one point per head.
+    """Linear map of a point into one point per head (HLFormer eq. 13-14, as released).
 
-    z = W x per head, then time = sigmoid(z_0) exp(s) + 1.1 and space = z_1.. rescaled so that the
-    result lies on the hyperboloid. Where no space is left to rescale (dropout may remove the whole
-    input) the result is the origin, with gradient zero, and not 0 / 0.
+    For each head z = W x, time = sigmoid(z_0) exp(s) + 1.1 with a learned s, and space is z_1, z_2,
+    … rescaled so that the result lies on the unit hyperboloid. If these are all 0 (dropout may
+    remove the whole input), the result is the origin with gradient 0, instead of 0 / 0.
     """
 
     num_heads: int
@@ -195,16 +210,17 @@ class LorentzAttention(nn.Module):
 
     The dense projections compute in `dtype`, everything between them in float32.
 
-    With a curvature -c the points before the Lorentz linear layers lie on the hyperboloid of that
-    curvature and the logits are its squared distances. Queries, keys, values and centroids are kept
-    times sqrt(c), on the unit hyperboloid, on which time and radius of every curvature look alike.
+    The points before the Lorentz linear layers lie on the hyperboloid of curvature -c, and the
+    logits are computed from squared distances at that curvature. Queries, keys, values and
+    centroids are stored times sqrt(c), as points of the unit hyperboloid, so that the constants of
+    `LorentzLinear` mean the same at every curvature.
     """
 
     options: BlockOptions
     lorentz: LorentzOptions
 
     BOUNDS: ClassVar[Mapping[str, tuple[float, float]]] = {"scale_alpha": (-math.inf, 0.0)}
-    """What its parameters are clamped to after every step, as released before each forward."""
+    """Bounds of its parameters, applied after every step (released: before every forward pass)."""
 
     @nn.compact
     def __call__(
@@ -267,10 +283,10 @@ class LorentzBlock(nn.Module):
 
 
 def _post_norm(options: BlockOptions, x: Array, attended: Array, train: bool) -> Array:
-    """Add residual connections and norms around the attended values, in both geometries.
+    """Add residual connections and norms around the attended values a, in both geometries.
 
-    x = LN(x + drop(.)), then the same around a feed-forward network; without a feed-forward network
-    (GMMFormer, MS-SL) x = LN(x + drop(W .)).
+    x = LN(x + drop(a)), then x = LN(x + drop(F(x))) for the feed-forward network F. Without a
+    feed-forward network (GMMFormer, MS-SL, DL-DKD) x = LN(x + drop(W a)).
     """
     drop = Dropout(options.dropout, train)
     if options.expansion == 0:
@@ -291,7 +307,12 @@ def _split_heads(x: Float[Array, "*batch L H"], num_heads: int) -> Float[Array, 
 
 
 class Windows(NamedTuple):
-    """Windows of a bank, logarithms for the Lorentz blocks; None for a geometry without blocks."""
+    """Windows of a bank's K blocks over L positions; None for a geometry without blocks.
+
+    Attributes:
+      euclidean: the windows of the Euclidean blocks.
+      log_lorentz: the logarithms of the windows of the Lorentz blocks.
+    """
 
     euclidean: Float[Array, "K L L"] | None
     log_lorentz: Float[Array, "K L L"] | None
@@ -299,7 +320,14 @@ class Windows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BankOptions:
-    """Options of a bank: all blocks, the Lorentz blocks, and the numbers of both kinds."""
+    """Options of a bank.
+
+    Attributes:
+      block: options of all blocks.
+      lorentz: options of the Lorentz blocks.
+      euclidean_blocks: number of Euclidean blocks.
+      lorentz_blocks: number of Lorentz blocks.
+    """
 
     block: BlockOptions
     lorentz: LorentzOptions
@@ -318,10 +346,16 @@ def make_windows(
 
     Args:
       euclidean_widths: the width for each Euclidean block; 0: without a window.
-      lorentz_widths: the width for each Lorentz block.
+      lorentz_widths: the width for each Lorentz block; 0: without a window.
       length: number L of positions.
       kind: a name of `ops.windows.KINDS`.
       dtype: dtype of the windows.
+
+    Returns:
+      The windows [K, L, L] of each geometry; None for a geometry without widths.
+
+    Raises:
+      ValueError: for an unknown kind, a length below 1 or a negative width.
     """
     euclidean = log_lorentz = None
     if euclidean_widths:
@@ -334,8 +368,9 @@ def make_windows(
 class GaussianBank(nn.Module):
     """K windowed attention blocks over the same input: one vmapped block for each geometry.
 
-    Parameters carry a leading axis of blocks, Euclidean blocks first in the output (the released
-    order). The windows are arguments, so that banks which differ in them alone share a program.
+    The parameters of each geometry have a leading axis of blocks. In the output [K, *batch, L, H]
+    the Euclidean blocks come first (the released order). The windows are arguments, so that banks
+    that differ only in their windows share a compiled program.
     """
 
     options: BankOptions
@@ -376,19 +411,29 @@ def _over_blocks(block: type[nn.Module], in_axes: tuple[int | None, ...]) -> Any
 
 
 class FusionInputs(NamedTuple):
-    """Inputs of a fusion: outputs and common input of the blocks, mask, temperature, token."""
+    """Inputs of a fusion.
+
+    Attributes:
+      blocks: outputs of the blocks.
+      inputs: the input that the blocks share.
+      mask: True for real positions; None if all are real.
+      temperature: tau, which divides the logits of the weights.
+      token: the learned token; None for a fusion without `uses_token`.
+    """
 
     blocks: Float[Array, "K *batch L H"]
     inputs: Float[Array, "*batch L H"]
     mask: Bool[Array, "*batch L"] | None
-    temperature: Float[Array, ""]  # tau, which divides the logits of the weights
-    token: Float[Array, " H"] | None  # for a fusion with `uses_token`
+    temperature: Float[Array, ""]
+    token: Float[Array, " H"] | None
 
 
 class Fusion(nn.Module):
-    """A module called with `FusionInputs` and whether dropout is on.
+    """Base class of the fusions, which make one sequence of the outputs of a bank's blocks.
 
-    The cross-attention of a fusion has the number of heads, dropout and dtype of ``options``.
+    A subclass defines ``__call__(bank, train)``, which takes `FusionInputs` and whether dropout is
+    on, and returns [*batch, L, H]. The cross-attention of a fusion has the number of heads, the
+    dropout and the dtype of ``options``.
     """
 
     options: BlockOptions
@@ -397,7 +442,12 @@ class Fusion(nn.Module):
 
     @classmethod
     def make_token(cls, model: nn.Module, features: int) -> Float[Array, " H"] | None:
-        """Add the learned token to a model's parameters, if the fusion uses it."""
+        """Return the learned token, None if the fusion uses no token.
+
+        Args:
+          model: the module to whose parameters the token is added.
+          features: width H of the token.
+        """
         if not cls.uses_token:
             return None
         token: Array = model.param("weight_token", nn.initializers.normal(1.0), (features,))
@@ -405,23 +455,25 @@ class Fusion(nn.Module):
 
     @property
     def cross_options(self) -> BlockOptions:
+        """Options of the cross-attention block, whose feed-forward network has width H."""
         return dataclasses.replace(self.options, expansion=1)
 
 
 class MeanGuided(Fusion):
     """Weights of the blocks at every position, guided by their mean: MAIM (HLFormer eq. 17).
 
-    A shared cross-attention block attends from the question to each block in turn. A small network
-    maps the result to one logit per position, so that the number of positions is part of the
-    parameters. The mean is over blocks and over all positions, padding included, as released.
+    A cross-attention block attends from one query, the `question`, to the output of each block; all
+    blocks share its parameters. A small network maps the result to one logit per position, so that
+    the shapes of its parameters depend on the number of positions. The question is the mean over
+    the blocks and over all positions, padding included, as released.
     """
 
     @nn.compact
     def __call__(self, bank: FusionInputs, train: bool) -> Float[Array, "*batch L H"]:
         options, blocks = self.options, bank.blocks
         question = self.question(bank)
-        # The parameters are shared, the dropout is not: a mask depends on the row of the batch, and
-        # must not depend on the batch's capacity.
+        # The blocks share parameters but not dropout. A dropout mask depends on the row of the
+        # batch, and must not depend on the number of rows.
         shared: Any = {
             "variable_axes": {"params": None},
             "split_rngs": {"params": False, "dropout": True},
@@ -435,29 +487,31 @@ class MeanGuided(Fusion):
         self.sow("intermediates", "logits", logits)
         weights = jax.nn.softmax(logits / bank.temperature, axis=0)
         self.sow("intermediates", "weights", weights)
-        # A matrix product would need another order of the blocks, and copy them.
+        # A matrix product would need another order of axes, and so a copy of the blocks.
         weighted = weights.astype(blocks.dtype)[..., None] * blocks
         return jnp.sum(weighted, axis=0)
 
     @nn.nowrap
     def question(self, bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
+        """Return the query of the cross-attention."""
         return jnp.mean(bank.blocks, axis=(0, -2))[..., None, :]
 
 
 class TemporalConsolidation(MeanGuided):
-    """`MeanGuided` whose question is a learned token (GMMFormer v2 eqs. 1-3)."""
+    """`MeanGuided` with a learned token as the query (GMMFormer v2 eqs. 1-3)."""
 
     uses_token: ClassVar[bool] = True
 
     @nn.nowrap
     def question(self, bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
+        """Return the token as the query of the cross-attention."""
         return _repeat_token(bank)
 
 
 class DynamicWeights(Fusion):
     """One weight per block and video: a learned token attends to the input of the blocks.
 
-    GMMFormer v2 eq. 18; its network has the form of the temporal consolidation's.
+    GMMFormer v2 eq. 18. Its network has the form of the network of `TemporalConsolidation`.
     """
 
     uses_token: ClassVar[bool] = True
@@ -513,7 +567,7 @@ FUSIONS: Mapping[str, type[Fusion]] = {
 
 
 def _repeat_token(bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
-    """Repeat the token, a sequence of one position, for every sequence."""
+    """Return the token as a sequence of one position for every sequence of the batch."""
     if bank.token is None:
         raise ValueError("token is None, but this fusion needs the token of Fusion.make_token")
     shape = (*bank.inputs.shape[:-2], 1, bank.inputs.shape[-1])

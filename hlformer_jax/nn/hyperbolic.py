@@ -1,18 +1,18 @@
 """Layers of hyperbolic space, in the Lorentz model and in the Poincaré ball.
 
-A layer is a pure function of a space (`manifolds.Lorentz` or `Poincare`, c a number), of points of
-it and of parameters; the Linen module of the same name owns the parameters and calls it. In NNX
-`flax.nnx.bridge.ToNNX(Linear(8, space), rngs)` is such a layer.
+A layer is a pure function of a space (`manifolds.Lorentz` or `Poincare` with a scalar c), of points
+of that space and of parameters. The Linen module of the same name owns the parameters and calls the
+function. `flax.nnx.bridge.ToNNX(Linear(8, space), rngs)` makes an NNX module of it.
 
-Each layer is defined once, by the space components s of the hyperboloid, x = [√(1/c + |s|²), s].
-Points of the ball are mapped there and back by the isometry, so that both models compute the same
-(except in `concatenate`). As c → 0 a layer becomes the Euclidean layer of its name. Computations
-and results are in float32 at least; values and gradients are finite at the origin, at zero
-parameters and for the farthest points.
+Each layer is defined on the space components s of points x = [√(1/c + |s|²), s] of the hyperboloid.
+An isometry maps points of the ball there and back, so that both models compute the same (except
+`concatenate`). As c → 0 a layer becomes the Euclidean layer of its name. Computations and results
+are in float32 at least. Values and gradients are finite at the origin, at zero parameters and for
+the farthest points.
 
-The curvature may be learned: a parent makes the space from a `Curvature`, or from a parameter, and
-passes it to its layers. Any optimiser may train the parameters, except the points of `Embedding`,
-which need `optim.riemannian`.
+The curvature may be learned: a parent module makes the space from a `Curvature`, or from a
+parameter, and passes it to its layers. Any optimiser may train the parameters, except the points of
+`Embedding`, which need `optim.riemannian`.
 
 References:
   Ganea, Bécigneul and Hofmann, Hyperbolic neural networks, NeurIPS 2018. Shimizu, Mukuta and
@@ -61,13 +61,14 @@ def linear(
     normals: Float[Array, "features m"],
     offsets: Float[Array, " features"],
 ) -> Float[Array, "*batch k"]:
-    """The point whose signed distances from coordinate hyperplanes are the logits of `mlr`.
+    """Return points whose signed distances from the coordinate hyperplanes are logits of `mlr`.
 
     Args:
       space: the space.
       x: points of dimension m.
-      normals: normals of the hyperplanes of ``x``, in the place of the rows of a matrix; see `mlr`.
-      offsets: their signed distances from the origin.
+      normals: normals of hyperplanes, one per feature, see `mlr`; they take the part of the rows
+        of a weight matrix.
+      offsets: signed distances of the hyperplanes from the origin; they take the part of a bias.
 
     Returns:
       Points of dimension ``features`` with space components sinh(√c v) / √c for logits v. Vectors v
@@ -96,6 +97,9 @@ def mlr(
       normals: normals of the hyperplanes of the classes, tangent at the origin; |z| times the
         signed distance is the logit.
       offsets: signed distances of the hyperplanes from the origin.
+
+    Returns:
+      Logits, float32 at least.
     """
     if isinstance(space, Poincare):
         return poincare.mlr(x, as_float(normals) / 2, offsets, space.c)
@@ -110,7 +114,10 @@ def attention(
     scale: ArrayLike,
     mask: Bool[Array, "*masked L"] | None = None,
 ) -> Float[Array, "*batch M k"]:
-    """Centroids of values, weighted by a softmax of minus squared Lorentzian distances over scale.
+    """Return centroids of values with attention weights from squared Lorentzian distances.
+
+    The weights are the softmax over keys of minus the squared distances of query and key, divided
+    by ``scale``.
 
     Args:
       space: the space.
@@ -118,10 +125,10 @@ def attention(
       key: points at L positions.
       value: points at L positions, of any dimension.
       scale: a number, positive.
-      mask: True for real keys, [*batch, L]; without a real key, all count equally.
+      mask: True for real keys, [*batch, L]; if no key is real, all have the same weight.
 
     Returns:
-      Points, with the errors of the inexact `lorentz.centroid`.
+      One point per query, computed by `lorentz.centroid` with ``exact=False``.
 
     Raises:
       ValueError: for a scale that is not positive, and for a mask that does not broadcast to
@@ -155,7 +162,10 @@ def layer_norm(
       x: points of dimension m.
       scale: factors of the normalised components.
       bias: added to the scaled components.
-      epsilon: added to their variance.
+      epsilon: added to the variance of the components.
+
+    Returns:
+      The points with the normalised space components, float32 at least.
     """
     s = space.to_lorentz(x)[..., 1:]
     # Rescaled, since the squares of far points overflow.
@@ -174,10 +184,20 @@ def residual(
     y: Float[Array, "*#batch n"],
     weight: ArrayLike = 1.0,
 ) -> Float[Array, "*#batch n"]:
-    """The point with the sum of the space components of x and, times a weight, y.
+    """Add points: return the points with the space components of x + weight times those of y.
 
-    It commutes and grows with the logarithm of the depth; `lorentz.boost` and `poincare.mobius_add`
-    are the isometries.
+    With weight 1 the addition is commutative, and over many layers the distance from the origin
+    grows with the logarithm of their number. `lorentz.boost` and `poincare.mobius_add` are the
+    isometric alternatives.
+
+    Args:
+      space: the space.
+      x: points.
+      y: points of the same dimension.
+      weight: factor of the space components of ``y``.
+
+    Returns:
+      Points, float32 at least.
 
     References:
       Bdeir, Schwethelm and Landwehr, 2024, for the weight 1.
@@ -189,15 +209,31 @@ def residual(
 def embed(
     space: Space, table: Float[Array, "entries n"], index: Int[Array, "*batch"]
 ) -> Float[Array, "*batch n"]:
-    """Return the points of a table at some indices, projected onto the manifold."""
+    """Return the rows of a table of points at the given indices, projected onto the manifold.
+
+    Args:
+      space: the space.
+      table: points.
+      index: row numbers.
+
+    Returns:
+      One point for each index.
+    """
     return space.project(jnp.take(table, index, axis=0))
 
 
 def concatenate(space: Space, points: Sequence[Float[Array, "..."]]) -> Float[Array, "..."]:
-    """Join points to a point of a larger space: `lorentz.` or `poincare.concatenate`.
+    """Concatenate points to points of a larger space.
 
-    The two are not isometric: the first joins space components, the second tangent vectors at the
-    origin, rescaled.
+    The results in the two models are not isometric: `lorentz.concatenate` concatenates space
+    components, `poincare.concatenate` rescaled tangent vectors at the origin.
+
+    Args:
+      space: the space.
+      points: points with the same batch axes, of any dimensions.
+
+    Returns:
+      Points whose dimension is the sum of the dimensions.
     """
     return space.functions.concatenate(points, space.c)
 
@@ -211,9 +247,9 @@ def _dimension(space: Space, x: Array) -> int:
 
 
 class Curvature(nn.Module):
-    """A learned curvature c in the range from ``low`` to ``high``; see `bounded_curvature`.
+    """A learned curvature c between ``low`` and ``high``; see `manifolds.bounded_curvature`.
 
-    A parent calls it once and passes `Lorentz(c)` or `Poincare(c)` to its layers.
+    A parent module calls it once and passes `Lorentz(c)` or `Poincare(c)` to its layers.
 
     Attributes:
       initial: the curvature before training, between the bounds.
@@ -245,7 +281,12 @@ class _Hyperplanes(nn.Module):
 
 
 class Linear(nn.Module):
-    """`linear`, to points of dimension ``features``."""
+    """Linen module of `linear`.
+
+    Attributes:
+      features: dimension of the points returned.
+      space: the space.
+    """
 
     features: int
     space: Space
@@ -257,7 +298,12 @@ class Linear(nn.Module):
 
 
 class MLR(nn.Module):
-    """`mlr`."""
+    """Linen module of `mlr`.
+
+    Attributes:
+      classes: number of logits.
+      space: the space.
+    """
 
     classes: int
     space: Space
@@ -269,9 +315,11 @@ class MLR(nn.Module):
 
 
 class Attention(nn.Module):
-    """`attention` in several heads, between `Linear` maps.
+    """Multi-head `attention` between `Linear` maps.
 
-    The space components of a point are divided among the heads, and joined again.
+    The space components of a point are divided among the heads and concatenated afterwards. Called
+    with points that attend, the points to attend to (None: the same points), and a mask that is
+    True for real points of the second kind.
 
     Attributes:
       features: dimension of the points returned, divisible by the number of heads.
@@ -313,7 +361,12 @@ class Attention(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """`layer_norm`."""
+    """Linen module of `layer_norm`.
+
+    Attributes:
+      space: the space.
+      epsilon: added to the variance of the components.
+    """
 
     space: Space
     epsilon: float = 1e-5
@@ -328,7 +381,14 @@ class LayerNorm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """`embed` of a table of points of dimension ``features``, drawn near the origin."""
+    """Linen module of `embed`, with a learned table of points.
+
+    Attributes:
+      entries: number of points in the table.
+      features: dimension of the points.
+      space: the space.
+      deviation: standard deviation of the initial tangent vectors at the origin.
+    """
 
     entries: int
     features: int
@@ -346,7 +406,12 @@ class Embedding(nn.Module):
 
 
 class Residual(nn.Module):
-    """`residual` of points and a layer's output for them, with a learned weight."""
+    """Linen module of `residual`: points plus a layer's output for them, with a learned weight.
+
+    Attributes:
+      layer: a module from points to points of the same dimension.
+      space: the space.
+    """
 
     layer: nn.Module
     space: Space
@@ -360,7 +425,7 @@ class Residual(nn.Module):
 
 
 class Concatenate(nn.Module):
-    """`concatenate`, without parameters."""
+    """Linen module of `concatenate`; it has no parameters."""
 
     space: Space
 
@@ -387,7 +452,7 @@ def _from_state_dict(space: Any, state: dict[str, Any]) -> Any:
     return dataclasses.replace(space, **values)
 
 
-# For flax.serialization.to_bytes and from_bytes; orbax and pickle need nothing. Registered here,
-# since `ops`, which has the spaces, does not import Flax.
+# For flax.serialization.to_bytes and from_bytes; orbax and pickle need no registration. The spaces
+# are registered here because `ops`, which defines them, does not import Flax.
 for _space in (Poincare, Lorentz, Euclidean, Sphere, Product):
     flax.serialization.register_serialization_state(_space, _to_state_dict, _from_state_dict)

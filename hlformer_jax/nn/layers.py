@@ -1,10 +1,11 @@
 """Linen modules that the models share; each owns parameters and calls pure functions.
 
-Parameters are float32 and drawn from N(0, 0.02), biases 0, norms 1, as in the released code. Dense
-layers compute in `dtype`, normalisation, softmax and geometry always in float32.
+Parameters are float32. As in the released code, weights are drawn from a normal distribution with
+standard deviation 0.02, biases start at 0 and the scales of norms at 1. Dense layers compute in
+`dtype`; normalisation, softmax and geometry always compute in float32.
 
-Names matter: the released optimiser does not decay the parameters named in `UNDECAYED`, and
-torch_checkpoint/names.py maps released names to these.
+The names of parameters matter: the released optimiser does not decay the parameters named in
+`UNDECAYED`, and torch_checkpoint/names.py maps the names in released checkpoints to these.
 """
 
 from collections.abc import Callable
@@ -55,7 +56,8 @@ def _normalised_forward(x: Array, scale: Array, bias: Array) -> tuple[Array, tup
     inverse = jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
     row = (1,) * (x.ndim - 1) + (-1,)
     normal = (exact - mean) * inverse * scale.reshape(row) + bias.reshape(row)
-    # Saved for the gradient: recomputed, they would keep its sums out of a single kernel.
+    # Mean and inverse are saved for the gradient. If XLA recomputed them there, it could not
+    # compute the sums of the gradient in a single kernel.
     return normal, (x, *jax.lax.optimization_barrier((mean, inverse)), scale)
 
 
@@ -76,7 +78,8 @@ _normalised.defvjp(_normalised_forward, _normalised_backward)
 class Dense(nn.Module):
     """A linear layer initialised as released.
 
-    Leading axes are flattened: with several, XLA would copy the input for the kernel's gradient.
+    Leading axes are flattened. With several of them, XLA would copy the input to compute the
+    gradient of the kernel.
     """
 
     features: int
@@ -95,9 +98,9 @@ class Dropout(nn.Module):
     """Dropout in training, otherwise the identity; uses the `dropout` random stream.
 
     Attributes:
-      rate: probability of 0.
-      train: whether it is on.
-      drop: `dropout`, or `relu_dropout` for a ReLU before it.
+      rate: probability that an element is set to 0.
+      train: whether dropout is on.
+      drop: `dropout`, or `relu_dropout`, which applies a ReLU first.
     """
 
     rate: float
@@ -127,7 +130,7 @@ class InputProjection(nn.Module):
 class PositionEmbedding(nn.Module):
     """A learned embedding of the position, added to the input, then LayerNorm and dropout.
 
-    The table has `max_length` rows; a shorter input uses the first ones.
+    The table has `max_length` rows; a shorter input uses the first rows.
     """
 
     max_length: int

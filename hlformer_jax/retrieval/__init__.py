@@ -1,12 +1,12 @@
 """Retrieval: scores, ranks and recalls of encoded videos.
 
-    scoring        how the positions of a video make its score: the scorer of each model
+    scoring        the scorer of each model: the score of a video from its positions
     corpus         encoded videos on the devices, and a search in them
     ranking        ranks, recalls, SumR, and the table of results
-    evaluation     encodes a split once and ranks every caption against every video; the baseline
-    hierarchy      the same of the nodes of action trees, and metrics of their hierarchy (HOVER)
-    ensemble       a split ranked by the scores of several runs together
-    moments        moments of a video by the scores of its frames, against annotated ones
+    evaluation     encodes a split once and ranks every caption against every video; baselines
+    hierarchy      evaluation of the nodes of action trees and of their hierarchy (HOVER)
+    ensemble       ranks a split by the mean of the scores of several runs
+    moments        moments of a video from the scores of its frames; agreement with annotations
     segments       intervals of a video by wavelets and a graph, without a query (TF-PRVR)
 
 docs/training.md has an example.

@@ -1,7 +1,8 @@
-"""A corpus to search: the vectors that a scorer keeps of every video, on the devices.
+"""A corpus to search: the vectors that a scorer stores of every video, on the devices.
 
-Videos lie in blocks, [blocks, B, ...], with the axis B sharded: each device scores its
-part of every block, and no device ever holds all of the corpus, nor queries x videos x positions.
+Videos are stored in blocks, [blocks, B, ...], with the axis B sharded over the devices. Each device
+scores its part of every block. No device ever holds the whole corpus, or an array of queries x
+videos x positions.
 """
 
 import functools
@@ -21,20 +22,26 @@ from hlformer_jax.runtime import devices
 from hlformer_jax.typing import Array
 
 SIMILARITIES_AT_ONCE = 2**26
-"""Similarities of single positions that may lie in memory at once, on each device."""
+"""Largest number of similarities of queries and positions in memory at once, on each device."""
 
 SEARCHED_VIDEOS = 2_500
-"""Videos of the corpus in which queries are timed, as in GMMFormer v2's Table 2."""
+"""Number of videos in the corpus on which queries are timed, as in GMMFormer v2's Table 2."""
 
 BLOCK = 256
 """Videos that are scored together by default."""
 
 COORDINATES_AT_ONCE = 2**22
-"""Coordinates of chosen videos that may lie in memory at once, to locate their positions."""
+"""Largest number of coordinates of result videos in memory at once, to locate positions."""
 
 
 class Corpus(NamedTuple):
-    """Videos that can be searched: their stored arrays, [blocks, B, ...]."""
+    """Videos that can be searched.
+
+    Attributes:
+      scorer: the scorer, see `scoring`.
+      stored: arrays [blocks, B, ...] that the scorer's `store` returns.
+      mask: True for real videos.
+    """
 
     scorer: Any
     stored: Any
@@ -42,9 +49,14 @@ class Corpus(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """Indices of videos, best first, their scores, and the positions that made each.
+    """The k best videos of each query, best first.
 
-    Positions are by the name of their branch. Beyond the last video: -1, scores of -inf.
+    Ranks beyond the last video of the corpus have index and position -1 and score -inf.
+
+    Attributes:
+      videos: indices of the videos.
+      scores: their scores.
+      positions: index of the best position of each video, by the name of the branch.
     """
 
     videos: Int[Array, "Q k"]
@@ -53,7 +65,15 @@ class SearchResult(NamedTuple):
 
 
 def empty(scorer: Any, videos: Any, num_blocks: int, dtype: DTypeLike, mesh: Mesh) -> Corpus:
-    """Return a corpus of zeros to be filled; `videos` has the shapes of an encoded block."""
+    """Return a corpus of zeros, to be filled by `write`.
+
+    Args:
+      scorer: the scorer of the videos.
+      videos: the shapes of an encoded block.
+      num_blocks: number of blocks.
+      dtype: "float32", "bfloat16" or "int8".
+      mesh: the devices.
+    """
     sharding = devices.sharded(mesh, axis=1)
 
     def zeros(x: Any) -> Array:
@@ -66,7 +86,7 @@ def empty(scorer: Any, videos: Any, num_blocks: int, dtype: DTypeLike, mesh: Mes
 
 
 def shardings(mesh: Mesh, corpus: Corpus) -> Corpus:
-    """The shardings of the arrays of a corpus, in its own form."""
+    """Return the shardings of the arrays of a corpus, in the place of the arrays."""
     block, replicated = devices.sharded(mesh, axis=1), devices.replicated(mesh)
     return Corpus(
         jax.tree.map(lambda x: replicated, corpus.scorer),
@@ -76,7 +96,14 @@ def shardings(mesh: Mesh, corpus: Corpus) -> Corpus:
 
 
 def write(corpus: Corpus, block: Array, videos: Any, mask: Bool[Array, " B"]) -> Corpus:
-    """The corpus with one block filled by encoded videos (inside of jit)."""
+    """Return the corpus with encoded videos in one block; for use inside of jit.
+
+    Args:
+      corpus: the corpus.
+      block: index of the block.
+      videos: B encoded videos.
+      mask: True for real videos.
+    """
     dtype = jax.tree.leaves(corpus.stored)[0].dtype
     stored = corpus.scorer.store(videos, dtype)
     return corpus._replace(
@@ -96,17 +123,17 @@ def build(
 
     Args:
       videos: encoded videos, arrays [V, ...] of any norm; padded frames are zero.
-      scorer: a scorer of these videos; by default the released weights of clips and
-        frames, for a `VideoEncoding`.
+      scorer: a scorer of these videos; by default, for a `VideoEncoding`, the sum of 0.7 times the
+        best clip and 0.3 times the best frame, as released.
       dtype: "float32", "bfloat16" or "int8".
       block: number of videos that are scored together.
-      mesh: the devices; all there are by default.
+      mesh: the devices; by default all devices.
 
     Returns:
       The corpus, sharded over the devices.
 
     Raises:
-      ValueError: for another dtype, or without a video.
+      ValueError: for another dtype, or if there is no video.
     """
     if jnp.dtype(dtype).name not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype}")
@@ -129,7 +156,7 @@ def build(
         mask = jnp.arange(num_blocks * size).reshape(num_blocks, size) < count
         return Corpus(scorer, stored, mask)
 
-    # Each device gets its own videos alone: all of them may be more than it has room for.
+    # Each device receives only its own videos, since all videos may not fit on one device.
     laid = devices.place(jax.tree.map(cut, videos), devices.sharded(mesh, axis=1))
     layout = shardings(mesh, jax.eval_shape(make, laid, scorer))
     return jax.jit(make, out_shardings=layout)(laid, scorer)
@@ -147,14 +174,20 @@ def encoded_shapes(config: ConfigDict, videos: int) -> Any:
 
 
 def random(config: ConfigDict, videos: int, dtype: str) -> Corpus:
-    """A corpus of random vectors, as many a video as a model has, with its scorer."""
+    """Return a corpus of random vectors in the shapes of a model's encoding, to measure speed.
+
+    Args:
+      config: the configuration of the model.
+      videos: number of videos.
+      dtype: "float32", "bfloat16" or "int8".
+    """
     mesh, model = devices.mesh(), models.build(config)
     size = devices.round_up(min(BLOCK, videos), mesh.size)
     shapes, treedef = jax.tree.flatten(encoded_shapes(config, size))
     scorer, blocks = build_scorer(config, model), -(-videos // size)
     stored = empty(scorer, jax.tree.unflatten(treedef, shapes), blocks, dtype, mesh)
 
-    # Block by block, as an evaluation fills it: all of them in float32 may be too many.
+    # Filled block by block, as in an evaluation, since all blocks in float32 may not fit in memory.
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=shardings(mesh, stored))
     def fill(stored: Corpus, block: Array) -> Corpus:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(0), block), len(shapes))
@@ -168,7 +201,12 @@ def random(config: ConfigDict, videos: int, dtype: str) -> Corpus:
 
 
 def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
-    """Return float32 scores of all videos; -inf for the last block's padding (inside of jit)."""
+    """Return float32 scores of all videos, -inf for padded videos; for use inside of jit.
+
+    Args:
+      corpus: the corpus, whose number of columns includes the padding of the last block.
+      queries: encoded queries, of any norm.
+    """
     num_blocks, size = corpus.mask.shape
     block = jax.eval_shape(lambda stored: jax.tree.map(lambda x: x[0], stored), corpus.stored)
     similarities = corpus.scorer.similarities_per_video(block)
@@ -180,8 +218,8 @@ def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
         return jnp.where(mask[None], scored, -jnp.inf)
 
     def score_group(group: Array, scored: Float[Array, "blocks Q B"]) -> Float[Array, "blocks Q B"]:
-        # The last group begins early enough to be whole: to split a rest off, as `lax.map` does,
-        # XLA would copy all of the corpus.
+        # The last group begins so early that it has the same size as the others. `lax.map` splits
+        # off a remainder instead, for which XLA would copy the whole corpus.
         first = jnp.minimum(group * at_once, num_blocks - at_once)
         stored, mask = jax.tree.map(
             lambda x: jax.lax.dynamic_slice_in_dim(x, first, at_once), (corpus.stored, corpus.mask)
@@ -195,15 +233,24 @@ def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
 
 
 def rows(corpus: Corpus, videos: Int[Array, " n"]) -> Any:
-    """Return the stored arrays [n, ...] of videos, by their index (inside of jit)."""
+    """Return the stored arrays [n, ...] of videos, by their index; for use inside of jit."""
     _, size = corpus.mask.shape
     return jax.tree.map(lambda x: x[videos // size, videos % size], corpus.stored)
 
 
 def search(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> SearchResult:
-    """The k best videos of each query, with the positions that made their scores.
+    """Return the k best videos of each query, and the best position of each branch.
 
-    Queries are encoded, of any norm. A k below 1 or queries of another width are a ValueError.
+    Args:
+      corpus: the corpus.
+      queries: encoded queries, of any norm.
+      k: number of results, at least 1.
+
+    Returns:
+      The results, best first, padded to k if the corpus has fewer videos.
+
+    Raises:
+      ValueError: for a k below 1, or queries of another width.
     """
     width = corpus.scorer.width(corpus.stored)
     if k < 1 or queries.ndim != 2 or queries.shape[-1] != width:
@@ -223,7 +270,8 @@ def _search_traced(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> Sear
     def locate(videos_of_rank: Int[Array, " Q"]) -> dict[str, Int[Array, " Q"]]:
         return corpus.scorer.locate(queries, rows(corpus, videos_of_rank))
 
-    # A program for each of the k ranks would take longer than its work, for few queries.
+    # Several ranks are located at once: with few queries, a kernel for each of the k ranks would
+    # take longer to start than to run.
     per_video = sum(x.size for x in jax.tree.leaves(corpus.stored)) // corpus.mask.size
     at_once = min(max(COORDINATES_AT_ONCE // max(len(queries) * per_video, 1), 1), available)
     positions = jax.lax.map(locate, videos.T, batch_size=at_once)

@@ -1,4 +1,4 @@
-"""Ensembles of runs: the test split ranked by the scores of several runs together."""
+"""Ensembles of runs: ranks the test split by the mean of the scores of several runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
 
 SETTINGS_FILE = "ensemble.json"
-"""The members of the metrics in a directory."""
+"""File that lists the members of the ensemble whose metrics a directory holds."""
 
 
 class EnsembleError(UserError, ValueError):
@@ -21,8 +21,9 @@ class EnsembleError(UserError, ValueError):
 def combine(members: Sequence[np.ndarray]) -> np.ndarray:
     """Return the mean of the standardised scores of several models.
 
-    Each model's scores are shifted and scaled to mean 0 and deviation 1 over all queries and
-    videos, since models differ in the range of their scores. Scores that are all equal count as 0.
+    Models differ in the range of their scores. Each model's scores are therefore shifted and scaled
+    to mean 0 and standard deviation 1 over all queries and videos. If all scores of a model are
+    equal, they count as 0.
 
     Args:
       members: scores of the same queries and videos, [Q, V] each; higher is better.
@@ -51,17 +52,18 @@ def evaluate(
     """Rank the queries of score files by their combined scores.
 
     Args:
-      members: files that `--mode=evaluate --scores=FILE` wrote, of the same test split; rows and
-        columns may stand in different orders.
-      directory: directory for the metrics of the ensemble and the list of its members; None for
-        none. Not the directory of a run.
-      overwrite: whether metrics that are there may be replaced.
+      members: files that `--mode=evaluate --scores=FILE` wrote, of the same test split; the order
+        of rows and columns may differ.
+      directory: directory for the metrics of the ensemble and the list of its members, not the
+        directory of a run; None writes nothing.
+      overwrite: whether existing metrics may be replaced.
 
     Returns:
-      The metrics of each member by its file, and of the "ensemble".
+      The metrics of each member, by the path of its file, and of "ensemble".
 
     Raises:
-      EnsembleError: for fewer than two files, or files of different queries or videos.
+      EnsembleError: for fewer than two files, files of different queries or videos, a file that
+        was not written by --scores, and the directory of a run.
     """
     if len(members) < 2:
         raise EnsembleError("an ensemble needs two score files or more: give --member for each")

@@ -1,10 +1,10 @@
 """Evaluation: encode a split once, score every caption against every video, rank.
 
-Encoding, scores and ranks stay on the devices: what comes back is one rank a caption. Captions are
-scored in blocks, and no queries x videos x positions array is kept.
+Encodings and scores stay on the devices, which return one rank per caption. Captions are scored in
+blocks, and no array of queries x videos x positions is stored.
 
-    InCone    of a model with a hyperbolic lift: share of captions, in percent, inside the
-              entailment cone of their own video (HLFormer eq. 18-20)
+    InCone    for a model with a hyperbolic lift: percentage of captions inside the entailment
+              cone of their own video (HLFormer eq. 18-20)
 """
 
 import dataclasses
@@ -36,16 +36,19 @@ from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.typing import Array, Captions
 
 CHUNK_BATCHES = 8
-"""Batches of videos that are brought to the devices together where a split is streamed."""
+"""Batches of videos that are copied to the devices together if a split is streamed."""
 
 PENALTIES = tuple(10.0**power for power in range(-4, 4))
-"""Ridge of the linear baseline, as shares of the mean variance of its inputs."""
+"""Ridge penalties of the linear baseline to choose from, in mean variances of its inputs."""
 
 
 class Queries(NamedTuple):
-    """Encoded captions: unit vectors, and whether each lies inside the cone of its own video.
+    """Encoded captions.
 
-    The cone belongs to the partial order loss; None for a model without a hyperbolic lift.
+    Attributes:
+      vectors: unit vectors.
+      inside: True for a caption inside the entailment cone of its own video, see
+        `losses.retrieval.partial_order`; None for a model without a hyperbolic lift.
     """
 
     vectors: Float[Array, "*blocks Q H"]
@@ -69,7 +72,18 @@ class SplitEncoder:
         indices: GatherIndices,
         step: Int[Array, ""],
     ) -> tuple[Any, Queries, Array]:
-        """Encode one batch of videos and their captions; the last result masks the real videos."""
+        """Encode one batch of videos and their captions.
+
+        Args:
+          model: the model.
+          params: parameters of the model.
+          features: features of a chunk of the split's feed.
+          indices: gather indices of the chunk.
+          step: index of the batch in the chunk.
+
+        Returns:
+          The encoded videos, the encoded captions, and a mask that is True for real videos.
+        """
         sizes = self.max_frames, self.max_words
         batch = gather(features, indices, step, *sizes, self.mesh)
         queries = models.encode_query(model, params, batch.captions)
@@ -93,7 +107,18 @@ class SplitEncoder:
         stored: Corpus,
         encoded: Queries,
     ) -> tuple[Corpus, Queries]:
-        """Encode `count` batches into the corpus and the queries, from block `first` on."""
+        """Encode the batches of a chunk, and write them into the corpus and the encoded captions.
+
+        Args:
+          model: the model.
+          params: parameters of the model.
+          features: features of the chunk.
+          indices: gather indices of the chunk.
+          first: block of the first batch.
+          count: number of batches.
+          stored: the corpus.
+          encoded: the encoded captions, in blocks.
+        """
 
         def body(step: Array, carry: tuple[Corpus, Queries]) -> tuple[Corpus, Queries]:
             stored, encoded = carry
@@ -137,7 +162,10 @@ def _programs(encoder: SplitEncoder, options: tuple[tuple[str, str | bool], ...]
 
 
 class Evaluator:
-    """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
+    """Encodes and ranks splits with a model's parameters.
+
+    Programs are compiled once for each set of shapes of a split's batches.
+    """
 
     def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
         self.scorer = scoring.build_scorer(config, model)
@@ -150,12 +178,20 @@ class Evaluator:
 
     @functools.cached_property
     def _model(self) -> Model:
-        """The model on the devices; placed at first use, as a plan for absent devices has none."""
+        """The model on the devices.
+
+        It is placed at first use, since a plan may be made for devices that are absent.
+        """
         placed: Model = devices.replicate(self._mesh, self._given)
         return placed
 
     def feed(self, split: Split, resident: bool = False) -> VideoFeed:
-        """A feed of a split in its order, for any number of evaluations."""
+        """Return a feed of a split in its order, for any number of evaluations.
+
+        Args:
+          split: the split.
+          resident: whether the whole split stays on the devices.
+        """
         # All blocks but the last are full, so that the column of a video is its index.
         size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
         longest = len(split) if resident else CHUNK_BATCHES
@@ -164,12 +200,15 @@ class Evaluator:
     def encode(
         self, params: Any, feed: VideoFeed, dtype: str | None = None
     ) -> tuple[Corpus, Queries]:
-        """Encode a split: its corpus, which begins with the split's videos, and its captions.
+        """Encode the videos and captions of a split.
 
         Args:
           params: parameters of the model.
           feed: the feed of the split.
           dtype: dtype of the corpus; `config.eval.corpus` by default.
+
+        Returns:
+          A corpus whose first videos are the split's videos, and the encoded captions.
         """
         steps = [step for group in feed.groups for step in group.steps]
         videos, queries, _ = self._programs.encode_batch.eval_shape(
@@ -181,18 +220,25 @@ class Evaluator:
         encoded = jax.tree.map(
             lambda x: jnp.zeros((len(steps), *x.shape), x.dtype, device=sharding), queries
         )
-        for chunk in feed.chunks():
+        for chunk in feed.counted_chunks("video"):
             span = chunk.first, chunk.num_steps
             first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
             inputs = self._model, params, chunk.features, chunk.indices
             stored, encoded = self._programs.encode_chunk(*inputs, first, count, stored, encoded)
+            jax.block_until_ready(encoded)  # the feed makes the next chunk meanwhile
         counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
         size = len(queries.vectors)
         rows = [block * size + np.arange(count) for block, count in enumerate(counts)]
         return stored, self._programs.pick_rows(encoded, np.concatenate(rows).astype(np.int32))
 
     def score(self, stored: Corpus, queries: Queries, split: Split) -> Float[np.ndarray, "Q V"]:
-        """Ranking scores of encoded captions against all videos, float32; higher is better."""
+        """Return float32 scores of encoded captions against all videos; higher is better.
+
+        Args:
+          stored: the corpus from `encode`.
+          queries: the captions from `encode`.
+          split: the split.
+        """
         scores = np.empty((len(queries.vectors), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries.vectors)):
             rows = devices.to_host(self._programs.score(stored, block))
@@ -204,18 +250,24 @@ class Evaluator:
         """Return the unit vectors of all positions of a split's videos, by branch.
 
         Args:
-          stored: a corpus of `encode`, float32.
-          split: the split that it holds.
+          stored: a float32 corpus from `encode`.
+          split: the split whose videos the corpus holds.
         """
         blocks = {name: devices.to_host(branch.values) for name, branch in stored.stored.items()}
         return {name: x.reshape(-1, *x.shape[2:])[: len(split)] for name, x in blocks.items()}
 
     def evaluate(self, params: Any, feed: VideoFeed, dtype: str | None = None) -> Result:
-        """Metrics of a split, with a corpus of that dtype; its scores never leave the devices."""
+        """Return the metrics of a split; the scores never leave the devices.
+
+        Args:
+          params: parameters of the model.
+          feed: the feed of the split.
+          dtype: dtype of the corpus; `config.eval.corpus` by default.
+        """
         return self.rank(*self.encode(params, feed, dtype), feed.split)
 
     def rank(self, stored: Corpus, queries: Queries, split: Split) -> Result:
-        """Metrics of a split whose videos and captions are encoded."""
+        """Return the metrics of a split whose videos and captions are encoded."""
         vectors, size = queries.vectors, self._config.eval.query_batch
         ranks = devices.to_host(self._programs.rank(stored, vectors, split.caption_video, size))
         more: dict[str, float] = {}
@@ -228,7 +280,7 @@ class Evaluator:
         return self._result(ranks, split, more, {"overlaps": overlaps})
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
-        """Metrics of a score matrix of a split: of its ranks alone."""
+        """Return the metrics of a split's score matrix that depend only on ranks."""
         pairs = zip(self._blocks(scores), self._blocks(split.caption_video), strict=True)
         blocks = [_rank_rows(scores, relevant) for (_, scores), (_, relevant) in pairs]
         return self._result(np.concatenate(jax.device_get(blocks))[: len(scores)], split)
@@ -250,7 +302,7 @@ class Evaluator:
     def _overlaps(
         self, stored: Corpus, queries: Float[Array, "Q H"], split: Split
     ) -> Float[np.ndarray, " Q"] | None:
-        """Return the overlaps of first and annotated moments; None where no times are known."""
+        """Return the overlaps of first and annotated moments; None if the split has no times."""
         if not split.spans:
             return None
         rows = self.scores_over_time(stored, queries, split.caption_video, split)
@@ -264,7 +316,17 @@ class Evaluator:
         videos: Int[np.ndarray, " Q"],
         split: Split,
     ) -> list[Float[np.ndarray, " F"]]:
-        """Scores of each query over the source's frames of one video, by the video's index."""
+        """Return the scores of each query over the frames of one video.
+
+        Args:
+          stored: the corpus.
+          queries: encoded queries.
+          videos: for each query, the index of the video.
+          split: the split of the videos.
+
+        Returns:
+          For each query a score of each of the F frames that the video has in its source.
+        """
         located = self._programs.locate(stored, queries, videos, self._config.eval.query_batch)
         cosines = {name: devices.to_host(rows) for name, rows in located.items()}
         data, scores = self._config.data, []
@@ -276,7 +338,7 @@ class Evaluator:
         return scores
 
     def _blocks(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Blocks of one size; zeros fill the last."""
+        """Yield the start of each block of `eval.query_batch` rows, and the block, zero-padded."""
         size = self._config.eval.query_batch
         for start in range(0, len(rows), size):
             block = rows[start : start + size]
@@ -286,7 +348,14 @@ class Evaluator:
 def encode_words(
     model: Model, params: Any, words: Sequence[Float[np.ndarray, "_ E"]], data: ConfigDict
 ) -> Float[np.ndarray, "Q H"]:
-    """Unit vectors of sentences, float32, by the features of their words; `data` is config.data."""
+    """Return the unit vectors, float32, of sentences that are given by features of their words.
+
+    Args:
+      model: a model of `models.build`.
+      params: parameters of the model.
+      words: features of the words of each sentence; words after `max_words` are dropped.
+      data: the section `config.data`.
+    """
     cut = [transforms.cut_words(sentence, data.max_words) for sentence in words]
     padded, mask = transforms.pad(cut, (len(words), data.max_words, data.text_dim), data.dtype)
     captions = Captions(padded, mask, np.zeros(len(words), np.int32), np.ones(len(words), bool))
@@ -309,7 +378,14 @@ def _pick_rows(rows: Any, index: Int[Array, " Q"]) -> Any:
 def rank_queries(
     stored: Corpus, queries: Float[Array, "Q H"], videos: Int[Array, " Q"], size: int
 ) -> Int[Array, " Q"]:
-    """Return the rank of each query's own video, computed for `size` queries at a time."""
+    """Return the rank of each query's own video.
+
+    Args:
+      stored: the corpus.
+      queries: encoded queries.
+      videos: index of each query's own video.
+      size: number of queries to score at a time.
+    """
 
     def rank(x: tuple[Array, Array]) -> Array:
         return ranking.ranks(corpus.scores(stored, x[0]), x[1])
@@ -320,7 +396,7 @@ def rank_queries(
 def _position_cosines(
     stored: Corpus, queries: Float[Array, "Q H"], videos: Int[Array, " Q"], size: int
 ) -> dict[str, Float[Array, "Q _"]]:
-    """Cosines of every query and the positions of its own video, `size` queries at a time."""
+    """Return cosines of each query and the positions of its video, `size` queries at a time."""
 
     def block(x: tuple[Array, Array]) -> dict[str, Array]:
         query, video = x
@@ -341,10 +417,20 @@ def _in_blocks(
 
 
 def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarray, "Q V"]:
-    """Scores of the test split by a linear baseline to hold a model against.
+    """Return the scores of the test split by a linear baseline.
 
-    Ridge regression from the mean of a caption's words to the mean of a video's frames: it sees
-    what a model sees, but pooled, and what it misses is what finding the moment is worth.
+    Ridge regression from the mean of a caption's words to the mean of its video's frames. It uses
+    the features of a model without their positions in time, so the difference to a model shows the
+    value of finding the moment. The penalty with the best mean rank on the validation split is
+    used.
+
+    Args:
+      train: the split to fit.
+      val: the split to choose the penalty on.
+      test: the split to score.
+
+    Returns:
+      Cosines of captions and videos.
     """
     words, frames = _pooled(train)
     targets = frames[train.caption_video]
@@ -369,11 +455,12 @@ def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarra
 
 
 def zero_shot_scores(test: Split) -> dict[str, Float[np.ndarray, "Q V"]]:
-    """Scores of the test split by CLIP itself, untrained: of features that share a space.
+    """Return scores of the test split by untrained CLIP, by the name of the method.
 
-    A caption is its last token, the end of the text; a video its best frame, or the mean of its
-    frames (CLIP4Clip's meanP), or its best interval (TF-PRVR; with PyWavelets, which the extra
-    search has).
+    The features of words and frames must lie in one space, as CLIP's do. The vector of a caption is
+    the vector of its last token, the end of the text. The score of a video is the cosine of the
+    caption with its best frame, with the mean of its frames (CLIP4Clip's meanP), or with its best
+    interval (TF-PRVR; only with PyWavelets, from the extra `search`).
     """
     frames = [transforms.unit(test[k].frames.astype(np.float32)) for k in range(len(test))]
     words = [rows[-1].astype(np.float32) for k in range(len(test)) for rows in test[k].words]

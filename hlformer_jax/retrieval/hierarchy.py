@@ -1,9 +1,9 @@
-"""Retrieval among the nodes of action trees (HOVER): every text among all videos, and the reverse.
+"""Retrieval among the nodes of action trees (HOVER): from texts to videos and from videos to texts.
 
-All nodes of a split are encoded once, and all pairs scored by one matrix product, in blocks of
-queries, on the devices, which return the ranks of each query (`NodeRanks`). The metrics of
-the hierarchy are shares in percent unless stated otherwise. Numbers that are within 8 eps of
-float32 of each other are equal, and a pair of equal numbers counts half.
+All nodes of a split are encoded once. The devices score all pairs in blocks of queries, by one
+matrix product per block, and return the ranks of each query (`NodeRanks`). The metrics of the
+hierarchy are in percent unless stated otherwise. Numbers whose relative difference is at most 8
+times the epsilon of float32 are equal, and a pair of equal numbers counts half.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.typing import Array
 
 CHUNK_BATCHES = 8
-"""Batches of nodes that are brought to the devices together where a split is streamed."""
+"""Batches of nodes that are copied to the devices together if a split is streamed."""
 
 RECALLS = (1, 5, 10)
 _SAME = 8 * float(np.finfo(np.float32).eps)
@@ -39,20 +39,21 @@ _SAME = 8 * float(np.finfo(np.float32).eps)
 
 
 class Relatives(NamedTuple):
-    """The tree of every node, and its children, -1 where padded."""
+    """The index of every node's tree, and the rows of its children, -1 where padded."""
 
     tree: Int[Array, " U"]
     children: Int[Array, "U children"]
 
 
 class NodeRanks(NamedTuple):
-    """Ranks of every query, from 1; ties as in `ranking`.
+    """Ranks for every query, the video or the text of a node, from 1; ties as in `ranking`.
 
     Attributes:
-      rank: of its own node among all.
-      first: the row of the best candidate.
-      within: rank of its own node within its tree.
-      children: ranks of its children among all candidates but its own node, 0 where padded.
+      rank: rank of the node itself among all candidates.
+      first: row of the best candidate.
+      within: rank of the node itself among the candidates of its tree.
+      children: ranks of the node's children among all candidates except the node itself, 0 where
+        padded.
     """
 
     rank: Int[np.ndarray, " U"]
@@ -73,7 +74,7 @@ def relatives(pool: Pool) -> Relatives:
 
 
 def leaf_groups(pool: Pool) -> Int[np.ndarray, " U"]:
-    """The number of leaves of every node's tree, `ranking.MAX_LEAVES` for more."""
+    """Return the number of leaves of every node's tree, at most `ranking.MAX_LEAVES`."""
     return np.minimum(pool.leaves, ranking.MAX_LEAVES)
 
 
@@ -84,7 +85,15 @@ def node_ranks(
     block: int,
     mesh: Mesh,
 ) -> NodeRanks:
-    """Ranks every query among the candidates, which products of their vectors order."""
+    """Rank the candidates of every query by inner products.
+
+    Args:
+      queries: vectors of all nodes in one modality, see `hover.Space.search_vectors`.
+      candidates: vectors of all nodes in the other modality.
+      nodes: trees and children of the nodes.
+      block: number of queries to score at a time.
+      mesh: the devices.
+    """
     size = devices.round_up(min(block, len(queries)), mesh.size)
     ranks = _rank_program(size, mesh)(*devices.replicate(mesh, (queries, candidates, nodes)))
     return NodeRanks(*(devices.to_host(x) for x in ranks))
@@ -100,7 +109,15 @@ def _rank_program(size: int, mesh: Mesh) -> jax.stages.Wrapped:
 def rank_nodes(
     queries: Array, candidates: Array, nodes: Relatives, size: int, mesh: Mesh
 ) -> tuple[Array, ...]:
-    """Compute the fields of `NodeRanks` on the devices."""
+    """Compute the fields of `NodeRanks` on the devices; for use inside of jit.
+
+    Args:
+      queries: see `node_ranks`.
+      candidates: see `node_ranks`.
+      nodes: trees and children of the nodes.
+      size: number of queries to score at a time, a multiple of the number of devices.
+      mesh: the devices.
+    """
     count = len(queries)
     columns = jnp.arange(count)
     tree = jnp.asarray(nodes.tree)
@@ -133,7 +150,7 @@ def rank_nodes(
 
 
 def node_metrics(rank: Int[np.ndarray, " U"]) -> dict[str, float]:
-    """R@1, R@5 and R@10 in percent, MRR, and the median and mean rank."""
+    """Return R@1, R@5 and R@10 in percent, MRR, and the median and mean rank (MedR, MnR)."""
     return {f"R@{k}": ranking.recall_at_k(rank, k) for k in RECALLS} | {
         "MRR": ranking.mean_reciprocal_rank(rank),
         "MedR": float(np.median(rank)),
@@ -150,7 +167,14 @@ def metric_names() -> tuple[str, ...]:
 def metrics_by_leaves(
     ranks: Mapping[str, NodeRanks], leaves: Int[np.ndarray, " U"]
 ) -> dict[str, float]:
-    """Metrics such as t2v/R@1, and leaves=2/v2t/MRR by the number of leaves, 5 for five or more."""
+    """Return `node_metrics` of all nodes, and of the nodes of trees with each number of leaves.
+
+    Their names are, for example, "t2v/R@1", and "leaves=2/v2t/MRR" for trees of two leaves.
+
+    Args:
+      ranks: ranks by direction, "t2v" and "v2t".
+      leaves: number of leaves of each node's tree, from `leaf_groups`.
+    """
     metrics = {
         f"{direction}/{name}": value
         for direction, x in ranks.items()
@@ -167,7 +191,7 @@ def metrics_by_leaves(
 
 
 class Coordinates(NamedTuple):
-    """Numbers of nodes in both modalities."""
+    """A number, such as a norm, for the video and for the text of each node."""
 
     video: Float[np.ndarray, " U"]
     text: Float[np.ndarray, " U"]
@@ -180,8 +204,12 @@ def share_in_order(
 
     Args:
       values: numbers of all nodes.
-      low: for each pair, the node whose number should be lower.
-      high: the other node of each pair.
+      low: for each pair, the row of the node whose number should be lower.
+      high: for each pair, the row of the other node.
+
+    Returns:
+      "same" compares numbers of one modality, "cross" numbers of different modalities; NaN without
+      pairs.
     """
     video, text = values
 
@@ -195,9 +223,14 @@ def share_in_order(
 
 
 def radius_tau(norm: Float[np.ndarray, " U"], pool: Pool) -> float:
-    """Kendall's τ_b of level and nearness to the origin, a mean over trees of three nodes or more.
+    """Return Kendall's τ_b of the level of nodes and their nearness to the origin.
 
-    1 where every tree's higher nodes are nearer; NaN without such a tree.
+    The mean over trees with at least three nodes, in [-1, 1]: 1 if in every tree nodes of a higher
+    level are nearer to the origin. NaN without such a tree.
+
+    Args:
+      norm: norm of the point of each node.
+      pool: the nodes of a split.
     """
     order = np.argsort(pool.tree, kind="stable")
     starts = np.flatnonzero(np.diff(pool.tree[order], prepend=-1))
@@ -213,10 +246,10 @@ def radius_tau(norm: Float[np.ndarray, " U"], pool: Pool) -> float:
 
 
 def confusion(ranks: NodeRanks, pool: Pool) -> dict[str, float]:
-    """Return the percentage of inner nodes whose first result is another node of their own tree.
+    """Return the percentages of inner nodes whose first result is another node of their own tree.
 
-    OwnTree counts all such nodes; Ancestor, Descendant and Sibling the parts. NaN without inner
-    nodes.
+    "OwnTree" counts all such results; "Ancestor", "Descendant" and "Sibling" count results with
+    this relation to the inner node. NaN without inner nodes.
     """
     inner = np.flatnonzero(pool.level > 0)
     first = ranks.first[inner]
@@ -243,8 +276,11 @@ def confusion(ranks: NodeRanks, pool: Pool) -> dict[str, float]:
 def is_a(ranks: NodeRanks) -> dict[str, float]:
     """Measure whether the nearest nodes of a parent in the other modality are its children.
 
-    A parent's own node is left out. MAP, and MeanRank among nodes that are not children, from 1;
-    NaN where no node has children.
+    The parent itself is not a candidate.
+
+    Returns:
+      "MAP", the mean average precision in percent, and "MeanRank", the mean rank of children when
+      other children are not counted, from 1. NaN if no node has children.
 
     References:
       Nickel and Kiela, Poincaré embeddings for learning hierarchical representations, 2017.
@@ -267,7 +303,15 @@ def is_a(ranks: NodeRanks) -> dict[str, float]:
 def fit_direction(
     earlier: Float[np.ndarray, "S n"], later: Float[np.ndarray, "S n"]
 ) -> Float[np.ndarray, " n"]:
-    """A direction of time of a model without one: least squares of earlier − later on 1."""
+    """Fit a direction of time for a model that was trained without one.
+
+    Args:
+      earlier: vectors of the earlier node of each pair of siblings.
+      later: vectors of the later node.
+
+    Returns:
+      The vector w that minimises Σ (⟨w, earlier − later⟩ − 1)².
+    """
     targets = np.ones(len(earlier), np.float64)
     return np.linalg.lstsq((earlier - later).astype(np.float64), targets, rcond=1e-6)[0]
 
@@ -275,7 +319,14 @@ def fit_direction(
 def hierarchy_metrics(
     pool: Pool, norms: Coordinates, cosines: Coordinates, ranks: Mapping[str, NodeRanks]
 ) -> dict[str, float]:
-    """All metrics of the hierarchy, by names that begin with "hierarchy/"."""
+    """Return all metrics of the hierarchy, by names that begin with "hierarchy/".
+
+    Args:
+      pool: the nodes of a split.
+      norms: norms of the points of all nodes.
+      cosines: cosines of the points with the direction of time.
+      ranks: ranks by direction, "t2v" and "v2t".
+    """
     parents, children = pool.edges.T
     earlier, later = pool.siblings.T
     general = share_in_order(norms, parents, children)
@@ -294,12 +345,12 @@ def hierarchy_metrics(
 
 
 def _is_below(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, " R"]:
-    """1 where a is below b, ½ where they are equal."""
+    """Return 1 where a is below b, ½ where they are equal, otherwise 0."""
     return (1 + _sign(b - a, np.maximum(np.abs(a), np.abs(b)))) / 2
 
 
 def _sign(difference: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Sign of a difference of numbers of that size, 0 where it is rounding."""
+    """Return the sign of a difference of numbers of that size; 0 if it may be rounding."""
     return np.where(np.abs(difference) <= _SAME * size, 0, np.sign(difference))
 
 
@@ -322,7 +373,16 @@ class NodeEncoder:
         count: Int[Array, ""],
         stored: Points,
     ) -> Points:
-        """Encode `count` batches of nodes into the points, from block `first` on."""
+        """Encode the batches of a chunk, and write their points into `stored`.
+
+        Args:
+          params: parameters of the model.
+          features: features of the chunk.
+          indices: gather indices of the chunk.
+          first: block of the first batch.
+          count: number of batches.
+          stored: the points, in blocks.
+        """
 
         def body(step: Array, stored: Points) -> Points:
             index = jax.tree.map(lambda x: x[step], indices)
@@ -336,7 +396,7 @@ class NodeEncoder:
     def measure(
         self, points: Array, direction: Array
     ) -> tuple[Float[Array, " U"], Float[Array, " U"]]:
-        """Norms, and cosines with a direction of time."""
+        """Return the norms of points, and their cosines with a direction of time."""
         return self.model.options.space.norm(points), angles(points, direction)
 
 
@@ -379,28 +439,34 @@ class NodeEvaluator:
         self._programs = _programs(encoder, tuple(options.items()))
 
     def feed(self, split: TreeSplit, resident: bool = False) -> NodeFeed:
-        """A feed of the nodes of a split in their order, for any number of evaluations."""
+        """Return a feed of the nodes of a split in their order, for any number of evaluations.
+
+        Args:
+          split: the split.
+          resident: whether the whole split stays on the devices.
+        """
         size = devices.round_up(self._config.eval.node_batch, self._mesh.size)
         longest = split.num_nodes if resident else CHUNK_BATCHES
         return NodeFeed(split, in_order(split.num_nodes, size, longest), self._mesh, resident)
 
     def encode(self, params: Any, feed: NodeFeed) -> Points:
-        """The points of all nodes of a split, in their order, on every device."""
+        """Return the points of all nodes of a split, in their order, on every device."""
         steps = sum(len(group.steps) for group in feed.groups)
         width = self._model.options.hyperbolic_dim
         sharding = devices.sharded(self._mesh, axis=1)
         zeros = jnp.zeros((steps, feed.nodes, width), jnp.float32, device=sharding)
         stored = Points(zeros, jnp.copy(zeros))
-        for chunk in feed.chunks():
+        for chunk in feed.counted_chunks("node"):
             first, count = (
                 devices.replicate(self._mesh, np.int32(x)) for x in (chunk.first, chunk.num_steps)
             )
             inputs = chunk.features, chunk.indices, first, count
             stored = self._programs.encode_chunk(params, *inputs, stored)
+            jax.block_until_ready(stored)  # the feed makes the next chunk meanwhile
         return Points(*(self._programs.pick_nodes(x, feed.split.num_nodes) for x in stored))
 
     def scores(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, "U U"]:
-        """Similarities of all texts and all videos of a split, float32; higher is better."""
+        """Return float32 similarities of all texts (rows) and videos (columns) of a split."""
         points = self.encode(params, feed)
         size = self._config.eval.query_batch
         blocks = range(0, feed.split.num_nodes, size)
@@ -410,7 +476,7 @@ class NodeEvaluator:
         return np.concatenate([devices.to_host(block) for block in rows])
 
     def ranks(self, points: Points, split: TreeSplit) -> dict[str, NodeRanks]:
-        """Ranks of every text among the videos (t2v), and of every video among the texts (v2t)."""
+        """Return the ranks by direction: texts as queries ("t2v"), and videos ("v2t")."""
         evaluation = self._config.eval
         related = relatives(split.pool)
 
@@ -421,17 +487,23 @@ class NodeEvaluator:
         return {"t2v": rank(points.text, points.video), "v2t": rank(points.video, points.text)}
 
     def result(self, ranks: dict[str, NodeRanks], split: TreeSplit) -> Result:
-        """Metrics of the ranks, over all nodes and by the number of leaves of their trees."""
+        """Return the metrics of ranks, over all nodes and by the number of leaves."""
         metrics = metrics_by_leaves(ranks, leaf_groups(split.pool))
         return Result(metrics, split.num_nodes, len(split.pool.videos))
 
     def evaluate(self, params: Any, feed: NodeFeed) -> Result:
-        """Metrics of a split's retrieval."""
+        """Return the metrics of a split's retrieval."""
         points = self.encode(params, feed)
         return self.result(self.ranks(points, feed.split), feed.split)
 
     def report(self, params: Any, feed: NodeFeed, direction: Float[np.ndarray, " n"]) -> Result:
-        """Metrics of a split's retrieval and of its hierarchy, see `hierarchy_metrics`."""
+        """Return the metrics of a split's retrieval and of its hierarchy (`hierarchy_metrics`).
+
+        Args:
+          params: parameters of the model.
+          feed: the feed of the split.
+          direction: the direction of time.
+        """
         points, split = self.encode(params, feed), feed.split
         ranks = self.ranks(points, split)
         toward = devices.replicate(self._mesh, direction.astype(np.float32))
@@ -445,7 +517,7 @@ class NodeEvaluator:
         return dataclasses.replace(result, metrics=result.metrics | more)
 
     def fit_direction(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, " n"]:
-        """The direction of time of a split's siblings; see `fit_direction`."""
+        """Return the direction of time that fits a split's siblings, see `fit_direction`."""
         units = [devices.to_host(jax.jit(unit)(x)) for x in self.encode(params, feed)]
         siblings = feed.split.pool.siblings.T
         pairs = [np.concatenate([x[rows] for x in units]) for rows in siblings]

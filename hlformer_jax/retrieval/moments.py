@@ -1,19 +1,19 @@
-"""Moments of a video from its scores over time, and how well the first agrees with the annotated.
+"""Moments of a video from its scores over time, and their agreement with annotated moments.
 
 The threshold lies half-way between the median and the maximum of the video's scores. Successive
-frames at or above it make a moment; a gap in time of more than two periods ends it. So moments
-never overlap, never span a gap, and the best frame always lies in one.
+frames at or above it make a moment; a gap in time of more than two periods ends the moment. So
+moments never overlap and never span a gap, and the best frame always lies in a moment.
 
-A moment begins at its first frame and ends where the next frame begins; before a gap and at the end
-of the video it ends a period after its last frame. It lasts at least a period. Its peak is its best
-frame, or the middle one of several equal successive frames.
+A moment begins at its first frame. It ends at the time of the next frame; before a gap and at the
+end of the video, a period after its last frame. It lasts at least a period. Its peak is its best
+frame, or the middle of several successive frames with the same score. The metrics are
 
-    IoU 0.3, 0.5, 0.7    share of captions whose first moment has at least that intersection over
-                         union with the annotated one, in percent
-    mIoU                 the mean intersection over union, in percent
+    IoU 0.3, 0.5, 0.7    percentage of captions whose first moment has at least that intersection
+                         over union with the annotated moment
+    mIoU                 mean intersection over union, in percent
 
-The first moment is found in the caption's own video, at any rank of it. Captions without annotated
-times do not count.
+They use the first moment in the caption's own video, whatever the rank of that video, and leave out
+captions without annotated times.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,10 @@ SHARE = 0.5
 """Place of the threshold between the median and the largest score, from 0 to 1."""
 
 GAP = 2.0
-"""Largest distance of neighbouring frames in periods; beyond it, frames are missing."""
+"""Largest distance of neighbouring frames in periods; at a larger distance frames are missing."""
 
 OVERLAPS = (0.3, 0.5, 0.7)
+"""Smallest intersections over union that count as agreement."""
 
 METRICS = (*(f"IoU {overlap}" for overlap in OVERLAPS), "mIoU")
 """Names of the metrics."""
@@ -51,17 +52,20 @@ def find_moments(
     period: float,
     count: int = 3,
 ) -> list[Moment]:
-    """Find the best moments of a video, best first; of equally good moments the earlier first.
+    """Find the best moments of a video, best first; of equally good moments, the earlier first.
 
     Args:
       times: seconds of F >= 1 frames, rising.
-      scores: their scores, finite; higher is better.
-      period: seconds between two frames, as they were asked for.
-      count: how many moments at most.
+      scores: finite scores of the frames; higher is better.
+      period: requested seconds between two frames.
+      count: largest number of moments.
+
+    Returns:
+      At most ``count`` moments, at least one.
     """
     median = float(np.median(scores))
     largest = float(scores.max())
-    # Rounding must not lift it above the largest score.
+    # Rounding must not lift the threshold above the largest score.
     threshold = min(median + SHARE * (largest - median), largest)
     good = scores >= threshold
     is_gap = np.diff(times) > GAP * period
@@ -80,7 +84,10 @@ def find_moments(
 
 
 def _peak(scores: Float[np.ndarray, " n"]) -> Int[np.ndarray, ""]:
-    """The middle of the first row of largest scores."""
+    """Return the index of the largest score; of the first run of equal largest scores, the middle.
+
+    If the run has an even length, it is the earlier of the two middle indices.
+    """
     first = int(np.argmax(scores))
     lower = np.flatnonzero(scores[first:] < scores[first])
     length = int(lower[0]) if len(lower) else len(scores) - first
@@ -88,13 +95,18 @@ def _peak(scores: Float[np.ndarray, " n"]) -> Int[np.ndarray, ""]:
 
 
 def intersection_over_union(moment: Moment, start: float, end: float) -> float:
-    """Return the overlap of a moment with the interval from `start` to `end`, from 0 to 1."""
+    """Return the intersection over union, from 0 to 1, of a moment and an interval in seconds."""
     shared = max(min(moment.end, end) - max(moment.start, start), 0.0)
     return shared / (max(moment.end, end) - min(moment.start, start)) if shared else 0.0
 
 
 def first_moments(scores: Float[np.ndarray, "captions F"], duration: float) -> list[Moment]:
-    """The first moment of each caption in one video, whose frames have equal distances."""
+    """Return the best moment of each caption in one video with equally spaced frames.
+
+    Args:
+      scores: the scores of the frames for each caption.
+      duration: length of the video in seconds.
+    """
     period = duration / scores.shape[-1]
     times = period * np.arange(scores.shape[-1])
     return [find_moments(times, row, period, count=1)[0] for row in scores]
@@ -103,7 +115,15 @@ def first_moments(scores: Float[np.ndarray, "captions F"], duration: float) -> l
 def overlaps(
     scores: Float[np.ndarray, "captions F"], spans: Sequence[Span | None]
 ) -> Float[np.ndarray, " captions"]:
-    """IoU of first and annotated moment of each caption of a video; NaN without times."""
+    """Return the intersection over union of first and annotated moment of a video's captions.
+
+    Args:
+      scores: the scores of the video's frames for each caption.
+      spans: the annotated moment of each caption; None if it is unknown.
+
+    Returns:
+      float32 numbers from 0 to 1; NaN for a caption without annotated times.
+    """
     overlap = np.full(len(spans), np.nan, np.float32)
     for k, span in enumerate(spans):
         if span is not None:
@@ -113,16 +133,21 @@ def overlaps(
 
 
 def ratios(spans: Sequence[Span | None]) -> Float[np.ndarray, " captions"]:
-    """The share of its video that each annotated moment lasts; NaN without times.
+    """Return the length of each annotated moment, divided by the length of its video.
 
-    Rounded to six digits: times have two, and 2.3 − 1.3 is to be 1.
+    The ratios are rounded to six digits, because annotated times have two digits and 2.3 − 1.3
+    should be 1. NaN for a caption without annotated times.
     """
     shares = [np.nan if span is None else (span.end - span.start) / span.duration for span in spans]
     return np.round(shares, 6)
 
 
 def metrics(overlaps: Float[np.ndarray, " Q"]) -> dict[str, float]:
-    """The metrics of the captions that have times; empty where none has."""
+    """Return `METRICS` of the captions with annotated times, in percent; empty without any.
+
+    Args:
+      overlaps: intersection over union of each caption; NaN without annotated times.
+    """
     timed = overlaps[~np.isnan(overlaps)]
     if not len(timed):
         return {}

@@ -1,8 +1,8 @@
 """Ranks and their metrics, and the results of a split.
 
-Ranks: 1 + the number of candidates scored strictly higher + half the number of other candidates
-scored equal, rounded up. Without ties this is the index in the sorted list, from 1; a model that
-scores all candidates equal gets chance, not R@1 = 100.
+A rank is 1 + the number of candidates with a higher score + half the number of other candidates
+with the same score, rounded up. Without ties it is the place in the sorted list, from 1. A model
+that gives all candidates the same score gets the metrics of chance instead of R@1 = 100.
 """
 
 import dataclasses
@@ -21,21 +21,25 @@ from hlformer_jax.text import suggestion
 from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)
+"""Values of k in R@k."""
 
 RATIOS = (0.2, 0.4)
-"""Shares of a video by which the field groups moments: at most 0.2, at most 0.4, longer ones."""
+"""Bounds of the groups of moments by their share of the video, as in the papers.
+
+The groups are shares up to 0.2, shares above 0.2 and up to 0.4, and larger shares.
+"""
 
 METRICS_FILE, QUERIES_FILE = "test_metrics.json", "test_queries.npz"
-"""Files of a run: metrics of the test split, and the rank and overlap of each of its queries."""
+"""Files of a run: metrics of the test split, and arrays with a value for each test query."""
 
 LAST = "last"
-"""Value of `eval.select` that takes the last epoch for the best, without early stopping."""
+"""Value of `eval.select` that uses the last epoch as the best, without early stopping."""
 
 MAX_LEAVES = 5
-"""Action trees with this number of leaves or more are one group of queries."""
+"""Action trees with this number of leaves or more form one group of queries."""
 
 SHARES = ("MRR", "RadiusTau")
-"""Metrics that are not in percent, and at most 1."""
+"""Metrics that are at most 1 and not in percent."""
 
 
 def ranks(
@@ -49,8 +53,8 @@ def ranks(
       relevant: column of each query's relevant candidate, any integer dtype.
 
     Returns:
-      int32 ranks; the worst rank, the number of candidates, for a row with a NaN. Inside `jax.jit`,
-      where values are not known, also for a column that does not exist.
+      int32 ranks. A row with a NaN has the worst rank, the number of candidates. So has, inside
+      `jax.jit`, where values are not known, a query whose relevant column does not exist.
 
     Raises:
       ValueError: for arrays of other shapes, indices that are not integers, and, outside of
@@ -72,16 +76,16 @@ def rank_among(
     score: Float[Array, "Q 1"] | Sequence[Any],
     candidates: Bool[Array, "Q V"] | Sequence[Any],
 ) -> Int[Array, " Q"]:
-    """Rank one candidate of each query among others.
+    """Rank one candidate of each query among other candidates.
 
     Args:
       scores: a score for every query and candidate; higher is better.
-      score: the score of the candidate that is ranked.
-      candidates: True for the candidates that it is ranked among.
+      score: the score of the candidate to rank.
+      candidates: True for the candidates to compare it with.
 
     Returns:
-      int32 ranks, from 1; the worst, the number of candidates, where a score of the row or `score`
-      is NaN.
+      int32 ranks, from 1. If ``score`` or a score of the row is NaN, the rank is the number of
+      columns.
 
     Raises:
       ValueError: for arrays of other shapes.
@@ -99,36 +103,36 @@ def rank_among(
 
 
 def _as_scores(scores: Any) -> Float[Array, "Q V"]:
-    """Return scores as a floating array of JAX, float32 at least; lists are taken too."""
+    """Return scores, an array or lists, as a floating JAX array, float32 at least."""
     return as_float(np.asarray(scores) if isinstance(scores, list | tuple) else scores)
 
 
 def recall_at_k(rank: Int[Array, " Q"] | np.ndarray, k: int) -> float:
-    """Share of queries, in percent, whose candidate is among the first k."""
+    """Return R@k: the percentage of queries with a rank of at most k."""
     return 100.0 * float(np.mean(np.asarray(rank) <= k))
 
 
 def sum_recall(rank: Int[Array, " Q"] | np.ndarray) -> float:
-    """SumR: the sum of R@1, R@5, R@10 and R@100, in percent."""
+    """Return SumR: the sum of R@1, R@5, R@10 and R@100, in percent."""
     return sum(recall_at_k(rank, k) for k in RECALLS)
 
 
 def mean_reciprocal_rank(rank: Int[Array, " Q"] | np.ndarray) -> float:
-    """Mean of 1 / rank, between 0 and 1."""
+    """Return MRR: the mean of 1 / rank, between 0 and 1."""
     return float(np.mean(1.0 / np.asarray(rank, np.float64)))
 
 
 def metrics(rank: Int[Array, " Q"] | np.ndarray) -> dict[str, float]:
-    """R@1, R@5, R@10, R@100 and SumR, in percent, by the names the field uses."""
+    """Return R@1, R@5, R@10, R@100 and SumR, in percent, by these names."""
     return {f"R@{k}": recall_at_k(rank, k) for k in RECALLS} | {"SumR": sum_recall(rank)}
 
 
 def chance(name: str, result: "Result") -> float | None:
-    """Return the expected value of a metric for a random ranking; None where it is not known.
+    """Return the expected value of a metric for a random ranking; None for an unsupported metric.
 
     Args:
-      name: name of a recall, of SumR or of MRR, also of a direction of HOVER, "t2v/R@1".
-      result: a result of the split, for the number of its candidates.
+      name: name of a recall, SumR or MRR, for HOVER with its direction, such as "t2v/R@1".
+      result: a result of the split, which determines the number of candidates.
     """
     part, _, metric = name.rpartition("/")
     candidates = {"": result.videos, "t2v": result.queries, "v2t": result.queries}.get(part)
@@ -142,10 +146,14 @@ def chance(name: str, result: "Result") -> float | None:
 def metrics_by_ratio(
     rank: Int[np.ndarray, " Q"], ratio: Float[np.ndarray, " Q"]
 ) -> dict[str, float]:
-    """Return `metrics` of groups of queries, by the share of the video that the moment lasts.
+    """Return `metrics` of groups of queries, by the ratio of the lengths of moment and video.
 
-    A group's metrics are "ratio=0-0.2/R@1" and so on; the groups are the field's: (0, 0.2],
-    (0.2, 0.4] and longer. Queries with NaN and groups without queries are left out.
+    The names of a group's metrics are "ratio=0-0.2/R@1" and so on, see `RATIOS`. Queries with a
+    ratio of NaN and groups without queries are left out.
+
+    Args:
+      rank: the rank of each query.
+      ratio: length of each query's annotated moment, divided by the length of its video.
     """
     bounds = (0.0, *RATIOS, 1.0)
     group = np.where(np.isnan(ratio), -1, np.searchsorted(RATIOS, ratio))
@@ -158,10 +166,14 @@ def metrics_by_ratio(
 
 
 def check_select(select: str, names: Sequence[str]) -> None:
-    """Refuse an `eval.select` that no validation gives.
+    """Check that a validation computes the metric that `eval.select` names.
+
+    Args:
+      select: the value of `eval.select`.
+      names: names of the metrics of a validation.
 
     Raises:
-      ConfigError: naming it and the metrics that there are.
+      ConfigError: if it is neither a metric nor "last".
     """
     if select != LAST and select not in names:
         shown = ", ".join(name for name in names if "=" not in name)
@@ -173,10 +185,15 @@ def check_select(select: str, names: Sequence[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Metrics of a split by the names that the field uses, recalls in percent.
+    """Results of a split.
 
-    `per_query` is what they are made of, an array [queries] each, for comparing models query by
-    query: "ranks", "videos" (the index of its own), and where times are known "overlaps".
+    Attributes:
+      metrics: values of the metrics by name; recalls are in percent.
+      queries: number of queries.
+      videos: number of videos.
+      per_query: arrays with a value for each query, to compare models query by query: "ranks",
+        "videos" (the index of the query's own video), and "overlaps" if the times of the moments
+        are known. HOVER has none.
     """
 
     metrics: dict[str, float]
@@ -185,12 +202,16 @@ class Result:
     per_query: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, compare=False)
 
     def as_json(self) -> dict[str, float | int]:
-        """The form in which test metrics are written."""
+        """Return the content of test_metrics.json: metrics, and numbers of queries and videos."""
         return {**self.metrics, "queries": self.queries, "videos": self.videos}
 
 
 def check_place(directory: Path, replace: files.Replace = files.Replace.OWN) -> None:
-    """Refuses (an OSError) a directory whose files `write_result` must not replace."""
+    """Check that `write_result` may write its files into a directory.
+
+    Raises:
+      OSError: if an existing file must not be replaced.
+    """
     for name in (METRICS_FILE, QUERIES_FILE):
         files.check_output(directory / name, replace)
 
@@ -198,19 +219,24 @@ def check_place(directory: Path, replace: files.Replace = files.Replace.OWN) -> 
 def write_result(
     result: Result, directory: Path, replace: files.Replace = files.Replace.OWN
 ) -> None:
-    """Writes test_metrics.json, and test_queries.npz where the family knows its `per_query`."""
+    """Write test_metrics.json, and test_queries.npz if the result has `per_query`."""
     files.write_json(directory / METRICS_FILE, result.as_json(), replace)
     if result.per_query:
         files.write_npz(directory / QUERIES_FILE, result.per_query, replace)
 
 
 def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
-    """Prints metrics, one row a name, to standard output.
+    """Print metrics to standard output, with a row for each name.
 
-    A metric may be of a part, which then stands before its last slash: "leaves=2/t2v/MRR" is the
-    column MRR in a row of its own, "leaves = 2/t2v". Parts of the same metrics share a table.
+    The text before the last slash of a metric's name is its part of the split: "leaves=2/t2v/MRR"
+    is printed in the column MRR and in a row "leaves = 2/t2v". Parts with the same metrics share a
+    table.
+
+    Args:
+      title: title of the first table.
+      rows: metrics by the names of the rows.
     """
-    from hlformer_jax import cli  # here, since metrics load no configuration
+    from hlformer_jax import cli  # imported here, because computing metrics needs no configuration
 
     for columns, parts in _tables(next(iter(rows.values()))).items():
         lines = []
@@ -218,14 +244,14 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
             for name, metrics in rows.items():
                 prefix = f"{part}/" if part else ""
                 cells = [_cell(metrics, f"{prefix}{column}") for column in columns]
-                if any(cells):  # chance, say, knows no parts
+                if any(cells):  # some rows, such as chance, have no parts
                     lines.append([" ".join(filter(None, (name, part_label(part)))), *cells])
         cli.print_table(["", *columns], lines, title)
         title = ""
 
 
 def part_label(part: str) -> str:
-    """Return a part of the test split as people write it: "leaves ≥ 5/t2v" of "leaves=5/t2v"."""
+    """Return the readable name of a part of a split: "leaves ≥ 5/t2v" for "leaves=5/t2v"."""
     group, slash, direction = part.partition("/")
     kind, _, value = group.partition("=")
     if kind != "leaves":
@@ -235,7 +261,7 @@ def part_label(part: str) -> str:
 
 
 def format_metric(name: str, value: float) -> str:
-    """A metric as tables have it: with two decimals, three where it lies between -1 and 1."""
+    """Format a metric for a table: with three decimals if it is one of `SHARES`, otherwise two."""
     return f"{value:.{3 if name.rpartition('/')[2] in SHARES else 2}f}"
 
 
@@ -244,7 +270,7 @@ def _cell(metrics: Mapping[str, float], name: str) -> str:
 
 
 def _tables(metrics: Mapping[str, float]) -> dict[tuple[str, ...], list[str]]:
-    """The parts that metrics are of, by the metrics of each."""
+    """Return the parts of a split, grouped by the names of their metrics."""
     columns: dict[str, list[str]] = {}
     for name in metrics:
         part, _, column = name.rpartition("/")

@@ -1,10 +1,10 @@
-"""Scores of videos for queries, as a corpus, a search and a loss compute them.
+"""Scores of videos for queries, for a corpus, a search and a loss.
 
-A scorer owns the rule by which the positions of a video make its score: the best position of each
-branch (HLFormer eq. 8, 9), with a query for each branch (DL-DKD), or the best proposal plus its
-frame score (MS-SL); another rule is another subclass of `MaximumSimilarity`. A scorer is a pytree,
-so that its weights are arguments of compiled programs. Zero vectors, which padded frames are, have
-cosine 0 with everything and take part in the maximum, as released.
+A scorer computes the score of a video from the similarities of its positions: the best position of
+each branch (HLFormer eq. 8, 9), the same with a query for each branch (DL-DKD), or the best
+proposal plus the score of its frames (MS-SL). For another rule, subclass `MaximumSimilarity`. A
+scorer is a pytree, so that its weights are arguments of compiled programs. Padded frames are zero
+vectors, have cosine 0 with every query, and take part in the maximum, as released.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,14 @@ from hlformer_jax.ops.numerics import exact_precision, inverse_norm, unit
 from hlformer_jax.typing import Array
 
 DTYPES = ("float32", "bfloat16", "int8")
-"""Dtypes of the unit vectors of a corpus; int8 has one scale for each vector."""
+"""Dtypes of the unit vectors of a corpus; int8 vectors have one scale each."""
 
 
 class Similarities(NamedTuple):
-    """Cosines and dot products of captions and videos in each branch, [Q, V]; None where it is off.
+    """Largest cosines and dot products of captions and videos in each branch.
 
-    Of the frames [Q, Q], where `frame_columns` is "captions".
+    None for a branch that is off. The matrices of the frame branch are [Q, Q] if the scorer's
+    `frame_columns` is "captions".
     """
 
     clip_cosine: Float[Array, "Q V"] | None
@@ -42,27 +43,36 @@ class Similarities(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """Unit vectors in the dtype of a corpus, and the scale of int8 values."""
+    """Unit vectors in the dtype of a corpus.
+
+    Attributes:
+      values: coordinates [..., H].
+      scale: for int8 the factors [...] of the values; otherwise None.
+    """
 
     values: Array
     scale: Array | None
 
 
 Stored = dict[str, Vectors]
-"""Vectors of every position of videos, [B, L, H], by the name of their branch."""
+"""Vectors of every position of B videos, [B, L, H], by the name of the branch."""
 
 
 def width(stored: Stored) -> int:
-    """Width H of the vectors."""
+    """Return the width H of the vectors."""
     branch = next(iter(stored.values()))
     return int(branch.values.shape[-1])
 
 
 def store(vectors: Float[Array, "*batch H"], dtype: DTypeLike) -> Vectors:
-    """Unit vectors in the dtype of a corpus.
+    """Normalise vectors and convert them to the dtype of a corpus.
 
-    int8 rounds each coordinate to a 127th of its vector's largest: an error of at most half of
-    that, 0.4 % of the largest coordinate.
+    int8 rounds the coordinates of a vector to multiples of a 127th of its largest coordinate. The
+    error is at most half of such a step, 0.4 % of the largest coordinate.
+
+    Args:
+      vectors: vectors of any norm.
+      dtype: "float32", "bfloat16" or "int8".
     """
     units = unit(vectors)
     if jnp.dtype(dtype) != jnp.int8:
@@ -73,13 +83,17 @@ def store(vectors: Float[Array, "*batch H"], dtype: DTypeLike) -> Vectors:
 
 
 def cosines(query: Vectors, vectors: Vectors) -> Float[Array, "Q B L"]:
-    """Cosines of queries [Q, H] and the positions of videos [B, L, H].
+    """Return the cosines of all queries and the positions of all videos.
 
     Inner products are accumulated in float32, or in int32 for int8.
+
+    Args:
+      query: unit vectors of the queries, [Q, H].
+      vectors: unit vectors of the positions of videos, [B, L, H].
     """
     wide = jnp.int32 if vectors.scale is not None else jnp.float32
-    exact = jax.lax.Precision.HIGHEST  # of float32 vectors; a GPU may round them to fewer bits
-    if len(query.values) == 1:  # a matrix by a vector, for which XLA has a better program on CPUs
+    exact = jax.lax.Precision.HIGHEST  # otherwise a GPU may round float32 vectors to fewer bits
+    if len(query.values) == 1:  # a matrix-vector product, which XLA computes faster on CPUs
         rows = vectors.values.reshape(-1, vectors.values.shape[-1])
         products = jnp.dot(rows, query.values[0], precision=exact, preferred_element_type=wide)
         products = products.reshape(1, *vectors.values.shape[:-1])
@@ -97,7 +111,7 @@ def cosines(query: Vectors, vectors: Vectors) -> Float[Array, "Q B L"]:
 
 
 def paired_cosines(query: Vectors, videos: Vectors) -> Float[Array, "Q L"]:
-    """Return the cosines of queries [Q, H] and a video for each, [Q, L, H]."""
+    """Return the cosines of each query [Q, H] and the positions of its own video [Q, L, H]."""
     products = jnp.einsum(
         "qh,qlh->ql", query.values.astype(jnp.float32), videos.values.astype(jnp.float32)
     )
@@ -108,12 +122,16 @@ def paired_cosines(query: Vectors, videos: Vectors) -> Float[Array, "Q L"]:
 
 @flax.struct.dataclass
 class MaximumSimilarity:
-    """Weighted sum over both branches of the largest cosine of the query and a position."""
+    """Weighted sum over both branches of the largest cosine of the query and a position.
+
+    Attributes:
+      weights: weights of the branches, in the order of ``branches``.
+    """
 
     branches: ClassVar[tuple[str, ...]] = VideoEncoding._fields
 
     sum_of_maxima: ClassVar[bool] = True
-    """Whether the score adds the best cosines of branches, each found on its own."""
+    """Whether the score is a sum over branches of the largest cosine in each branch."""
 
     weights: Any
 
@@ -123,11 +141,16 @@ class MaximumSimilarity:
         return "videos"
 
     def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
-        """Return the part of the query for each branch: here the whole query."""
+        """Return the vector of each query for each branch: here the whole query for both."""
         return dict.fromkeys(self.branches, queries)
 
     def store(self, videos: Any, dtype: DTypeLike) -> Stored:
-        """Return the stored form of B videos: unit vectors of the branches that are on."""
+        """Return the stored form of B videos: unit vectors of the branches that are on.
+
+        Args:
+          videos: encoded videos, a NamedTuple of branches.
+          dtype: "float32", "bfloat16" or "int8".
+        """
         return {
             name: store(branch, dtype)
             for name, branch in videos._asdict().items()
@@ -135,15 +158,20 @@ class MaximumSimilarity:
         }
 
     def similarities_per_video(self, stored: Stored) -> int:
-        """Number of similarities of one query and one video: the positions of all branches."""
+        """Return the number of similarities of a query and a video, over all branches."""
         return sum(branch.values.shape[-2] for branch in stored.values())
 
     def width(self, stored: Stored) -> int:
-        """Width H that queries must have."""
+        """Return the width that queries must have."""
         return width(stored)
 
     def scores(self, queries: Float[Array, "Q H"], stored: Stored) -> Float[Array, "Q B"]:
-        """Ranking scores, float32; higher is better (HLFormer eq. 9)."""
+        """Return float32 scores of queries and stored videos; higher is better (HLFormer eq. 9).
+
+        Args:
+          queries: encoded queries, of any norm.
+          stored: videos from `store`.
+        """
         total: Any = 0.0
         parts = self.of_branches(queries)
         for weight, name in zip(self.weights, self.branches, strict=True):
@@ -153,7 +181,12 @@ class MaximumSimilarity:
         return total
 
     def locate(self, queries: Float[Array, "Q H"], stored: Stored) -> dict[str, Int[Array, " Q"]]:
-        """The positions that made the score of each query's video, by the name of their branch."""
+        """Return the best position of each query in its own video, by branch.
+
+        Args:
+          queries: encoded queries.
+          stored: the stored video of each query, [Q, L, H].
+        """
         branches = self.position_cosines(queries, stored)
         return {
             name: jnp.argmax(branch, axis=-1).astype(jnp.int32) for name, branch in branches.items()
@@ -162,7 +195,12 @@ class MaximumSimilarity:
     def position_cosines(
         self, queries: Float[Array, "Q H"], stored: Stored
     ) -> dict[str, Float[Array, "Q L"]]:
-        """Cosines of each query and the positions of its video, by branch."""
+        """Return the cosines of each query and the positions of its own video, by branch.
+
+        Args:
+          queries: encoded queries, of any norm.
+          stored: the stored video of each query, [Q, L, H].
+        """
         parts = self.of_branches(queries)
         return {
             name: paired_cosines(store(parts[name], branch.values.dtype), branch)
@@ -176,16 +214,17 @@ class MaximumSimilarity:
         max_clips: int,
         max_frames: int,
     ) -> Float[np.ndarray, "*batch F"]:
-        """Weighted cosines of the clip and of the sampled frame over each frame of a video.
+        """Return a score of each frame of a video: weighted cosines of its clip and sampled frame.
 
-        With proposals in place of clips (MS-SL without its frames), a frame has the best score of
-        the proposals that hold its clip. A single vector gives all frames the same score.
+        With proposals in place of clips (MS-SL without the frame branch), the score of a frame is
+        the best score of the proposals that contain its clip. A branch with a single vector adds
+        the same number to all frames.
 
         Args:
-          cosines: as `position_cosines` gives them.
+          cosines: cosines by branch, from `position_cosines`.
           num_frames: F, the number of frames of the video in its source.
           max_clips: C, the number of clips that the video was pooled to.
-          max_frames: the number of frames that it was sampled to at most.
+          max_frames: the largest number of frames that the video was sampled to.
         """
         total: Any = 0.0
         for weight, name in zip(np.asarray(self.weights), self.branches, strict=True):
@@ -204,9 +243,14 @@ class MaximumSimilarity:
     def similarities(
         self, queries: Float[Array, "Q H"], videos: VideoEncoding, owner: Int[Array, " Q"]
     ) -> Similarities:
-        """Maxima over positions of both branches.
+        """Return the largest cosines and the largest dot products over the positions of videos.
 
-        One product serves both: the cosines are the dot products over the norms.
+        The dot products are computed once; the cosines are the dot products divided by the norms.
+
+        Args:
+          queries: encoded captions.
+          videos: encoded videos.
+          owner: index of each caption's own video.
         """
         query_norm = inverse_norm(queries)
 
@@ -222,22 +266,24 @@ class MaximumSimilarity:
 
 @flax.struct.dataclass
 class BranchwiseSimilarity(MaximumSimilarity):
-    """A `MaximumSimilarity` of queries that are `parts` vectors side by side (DL-DKD).
+    """A `MaximumSimilarity` with a separate query vector for each branch (DL-DKD).
 
-    A vector for each branch, or one where the model has one branch alone.
+    Attributes:
+      parts: number of vectors that are concatenated in a query: 2, or 1 if the model has a single
+        branch.
     """
 
     parts: int = flax.struct.field(pytree_node=False, default=2)
 
     def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
-        """The halves of the queries, of the clips' branch and of the frames'."""
+        """Return the first half of each query for the clips' branch, the second for the frames'."""
         if self.parts == 1:
             return super().of_branches(queries)
         halves = jnp.split(jnp.asarray(queries), 2, axis=-1)
         return dict(zip(self.branches, halves, strict=True))
 
     def width(self, stored: Stored) -> int:
-        """The width of the vectors, times their number in a query."""
+        """Return the width that queries must have: `parts` times the width of the vectors."""
         return self.parts * width(stored)
 
     def over_time(
@@ -247,7 +293,7 @@ class BranchwiseSimilarity(MaximumSimilarity):
         max_clips: int,
         max_frames: int,
     ) -> Float[np.ndarray, "*batch F"]:
-        """Weighted cosines of the branches' sampled frames over each frame of a video."""
+        """Return a score of each frame of a video: weighted cosines of its sampled frame."""
         weights = zip(self.branches, np.asarray(self.weights), strict=True)
         parts = [
             weight * samples_to_frames(cosines[name], num_frames)
@@ -260,7 +306,7 @@ class BranchwiseSimilarity(MaximumSimilarity):
     def similarities(
         self, queries: Float[Array, "Q H"], videos: VideoEncoding, owner: Int[Array, " Q"]
     ) -> Similarities:
-        """Maxima over positions, each branch with its own query."""
+        """Return the largest similarities over positions, each branch with its own query."""
         alone = {"clips": videos._replace(frames=None), "frames": videos._replace(clips=None)}
         branches = {
             name: MaximumSimilarity.similarities(self, part, alone[name], owner)
@@ -278,11 +324,11 @@ class GuidedSimilarity(MaximumSimilarity):
 
     @property
     def frame_columns(self) -> str:
-        """In training every caption has a guided vector of its own."""
+        """The meaning of a column of the frame branch: each caption has a guided vector."""
         return "captions"
 
     def scores(self, queries: Float[Array, "Q H"], stored: Stored) -> Float[Array, "Q B"]:
-        """Ranking scores."""
+        """Return float32 scores of queries and stored videos; higher is better."""
         clip_weight, guided_weight = self.weights
         query = store(queries, stored["clips"].values.dtype)
         proposals = cosines(query, stored["clips"])
@@ -291,7 +337,7 @@ class GuidedSimilarity(MaximumSimilarity):
         return clip_weight * best(proposals) + guided_weight * guided[..., 0]
 
     def locate(self, queries: Float[Array, "Q H"], stored: Stored) -> dict[str, Int[Array, " Q"]]:
-        """The best proposal."""
+        """Return the best proposal of each query in its own video, as the branch "clips"."""
         return MaximumSimilarity.locate(self, queries, {"clips": stored["clips"]})
 
     def over_time(
@@ -301,7 +347,10 @@ class GuidedSimilarity(MaximumSimilarity):
         max_clips: int,
         max_frames: int,
     ) -> Float[np.ndarray, "*batch F"]:
-        """The best of the proposals over each frame, each with its guided vector."""
+        """Return a score of each frame: the best score of the proposals that contain its clip.
+
+        The score of a proposal includes the score of its guided vector.
+        """
         clip_weight, guided_weight = np.asarray(self.weights)
         both = clip_weight * cosines["clips"] + guided_weight * cosines["guided"]
         return clips_to_frames(proposals_to_clips(both, max_clips), num_frames)
@@ -309,7 +358,7 @@ class GuidedSimilarity(MaximumSimilarity):
     def similarities(
         self, queries: Float[Array, "Q H"], videos: Any, owner: Int[Array, " Q"]
     ) -> Similarities:
-        """Proposals against videos, guided vectors against captions.
+        """Return the similarities of captions with proposals, and with guided vectors.
 
         Column r of the frame branch is the guided vector of caption r's best proposal in its own
         video.
@@ -329,7 +378,7 @@ def build_scorer(config: ConfigDict, model: Model) -> MaximumSimilarity:
     """Build the scorer of a model, with the branch weights of a configuration."""
     fields, module = config.model, model.module
     both = fields.gaze and fields.glance
-    # A single branch is the whole score.
+    # With a single branch, the score is the cosine of that branch.
     weights = (fields.clip_weight, fields.frame_weight) if both else (1.0, 1.0)
     values = np.asarray(weights, np.float32)
     if module.query_per_branch:
@@ -339,11 +388,11 @@ def build_scorer(config: ConfigDict, model: Model) -> MaximumSimilarity:
 
 
 def best(similarities: Float[Array, "*batch L"]) -> Float[Array, "*batch"]:
-    """Return the similarity of a video: its best position's (HLFormer eq. 8)."""
+    """Return the similarity of the best position of a video (HLFormer eq. 8)."""
     return jnp.max(similarities, axis=-1)
 
 
-# Scores of frames from the scores of the spans that hold them, the best of several
+# The score of a frame is the largest score of the spans that contain it
 
 
 def clips_to_frames(
@@ -357,9 +406,9 @@ def clips_to_frames(
 def samples_to_frames(
     scores: Float[np.ndarray, "*batch L"], num_frames: int
 ) -> Float[np.ndarray, "*batch F"]:
-    """Return the scores of the frames of a video from the L sampled frames' scores.
+    """Return the scores of the frames of a video from the scores of L sampled frames.
 
-    Of a video with at most L frames, each was read unchanged, and the rest is padding.
+    A video with at most L frames was not sampled: its frames come first, and the rest is padding.
     """
     length = scores.shape[-1]
     if num_frames <= length:
@@ -370,12 +419,13 @@ def samples_to_frames(
 def spans_to_frames(
     scores: Float[np.ndarray, "*batch spans"], bounds: Int[np.ndarray, " spans+1"], num_frames: int
 ) -> Float[np.ndarray, "*batch F"]:
-    """For each frame the largest score of the spans that it was pooled into.
+    """Return for each frame the largest score of the spans that it was pooled into.
 
     Args:
       scores: scores of the spans.
-      bounds: boundaries of the spans, of `transforms.boundaries`; an empty span has the frame at
-        its start, and the frames that the released code leaves out belong to the last.
+      bounds: boundaries of the spans, from `transforms.boundaries`. An empty span contains the
+        frame at its start. Frames at the end that the released code leaves out belong to the last
+        span.
       num_frames: F.
     """
     starts = bounds[:-1]
@@ -386,7 +436,7 @@ def spans_to_frames(
 def proposals_to_clips(
     scores: Float[np.ndarray, "*batch P"], num_clips: int
 ) -> Float[np.ndarray, "*batch C"]:
-    """For each clip the largest score of the proposals that hold it (MS-SL)."""
+    """Return for each clip the largest score of the proposals that contain it (MS-SL)."""
     return _largest_of_spans(scores, *proposals(num_clips), num_clips)
 
 

@@ -1,27 +1,22 @@
 """Intervals of a video by wavelets and a graph, without a query (TF-PRVR, NeurIPS 2026).
 
-Frames x_1 … x_T are unit vectors;
-Δ_t = unit(x_{t+1} − x_t). The signal
+1. `signal`: for unit vectors x_1 … x_T of the frames and Δ_t = unit(x_{t+1} − x_t), the change of
+   direction s_t = 1 − ⟨Δ_t, Δ_{t+1}⟩, or 0 if both differences vanish.
+2. `level_details`: the wavelet transform of the signal (db4, symmetric borders) has one level per
+   scale, as many as the length allows. Below 16 frames it allows none; TF-PRVR does not define this
+   case, and one level is used here. Each level is reconstructed alone, and its absolute value is
+   taken.
+3. `peak_cuts`: a peak of a level at index p (from 0) that is higher than the level's mean plus one
+   standard deviation is a cut before frame p + 2 (from 0).
+4. `make_segments`: the segments of a level lie between its cuts. The vector of a segment is the
+   unit mean of its frames.
+5. `propagate`: the vectors of all segments are multiplied by (1 − β)(I − β W)^{−1}, with β = 0.7
+   and W = D^{−1/2} A D^{−1/2} for the graph A of `adjacency` and its row sums D.
+6. `segments`: the cuts of all levels together make the intervals. The vector of an interval is the
+   mean over levels of the propagated vector of the segment that contains the interval. Its norm is
+   below 1, so its products are not cosines.
 
-    s_t = 1 − ⟨Δ_t, Δ_{t+1}⟩      (0 where both differences vanish)
-
-says how much successive differences differ in direction. Its wavelet db4 with symmetric borders
-gives a level for each scale, as many as the length allows and one at least: below 16 frames the
-length allows none, and TF-PRVR says nothing of such videos. The details of a level alone,
-reconstructed, absolute, have peaks, and a peak at p (from 0) above their mean and one deviation is
-a cut before frame p + 2. Segments of a level lie between its cuts; a segment's vector is the unit
-mean of its frames. In the graph A of all segments
-
-    of one level         max(cos, 0) + exp(−|distance of centres| / mean length of the level)
-    of adjacent levels   intersection over union · max(cos, 0)
-    the diagonal         1
-
-and with W = D^{−1/2} A D^{−1/2} their vectors are propagated by (1 − β)(I − β W)^{−1}, β = 0.7. The
-cuts of all levels together make intervals. An interval's vector is the mean over the levels of the
-propagated vector of the segment that holds it, with a norm below 1: its products are not cosines.
-No query takes part, so an index keeps the intervals. Lengths and centres are counted in frames. The
-graph grows with the square of the length: a video of more than `LONGEST` frames is cut into equal
-parts first, each with a graph of its own.
+No query takes part, so the intervals of a video can be computed once.
 """
 
 from typing import NamedTuple
@@ -31,15 +26,17 @@ from jaxtyping import Float, Int
 
 from hlformer_jax.data.transforms import unit
 
-BETA = 0.7  # share of the propagation that goes through the graph
-ROUNDING = 1e-6  # of float32 unit vectors: lengths of differences and heights of peaks that are 0
-LONGEST = 4096  # frames whose segments stand in one graph: 68 minutes at a frame a second
+BETA = 0.7  # weight of the graph in the propagation
+ROUNDING = 1e-6  # lengths of differences and heights of peaks up to this are rounding, counted as 0
+# Most frames in one graph: 68 minutes at a frame per second. The graph grows with the square of the
+# length, so a longer video is first cut into parts of equal length, each with its own graph.
+LONGEST = 4096
 
 WAVELET, BORDER = "db4", "symmetric"
 
 
 class Segments(NamedTuple):
-    """Segments of all levels, one level after the other, finest first; each covers the video."""
+    """Segments of all levels, level by level, finest first; each level covers the whole video."""
 
     starts: Int[np.ndarray, " S"]  # first frames
     ends: Int[np.ndarray, " S"]  # one beyond the last frames
@@ -52,17 +49,17 @@ def segments(
     """Cut a video into intervals.
 
     Args:
-      vectors: finite unit vectors of F >= 1 frames, of any floating dtype. Each part is brought to
+      vectors: finite unit vectors of F >= 1 frames, of any floating dtype. They are converted to
         float64 and normalised again, since float16 vectors have unit length only up to rounding.
       times: seconds of the frames, rising.
-      period: seconds between two frames; the last interval ends so long after the last frame.
+      period: seconds between two frames; the last interval ends a period after the last frame.
 
     Returns:
-      Start and end of the intervals in seconds, in order and without gaps, float64; their vectors,
-      float32, not normalised.
+      Start and end of the intervals in seconds, in order and without gaps, float64; and the vectors
+      of the intervals, float32, not normalised.
 
     Raises:
-      ValueError: for numbers that are not finite, which the graph would carry into every interval.
+      ValueError: for numbers that are not finite, which the graph would spread to all intervals.
     """
     if not np.isfinite(vectors).all():
         raise ValueError("segments needs frames of finite numbers")
@@ -83,7 +80,7 @@ def segments(
 def _part(
     frames: Float[np.ndarray, "T d"],
 ) -> tuple[Int[np.ndarray, " I"], Float[np.ndarray, "I d"]]:
-    """First frames of the intervals, and their vectors."""
+    """Return the first frames of the intervals of a part of a video, and the intervals' vectors."""
     cuts = [peak_cuts(details) for details in level_details(signal(frames))]
     parts = make_segments(cuts or [np.zeros(0, np.int64)], len(frames))
     spread = propagate(segment_means(frames, parts), parts)
@@ -98,14 +95,18 @@ def _part(
 
 
 def segment_means(frames: Float[np.ndarray, "T d"], parts: Segments) -> Float[np.ndarray, "S d"]:
-    """The unit mean of the frames of each segment."""
+    """Return the unit mean of the frames of each segment."""
     levels = range(parts.levels[-1] + 1)
     starts = [parts.starts[parts.levels == level] for level in levels]
     return unit(np.concatenate([np.add.reduceat(frames, level, axis=0) for level in starts]))
 
 
 def signal(frames: Float[np.ndarray, "T d"]) -> Float[np.ndarray, " _"]:
-    """1 minus the cosine of successive differences, from 0 to 2, [T - 2]; empty for T < 3."""
+    """Return 1 minus the cosines of successive differences of frames.
+
+    Returns:
+      Numbers from 0 to 2, [T - 2]; empty for T < 3.
+    """
     differences = np.diff(frames, axis=0)
     still = np.linalg.norm(differences, axis=-1) <= ROUNDING
     directions = np.where(still[:, None], 0.0, unit(differences))
@@ -114,10 +115,13 @@ def signal(frames: Float[np.ndarray, "T d"]) -> Float[np.ndarray, " _"]:
 
 
 def level_details(values: Float[np.ndarray, " n"]) -> list[Float[np.ndarray, " n"]]:
-    """The details of a signal at each scale, reconstructed alone, absolute, finest first."""
+    """Return the absolute details of a signal at each scale, finest first.
+
+    Each scale is reconstructed from its own wavelet coefficients. Empty for an empty signal.
+    """
     if not len(values):
         return []
-    # Imported here: the rest of a search does without it.
+    # Imported here, because everything else of a search works without PyWavelets.
     import pywt
 
     coarse, details = values, []
@@ -133,9 +137,10 @@ def level_details(values: Float[np.ndarray, " n"]) -> list[Float[np.ndarray, " n
 
 
 def peak_cuts(details: Float[np.ndarray, " n"]) -> Int[np.ndarray, " cuts"]:
-    """Cuts of a level: the frame that begins a segment, for each peak of its details.
+    """Return the cuts of a level: for each peak of its details, the first frame of a segment.
 
-    A peak is higher than both its neighbours; of a row of equal values, its middle, rounded down.
+    A peak is higher than both its neighbours. For a run of equal values it is the middle index,
+    rounded down.
     """
     changes = np.flatnonzero(np.diff(details)) + 1
     starts = np.concatenate([[0], changes])
@@ -149,7 +154,13 @@ def peak_cuts(details: Float[np.ndarray, " n"]) -> Int[np.ndarray, " cuts"]:
 
 
 def make_segments(cuts: list[Int[np.ndarray, " _"]], count: int) -> Segments:
-    """Segments between the cuts of each level, rising, each from 1 to `count` - 1, of T frames."""
+    """Return the segments between the cuts of each level.
+
+    Args:
+      cuts: for each level the first frames of its segments except the first segment, rising, from
+        1 to ``count`` - 1.
+      count: number T of frames.
+    """
     starts = [np.concatenate([[0], level]).astype(np.int64) for level in cuts]
     ends = [np.append(level[1:], count) for level in starts]
     levels = np.repeat(np.arange(len(starts)), [len(level) for level in starts])
@@ -157,10 +168,10 @@ def make_segments(cuts: list[Int[np.ndarray, " _"]], count: int) -> Segments:
 
 
 def propagate(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.ndarray, "S d"]:
-    """The vectors of segments after the propagation through their graph."""
+    """Return the vectors of segments after the propagation through their graph."""
     graph = adjacency(vectors, parts)
     scale = 1 / np.sqrt(graph.sum(axis=-1))
-    # In place, to I − β W: the graph is by far the largest array.
+    # `graph` becomes I − β W in place, because it is by far the largest array.
     graph *= -BETA * scale[:, None]
     graph *= scale[None]
     graph[np.diag_indices_from(graph)] += 1
@@ -169,7 +180,14 @@ def propagate(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.nd
 
 
 def adjacency(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.ndarray, "S S"]:
-    """The graph A of segments; made level by level, as most levels are not adjacent."""
+    """Return the graph A of segments: the weight of each pair of segments.
+
+        of one level         max(cos, 0) + exp(−|distance of centres| / mean length of the level)
+        of adjacent levels   intersection over union · max(cos, 0)
+        on the diagonal      1
+
+    Other pairs have weight 0. Lengths and centres are counted in frames.
+    """
     graph = np.zeros((len(vectors), len(vectors)))
     levels = [np.flatnonzero(parts.levels == level) for level in range(parts.levels[-1] + 1)]
     blocks = [slice(rows[0], rows[-1] + 1) for rows in levels]

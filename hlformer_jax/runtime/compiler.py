@@ -25,8 +25,9 @@ def configure(config: ConfigDict) -> None:
 def precision(config: ConfigDict) -> str | None:
     """Return JAX's default precision of matrix products for a configuration.
 
-    By default a GPU may round float32 factors to fewer bits. With "tf32" it still may, except in
-    geometry, logits and losses, which request all bits (`numerics.exact_precision`).
+    A GPU may round float32 factors to fewer bits unless "highest" is requested. With
+    `config.precision` "tf32" only geometry, logits and losses request it
+    (`numerics.exact_precision`).
     """
     if config.dtype != "float32":
         return None
@@ -37,7 +38,7 @@ def precision(config: ConfigDict) -> str | None:
 def configured(config: ConfigDict) -> Iterator[None]:
     """Configure JAX for one of several runs of a process, and restore the precision afterwards.
 
-    `compile_fast`, once on, stays on, since JAX does not report whether it was.
+    Once a run has set `compile_fast`, it stays on, because JAX does not report its previous value.
     """
     name = "jax_default_matmul_precision"
     before = getattr(jax.config, name)
@@ -63,7 +64,7 @@ def keep_programs() -> None:
 
 def compiler_options(config: ConfigDict) -> dict[str, str | bool] | None:
     """Return the options for the training step, the one program that takes long to compile."""
-    # XLA's older code generator for CPUs takes a fifth less time. Tried up to JAX 0.10.
+    # XLA's older code generator for CPUs compiles in a fifth less time. Tested up to JAX 0.10.
     is_tried = (0, 6) <= jax.__version_info__[:2] <= (0, 10)
     if config.compile_fast and is_tried and jax.default_backend() == "cpu":
         return {"xla_cpu_use_fusion_emitters": False}
@@ -86,10 +87,14 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def count_flops(function: Callable[..., Any], *arguments: Any) -> float:
-    """Count the floating-point operations of a function, before a compiler simplifies them.
+    """Count the floating-point operations of a function, before the compiler simplifies them.
 
-    The CPU's compiler counts, on any device: a GPU's compiler calls a library for its products,
-    which its count does not include.
+    The compiler for CPUs counts them, whatever the device. A GPU's compiler calls a library for
+    matrix products and does not count their operations.
+
+    Args:
+      function: the function.
+      *arguments: its arguments, or their shapes.
 
     Returns:
       The number of operations; NaN if JAX has no CPU device in this process.
@@ -100,7 +105,7 @@ def count_flops(function: Callable[..., Any], *arguments: Any) -> float:
         return math.nan
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
     with jax.default_device(cpu):
-        with jax.disable_jit():  # unrolls a scan; a compiler would count one turn of it
+        with jax.disable_jit():  # unrolls a scan; otherwise only one iteration is counted
             unrolled = jax.make_jaxpr(function)(*shapes)
         flat = jax.jit(jaxpr_as_fun(unrolled))
         return flops(flat.lower(*jax.tree.leaves(shapes)))
@@ -109,7 +114,7 @@ def count_flops(function: Callable[..., Any], *arguments: Any) -> float:
 def flops(compiled: Any) -> float:
     """Return the compiler's count of the floating-point operations on one device.
 
-    A loop whose length is unknown at compile time counts as one turn of its body.
+    A loop whose length is unknown at compile time counts as one iteration.
     """
     analysis = compiled.cost_analysis() or {}
     if isinstance(analysis, list):  # one for each program, in some releases of JAX
@@ -118,9 +123,11 @@ def flops(compiled: Any) -> float:
 
 
 def memory_plan(compiled: Any) -> dict[str, float]:
-    """Return the compiler's plan of the bytes of a program on one device, and their sum `peak`.
+    """Return the bytes that a program needs on one device, as planned by the compiler.
 
-    "results" excludes donated arguments.
+    Returns:
+      Bytes of "arguments", "results" (without results that reuse donated arguments) and "temporary"
+      arrays, and their sum, "peak". Empty if the compiler has no plan.
     """
     plan = compiled.memory_analysis()
     if plan is None:

@@ -1,4 +1,4 @@
-"""Devices: the mesh, and where arrays live."""
+"""Devices: the mesh, and the placement of arrays."""
 
 import math
 from typing import Any
@@ -23,10 +23,10 @@ def available_bytes(mesh: Mesh, free: bool = False) -> int | None:
 
     Args:
       mesh: the devices.
-      free: subtract the bytes in use.
+      free: whether to subtract the bytes in use.
 
     Returns:
-      The smallest number of all devices; None if no device reports its memory, as on a CPU.
+      The smallest number over the devices; None if no device reports its memory, as on a CPU.
     """
     stats = [device.memory_stats() or {} for device in mesh.local_devices]
     limits = [
@@ -38,27 +38,27 @@ def available_bytes(mesh: Mesh, free: bool = False) -> int | None:
 
 
 def round_up(count: int, multiple: int) -> int:
-    """Return the smallest multiple that is at least `count`, for an even share of devices."""
+    """Return the smallest multiple of `multiple` that is at least `count`."""
     return -(-count // int(multiple)) * int(multiple)
 
 
 def sharded(mesh: Mesh, axis: int = 0) -> NamedSharding:
-    """Return the sharding with an equal part along `axis` on each device."""
+    """Return the sharding that divides `axis` equally among the devices."""
     return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding with the whole array on every device."""
+    """Return the sharding that has the whole array on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def replicate(mesh: Mesh, tree: Any) -> Any:
-    """Put a tree, the same in every process, on every device."""
+    """Put a tree, which must be equal in all processes, on every device."""
     return place(tree, replicated(mesh))
 
 
 def place(tree: Any, sharding: NamedSharding) -> Any:
-    """Put a tree, the same in every process, on the devices of a sharding."""
+    """Put a tree, which must be equal in all processes, on devices as a sharding defines."""
     if jax.process_count() == 1:
         return jax.device_put(tree, sharding)
 
@@ -89,10 +89,15 @@ def to_host(array: Array) -> np.ndarray:
 
 
 def take_rows(mesh: Mesh, rows: Array, index: Array) -> Array:
-    """Take rows of a sharded array by a global index; the result is sharded like the index.
+    """Take rows of a sharded array by a global index; the result is sharded along its first axis.
 
-    Each device contributes the rows that it holds and zeros for the others, and the contributions
-    are added: exact in every dtype, and no device ever holds all rows.
+    Each device contributes the rows that it holds, and zeros for other rows; the contributions are
+    added. This is exact in every dtype, and no device ever holds all rows.
+
+    Args:
+      mesh: the devices.
+      rows: an array that is sharded along its first axis.
+      index: indices of the rows to take; their number is a multiple of the number of devices.
     """
     if mesh.size == 1:
         return jnp.asarray(rows).at[index].get(mode="promise_in_bounds")

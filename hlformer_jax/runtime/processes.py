@@ -1,4 +1,4 @@
-"""Processes of a run: how they join, and what they agree on."""
+"""Processes of a run: joining them, and agreeing on flags."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ import numpy as np
 from hlformer_jax.errors import UserError
 
 SHUTDOWN_SECONDS = 60
-"""Longest wait for the other processes at the end of a run, which are seconds apart."""
+"""Longest wait at the end of a run for the other processes, which end within seconds."""
 
 
 class ProcessError(UserError, RuntimeError):
@@ -27,7 +27,7 @@ def is_first() -> bool:
 
 
 def any_process(flag: bool) -> bool:
-    """Return whether the flag is set in any process; all processes must call it together."""
+    """Return whether the flag is set in any process; all processes must call this together."""
     if jax.process_count() == 1:
         return flag
     from jax.experimental import multihost_utils
@@ -37,10 +37,13 @@ def any_process(flag: bool) -> bool:
 
 @contextlib.contextmanager
 def first_alone(name: str) -> Iterator[None]:
-    """Run a block in process 0 and then in the others, which fail if process 0 failed.
+    """Run a block in process 0 first, and then in the other processes.
 
     Args:
-      name: name of the block, for the error of the other processes.
+      name: name of the block, for the error message.
+
+    Raises:
+      ProcessError: in the other processes, if process 0 failed.
     """
     if not is_first() and any_process(False):
         raise ProcessError(f"process 0 failed ({name}): see its output")
@@ -55,12 +58,12 @@ def first_alone(name: str) -> Iterator[None]:
 
 
 def join_processes(coordinator: str, processes: int, process: int) -> None:
-    """Make this process one of several; does nothing for one process outside of Slurm.
+    """Join the processes of a run; do nothing for a single process.
 
     Args:
-      coordinator: HOST:PORT of process 0; "" to read it from Slurm, if it started several tasks.
-      processes: the number of processes.
-      process: the number of this process, from 0.
+      coordinator: HOST:PORT of process 0; "" reads it from Slurm, if Slurm started several tasks.
+      processes: number of processes.
+      process: index of this process, from 0.
 
     Raises:
       ProcessError: if the arguments are wrong or the processes do not find one another.
@@ -75,8 +78,8 @@ def join_processes(coordinator: str, processes: int, process: int) -> None:
     terminated = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
     initialize = jax.distributed.initialize
     if "shutdown_timeout_seconds" in inspect.signature(initialize).parameters:
-        # A process that fails alone waits for the others, who wait for it; JAX's default is five
-        # minutes.
+        # If a single process fails, it and the other processes wait for each other; JAX's default
+        # is five minutes.
         initialize = functools.partial(initialize, shutdown_timeout_seconds=SHUTDOWN_SECONDS)
     try:
         if not coordinator and processes == 1:
@@ -90,8 +93,8 @@ def join_processes(coordinator: str, processes: int, process: int) -> None:
             )
         else:
             initialize(coordinator, processes, process)
-        # Connect now, while the processes are together. Later one may be far behind the others,
-        # which would wait half a minute for its connection and give up.
+        # Connect now, while the processes are at the same point. Later a process may be far behind;
+        # the others would wait half a minute for its connection and give up.
         multihost_utils.sync_global_devices("joined")
         # JAX has installed a handler for SIGTERM, which nothing here reads.
         signal.signal(signal.SIGTERM, terminated)

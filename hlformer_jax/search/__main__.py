@@ -18,11 +18,11 @@ from hlformer_jax.search.cli.options import FIELD_FLAGS, QUIET
 from hlformer_jax.text import without_passwords
 
 STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY, "stderr": os.O_WRONLY}
-"""The standard streams by their descriptors' numbers."""
+"""The standard streams in the order of their descriptors, with the flags to open them."""
 
 
 MIN_ADDRESS_SPACE = 1_500_000 * 1024
-"""Bytes with which a search by the smallest encoder runs on two cores; with less XLA aborts."""
+"""Address space in bytes of a search by the smallest encoder on two cores; less aborts XLA."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _values(argv: Sequence[str]) -> list[str]:
-    """Return the values of a command line: of --name=VALUE what follows the sign."""
+    """Return the arguments of a command line; of an argument --name=VALUE only the value."""
     return [
         argument.partition("=")[2] if argument.startswith("--") and "=" in argument else argument
         for argument in argv
@@ -65,10 +65,10 @@ codecs.register_error("hlformer.legible", _legible)
 
 
 def _open_closed_streams() -> set[str]:
-    """Open the standard streams that the caller has closed, on nothing; return their names.
+    """Open the standard streams that the caller has closed on /dev/null; return their names.
 
-    Otherwise the next file that is opened gets the number of standard output, and what a library
-    prints is written into it.
+    Otherwise the next file to be opened would get the descriptor of standard output, and output of
+    a library would be written into that file.
     """
     closed = {name for name in STREAMS if getattr(sys, name) is None}
     for name in (name for name in STREAMS if name in closed):
@@ -78,10 +78,10 @@ def _open_closed_streams() -> set[str]:
 
 
 def _check_address_space() -> None:
-    """Refuse to load XLA into so little address space that it would end the process.
+    """Check that there is enough address space: with too little, XLA would end the process.
 
     Raises:
-      MemoryError: naming the limit.
+      MemoryError: if there is too little; the message names the limit.
     """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_SPACE:
@@ -91,10 +91,14 @@ def _check_address_space() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; wrong input ends it with one line and exit status 1."""
+    """Run a command and return its exit status: 1, with one line of error, for wrong input.
+
+    Args:
+      argv: the arguments; by default the arguments of the process.
+    """
     closed = _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # names of files may be no text
+        if hasattr(stream, "reconfigure"):  # file names may contain bytes that are not text
             stream.reconfigure(errors="hlformer.legible")
     commands = parser()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
@@ -118,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: run the same command again to continue", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of a pipe, `head` say, has seen enough
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (UserError, OSError) as error:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from hlformer_jax import terminal
 from hlformer_jax.encoders.protocol import Encoder
@@ -31,16 +32,26 @@ def load_encoder(name_or_path: str | Path) -> tuple[Encoder, tuple[str, ...]]:
     return hub.load(str(name_or_path), report=terminal.report), (place,)
 
 
-def reload_encoder(facts: EncoderFacts, name_or_path: str | Path | None = None) -> Encoder:
+def reload_encoder(
+    facts: EncoderFacts, name_or_path: str | Path | None = None, precision: str = ""
+) -> Encoder:
     """Load the encoder of an index.
 
     Args:
       facts: the identity of the encoder in the index.
       name_or_path: where to load it from; by default the first recorded place that exists.
+      precision: the precision of images; "" for the precision of the loaded weights.
 
     Raises:
       UserError: if its folder is missing, or it cannot be read.
     """
+    encoder = _load_again(facts, name_or_path)
+    if precision:
+        encoder.set_image_precision(precision, terminal.warn)
+    return encoder
+
+
+def _load_again(facts: EncoderFacts, name_or_path: str | Path | None) -> Any:
     if name_or_path is not None:
         return load_encoder(name_or_path)[0]
     missing = [place for place in facts.places if os.path.isabs(place) and not os.path.isdir(place)]

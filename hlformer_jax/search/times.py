@@ -12,7 +12,7 @@ import numpy as np
 from hlformer_jax.errors import SearchError
 
 When = str | datetime.date | None
-"""A date in ISO 8601, complete or shortened, or a date or datetime of Python."""
+"""A date: ISO 8601, complete or shortened, or a date or datetime of Python; None: no date."""
 
 FORMS = "write 2026, 2026-01, 2026-01-10, 20260110 or 2026-01-10T18:30"
 
@@ -33,7 +33,11 @@ _LENGTHS = {
 
 
 def parse_moment(text: str) -> tuple[str, float]:
-    """Parse VIDEO@TIME; return the video, which is a path or an id, and the second."""
+    """Parse VIDEO@TIME; return the video, which is a path or an id, and the second.
+
+    Raises:
+      SearchError: if the text has no @, or no time after the last one.
+    """
     video, _, time = text.rpartition("@")
     if not video:
         raise SearchError(
@@ -43,7 +47,11 @@ def parse_moment(text: str) -> tuple[str, float]:
 
 
 def parse_seconds(text: str) -> float:
-    """Parse a time: seconds, M:SS or H:MM:SS, each with optional decimals; return seconds."""
+    """Parse a time: seconds, M:SS or H:MM:SS, each with optional decimals; return seconds.
+
+    Raises:
+      SearchError: if the text is not a time.
+    """
     if not re.fullmatch(r"(?:(?:\d+:)?\d+:)?\d+(?:\.\d*)?s?", text):
         raise SearchError(f"{text!r} is not a time: write seconds, M:SS or H:MM:SS")
     total = 0.0
@@ -65,8 +73,11 @@ def date_span(when: str | datetime.date) -> tuple[float, float]:
     Args:
       when: a year, month, day or time; by default in the time zone of this machine.
 
+    Returns:
+      The start, and the start of the next such date; infinity if Python cannot represent that.
+
     Raises:
-      SearchError: if it is not a date, or its year is not in `YEARS`.
+      SearchError: if `when` is not a date, or its year is not in `YEARS`.
     """
     try:
         start, end = _bounds(when)
@@ -92,7 +103,7 @@ def format_date(seconds: float) -> str:
 
 
 def _bounds(when: object) -> tuple[datetime.datetime, datetime.datetime | None]:
-    """Return the start of a date and of the next one; None after the year 9999."""
+    """Return the start of a date and the start of the next one; None if that is after 9999."""
     if isinstance(when, datetime.datetime):
         start, unit = when, "instant"
     elif isinstance(when, datetime.date):

@@ -1,17 +1,17 @@
 """Sweeps: variants of a configuration, each trained with several seeds, and their table.
 
 __main__      the command
-runs          trains the runs one after another; each leaves result.json or failure.json
+runs          trains the runs one after another; each writes result.json or failure.json
 tables        means, spreads and ranks of all variants: table.json, .md, .csv, the plot, the print
-comparison    which differences are real: a paired bootstrap over queries
+comparison    tells which differences are real, by a paired bootstrap over queries
 
 This module defines a sweep and expands it to its runs. A file in ``configs/sweeps/`` calls
 `define`, whose arguments are the fields of the sweep's configuration. `base` and `bases` are
-complete configurations: a field of `base` that the command line changes
-(`--config.base.train.epochs=3`) changes in all bases. `defined` is `base` as the file gives it, by
-which changes are recognised.
+complete configurations. If the command line changes a field of `base`
+(`--config.base.train.epochs=3`), the field changes in all bases. The additional field `defined` is
+a copy of `base` as the file defines it; changes are found by comparison with it.
 
-Nothing here loads JAX, so that a configuration file loads in no time.
+Nothing here loads JAX, so that a configuration file loads quickly.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from hlformer_jax.config import ConfigError, check, flat, load, locate
 from hlformer_jax.text import suggestion
 
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
-"""Test metrics of partially relevant video retrieval, which its papers publish."""
+"""Test metrics that papers on partially relevant video retrieval publish."""
 
 
 PUBLISHED_ON = {
@@ -34,16 +34,25 @@ PUBLISHED_ON = {
     "charades": "Charades-STA, I3D and RoBERTa",
     "tvr": "TVR, ResNet, I3D and RoBERTa",
 }
-"""What HLFormer's and GMMFormer v2's tables are of, by the names of `config.DATA_SETS`."""
+"""Data sets and features of HLFormer's and GMMFormer v2's tables, by name in `config.DATA_SETS`."""
 
 
 class Run(NamedTuple):
-    """One training run of a sweep, with its complete configuration."""
+    """One training run of a sweep.
+
+    Attributes:
+      variant: name of the variant.
+      seed: seed of the run.
+      config: complete configuration of the run.
+      directory: directory of the run, relative to the directory of the sweep.
+      corpus: name of the corpus in the sweep; "" for a sweep without corpora.
+      timed: whether the cost of a query is measured.
+    """
 
     variant: str
     seed: int
     config: ConfigDict
-    directory: Path  # relative to the sweep's
+    directory: Path
     corpus: str = ""
     timed: bool = False
 
@@ -82,38 +91,42 @@ def define(
     """Return the configuration of a sweep.
 
     Args:
-      file: the file that defines it (`__file__`); other paths are relative to it.
-      name: "" or "debug": bases that run in seconds, for one epoch and with one seed. The tables
-        keep the published figures and say that the measured ones are of a rehearsal.
-      title: the title of the table and the plot, without a data set: they name the one that the
-        runs have.
-      base: the base's configuration file, relative to `file`, or the name of one of the package
-        ("tvr"); a data set may stand behind a colon.
-      variants: name -> the fields in which a variant differs, nested like the configuration;
-        "base": NAME takes one of `bases` in place of `base`.
-      published: variant -> its figures exactly as they are printed, by metric. "Δ METRIC", and
-        "PART/Δ METRIC" of a part of the test split, is a printed change in percent.
-      cited: method that is not trained here -> its printed figures; a row of its own.
-      corrections: variant or method -> metric -> what must have been meant, and the reason, where
-        a printed figure contradicts its own table; a column beside it, with a footnote.
-      published_on: the data set and the features of the published figures.
-      published_costs: variant -> printed cost, by the names of `tables.COSTS`, in their units of
-        one parameter, operation, second and byte.
+      file: path of the file that defines the sweep (`__file__`); other paths are relative to it.
+      name: "" for the sweep, or "debug" for a rehearsal: bases that run in seconds, for one epoch
+        and with one seed.
+      title: title of the table and the plot, without a data set; the data set of the runs is added.
+      base: configuration file of the base, relative to `file`, or the name of a file of the package
+        ("tvr"); a data set may follow after a colon.
+      variants: for each variant the fields in which it differs from its base, nested like the
+        configuration; "base": NAME selects one of `bases` instead of `base`.
+      published: for each variant the published figures exactly as they are printed, by metric.
+        "Δ METRIC", and "PART/Δ METRIC" for a part of the test split, is a printed change in
+        percent.
+      cited: printed figures of methods that are not trained here; each method is a row.
+      corrections: for variants or methods, by metric, the intended figure and the reason, if a
+        printed figure contradicts its own table; shown in a further column, with a footnote.
+      published_on: data set and features of the published figures.
+      published_costs: for variants the printed costs, by the names of `tables.COSTS`, in
+        parameters, operations, seconds and bytes.
       notes: remarks below the table.
-      seeds: the seeds that each variant is trained with.
-      quantity: the swept quantity, the axis of the plot; "" for variants that are categories.
-      values: name -> value of that quantity; math.inf is drawn at the right end, and a variant
-        without a value across.
-      series: name -> the line of the plot that a variant is a point of; all are one by default.
-      bases: name -> further configuration files, written like `base`.
-      metrics: test metrics that the tables show. Metrics of a part of the test split (named as
-        "leaves=2/t2v/MRR") have a table of their own; the plots show the last.
-      settings: fields that all bases have otherwise than their files, nested.
-      corpora: name -> folder below `data.manual_dir`: every variant is trained on each of them;
-        without any, on what the configuration says.
-      pairs: pairs of variants that are compared query by query (`tables`).
-      relative: name -> the variant that its last metric is divided by, for a column of changes.
-      timed: whether results have what a single query costs in a corpus of 2,500 videos.
+      seeds: seeds with which each variant is trained.
+      quantity: name of the swept quantity, the axis of the plot; "" for variants that are
+        categories.
+      values: for variants the value of the quantity. math.inf is drawn at the right end; a variant
+        without a value is drawn as a horizontal line.
+      series: for variants the name of their line in the plot; by default there is one line.
+      bases: further configuration files by name, written like `base`.
+      metrics: test metrics that the tables show. Metrics of a part of the test split (such as
+        "leaves=2/t2v/MRR") have a separate table. The plot shows the last metric.
+      settings: fields to change in all bases, nested.
+      corpora: folders below `data.manual_dir` by name; every variant is trained on each of them.
+        Without any, the data of the configuration is used.
+      pairs: pairs of variants to compare query by query, see `comparison`.
+      relative: for variants the reference variant of the last metric's change in percent.
+      timed: whether to measure the cost of a single query in a corpus of 2,500 videos.
+
+    Raises:
+      ConfigError: for another `name`, and for settings that name an unknown field.
     """
     if name not in ("", "debug"):
         raise ConfigError(f"variant {name!r} of this sweep is unknown: the only variant is 'debug'")
@@ -144,12 +157,16 @@ def define(
         "timed": timed,
         "defined": first.copy_and_resolve_references(),
     }
-    # Plain dictionaries stay what they are: a name of a variant may have a dot, a field may not.
+    # Dictionaries are not converted: a variant's name may contain a dot, a field's name may not.
     return ConfigDict(content, convert_dict=False).lock()
 
 
 def metrics(*figures: float) -> dict[str, float]:
-    """Name published figures: one for each of `METRICS`, or SumR alone."""
+    """Return published figures by metric.
+
+    Args:
+      *figures: one figure for each of `METRICS`, or SumR alone.
+    """
     names = METRICS[-1:] if len(figures) == 1 else METRICS
     return dict(zip(names, figures, strict=True))
 
@@ -161,10 +178,14 @@ def change_of(metric: str) -> str:
 
 
 def hover_base(name: str) -> tuple[str, str]:
-    """Return the base and the size of a sweep of HOVER from what stands behind its colon.
+    """Return the base and the size of a sweep of HOVER from the name after the colon of its file.
 
-    That is "" or "debug" for the released features of ActivityNet, or a folder of features of
-    one's own videos, with ",debug" behind it.
+    Args:
+      name: "" or "debug" for the released features of ActivityNet; or a folder with features of
+        your own videos, optionally followed by ",debug".
+
+    Returns:
+      The configuration file with its data set, and "debug" or "".
     """
     if name in ("", "debug"):
         return "../hover.py:activitynet", name
@@ -173,11 +194,11 @@ def hover_base(name: str) -> tuple[str, str]:
 
 
 def expand(sweep: ConfigDict) -> list[Run]:
-    """Expand a sweep to its runs: all variants with the first seed on each corpus, then the next.
+    """Return the runs of a sweep: all variants on each corpus with the first seed, then the next.
 
     Raises:
-      ConfigError: when the sweep is empty, names what does not exist, would put two runs into one
-        directory, or has a variant whose configuration makes no sense.
+      ConfigError: if the sweep is empty, names an unknown variant, field or metric, would put two
+        runs into one directory, or has a variant with an invalid configuration.
     """
     _check_names(sweep)
     changed = _changes(sweep.defined, sweep.base)
@@ -230,7 +251,11 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), without: Sequence[str]
 
 
 def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
-    """Return the runs of one of several tasks: every `tasks`-th, from index `task` on."""
+    """Return the runs of one of several tasks: every `tasks`-th run, from index `task` on.
+
+    Raises:
+      ConfigError: if `task` is not at least 0 and below `tasks`.
+    """
     if not 0 <= task < tasks:
         raise ConfigError(
             f"--task={task} --tasks={tasks}: give a task of at least 0 and below --tasks"
@@ -244,12 +269,16 @@ def changed_fields(sweep: ConfigDict) -> dict[str, Any]:
 
 
 def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return the index of this task in a Slurm array and the number of its tasks.
+    """Return the index of this task in a Slurm array, and the number of the array's tasks.
 
     Outside of an array these are 0 and 1.
 
+    Args:
+      environment: the environment variables.
+
     Raises:
-      ConfigError: if the indices have gaps that differ, or the task has several processes.
+      ConfigError: if the indices of the array are not equally spaced, or the task has several
+        processes.
     """
     if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         raise ConfigError("srun: a sweep runs one process per task: use --array, as launch/ does")
@@ -269,7 +298,7 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
 def _load(folder: Path, base: str, name: str, settings: Mapping[str, Any]) -> ConfigDict:
     file, _, data_set = base.partition(":")
     path = _locate_base(folder, file)
-    # A folder of features stands before a comma: its name may have hyphens.
+    # After a folder of features the separator is a comma, because its name may contain hyphens.
     mark = "," if path.stem.endswith("own") else "-"
     config = load(path, mark.join(filter(None, (data_set, name))))
     _apply(config, settings, "settings")
@@ -279,7 +308,7 @@ def _load(folder: Path, base: str, name: str, settings: Mapping[str, Any]) -> Co
 
 
 def _locate_base(folder: Path, file: str) -> Path:
-    """Return the file of a base: the one relative to the sweep's, else the package's."""
+    """Return the file of a base, relative to the folder of the sweep or else in the package."""
     for path in (folder / file, folder / f"{file}.py"):
         if path.is_file():
             return path
@@ -333,7 +362,7 @@ def _check_names(sweep: ConfigDict) -> None:
 def _check_directories(runs: Sequence[Run]) -> None:
     runs_by_place: dict[str, Run] = {}
     for run in runs:
-        # Some file systems do not tell small letters from capitals.
+        # Some file systems ignore case.
         namesake = runs_by_place.setdefault(str(run.directory).casefold(), run)
         if namesake is not run:
             raise ConfigError(

@@ -4,11 +4,11 @@
         --config.base.data.manual_dir=PATH
 
 Trains every variant with every seed, each in DIR/VARIANT/seedN, and writes DIR/table.md, .csv,
-.json and DIR/sweep.png, .svg from all results so far. The same command resumes where it was stopped
-and tries again what failed. `--only=NAME` and `--except=NAME`, which may be repeated, choose
-variants. A variant whose data is missing is skipped with a line and marked in the table.
-`--task=I --tasks=N` does every N-th run, for several processes side by side; the last of them to
-finish writes the complete table.
+.json and DIR/sweep.png, .svg from all results so far. The same command resumes an interrupted sweep
+and repeats failed runs. `--only=NAME` and `--except=NAME`, which may be repeated, choose variants.
+A variant whose data is missing is skipped with a message and marked in the table.
+`--task=I --tasks=N` trains every N-th run, so that several processes can share a sweep; the process
+that finishes last writes the complete table.
 """
 
 import os
@@ -49,7 +49,7 @@ flags.declare_key_flag("quiet")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the sweep; a wrong input ends it with one line and exit status 1."""
+    """Run the sweep and return the exit status; wrong input is reported in one line, status 1."""
     if len(argv) > 1:
         return cli.fail(f"unexpected argument {argv[1]!r}: options begin with --")
     if CONFIG.value is None:
@@ -87,17 +87,17 @@ def perform(
     root: Path,
     overwrite: bool = False,
 ) -> int:
-    """Train this task's runs and print the table of all; return the exit status.
+    """Train the runs of this task and print the table of all runs; return the exit status.
 
     Args:
       sweep: the sweep's configuration.
       planned: all runs of the sweep, which the tables show.
-      selection: the runs of the variants that --only and --except leave.
-      mine: the runs of this task among them.
+      selection: the runs of the variants that --only and --except select.
+      mine: the runs of `selection` that this task trains.
       root: the directory of the sweep.
-      overwrite: whether tables and plots that the sweep did not write are replaced.
+      overwrite: whether to replace tables and plots that the sweep did not write.
     """
-    # Imported here so that everything before, and --help, answers without loading JAX.
+    # Imported here, so that checks of the command line and --help do not load JAX.
     from hlformer_jax import files
     from hlformer_jax.figures import curves
     from hlformer_jax.sweep import runs, tables
@@ -132,7 +132,7 @@ def perform(
 
 
 def program() -> None:
-    """The console command hlformer-sweep."""
+    """Run the console command hlformer-sweep."""
     app.run(main, flags_parser=cli.parse)
 
 

@@ -1,26 +1,21 @@
-"""Comparison of variants query by query: which differences are real, by a paired bootstrap.
+"""Comparison of variants query by query: a paired bootstrap tells which differences are real.
 
-What a query adds to SumR is 100 for each k of 1, 5, 10, 100 that its rank is within; the runs of
-two variants on a corpus rank the same queries, so their difference is taken query by query. A draw
-takes as many videos of each corpus as there are, with replacement, each with all its queries, since
-they share the difficulty of their video; and as many runs of each variant, with
-replacement, for another seed would have given another model. The difference of a draw is the mean
-over the corpora of the mean over runs and queries.
+A query contributes 100 to SumR for each k of 1, 5, 10 and 100 that is at least its rank. The runs
+of two variants on a corpus rank the same queries, so the variants are compared query by query. A
+bootstrap draw resamples, with replacement, the videos of each corpus, each with all its queries,
+because the queries of a video are equally difficult; and the runs of each variant, because another
+seed gives another model. The difference of a draw is the mean over corpora of the mean over runs
+and queries.
 
-With S runs, the variance of the draws is too small by (S - 1) / S: deviations from their mean are
-stretched by the root of S / (S - 1). So few runs do not know their own spread either; as with
-Student's t, what seeds add is stretched once more, by the ratio of the quantiles of t and of the
-normal distribution, with as many degrees of freedom as both variants have runs beyond the first of
-a corpus. A variant with single runs has no interval over seeds.
+    difference       of SumR, first variant minus second: means over finished runs and over the
+                     corpora on which both variants have finished runs
+    queries          95 % interval when only videos are resampled
+    queries, seeds   95 % interval when videos and runs are resampled (`_compare` describes its
+                     correction for few runs); a difference is real if 0 lies outside
 
-    difference       of SumR, first variant minus second: means of the finished runs of each, over
-                     the corpora on which both have some
-    queries          95 % interval of the draws of videos, with the runs as they are
-    queries, seeds   95 % interval of the draws of both; a difference is real where 0 lies outside
-                     (where none is, of runs that differ by normal seeds alone, 4 to 7 % of 300
-                     are called real, with two, three or five runs, on one corpus or three)
-
-Intervals are each of their own pair, not corrected for the number of pairs.
+In simulations without a difference (300 comparisons of runs with normally distributed effects of
+the seed; two, three or five runs, one or three corpora) 4 to 7 % were called real. Intervals are
+not corrected for the number of pairs.
 
 References: Efron and Tibshirani, An Introduction to the Bootstrap, 1993.
 """
@@ -37,27 +32,41 @@ from hlformer_jax.retrieval.ranking import QUERIES_FILE, RECALLS
 from hlformer_jax.sweep import Run
 
 DRAWS = 10_000
+"""Number of bootstrap draws."""
+
 LEVEL = 0.95
+"""Level of the intervals."""
 
 _DRAWS_AT_ONCE = 500
-"""Draws that lie in memory together."""
+"""Number of draws that are in memory together."""
 
 
 class Scores(NamedTuple):
-    """Contributions of a corpus' queries to SumR, by variant."""
+    """Contributions of the queries of a corpus to SumR.
 
-    sums: Mapping[str, Float[np.ndarray, "S V"]]  # over the queries of each video, for each run
-    counts: Float[np.ndarray, " V"]  # queries of each video
+    Attributes:
+      sums: for each variant, sums over the queries of each of V videos, for each of S runs.
+      counts: number of queries of each video.
+    """
+
+    sums: Mapping[str, Float[np.ndarray, "S V"]]
+    counts: Float[np.ndarray, " V"]
 
 
 def compare(
     pairs: Sequence[tuple[str, str]], runs: Sequence[Run], root: Path
 ) -> list[dict[str, Any]]:
-    """Compares the pairs of variants that have finished runs on a common corpus.
+    """Compare pairs of variants that have finished runs on a common corpus.
 
-    Each has the names "first" and "second", the "difference", the intervals "queries" and
-    "queries_seeds", and whether it is "real"; the last two are None where one of the two has no
-    more than a run on each corpus.
+    Args:
+      pairs: names of the variants to compare.
+      runs: the runs of the sweep.
+      root: the directory of the sweep.
+
+    Returns:
+      For each pair the names "first" and "second", the "difference", the intervals "queries" and
+      "queries_seeds", and whether the difference is "real". The last two are None if one of the
+      variants has at most one run on each corpus.
     """
     names = {name for pair in pairs for name in pair}
     corpora = list(dict.fromkeys(run.corpus for run in runs))
@@ -72,7 +81,13 @@ def compare(
 
 
 def _compare(first: str, second: str, common: Sequence[Mapping[str, "Draws"]]) -> dict[str, Any]:
-    """The comparison of two variants by their draws on each corpus that both have runs on."""
+    """Compare two variants by their draws on each corpus on which both have finished runs.
+
+    The draws of few runs vary too little. `_draw` has corrected the variance for S runs. As with
+    Student's t, the effect of the seeds is stretched once more, by the ratio of the quantiles of
+    the t and the normal distribution. The degrees of freedom are the numbers of runs minus 1, added
+    up over corpora and both variants.
+    """
     pairs = [(draws[first], draws[second]) for draws in common]
     difference = float(np.mean([a.value - b.value for a, b in pairs]))
     queries = np.mean([a.queries - b.queries for a, b in pairs], axis=0)
@@ -96,7 +111,7 @@ def contributions(ranks: np.ndarray) -> np.ndarray:
 
 
 def _read(runs: Sequence[Run], variants: set[str], root: Path) -> Scores | None:
-    """The contributions of the finished runs on a corpus; None where none is finished."""
+    """Return the contributions of the finished runs on a corpus; None if no run is finished."""
     sums: dict[str, list[np.ndarray]] = {}
     counts = None
     for run in runs:
@@ -112,16 +127,27 @@ def _read(runs: Sequence[Run], variants: set[str], root: Path) -> Scores | None:
 
 
 class Draws(NamedTuple):
-    """SumR of a variant on a corpus."""
+    """SumR of a variant on a corpus.
+
+    Attributes:
+      value: mean over the finished runs.
+      queries: mean over the finished runs for each draw of videos.
+      seeds: difference that a draw of runs makes to ``queries``.
+      runs: number of finished runs.
+    """
 
     value: float
-    queries: Float[np.ndarray, " draws"]  # for each draw of videos, with the runs as they are
-    seeds: Float[np.ndarray, " draws"]  # what a draw of runs adds to that
+    queries: Float[np.ndarray, " draws"]
+    seeds: Float[np.ndarray, " draws"]
     runs: int
 
 
 def _draw(scores: Scores, rng: np.random.Generator) -> dict[str, Draws]:
-    """Draws of each variant from its runs on a corpus."""
+    """Return the draws of each variant from its runs on a corpus.
+
+    The variance of draws from S runs is too small by (S - 1) / S, so the differences that a draw of
+    runs makes are stretched by the root of S / (S - 1).
+    """
     videos = len(scores.counts)
     stacked = np.concatenate([*scores.sums.values(), scores.counts[None]])
     drawn = []
@@ -145,6 +171,6 @@ def _draw(scores: Scores, rng: np.random.Generator) -> dict[str, Draws]:
 
 
 def _interval(differences: Float[np.ndarray, " draws"]) -> tuple[float, float]:
-    """Return the interval of the middle `LEVEL` of the draws."""
+    """Return the interval that contains the middle share `LEVEL` of the draws."""
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

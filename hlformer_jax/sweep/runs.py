@@ -1,12 +1,12 @@
 """The runs of a sweep, one after another, each an ordinary training run in its own directory.
 
     DIR/VARIANT/seedN/     the files of every run, and
-        result.json        when it is finished: metrics, cost, versions
-        failure.json       when its last attempt failed, or its data is missing: why
+        result.json        of a finished run: metrics, cost, versions
+        failure.json       the reason, if the last attempt failed or the data is missing
 
-Both are written whole or not at all. What has a result is not run again; everything else is, from
-its newest checkpoint where it has one. So a sweep can be killed at any moment, and several tasks
-can share one, each with runs of its own.
+Both files are written atomically. A run with a result is not repeated; other runs start, or resume
+from their newest checkpoint. So a sweep can be killed at any moment, and several tasks can share
+the runs of a sweep.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ RESULT, FAILURE = "result.json", "failure.json"
 
 
 def check(runs: Sequence[Run], root: Path) -> None:
-    """Check that every run of a sweep could start, before the first does.
+    """Check that every run of a sweep can start, before the first run starts.
 
     Raises:
-      ConfigError: naming the variant that cannot be trained.
-      WorkdirError: when a run's directory holds a run of another configuration.
+      ConfigError: if a variant cannot be trained; names it.
+      WorkdirError: if a run's directory holds a run of another configuration.
     """
     for run in {run.variant: run for run in runs}.values():
         try:
@@ -54,7 +54,7 @@ def check(runs: Sequence[Run], root: Path) -> None:
 
 
 def finished(run: Run, root: Path) -> bool:
-    """Return whether a run has its result."""
+    """Return whether a run has written its result."""
     return (root / run.directory / RESULT).exists()
 
 
@@ -71,16 +71,17 @@ def perform(
     Args:
       runs: the runs of the task.
       root: the directory of the sweep.
-      report: a function that shows one line on the progress.
-      after: a function that is called with each run, finished or failed.
-      execute: a function that does one run and returns its result; None trains.
-      warn: a function that shows why a run failed; None is `report`.
+      report: receives one line about the progress.
+      after: called with each run after it has finished or failed.
+      execute: trains a run in a directory and returns the content of result.json; None uses the
+        trainer.
+      warn: receives the reason why a run failed; None uses `report`.
 
     Returns:
-      Directories of the runs that failed, each with the reason in one line.
+      The reason in one line for each run that failed, by its directory.
 
     Raises:
-      Stopped: when SIGTERM ended one; its state has been saved.
+      Stopped: if a signal ended a run; its state has been saved.
     """
     execute, warn, left = execute or _execute, warn or report, terminal.TimeLeft()
     if done := sum(finished(run, root) for run in runs):
@@ -91,7 +92,7 @@ def perform(
         return sum(not finished(run, root) for run in runs[index - 1 :])
 
     for index, run in enumerate(runs, 1):
-        if finished(run, root):  # asked now, for another process may have done it
+        if finished(run, root):  # checked again, because another process may have trained it
             continue
         report(f"run {index} of {len(runs)}: {run.title}{left.text(waiting(index))}")
         directory = root / run.directory
@@ -112,9 +113,10 @@ def perform(
             left.add()
             files.write_json(directory / RESULT, result, files.Replace.OWN)
             files.discard_own(directory / FAILURE)
-        # The devices' memory is for the next run. A program that both need comes from the cache on
-        # disk: variants that differ in hyperparameters alone share one (step.Loss). Short runs are
-        # small, and share compiled programs in memory (step.compile_steps).
+        # Free the memory of the devices for the next run. If both runs need the same program, it
+        # comes from the cache on disk: variants that differ only in hyperparameters share a program
+        # (step.Loss). Short runs are small, and share compiled programs in memory
+        # (step.compile_steps).
         gc.collect()
         if not run.config.compile_fast:
             jax.clear_caches()
@@ -127,22 +129,22 @@ def open_data(
 ) -> list[Run]:
     """Prepare the data of the runs that are not finished; skip those whose data is missing.
 
-    A variant whose data is missing is reported in one line, and each of its runs leaves the reason
-    in `failure.json` for the tables.
+    A variant whose data is missing is reported in one line, and the reason is written to
+    `failure.json` of each of its runs, for the tables.
 
     Args:
       runs: the runs of a task.
       root: the directory of the sweep.
-      report: a function that shows one line.
-      all_may_lack: whether all of these runs may be skipped, because other tasks have others.
+      report: receives a line for each skipped variant.
+      all_may_lack: whether all of these runs may be skipped, because other tasks have other runs.
 
     Returns:
-      The runs whose data is there, and the finished ones.
+      The finished runs, and the runs whose data exists.
 
     Raises:
       MissingDataError: if no run would be left, unless `all_may_lack`.
       DataError: if data is damaged or cannot be read.
-      WorkdirError: if a run was begun on other data.
+      WorkdirError: if a run has begun on other data.
     """
     fingerprints: dict[str, str | MissingDataError] = {}
     ready, skipped = [], []
@@ -206,10 +208,11 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
 
 
 def measure_data(config: ConfigDict) -> dict[str, Any]:
-    """Return what a run's metrics are of: its data set, its features and the size of each split.
+    """Return the data set of a run, its features and the size of each split.
 
-    "splits" has for train, val and test the numbers of videos and captions, of action trees those
-    of trees and nodes; "synthetic" says whether the program made the videos itself.
+    Returns:
+      The entries of `config.describe_data`, and "splits": for train, val and test the numbers of
+      videos and captions, or for action trees the numbers of videos, trees and nodes.
     """
     family: Any = training.build(config)
     described: dict[str, Any] = {**describe_data(config), "splits": {}}
@@ -228,9 +231,10 @@ def measure_data(config: ConfigDict) -> dict[str, Any]:
 
 
 def _query_costs(config: ConfigDict) -> dict[str, float]:
-    """Measure the seconds of a query, encoded and searched for in float32, and a corpus' bytes.
+    """Measure the seconds to encode and search for a query in float32, and the bytes of a corpus.
 
-    The corpus has random vectors; the encoder has its initial parameters.
+    The corpus has random vectors; the encoder has its initial parameters. The time is the median of
+    20 queries.
     """
     model = models.build(config)
     params = models.init_params(model, config)
@@ -242,7 +246,7 @@ def _query_costs(config: ConfigDict) -> dict[str, float]:
         jax.block_until_ready(corpus.search(stored, encode(params, captions), 10))
 
     search()
-    share = corpus.SEARCHED_VIDEOS / stored.mask.size  # blocks are filled up
+    share = corpus.SEARCHED_VIDEOS / stored.mask.size  # the last block is padded
     return {
         "seconds_query": statistics.median(timeit.repeat(search, number=1, repeat=20)),
         "bytes_corpus": share * devices.nbytes(stored.stored),
@@ -255,7 +259,7 @@ def _identity(run: Run) -> dict[str, Any]:
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions behind a result: Python, packages, a checkout's commit."""
+    """Return the versions of Python and of packages, and the commit of a checkout."""
     versions = {"python": platform.python_version()}
     describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     with contextlib.suppress(OSError):  # no git
@@ -271,7 +275,11 @@ def list_versions() -> dict[str, str]:
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
-    """Read a result or a failure; None without a file."""
+    """Read result.json or failure.json; return None without a file.
+
+    Raises:
+      UserError: if the file is not JSON.
+    """
     try:
         content: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,11 +1,12 @@
-"""The results of a sweep so far: every variant's metrics over its finished runs, and their views.
+"""The results of a sweep so far: metrics of every variant over its finished runs, and their views.
 
-The spread is the sample's standard deviation over seeds (n - 1), over several corpora the root of
-the mean of its squares; one seed has none. A variant is ranked among all by the last metric,
-in the mean over the corpora and seeds that all have finished. table.json, .md, .csv, the plot and
-the printed tables are views of one `Table`.
+The spread is the sample standard deviation over seeds (n - 1). Over several corpora it is the root
+of the mean of the variances. A single seed has no spread. With several corpora, the variants are
+ranked by the last metric; the rank is a mean over the pairs of corpus and seed for which all
+variants are finished. table.json, .md, .csv, the plot and the printed tables are views of one
+`Table`.
 
-Published figures are those that the papers print. Where one contradicts its own table, a
+Published figures are shown as the papers print them. If a figure contradicts its own table, a
 further column, "corrected", has the intended figure with a footnote.
 """
 
@@ -36,10 +37,10 @@ NAMES = ("table.json", "table.md", "table.csv", "sweep.png", "sweep.svg")
 """The files of a sweep's results."""
 
 LOCATIONS = ("data.manual_dir", "data.data_dir")
-"""Fields that say where data lies, and nothing of the result."""
+"""Fields with the location of data, which does not affect the results."""
 
 EMPTY = "–"
-"""A cell without a value; the notes below the table say why where it is not obvious."""
+"""A cell without a value; the notes below the table explain it if it is not obvious."""
 
 COSTS: Mapping[str, tuple[str, str, float]] = {
     "parameters": ("parameters", ",d", 1),
@@ -49,14 +50,18 @@ COSTS: Mapping[str, tuple[str, str, float]] = {
     "seconds_query": ("ms/query", "", 1e-3),
     "bytes_corpus": ("MB of 2,500 videos", ".1f", 1e6),
 }
-"""What a variant costs: head, format ("": three digits) and unit of its column.
+"""Costs of a variant: head, format ("" for three digits) and unit of the column.
 
-The last two are of sweeps that are `timed`.
+The last two exist only in sweeps that are `timed`.
 """
 
 
 def check_place(root: Path, replace: files.Replace) -> None:
-    """Refuses a directory whose tables or plot must not be replaced."""
+    """Check that the tables and the plot may be written into a directory.
+
+    Raises:
+      OSError: if an existing file must not be replaced.
+    """
     for name in NAMES:
         files.check_output(root / name, replace)
 
@@ -68,11 +73,20 @@ def publish(
     replace: files.Replace = files.Replace.OWN,
     selection: Sequence[Run] | None = None,
 ) -> Table:
-    """Write the tables and the plot of a sweep, of all its runs and not only this task's.
+    """Write the tables and the plot of all runs of a sweep.
 
-    Of several tasks, each writes when a run of its own ends. One that was overtaken while it wrote
-    writes again, so that what the last leaves is complete. `selection` are the runs of the variants
-    that were not left out; None for all.
+    Each of several tasks writes them when one of its runs ends. If another run has ended while a
+    task was writing, the task writes again, so that the last version is complete.
+
+    Args:
+      sweep: the sweep's configuration.
+      runs: all runs of the sweep.
+      root: the directory of the sweep.
+      replace: which existing files may be replaced.
+      selection: the runs of the variants that were not left out; None for all runs.
+
+    Returns:
+      The content of table.json.
     """
     table = collect(sweep, runs, root, selection)
     while True:
@@ -84,7 +98,7 @@ def publish(
 
 
 def write(table: Table, root: Path, replace: files.Replace = files.Replace.OWN) -> None:
-    """Writes table.json, table.md, table.csv and the plot into the sweep's directory."""
+    """Write table.json, table.md, table.csv and the plot into the sweep's directory."""
     files.write_json(root / "table.json", table, replace)
     files.write_bytes(root / "table.md", markdown(table).encode(), replace)
     files.write_bytes(root / "table.csv", as_csv(table).encode(), replace)
@@ -94,7 +108,7 @@ def write(table: Table, root: Path, replace: files.Replace = files.Replace.OWN) 
 def collect(
     sweep: ConfigDict, runs: Sequence[Run], root: Path, selection: Sequence[Run] | None = None
 ) -> Table:
-    """Collect the results of a sweep's runs so far; `selection` as in `publish`."""
+    """Return the table of a sweep's results so far; for the arguments see `publish`."""
     selection = runs if selection is None else selection
     trained = {run.variant for run in selection}
     rows = []
@@ -103,7 +117,7 @@ def collect(
     measured = [result["metrics"] for result in results_so_far]
     common = [name for name in measured[0] if all(name in x for x in measured)] if measured else []
     localised = set(moments.METRICS) <= set(common)
-    # Of parts of the test split by the ratio of moment to video, where all know the moments.
+    # Parts of the test split by the ratio of moment to video, if all runs have annotated moments.
     parts = [name for name in common if name.startswith("ratio=") and name not in sweep.metrics]
     names = [*sweep.metrics, *parts, *(moments.METRICS if localised else ())]
     for name in sweep.variants:
@@ -123,7 +137,7 @@ def collect(
         rows.append(
             {
                 "variant": name,
-                # JSON has no infinity; Python's float takes this word for it.
+                # JSON has no infinity; Python's float accepts this word.
                 "value": "inf" if value is not None and math.isinf(value) else value,
                 "series": sweep.series.get(name, ""),
                 "published": dict(sweep.published.get(name, {})),
@@ -174,8 +188,8 @@ def collect(
 def _references(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row for each reference of the runs, such as the linear baseline.
 
-    References depend on the data alone: of the runs on the same corpus and features the first
-    counts, and corpora are averaged.
+    References depend only on the data: for each corpus and each kind of features the first run is
+    used, and corpora are averaged.
     """
     rows: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for result in results:
@@ -197,7 +211,7 @@ def _references(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> l
 def _describe_data(
     runs: Sequence[Run], finished: Mapping[Path, Mapping[str, Any] | None]
 ) -> list[dict[str, Any]]:
-    """Return what the runs are of, each description once; of finished runs with split sizes."""
+    """Return the distinct descriptions of the runs' data, with split sizes if a run is finished."""
     described: dict[str, dict[str, Any]] = {}
     for run in runs:
         result = finished[run.directory] or {}
@@ -302,7 +316,7 @@ def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict
 
 
 def _deviation(results: Sequence[Mapping[str, Any]], values: Sequence[float]) -> float | None:
-    """Standard deviation over seeds, of several corpora the root of the mean of its squares."""
+    """Return the standard deviation over seeds; over corpora the root of the mean variance."""
     corpora: dict[str, list[float]] = {}
     for result, value in zip(results, values, strict=True):
         corpora.setdefault(result.get("corpus", ""), []).append(value)
@@ -311,7 +325,10 @@ def _deviation(results: Sequence[Mapping[str, Any]], values: Sequence[float]) ->
 
 
 def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
-    """Adds the mean rank of each variant, from 1; None while no seed of a corpus is complete."""
+    """Add the mean rank of each variant, from 1, to its row.
+
+    None if there is no pair of corpus and seed for which all variants are finished.
+    """
     cells: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         for run in (run for run in row["runs"] if metric in run["metrics"]):
@@ -326,10 +343,11 @@ class Section(NamedTuple):
     """A table of the printed views and of table.md.
 
     Attributes:
-      title: its heading.
-      rows: cells, first the head.
+      title: the heading.
+      rows: the cells; the first row is the head.
       note: explanation below the table.
-      groups: number of columns, behind the first, that must stay side by side, from left to right.
+      groups: numbers of adjacent columns that must not be separated, from left to right, without
+        the first column.
     """
 
     title: str
@@ -339,23 +357,22 @@ class Section(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A metric in a table, with its published and its corrected column where there are any."""
+    """A metric in a table, with columns of its published and corrected figures if there are any."""
 
-    metric: str  # its full name
+    metric: str  # full name of the metric
     head: str
     published: bool
     corrected: bool
-    measured: bool = True  # else it is a change that is published alone
 
     @property
     def heads(self) -> list[str]:
-        """The heads of its columns."""
+        """The heads of the columns of the metric."""
         kinds = ["", *["published"] * self.published, *["corrected"] * self.corrected]
         return [f"{self.head} {kind}".strip() for kind in kinds]
 
 
 def sections(table: Table) -> list[Section]:
-    """Return the main table, tables of parts, costs and first moments, and the comparisons."""
+    """Return the main table and the tables of parts, costs, first moments and comparisons."""
     ranked = bool(table["corpora"])
     metrics = [name for name in table["metrics"] if "=" not in name]
     over = "corpora and seeds" if ranked else "seeds"
@@ -402,7 +419,7 @@ def sections(table: Table) -> list[Section]:
 
 
 def _columns(table: Table, metrics: Sequence[str]) -> list[Column]:
-    """Return the columns of some metrics, and of the last one's change where there is any."""
+    """Return the columns of some metrics, and of the last metric's change if there is any."""
     rows = [*table["variants"], *table["cited"]]
     names = [(metric, metric.partition("/")[2] if "=" in metric else metric) for metric in metrics]
     change = change_of(metrics[-1])
@@ -452,7 +469,7 @@ def _superscript(number: int) -> str:
 
 
 def _count_runs(row: Mapping[str, Any]) -> str:
-    """Return how many of a variant's runs are finished, or why none is."""
+    """Return the number of a variant's finished runs, or the reason why no run is finished."""
     finished, planned = len(row["seeds"]), len(row["seeds"]) + len(row["missing_seeds"])
     if not finished and row["left_out"]:
         return "left out"
@@ -462,7 +479,7 @@ def _count_runs(row: Mapping[str, Any]) -> str:
 
 
 def _parts(table: Table) -> list[Section]:
-    """Return a table of the parts of the test split, each with the metrics that it has."""
+    """Return tables of the parts of the test split; parts with the same metrics share a table."""
     columns: dict[str, list[str]] = {}
     names = [name for name in table["metrics"] if "=" in name] + table["parts"]
     for part, _, metric in (name.partition("/") for name in names):
@@ -470,7 +487,7 @@ def _parts(table: Table) -> list[Section]:
     sections = []
     for shown in dict.fromkeys(map(tuple, columns.values())):
         parts = [part for part, names in columns.items() if tuple(names) == shown]
-        # A column is there when any of the parts has figures for it.
+        # A column exists if any of the parts has figures for it.
         merged = [_columns(table, [f"{part}/{metric}" for metric in shown]) for part in parts]
         widest = [
             (any(x.published for x in metric), any(x.corrected for x in metric))
@@ -519,9 +536,15 @@ def _costs(table: Table) -> Section:
 
 
 def change(table: Table, row: Mapping[str, Any], name: str) -> float | None:
-    """Return the difference of a metric from the reference variant's, in percent.
+    """Return the change of a metric from the reference variant, in percent.
 
-    `name` is the change's own, as `change_of` gives it; None where one of the two is missing.
+    Args:
+      table: the table.
+      row: the row of a variant.
+      name: name of the change, from `change_of`.
+
+    Returns:
+      The change; None if there is no reference or if one of the two values is missing.
     """
     reference_name = table["relative"].get(row.get("variant"))
     metric = name.replace("Δ ", "", 1)
@@ -561,8 +584,9 @@ def _compared(pair: Mapping[str, Any]) -> list[str]:
 def notes(table: Table) -> list[str]:
     """Return the notes below the table.
 
-    They are the footnotes of corrected figures, the sweep's own remarks, the reasons of missing
-    figures, changed settings, failures, and the runs that are missing.
+    They are footnotes of corrected figures, remarks of the sweep, reasons for missing figures,
+    changed settings, skipped variants, failures, variants that were left out, and the number of
+    runs that are not finished.
     """
     reasons = {note["number"]: note["reason"] for note in table["footnotes"]}
     lines = [f"{_superscript(number).strip()} {reason}" for number, reason in reasons.items()]
@@ -613,11 +637,10 @@ def markdown(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Return the table as CSV: a row for every variant, reference and cited method.
+    """Return the table as CSV, with a row for every variant, reference and cited method.
 
-    None is an empty cell.
-
-    Every metric has columns of its mean, deviation, published and corrected figure.
+    Every metric has columns of its mean, deviation, published and corrected figure. A missing value
+    is an empty cell.
     """
     rows = []
     data = table["data"]
@@ -674,12 +697,12 @@ def as_csv(table: Table) -> str:
 
 
 def _csv_name(metric: str) -> str:
-    """Return a metric's name, of the trees with the most leaves with ">="."""
+    """Return a metric's name in CSV; the group of trees with the most leaves has ">=" for "="."""
     return metric.replace(f"leaves={MAX_LEAVES}/", f"leaves>={MAX_LEAVES}/")
 
 
 def show(table: Table) -> None:
-    """Print the tables and their notes; where the terminal is narrow, a table in several parts."""
+    """Print the tables and their notes; in a narrow terminal a table is split into several."""
     console = rich.console.Console()
     for index, section in enumerate(sections(table)):
         title = section.title
@@ -697,7 +720,7 @@ def show(table: Table) -> None:
 def _blocks(section: Section, width: int | None) -> list[list[list[str]]]:
     """Split a section's columns into tables of at most `width` characters; None: one table.
 
-    The first column stands in each, and columns of a group stay together.
+    Each table has the first column, and columns of a group stay together.
     """
     if width is None or not section.groups:
         return [section.rows]
@@ -724,7 +747,7 @@ def _spread(metric: str, mean: float | None, deviation: float | None) -> str:
 
 
 def _published(metric: str, value: float | None) -> str:
-    """Format a published figure with the decimals that papers give: of percentages one."""
+    """Format a published figure: one decimal for percentages, three for `ranking.SHARES`."""
     share = metric.rpartition("/")[2] in ranking.SHARES
     return _formatted(value, ".3f" if share else ".1f")
 
@@ -734,7 +757,7 @@ def _formatted(value: float | None, form: str, suffix: str = "") -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that Markdown shows as it is: nothing of it is a column, emphasis or a tag."""
+    """Escape a text, so that Markdown shows it unchanged."""
     for character in "\\|*_`<>[]":
         text = text.replace(character, "\\" + character)
     return text.replace("\n", " ")

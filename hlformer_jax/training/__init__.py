@@ -8,11 +8,11 @@
     checkpoints   the directory of a run: its owner, and its checkpoints
     loaded_run    a trained run: configuration, best parameters, evaluation, queries
 
-A family brings its data, its parameters, its loss and its metrics. The trainer brings the order of
-the data, the steps, checkpoints, logs, early stopping and signals, the same for every family.
+A family defines data, parameters, loss and metrics. The trainer, which is the same for every
+family, provides the order of the data, steps, checkpoints, logs, early stopping and signals.
 
-A loss is a weighted sum of terms (`hlformer_jax.losses`). A new term is a function there, an entry
-in the family's `TERMS` and objective, and a weight in the fields of `config.loss`.
+A loss is a weighted sum of terms. To add a term, write a function in `hlformer_jax.losses`, and add
+it to the family's `TERMS` and objective and its weight to the fields of `config.loss`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,41 +35,45 @@ from hlformer_jax.training.step import Feed, Loss
 class Family(Protocol):
     """A family of models on its data, for the trainer, the evaluation and sweeps.
 
-    Optional members that the trainer uses: `summary() -> str`, the data in one line;
-    `notes() -> list[str]`, remarks on the data after an epoch; `learning_rate(total_steps)`, the
-    schedule to log; `program_constants() -> Hashable`, by which short runs share programs
-    (`step.compile_steps`); and `any_length = True` if no step depends on the number of epochs, so
-    that a run may be extended.
+    The trainer also uses these members if a family has them: `summary() -> str`, the data in one
+    line; `notes() -> list[str]`, remarks on the data after the first epoch;
+    `learning_rate(total_steps)`, the schedule to log; `program_constants() -> Hashable`, for short
+    runs that share programs (`step.compile_steps`); and `any_length = True` if no step depends on
+    the number of epochs, so that a run may be extended.
     """
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the data, so that a run does not resume on other data."""
+        """Identifier of the data, so that a run does not resume on other data."""
 
     @property
     def num_examples(self) -> int:
-        """Number of training examples, which the schedule orders."""
+        """Number of training examples."""
 
     def check_trainable(self) -> None:
-        """Check that the configuration can be trained, before its data is opened."""
+        """Check that the configuration can be trained, before its data is opened.
+
+        Raises:
+          ConfigError: if it cannot.
+        """
 
     def init_params(self) -> Any:
-        """Return the initial parameters, which depend on the configuration alone."""
+        """Return the initial parameters, which depend only on the configuration."""
 
     def project(self, params: Any) -> Any:
-        """Move parameters to where they satisfy their constraints; applied after every step."""
+        """Return the parameters, changed to satisfy their constraints; applied after every step."""
 
     def loss(self, steps_per_epoch: int) -> Loss:
-        """Return the training loss."""
+        """Return the training loss of a run with `steps_per_epoch` steps in an epoch."""
 
     def optimiser(self, total_steps: int) -> optax.GradientTransformation:
         """Return the optimiser of a run of `total_steps` steps."""
 
     def feed(self, groups: Sequence[Group]) -> Feed:
-        """Return a feed that brings the training batches of groups of steps to the devices."""
+        """Return a feed that copies the training batches of groups of steps to the devices."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields that a checkpoint and its evaluation must share, as JSON."""
+        """Return the fields that must agree between a checkpoint and its evaluation, as JSON."""
 
     def validate(self, params: Any) -> Result:
         """Return the metrics of the validation split."""
@@ -89,8 +93,8 @@ class Family(Protocol):
     def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
         """Return test metrics and the arrays of a score file.
 
-        The arrays are `scores` [Q, V], the names of their rows and columns, `queries` and
-        `videos`, and `relevant`, the column of each query's target.
+        The arrays are `scores` [Q, V]; `queries` and `videos`, the names of rows and columns; and
+        `relevant`, the column of each query's target.
         """
 
     def test_embeddings(self, params: Any) -> dict[str, Any]:
@@ -105,9 +109,14 @@ if not TYPE_CHECKING:
     Family = Any
 
 FAMILIES: dict[str, Callable[[ConfigDict, Mesh], Family]] = {"prvr": PRVR, "hover": HOVER}
-"""Constructors of the families by name, from a configuration and devices."""
+"""Constructors of the families by name; the arguments are a configuration and the devices."""
 
 
 def build(config: ConfigDict, mesh: Mesh | None = None) -> Family:
-    """Return the family of models of a configuration, on its data."""
+    """Return the family of models of a configuration, with its data.
+
+    Args:
+      config: the configuration.
+      mesh: the devices; None for all devices.
+    """
     return FAMILIES[family_of(config)](config, devices.mesh() if mesh is None else mesh)

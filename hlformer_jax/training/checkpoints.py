@@ -5,10 +5,10 @@
     checkpoints/best/STEP     the parameters of the best epoch, and facts about it as JSON
 
 From its first checkpoint on, a directory belongs to one configuration and one data source. `best`
-also keeps the previous best epoch, to which `newest` refers until it is saved. A checkpoint of
-parameters elsewhere (a converted one) is a directory like `best`. Orbax writes under a temporary
-name and renames at the end, so that a killed save leaves the previous checkpoint. STEP/SHA256SUMS,
-which `sha256sum --check` reads too, has the digests of the files.
+also keeps the previous best epoch, to which the newest state refers until a newer state is saved. A
+converted checkpoint is a directory like `best`. Orbax writes under a temporary name and renames at
+the end, so that the previous checkpoint remains if a save is killed. STEP/SHA256SUMS has the
+digests of the files, in the format of `sha256sum --check`.
 """
 
 import contextlib
@@ -39,13 +39,13 @@ from hlformer_jax.training.step import TrainState
 _SUMS = "SHA256SUMS"
 
 WRITTEN = ("checkpoints", "metrics.jsonl", ranking.METRICS_FILE, ranking.QUERIES_FILE)
-"""Names of a run's files beside config.json, which marks a run's directory."""
+"""Names of the files of a run, in addition to config.json, which marks a run's directory."""
 
 EVALUATION_FILE = "evaluation.json"
-"""Settings of metrics outside of a run's directory: configuration, data, checkpoint."""
+"""File beside metrics outside of a run's directory: their configuration, data and checkpoint."""
 
 PLACES = ("data.manual_dir", "data.data_dir", "data.cache_gib", "data.resident")
-"""Fields about the place of the data, not its content."""
+"""Fields about where the data is stored or kept, not about its content."""
 
 MOVABLE = (
     *PLACES,
@@ -70,24 +70,25 @@ class WorkdirError(UserError, ValueError):
 
 
 class OccupiedError(WorkdirError):
-    """Another process trains the run of the directory."""
+    """Another process is training the run of the directory."""
 
 
 # Checkpoints
 
 
 class Series:
-    """Checkpoints in one directory, each a tree of arrays and a JSON; only the latest is read."""
+    """Checkpoints in one directory, each a tree of arrays and JSON; only the latest is read."""
 
     def __init__(self, directory: Path, clean: bool = False, keep: int = 1) -> None:
         """Open a directory.
 
         Args:
           directory: the directory.
-          clean: remove the temporary files of a killed save; for the process that writes.
+          clean: whether to remove the temporary files of a killed save; only for the process that
+            writes.
           keep: number of checkpoints to keep.
         """
-        # Orbax logs every save as information; a run has its own log.
+        # Orbax logs every save; a run has its own log.
         logging.get_absl_logger().addFilter(_is_worth_logging)
         self._manager = ocp.CheckpointManager(
             Path(directory).absolute(),
@@ -108,10 +109,19 @@ class Series:
         return self._manager.latest_step()
 
     def save(self, step: int, tree: Any, info: Mapping[str, Any]) -> None:
-        """Save a checkpoint, unless there is one of that step or a later one.
+        """Save a checkpoint, unless a checkpoint of this step or a later step exists.
 
         A run that was killed between two saves repeats its steps with the same results, so that an
-        existing checkpoint equals the new one. If writing fails, the previous checkpoint stays.
+        existing checkpoint equals the new checkpoint. If writing fails, the previous checkpoint
+        remains.
+
+        Args:
+          step: the step.
+          tree: arrays.
+          info: facts about the checkpoint, as JSON.
+
+        Raises:
+          CheckpointError: if the checkpoint cannot be written.
         """
         latest = self.latest()
         if latest is not None and latest >= step:
@@ -127,12 +137,23 @@ class Series:
                 _write_sums(self._directory(step))
 
     def info(self) -> dict[str, Any]:
-        """Read the JSON of the latest checkpoint."""
+        """Read the JSON of the latest checkpoint.
+
+        Raises:
+          CheckpointError: if there is no checkpoint or it is damaged.
+        """
         args = ocp.args.Composite(info=ocp.args.JsonRestore())
         return self._read(lambda step: self._manager.restore(step, args=args)["info"])
 
     def restore(self, like: Any) -> Any:
-        """Read the arrays of the latest checkpoint, which must have the shapes of `like`."""
+        """Read the arrays of the latest checkpoint.
+
+        Args:
+          like: a tree of arrays or shapes that the checkpoint must match.
+
+        Raises:
+          CheckpointError: if there is no checkpoint, it is damaged, or its shapes differ.
+        """
         self.check()
         self._check_shapes(self._read(lambda step: self._manager.item_metadata(step)["tree"]), like)
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
@@ -140,11 +161,15 @@ class Series:
         return self._read(lambda step: self._manager.restore(step, args=args)["tree"])
 
     def check(self) -> None:
-        """Check the digests of the latest checkpoint."""
+        """Check the digests of the latest checkpoint.
+
+        Raises:
+          CheckpointError: if there is no checkpoint, or a file has changed.
+        """
         self._read(lambda step: _check_sums(self._directory(step)))
 
     def forget_after(self, step: int | None) -> None:
-        """Remove the checkpoints after a step; all of them if it is None."""
+        """Remove the checkpoints of later steps than `step`; all checkpoints for None."""
         for saved in self._manager.all_steps():
             if step is None or saved > step:
                 self._manager.delete(saved)
@@ -170,7 +195,7 @@ class Series:
 
     @contextlib.contextmanager
     def _explain(self, problem: str, hint: str) -> Iterator[None]:
-        """Convert errors of orbax and its stores, for example on a full disk, to one line."""
+        """Convert errors of orbax, for example on a full disk, to a CheckpointError of one line."""
         try:
             yield
         except (OSError, ValueError, KeyError) as error:
@@ -216,14 +241,27 @@ def best(workdir: Path) -> Series:
 
 
 def check_new(directory: Path) -> None:
-    """Check that a directory for `save_params` is missing or empty, and not a link."""
+    """Check that a directory for `save_params` does not exist or is empty, and is not a link.
+
+    Raises:
+      CheckpointError: if the directory is not empty.
+    """
     files.check_directory(directory)
     if directory.exists() and any(directory.iterdir()):
         raise CheckpointError(f"{directory} exists and is not empty: choose a new directory")
 
 
 def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
-    """Write parameters alone into a new directory."""
+    """Write parameters into a new directory.
+
+    Args:
+      directory: the directory, which must not exist or be empty.
+      params: the parameters.
+      info: facts about the parameters, as JSON; "step" is the step of the checkpoint.
+
+    Raises:
+      CheckpointError: if the directory is not empty.
+    """
     directory = Path(directory)
     check_new(directory)
     series = Series(directory)
@@ -232,7 +270,11 @@ def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
 
 
 def open_params(path: Path) -> Series:
-    """Open a directory of `save_params`, or the best epoch of a run's directory."""
+    """Open a directory of `save_params`, or the best epoch of a run's directory.
+
+    Raises:
+      CheckpointError: if the path holds no checkpoint.
+    """
     path = Path(path)
     directory = path / "checkpoints" / "best" if (path / "checkpoints").is_dir() else path
     if not directory.is_dir() or not any(child.name.isdigit() for child in directory.iterdir()):
@@ -253,7 +295,7 @@ class Progress(NamedTuple):
     seconds: float = 0.0  # training time; nothing else depends on the clock
 
     def validated(self, epoch: int, metric: float) -> "Progress":
-        """Return the progress after the validation of an epoch; the first of equal epochs wins."""
+        """Return the progress after a validation; of equally good epochs the first is the best."""
         progress = self._replace(epochs=epoch + 1)
         if self.best_metric is None or metric > self.best_metric:
             progress = progress._replace(best_epoch=epoch, best_metric=metric)
@@ -271,8 +313,8 @@ class RunCheckpoints:
         self.newest, self.best = newest(directory), best(directory)
         self._seconds, self._saved = seconds, time.monotonic()
         self._unsaved_best: tuple[int, Any, dict[str, Any]] | None = None
-        # A run that was killed before its newest state was saved may find another best epoch if
-        # rounding differs, for example on other devices.
+        # Best epochs after the newest state are removed: when the run repeats these steps, rounding
+        # may differ, for example on other devices, and another epoch may be the best.
         self.best.forget_after(self.newest.latest())
 
     def restore(self, template: TrainState) -> tuple[TrainState, Progress] | None:
@@ -282,16 +324,22 @@ class RunCheckpoints:
         state: TrainState = self.newest.restore(template)
         progress = Progress(**self.newest.info())
         if progress.best_epoch >= 0:
-            self.best.check()  # checked before the long training
+            self.best.check()  # before the long training
         return state, progress
 
     def keep_best(self, step: int, params: Any, info: dict[str, Any]) -> None:
-        """Keep the parameters of the best epoch; they are saved with the next state."""
-        # A copy, since the state is donated to the steps that follow.
+        """Keep the parameters of the best epoch in memory; the next `save` writes them.
+
+        Args:
+          step: number of finished steps.
+          params: the parameters.
+          info: facts about the epoch, as JSON.
+        """
+        # A copy, because the following steps reuse the buffers of the state.
         self._unsaved_best = step, jax.tree.map(jnp.copy, params), info
 
     def is_due(self) -> bool:
-        """Return whether it is time to save, in every process if in one."""
+        """Return whether it is time to save, in any of the processes."""
         return processes.any_process(time.monotonic() - self._saved >= self._seconds)
 
     def save(self, state: TrainState, progress: Progress) -> None:
@@ -304,13 +352,13 @@ class RunCheckpoints:
 
 
 CHECKPOINT_OVERHEAD_BYTES = 2**16
-"""Most bytes of a checkpoint beside its arrays: indices, JSON and digests."""
+"""Largest number of bytes of a checkpoint in addition to its arrays: indices, JSON and digests."""
 
 
 def _check_room(directory: Path, tree: Any) -> None:
     """Raise OSError if the disk has no room for a checkpoint of a tree.
 
-    Orbax reports a full disk from several threads, each with tracebacks.
+    Without this check, orbax would report a full disk with tracebacks from several threads.
     """
     needed = devices.nbytes(tree) + CHECKPOINT_OVERHEAD_BYTES
     free = shutil.disk_usage(directory).free
@@ -327,10 +375,10 @@ def _write_sums(directory: Path) -> None:
 
 
 def _check_sums(directory: Path) -> None:
-    """Raise an error if a file was changed.
+    """Raise ValueError if a file has changed.
 
-    Orbax's stores check their lists of arrays, but not the numbers. If one array cannot be read,
-    orbax does not wait for the others, and each of them prints a traceback.
+    Orbax checks the lists of arrays, but not their numbers. If an array cannot be read, orbax
+    prints a traceback for each array that is still being read.
     """
     sums = directory / _SUMS
     if not sums.exists():  # the save was killed before its last file
@@ -349,7 +397,7 @@ def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
 def _is_worth_logging(record: Any) -> bool:
     """Return False for orbax's reports of saves and of errors.
 
-    A run has its own log, and orbax raises an error beside the tracebacks of its threads.
+    A run has its own log, and orbax also raises the errors that it reports.
     """
     return "orbax" not in record.pathname or record.levelname == "WARNING"
 
@@ -365,21 +413,22 @@ def claim_workdir(
     init: Path | None = None,
     movable: Sequence[str] = (),
 ) -> contextlib.ExitStack:
-    """Claim the directory for a run, and save the resolved configuration.
+    """Claim a directory for a run, and save the resolved configuration.
 
     Args:
       workdir: the directory.
       config: the configuration of the run.
-      fingerprint: the fingerprint of its data.
-      writes: whether this process writes the files of a run other than checkpoints.
-      init: run or checkpoint whose parameters the run starts from; None: the recorded one.
-      movable: fields beside `MOVABLE` that may differ when the run resumes.
+      fingerprint: the fingerprint of the run's data.
+      writes: whether this process writes the files of the run other than checkpoints.
+      init: run or checkpoint whose parameters the run starts from; None for the recorded path.
+      movable: fields, in addition to `MOVABLE`, that may differ when the run resumes.
 
     Returns:
       A context that keeps other processes out of the directory until it is closed.
 
     Raises:
       WorkdirError: if the directory holds another run.
+      OccupiedError: if another process is training in the directory.
     """
     if not writes:
         _compare(workdir, config, fingerprint, init, movable)
@@ -403,7 +452,7 @@ def claim_workdir(
 
 
 def recorded_init(workdir: Path) -> Path | None:
-    """Return the run or checkpoint whose parameters a run started from; None for none."""
+    """Return the run or checkpoint whose parameters a run started from, or None."""
     recorded = _recorded(workdir) or {}
     return Path(recorded["init"]) if "init" in recorded else None
 
@@ -415,10 +464,22 @@ def check_workdir(
     init: Path | None = None,
     movable: Sequence[str] = (),
 ) -> bool:
-    """Check that the directory is free, without a checkpoint, or this run's; change nothing.
+    """Check that a run may use a directory, without changing anything.
+
+    The directory must be new, have no checkpoint and no test metrics yet, or belong to this run.
+
+    Args:
+      workdir: the directory.
+      config: the configuration of the run.
+      fingerprint: the fingerprint of the run's data; None before the data is open.
+      init: run or checkpoint whose parameters the run starts from.
+      movable: fields, in addition to `MOVABLE`, that may differ when the run resumes.
 
     Returns:
-      Whether the run has begun there.
+      Whether the run has begun in the directory.
+
+    Raises:
+      WorkdirError: if the directory holds another run, or files that no run wrote.
     """
     recorded = _recorded(workdir)
     existing = [name for name in WRITTEN if os.path.lexists(workdir / name)]
@@ -443,9 +504,9 @@ def check_evaluation(
     fingerprint: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Check that an evaluation may write its metrics into a directory; change nothing.
+    """Check that an evaluation may write its metrics into a directory, without changing anything.
 
-    A run's directory accepts only the metrics of its checkpoint with its settings, so that
+    A run's directory accepts only metrics of the run's checkpoint with the run's settings, so that
     test_metrics.json always agrees with config.json. In another directory, metrics of other
     settings are replaced only with `overwrite`.
 
@@ -457,7 +518,7 @@ def check_evaluation(
       overwrite: whether metrics of other settings may be replaced.
 
     Raises:
-      WorkdirError: if settings differ; names them.
+      WorkdirError: if settings differ; names the settings.
     """
     run_record = _recorded(directory)
     recorded = run_record or _recorded(directory, EVALUATION_FILE)
@@ -502,7 +563,14 @@ def check_evaluation(
 def record_evaluation(
     directory: Path, checkpoint: Path, config: ConfigDict, fingerprint: str
 ) -> None:
-    """Write the settings of the metrics in a directory, except in a run's directory."""
+    """Write the settings of metrics into their directory, unless it is a run's directory.
+
+    Args:
+      directory: the directory of the metrics.
+      checkpoint: the evaluated run or converted checkpoint.
+      config: the configuration of the evaluation.
+      fingerprint: the fingerprint of the data.
+    """
     if _recorded(directory) is None:
         content = _settings(config, fingerprint) | {"checkpoint": str(checkpoint)}
         files.write_json(directory / EVALUATION_FILE, content)
@@ -568,7 +636,7 @@ def _compare(
 
 
 def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
-    """Read the record of a directory's settings; None if there is none."""
+    """Read the recorded settings of a directory; None without a record."""
     path = workdir / file
     if not os.path.lexists(path):
         return None
@@ -598,7 +666,7 @@ def _defaults(current: dict[str, Any]) -> dict[str, Any]:
 def _differences(
     recorded: dict[str, Any], current: dict[str, Any], ignored: Sequence[str] = MOVABLE
 ) -> list[tuple[str, str]]:
-    """Return the names of fields that differ, each with a text of both values."""
+    """Return the full names of fields that differ, each with a text that shows both values."""
     movable = {f"config.{field}" for field in ignored}
     # A field that is newer than the run has its default value.
     added = {name: value for name, value in _defaults(current).items() if name in current}

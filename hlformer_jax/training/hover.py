@@ -40,7 +40,14 @@ NOT_OF_THE_MODEL = ("scale", "learned_scale", "hyperbolic_init", "riemannian_fac
 
 @flax.struct.dataclass
 class TreeObjective:
-    """The loss of a batch; see `step.Loss`."""
+    """The loss of a batch, see `step.Loss`.
+
+    Attributes:
+      numbers: weights and constants by their names in `config.loss`.
+      model: the module.
+      options: options of `config.loss`.
+      terms: names of the terms with a weight other than 0.
+    """
 
     numbers: dict[str, Any]
     model: Hover = flax.struct.field(pytree_node=False)
@@ -52,7 +59,7 @@ class TreeObjective:
     ) -> tuple[Float[Array, ""], Terms]:
         """Return the weighted sum of the terms, and the terms without their weights.
 
-        Nothing here is random: the frames of the batch were drawn for the step.
+        The loss is not random: the feed has drawn the frames of the batch.
         """
         del step
         points: Any = self.model.apply({"params": params}, batch.nodes)
@@ -61,7 +68,13 @@ class TreeObjective:
     def evaluate(
         self, params: Any, points: Points, batch: TreeBatch
     ) -> tuple[Float[Array, ""], Terms]:
-        """Return the loss of a batch from its points, and the terms without their weights."""
+        """Return the loss of a batch, and its terms without their weights.
+
+        Args:
+          params: parameters of the model.
+          points: the points of the nodes of the batch.
+          batch: the batch.
+        """
         scale, direction = (
             self.model.apply({"params": params}, method=method)
             for method in ("scale", "time_direction")
@@ -92,7 +105,7 @@ class TreeObjective:
             children = _rows(batch, slot)
             related = None
             if self.options.mask_related == "tree":
-                # A node is the other one, or descends from it.
+                # Related nodes are equal, or one descends from the other.
                 related = parents[:, None] == children[None]
                 related |= descends[parents][:, children] | descends[children][:, parents].T
             both = logits[parents][:, children], logits.T[parents][:, children]
@@ -141,7 +154,7 @@ class TreeObjective:
         return trees.hinge(*cosines, second, first, mask, margin, options.form)
 
     def _child_slots(self) -> tuple[int, int]:
-        """Return the slots of the children; as released, the parent itself and the left child."""
+        """Return the slots of the children; "released": of the parent itself and the left child."""
         return (0, 1) if self.options.form == "released" else (1, 2)
 
 
@@ -194,11 +207,11 @@ class HOVER:
         return self.data.train.num_items
 
     def check_trainable(self) -> None:
-        """Check that a validation gives the metric to select by; see `Family`."""
+        """Check that a validation computes the metric `eval.select`; see `Family`."""
         ranking.check_select(self._config.eval.select, self.metric_names())
 
     def metric_names(self) -> tuple[str, ...]:
-        """Return the names of the metrics that every validation gives."""
+        """Return the names of the metrics of a validation."""
         return hierarchy.metric_names()
 
     def summary(self) -> str:
@@ -230,8 +243,8 @@ class HOVER:
     def optimiser(self, total_steps: int) -> optax.GradientTransformation:
         """Return the released optimiser, with a rate for each group of parameters; see `Family`.
 
-        The released code also decays the biases of the hyperbolic layers: at its rate of 1e-7 by
-        1.5e-4 of their size in the 5,085 steps of its training. Here biases do not decay.
+        The released code also decays the biases of the hyperbolic layers: with its rate of 1e-7 and
+        5,085 steps, by 1.5e-4 of their size in all. Here biases do not decay.
         """
         return optim.build(self._config.optim, self.model, total_steps)
 
@@ -243,7 +256,7 @@ class HOVER:
         return SubtreeFeed(train, groups, self._mesh, resident, batch_size, seed)
 
     def program_constants(self) -> Hashable:
-        """Return what a program of training steps depends on beside its arguments."""
+        """Return the constants of a program of training steps; see `Family`."""
         return self.fingerprint, list_program_fields(self._config)
 
     def describe(self) -> dict[str, Any]:
@@ -278,7 +291,8 @@ class HOVER:
     def test_embeddings(self, params: Any) -> dict[str, Any]:
         """Return the points of the test split's nodes; see `Family`.
 
-        `text` and `video` [U, n] are coordinates of the space of `model.geometry`.
+        `text` and `video` [U, n] have coordinates as `models.hover.Space.lift` returns them;
+        `nodes` has the names of the rows.
         """
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as test:
@@ -292,7 +306,7 @@ class HOVER:
         return {}
 
     def cost(self) -> Cost:
-        """Return the number of parameters, and the operations of encoding frames and text."""
+        """Return the number of parameters, and the operations to encode frames and text."""
         config, model = self._config, self.model
         params, node = jax.eval_shape(lambda: (self.init_params(), hover.zero_nodes(config)))
 
@@ -314,7 +328,7 @@ class HOVER:
         return self.evaluator.feed(split, self._fits(split))
 
     def _time_direction(self, params: Any) -> np.ndarray:
-        """Return the direction of the order loss, or without it one fitted to training pairs."""
+        """Return the learned direction of time; without an order loss, a fit to training pairs."""
         if self._config.loss.order:
             return np.asarray(params["direction"])
         train = self.data.train

@@ -1,9 +1,9 @@
 """Trained parameters from a directory: loading a run, evaluating a checkpoint, ranking for queries.
 
-A query ranks the prepared videos of a data set by the features of its words, which come from an
-encoder or from a prepared caption. The encoder has to be the one that made the model's training
-features: an encoder of another width, or with another fingerprint than the data set records, is
-refused.
+A query ranks the prepared videos of a data set by the features of the query's words. The features
+come from an encoder or from a prepared caption. The encoder must be the encoder that made the
+model's training features: an encoder with another width, or with another fingerprint than the data
+set records, is refused.
 """
 
 import contextlib
@@ -34,11 +34,18 @@ from hlformer_jax.training.prvr import PRVR
 
 
 class RunError(UserError, ValueError):
-    """A directory does not hold a run that this version reads."""
+    """A directory does not hold a run that this version can read."""
 
 
 class LoadedRun(NamedTuple):
-    """A run that has a checkpoint, with the parameters of its best epoch."""
+    """A run with the parameters of its best epoch.
+
+    Attributes:
+      directory: directory of the run.
+      config: configuration of the run.
+      family: family of the run's model, with its data.
+      params: parameters of the best epoch.
+    """
 
     directory: Path
     config: ConfigDict
@@ -47,7 +54,11 @@ class LoadedRun(NamedTuple):
 
 
 def read_config(directory: Path) -> ConfigDict:
-    """Read the configuration of a run of any family."""
+    """Read the configuration of a run of any family.
+
+    Raises:
+      RunError: if the directory holds no configuration of this version.
+    """
     path = directory / "config.json"
     try:
         recorded = files.parse_json(path.read_text(encoding="utf-8"))["config"]
@@ -71,8 +82,12 @@ def load(directory: Path, changes: Mapping[str, Any] | None = None) -> LoadedRun
 
     Args:
       directory: the directory of the run.
-      changes: values of fields by their full names, such as "data.manual_dir", for example of data
-        that was moved; fields that the run's family lacks are ignored.
+      changes: new values of fields by their full names, for example of "data.manual_dir" if the
+        data was moved; fields that the run's family does not have are ignored.
+
+    Raises:
+      RunError: if the directory holds no configuration of this version.
+      CheckpointError: if the checkpoint is missing, damaged or of another model.
     """
     config = read_config(directory)
     fields = {name for name, _ in leaves(family_of(config))}
@@ -96,20 +111,21 @@ def evaluate_checkpoint(
     """Evaluate a run's directory or a converted checkpoint on the test split.
 
     Args:
-      config: the configuration it was trained with.
-      path: the checkpoint.
-      scores_file: .npz file for the score matrix, see `Family.test_scores`; None to write none.
+      config: the configuration with which the model was trained.
+      path: the run's directory or the converted checkpoint.
+      scores_file: .npz file for the score matrix, see `Family.test_scores`; None writes no file.
       report: receives one line about the checkpoint.
-      directory: directory for the metrics, see `checkpoints.check_evaluation`; None to write none.
+      directory: directory for the metrics, see `checkpoints.check_evaluation`; None writes no file.
       overwrite: whether existing files may be replaced.
       embeddings_file: .npz file for the embeddings of the test split, see `Family.test_embeddings`;
-        None to write none.
+        None writes no file.
 
     Returns:
       The metrics of the test split.
 
     Raises:
-      UserError: if a file must not be replaced; before anything is computed.
+      UserError: if an existing file must not be replaced, which is checked before anything is
+        computed, or if the checkpoint is missing, damaged or of another model.
     """
     with processes.first_alone("scores"):
         if processes.is_first():  # checked before the long computation
@@ -143,6 +159,12 @@ def open_checkpoint(
 ) -> tuple[Family, Any]:
     """Return the family of a configuration, and the parameters of a checkpoint of its model.
 
+    Args:
+      config: the configuration with which the model was trained.
+      path: a run's directory or a converted checkpoint.
+      report: receives one line about the checkpoint.
+      mesh: the devices.
+
     Raises:
       CheckpointError: if the checkpoint is missing, damaged or of another model.
     """
@@ -163,7 +185,7 @@ def _restored(saved: checkpoints.Series, family: Family, mesh: Mesh) -> Any:
 
 
 def _check_same_model(path: Path, info: Mapping[str, Any], family: Family) -> None:
-    """Refuse a configuration of another model than the checkpoint's."""
+    """Raise CheckpointError if the configuration has another model than the checkpoint."""
     fields = family.describe()
     recorded = {key: info.get(key, value) for key, value in fields.items()}
     meaning, recorded_meaning = family.meaning(fields), family.meaning(recorded)
@@ -187,13 +209,19 @@ TVR = "tvr"
 
 
 class QueryError(UserError, ValueError):
-    """A query cannot be answered; the message says why, and which can."""
+    """A query cannot be answered; the message gives the reason and a query that can."""
 
 
 class RankedVideo(NamedTuple):
     """A video of an answer, and its first moment.
 
-    Times are seconds, or percent of a video whose length is unknown.
+    Attributes:
+      video: id of the video.
+      score: score of the video; higher is better.
+      start: start of the moment.
+      end: end of the moment.
+      seconds: True if the times are seconds, False if they are percent of the video, whose length
+        is unknown.
     """
 
     video: str
@@ -213,7 +241,18 @@ class Archive:
         split: str = "test",
         report: Callable[[str], None] = print,
     ) -> None:
-        """Encode the videos with a run or a converted checkpoint, see `evaluate_checkpoint`."""
+        """Encode the videos of a split with a run or a converted checkpoint.
+
+        Args:
+          config: the configuration with which the model was trained.
+          path: the run's directory or the converted checkpoint.
+          split: "train", "val" or "test".
+          report: receives one line about the checkpoint.
+
+        Raises:
+          QueryError: for a model of action trees.
+          CheckpointError: if the checkpoint is missing, damaged or of another model.
+        """
         mesh = devices.mesh()
         family, params = open_checkpoint(config, path, report, mesh)
         if not isinstance(family, PRVR):
@@ -245,7 +284,12 @@ class Archive:
     def ask(
         self, words: Sequence[Float[np.ndarray, "_ E"]], top: int = 10
     ) -> list[list[RankedVideo]]:
-        """Return the `top` best videos for each query, best first, by the query's words."""
+        """Return the best videos for each query, best first.
+
+        Args:
+          words: features of the words of each query.
+          top: largest number of videos for each query.
+        """
         data, split = self._config.data, self.split
         queries = evaluation.encode_words(self._model, self._params, words, data)
         scores = self._evaluator.score(self._stored, evaluation.Queries(queries, None), split)
@@ -266,7 +310,7 @@ class Archive:
 
 
 def _durations(split: Split) -> dict[int, float]:
-    """Return the durations in seconds of the videos with a known moment, by their index."""
+    """Return the durations in seconds of videos with annotated moments, by index of the video."""
     if not split.spans:
         return {}
     spans = zip(split.caption_video, map(split.spans.get, split.caption_ids()), strict=True)
@@ -276,15 +320,16 @@ def _durations(split: Split) -> dict[int, float]:
 def check_encoder(
     config: ConfigDict, encoder: TokenEncoder | None, warn: Callable[[str], None]
 ) -> None:
-    """Check that an encoder made the data set's text features; warn for TVR's.
+    """Check that an encoder made the data set's text features; warn if it cannot be TVR's encoder.
 
     Args:
       config: the configuration of the model.
-      encoder: an `encoders.TextEncoder`, or None.
+      encoder: the encoder; None if the user gave none.
       warn: receives a warning.
 
     Raises:
-      QueryError: if it is missing or another one.
+      QueryError: if the encoder is missing or did not make the features, or if the data set is
+        synthetic.
     """
     data = config.data
     if synthetic.is_synthetic(data):
@@ -336,8 +381,11 @@ def answer(
       encoder: the encoder of the training features; None without sentences.
       split: the split whose videos are ranked.
       top: number of videos to report.
-      report: receives lines of the answer.
-      warn: receives lines about the value of the answer.
+      report: receives the lines of the answer.
+      warn: receives lines about the checkpoint and about the reliability of the answer.
+
+    Raises:
+      QueryError: if there is no query, or if a query cannot be answered.
     """
     if not (sentences or captions):
         raise QueryError("there is no query: give --query=SENTENCE or --caption=ID")

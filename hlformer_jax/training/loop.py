@@ -1,12 +1,12 @@
-"""Training: the loop around chunks of steps that run without the host.
+"""Training: the loop around chunks of steps that run on the devices without the host.
 
 While a chunk is computed, the loop reads every loss and gradient norm of the previous chunk. A run
-can be killed at any moment: a step depends on the configuration, the data and its number alone, so
+can be killed at any moment: a step depends only on the configuration, the data and its number, so
 that the run resumes from its newest checkpoint to the same result.
 
-metrics.jsonl is the record. Its lines do not depend on the clock, and a run that resumes from a
-checkpoint first drops the lines written after it: an interrupted run leaves the same file as an
-uninterrupted one. TensorBoard is a view of it.
+metrics.jsonl is the complete record. Its lines do not depend on the clock. A run that resumes from
+a checkpoint first drops the lines that were written after that checkpoint, so that an interrupted
+run writes the same file as an uninterrupted run. TensorBoard shows the same scalars.
 """
 
 import contextlib
@@ -61,9 +61,9 @@ class NonFiniteLossError(UserError, ArithmeticError):
 class ScalarLog:
     """metrics.jsonl, and TensorBoard beside it.
 
-    A failure to write TensorBoard's file is a warning and does not end the run. (tensorboardX's own
-    writer passes events to a thread; if a full disk ends that thread, the run waits for it for
-    ever.) In TensorBoard a new file hides the later steps of earlier files.
+    If TensorBoard's file cannot be written, the run warns and continues. tensorboardX's
+    `EventFileWriter` is not used, because it passes events to a thread: if a full disk ends that
+    thread, the run waits forever. In TensorBoard a new file hides the later steps of earlier files.
     """
 
     def __init__(self, workdir: Path, position: int, step: int, writes: bool = True) -> None:
@@ -73,7 +73,10 @@ class ScalarLog:
           workdir: the directory of the run.
           position: length of metrics.jsonl in bytes; later lines are dropped.
           step: the first step.
-          writes: whether this process writes.
+          writes: whether this process writes the log.
+
+        Raises:
+          OSError: if metrics.jsonl is shorter than `position` or cannot be written.
         """
         self._file: Any = None
         self._events: EventsWriter | None = None
@@ -98,7 +101,13 @@ class ScalarLog:
             self._events.write_event(Event(step=step, session_log=start))
 
     def write(self, step: int, scalars: Mapping[str, float], **where: int) -> None:
-        """Record scalars at a step; `where` (the epoch) is part of the JSON line only."""
+        """Record scalars at a step.
+
+        Args:
+          step: index of the step.
+          scalars: values by name.
+          **where: further entries of the JSON line, such as the epoch, that TensorBoard omits.
+        """
         if self._file is None:
             return
         self._file.write(json.dumps({"step": step, **where, **scalars}) + "\n")
@@ -106,16 +115,16 @@ class ScalarLog:
         self.board(step, scalars)
 
     def board(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Show scalars in TensorBoard only: rates, which differ between runs."""
+        """Write scalars to TensorBoard only, for rates, which differ between equal runs."""
         with self._ignore_tensorboard_errors():
             for name, value in scalars.items():
                 if self._events is None:
                     break
-                summary = scalar(name.replace("@", "_"), value)  # it does not accept @
+                summary = scalar(name.replace("@", "_"), value)  # TensorBoard does not accept @
                 self._events.write_event(Event(step=step, wall_time=time.time(), summary=summary))
 
     def position(self) -> int:
-        """Flush the record to the disk; return its length in bytes."""
+        """Flush metrics.jsonl to the disk, and return its length in bytes."""
         if self._file is None:
             return 0
         self._file.flush()
@@ -148,7 +157,8 @@ class ScalarLog:
 class MetricsLogger:
     """The log of the steps, one chunk behind the devices, and the report of the progress.
 
-    A terminal shows a progress bar, a file a line a minute; both show a line an epoch.
+    In a terminal it shows a progress bar; otherwise it prints a line per minute. In both cases it
+    prints a line per epoch.
     """
 
     def __init__(
@@ -189,12 +199,12 @@ class MetricsLogger:
         )
 
     def steps(self, chunk: Chunk, scalars: Scalars, wait: bool) -> None:
-        """Log the scalars of earlier chunks, and keep those of a chunk that is being computed.
+        """Log the scalars of earlier chunks, and store the scalars of a new chunk for later.
 
         Args:
-          chunk: the chunk.
-          scalars: its scalars.
-          wait: log these scalars too.
+          chunk: the chunk, which is still being computed.
+          scalars: the scalars of the chunk.
+          wait: whether to wait for these scalars and log them too.
 
         Raises:
           NonFiniteLossError: if a scalar is NaN or infinite.
@@ -247,7 +257,15 @@ class MetricsLogger:
     def validation(
         self, step: int, epoch: int, result: Result, seconds: float, progress: Progress
     ) -> None:
-        """Log a validation after a step, and restart the clock of the rates."""
+        """Log a validation and report its epoch.
+
+        Args:
+          step: index of the last step before the validation.
+          epoch: index of the epoch.
+          result: metrics of the validation.
+          seconds: time of the validation.
+          progress: progress of the run, including this validation.
+        """
         scalars = {f"validation/{name}": value for name, value in result.metrics.items()}
         self._log.write(step, scalars, epoch=epoch)
         self._log.board(step, {"rate/validation_seconds": seconds})
@@ -259,7 +277,7 @@ class MetricsLogger:
     def _epoch_line(
         self, step: int, epoch: int, result: Result, seconds: float, progress: Progress
     ) -> str:
-        """Return the report of an epoch."""
+        """Return the line that reports an epoch."""
         select = self._config.eval.select
         chance = ranking.chance(select, result)
         best = f"best {progress.best_metric:.4g} in epoch {progress.best_epoch + 1}"
@@ -289,7 +307,7 @@ class MetricsLogger:
         self._since, self._first = time.monotonic(), step
 
     def position(self) -> int:
-        """Flush metrics.jsonl to the disk; return its length in bytes."""
+        """Flush metrics.jsonl to the disk, and return its length in bytes."""
         return self._log.position()
 
     def close(self) -> None:
@@ -299,18 +317,23 @@ class MetricsLogger:
 
 
 REPORT_SECONDS = 60.0
-"""Seconds between two reports of the steps without a progress bar."""
+"""Seconds between two reports of the steps if there is no progress bar."""
 
 
 def report(line: str) -> None:
-    """Print a line of progress in the first process only; none with --quiet."""
+    """Print a line of progress, in the first process only and not with --quiet."""
     if processes.is_first():
         terminal.report(line)
 
 
 @contextlib.contextmanager
 def traced(directory: Path, state: object) -> Iterator[None]:
-    """Trace the computations of the block into `directory`, for TensorBoard or Perfetto."""
+    """Trace the computations of a block into `directory`, for TensorBoard or Perfetto.
+
+    Args:
+      directory: directory of the trace.
+      state: arrays to wait for before the trace begins.
+    """
     jax.block_until_ready(state)
     with jax.profiler.trace(str(directory)):
         yield
@@ -335,9 +358,9 @@ class Outcome(NamedTuple):
     """The result of a run.
 
     Attributes:
-      results: test metrics by title; the best epoch comes first.
+      results: test metrics by title; the best epoch comes first, then the last epoch.
       progress: the progress of the run.
-      references: titles in `results` of baselines, such as the linear baseline.
+      references: titles of the baselines in `results`, such as the linear baseline.
     """
 
     results: dict[str, Result]
@@ -358,8 +381,14 @@ def train(
       config: the configuration of the run.
       directory: the directory of the run.
       profile: whether to trace a chunk of steps into the directory, for TensorBoard or Perfetto.
-      family: the family of models; by default the configuration decides.
+      family: the family of models; by default the family of the configuration.
       init: run or checkpoint whose parameters the run starts from, see `start`.
+
+    Raises:
+      ConfigError: if the configuration cannot be trained.
+      WorkdirError: if the directory holds another run.
+      NonFiniteLossError: if a loss becomes NaN or infinite.
+      Stopped: if a signal stopped the run, after its state was saved.
     """
     with start(config, directory, family=family, init=init) as trainer:
         trainer.run(profile)
@@ -374,7 +403,7 @@ def train(
         f"metrics: {directory / ranking.METRICS_FILE}; log: {directory / 'metrics.jsonl'};"
         f" parameters: {directory / 'checkpoints' / 'best'}"
     )
-    # The first two are of the best and of the last epoch.
+    # The first two results are of the best and of the last epoch.
     return Outcome(rows, trainer.progress, tuple(rows)[2:])
 
 
@@ -393,10 +422,18 @@ def start(
     Args:
       config: the configuration of the run.
       directory: the directory of the run.
-      mesh: the devices; all by default.
-      family: the family of models; by default the configuration decides.
+      mesh: the devices; by default all devices.
+      family: the family of models; by default the family of the configuration.
       init: run (its best epoch) or converted checkpoint whose parameters the run starts from, with
-        a fresh optimiser. config.json records it for a run that resumes.
+        a fresh optimiser. config.json records the path for a run that resumes.
+
+    Yields:
+      The run.
+
+    Raises:
+      ConfigError: if the configuration cannot be trained.
+      WorkdirError: if the directory holds another run.
+      CheckpointError: if a checkpoint is missing, damaged or of another model.
     """
     mesh = devices.mesh() if mesh is None else mesh
     family = family or training.build(config, mesh)
@@ -417,7 +454,7 @@ def start(
         feed.load()
         saved = RunCheckpoints(directory, train.checkpoint_seconds)
         optimiser = family.optimiser(steps_per_epoch * train.epochs)
-        # Traced once, for the shapes and the compilation.
+        # The trace is used for the shapes and for the compilation.
         initial = jax.jit(lambda: init_state(family.init_params(), optimiser)).trace()
         template = devices.abstract(mesh, initial.out_info)
         restored = saved.restore(template)
@@ -425,7 +462,7 @@ def start(
         params = None if origin is None else _initial_params(origin, template.params, family)
         with (
             compiler.without_garbage_collection(),
-            ThreadPoolExecutor(1, "state") as thread,  # compiles beside the steps
+            ThreadPoolExecutor(1, "state") as thread,  # compiles while the steps are compiled
         ):
             options = compiler.compiler_options(config)
             future = thread.submit(_first_state, restored, initial, mesh, options)
@@ -479,7 +516,7 @@ def _first_state(
 
 
 def _initial_params(origin: Path, template: Any, family: Family) -> Any:
-    """Return the parameters of a run or checkpoint, and report fields of its model that differ."""
+    """Return the parameters of a run or checkpoint, and report differing fields of its model."""
     with contextlib.closing(checkpoints.open_params(origin)) as saved:
         info, params = saved.info(), saved.restore(template)
     differing = [
@@ -514,7 +551,15 @@ class Trainer:
     _noted: bool = dataclasses.field(default=False, init=False)
 
     def run(self, profile: bool = False) -> None:
-        """Train to the end; `profile` traces the second chunk, or the only one."""
+        """Train until the last epoch, early stopping or a signal.
+
+        Args:
+          profile: whether to trace the second chunk, or the first if it is the only chunk.
+
+        Raises:
+          NonFiniteLossError: if a loss becomes NaN or infinite.
+          Stopped: if a signal stopped the run, after its state was saved.
+        """
         first, steps_per_epoch = int(self.state.step), self.steps_per_epoch
         last = steps_per_epoch * self.config.train.epochs
         log = MetricsLogger(
@@ -547,7 +592,7 @@ class Trainer:
                     break
             self._save(log)
             report(self._end())
-            # Also after the last step: the test or another run would follow.
+            # Also after the last step, because the test or another run would follow.
             if processes.any_process(received() is not None):
                 by = received() or signal.SIGTERM  # another process may have received it
                 raise Stopped(
@@ -562,7 +607,7 @@ class Trainer:
         return None if schedule is None else np.asarray(jax.vmap(schedule(last))(jnp.arange(last)))
 
     def _end(self) -> str:
-        """Return the reason for the end of the run, and its best epoch."""
+        """Return a line with the reason for the end of the run and its best epoch."""
         progress, train = self.progress, self.config.train
         if not progress.epochs:
             return "ended before the first validation"
@@ -613,7 +658,7 @@ class Trainer:
         log.restart_clock(step)
 
     def _clocked(self) -> Progress:
-        """Add the time since the last validation to the progress; return it."""
+        """Return the progress, with the time since the last validation added."""
         seconds = time.monotonic() - self._epoch_start
         return self.progress._replace(seconds=self.progress.seconds + seconds)
 
@@ -623,7 +668,7 @@ class Trainer:
 
     def test(self) -> dict[str, Result]:
         """Return the test metrics of the best epoch, the last epoch, and the baselines."""
-        self.family.close()  # releases memory on the devices
+        self.family.close()  # release memory on the devices
         best, info = self.checkpoints.best.restore(self.state.params), self.checkpoints.best.info()
         return {
             f"best epoch ({info['epoch'] + 1})": self.family.test(best),
@@ -634,10 +679,13 @@ class Trainer:
 
 @contextlib.contextmanager
 def received_signal() -> Iterator[Callable[[], signal.Signals | None]]:
-    """Note SIGTERM and the first Ctrl-C; a second Ctrl-C stops at once.
+    """Record SIGTERM and the first Ctrl-C instead of stopping; a second Ctrl-C stops at once.
 
     Yields:
       A function that returns the received signal, or None.
+
+    Raises:
+      KeyboardInterrupt: at the second Ctrl-C.
     """
     signals: list[signal.Signals] = []
 

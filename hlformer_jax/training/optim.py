@@ -1,12 +1,13 @@
 """The released optimiser as an optax chain: BERT's Adam.
 
-Gradients are clipped per parameter tensor to norm 1; Adam has no bias correction and its epsilon
-stands outside the root; decay is decoupled and follows the learning rate; the rate warms up
-linearly and falls linearly to 0, and is 0 at step 0.
+The gradient of each parameter tensor is clipped to norm 1. Adam has no bias correction, and its
+epsilon is added outside the root. Weight decay is decoupled and multiplied by the learning rate.
+The rate rises linearly from 0 at step 0 and then falls linearly to 0.
 
-A bank of blocks keeps the parameters of its K blocks in one array. Where the released code clips
-each tensor separately, each block's slice is clipped separately here. The model declares the
-stacked parameters, those without decay, and those with another learning rate.
+A bank of blocks stores the parameters of its K blocks in one array. The released code clips the
+tensors of each block separately; here each block's slice of the array is clipped separately. The
+model declares which parameters are stacked, which do not decay, and which have another learning
+rate.
 """
 
 import functools
@@ -40,11 +41,11 @@ def schedule(form: str, learning_rate: float, warmup: float, total_steps: int) -
     """Return a rate that rises linearly over the share `warmup` of all steps, then falls to 0.
 
     Args:
-      form: how it falls: "linear", or "warmup_cosine". The cosine runs over all steps, as in
+      form: form of the decrease: "linear" or "warmup_cosine". The cosine runs over all steps, as in
         CLIP4Clip: at the end of the warm-up the rate jumps to (1 + cos(π warmup)) / 2 of its peak.
       learning_rate: the peak.
-      warmup: the share of the steps in which it rises.
-      total_steps: the number of steps.
+      warmup: share of the steps in which the rate rises.
+      total_steps: number of steps.
     """
 
     def rate(step: int | jax.Array) -> jax.Array:
@@ -77,7 +78,7 @@ def scale_by_name(factors: Mapping[str, float]) -> optax.GradientTransformation:
 
 
 def add_decayed_weights(rate: float, undecayed: Collection[str]) -> optax.GradientTransformation:
-    """Add `rate` times the parameters that decay, see `decay_mask`."""
+    """Add `rate` times the parameters to the updates, for parameters that decay (`decay_mask`)."""
     plain = optax.add_decayed_weights(rate, mask=lambda params: decay_mask(params, undecayed))
 
     def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
@@ -90,7 +91,7 @@ def add_decayed_weights(rate: float, undecayed: Collection[str]) -> optax.Gradie
 
 
 def _scaled(tree: Params, factor: Callable[[tuple], float]) -> Params:
-    """Multiply each array of a tree by a number for its path."""
+    """Multiply each array of a tree by the factor for its path."""
 
     def scale(array: Any, number: Any) -> Any:
         return array * jnp.asarray(number, array.dtype)
@@ -103,7 +104,12 @@ def _scaled(tree: Params, factor: Callable[[tuple], float]) -> Params:
 def clip_by_tensor_norm(
     max_norm: float, stacked: Collection[str] = ()
 ) -> optax.GradientTransformation:
-    """Scale each released tensor's gradient to a norm of at most `max_norm`."""
+    """Scale the gradient of each tensor of the released model to a norm of at most `max_norm`.
+
+    Args:
+      max_norm: the largest norm.
+      stacked: names of modules whose arrays have a leading axis of tensors.
+    """
 
     def clip(gradient: jax.Array, norm: jax.Array) -> jax.Array:
         return gradient * jnp.minimum(max_norm / (norm + TORCH_CLIP_EPSILON), 1)
@@ -123,7 +129,13 @@ def clip_by_tensor_norm(
 
 
 def scale_by_bert_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """Scale by Adam without bias correction, with epsilon outside the root."""
+    """Scale by Adam without bias correction, with epsilon outside the root.
+
+    Args:
+      beta1: decay of the first moment.
+      beta2: decay of the second moment.
+      epsilon: added to the root of the second moment.
+    """
 
     def init(params: Params) -> BertAdamState:
         return BertAdamState(optax.tree.zeros_like(params), optax.tree.zeros_like(params))
@@ -162,8 +174,13 @@ def learning_rate(fields: ConfigDict, total_steps: int) -> optax.Schedule:
 def build(fields: ConfigDict, module: Any, total_steps: int) -> optax.GradientTransformation:
     """Return the optimiser of `config.optim` for a model.
 
-    With `global_clip` (HOVER) all gradients are clipped together first, and the rate falls by a
-    cosine instead of linearly.
+    If `config.optim` has the field `global_clip` (HOVER), all gradients are first clipped together,
+    and the rate falls by a cosine instead of linearly.
+
+    Args:
+      fields: the section `config.optim`.
+      module: the module, which declares `stacked`, `undecayed` and `rates`, see `TwoBranch`.
+      total_steps: number of steps of the run.
     """
     rate = learning_rate(fields, total_steps)
     chain = [
@@ -180,32 +197,33 @@ def build(fields: ConfigDict, module: Any, total_steps: int) -> optax.GradientTr
     return RowWise(*optax.chain(*chain))
 
 
-# Parameters as a few matrices. A model has some 150 arrays. Separate kernels for the norm and the
-# update of each would number hundreds, and a GPU would spend more time on starting them than on
-# their work. `Rows` puts the arrays of a tree into few matrices with rows of `WIDTH` elements, so
-# that an elementwise operation is one kernel for each matrix. Each array (or each slice, if an
-# array has few slices along its first axis) begins a row, and zeros fill its last row, so that an
-# operation on a whole array is an operation on rows.
+# Parameters as a few matrices. A model has some 150 arrays. The norms and updates of all arrays
+# would be hundreds of kernels, and a GPU would take more time to start them than to run them.
+# `Rows` copies the arrays of a tree into a few matrices with rows of `WIDTH` elements, so that an
+# elementwise operation is one kernel per matrix. Each array begins a new row, and zeros fill its
+# last row, so that an operation on an array is an operation on rows. The same holds for each slice
+# along the first axis, if an array has at most `MAX_SLICES` slices.
 
 WIDTH = 1024
+"""Number of elements in a row."""
 
 MAX_SLICES = 64
-"""Most slices along the first axis; an array with more is not divided."""
+"""Largest number of slices of an array; an array with more is stored as a single slice."""
 
 MAX_ARRAYS = 48
-"""Most arrays in a matrix: XLA joins them in one kernel if it has fewer than 96 operands."""
+"""Largest number of arrays in a matrix; XLA's limit for a single kernel is below 96 operands."""
 
 
 class Place(NamedTuple):
     """The place of an array in the matrices.
 
     Attributes:
-      path: its path in the tree.
-      shape: its shape.
-      slices: number of its slices.
-      matrix: index of its matrix.
-      start: its first row there.
-      rows: rows of a slice.
+      path: path of the array in the tree.
+      shape: shape of the array.
+      slices: number of slices of the array.
+      matrix: index of the matrix that contains the array.
+      start: first row of the array in the matrix.
+      rows: number of rows of a slice.
     """
 
     path: tuple
@@ -217,13 +235,13 @@ class Place(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The index after its last row."""
+        """The index after the last row of the array."""
         return self.start + self.slices * self.rows
 
 
 @jax.tree_util.register_pytree_node_class
 class Rows:
-    """A tree as matrices: a pytree, so that optax computes with the matrices."""
+    """A tree of arrays as matrices; a pytree, so that optax computes with the matrices."""
 
     def __init__(self, matrices: tuple[Any, ...], structure: Any, places: tuple[Place, ...]):
         self.matrices, self._structure, self.places = matrices, structure, places
@@ -239,7 +257,7 @@ class Rows:
 
     @classmethod
     def from_tree(cls, tree: Any) -> "Rows":
-        """Convert a tree, whose arrays have one dtype."""
+        """Convert a tree whose arrays all have the same dtype."""
         leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
         places: list[Place] = []
         start = 0
@@ -253,7 +271,7 @@ class Rows:
         return rows.like(tree)
 
     def like(self, tree: Any) -> "Rows":
-        """Convert another tree of these shapes to the same places."""
+        """Convert another tree with the same shapes; its arrays have the same places."""
         blocks: dict[int, list[Array]] = {}
         for place, leaf in zip(self.places, jax.tree.leaves(tree), strict=True):
             blocks.setdefault(place.matrix, []).append(_block(place, leaf))
@@ -270,7 +288,7 @@ class Rows:
         return block.reshape(place.slices, -1)[:, :size].reshape(place.shape)
 
     def apply(self, function: Callable[[Any], Any]) -> "Rows":
-        """Apply a function of the tree; arrays that it does not change are not copied."""
+        """Apply a function to the tree; only arrays that the function replaces are copied."""
         tree = self.tree()
         matrices = list(self.matrices)
         pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(function(tree)), strict=True)
@@ -281,12 +299,12 @@ class Rows:
         return Rows(tuple(matrices), self._structure, self.places)
 
     def map(self, function: Callable[[Any, Any], Any], columns: list[Any]) -> "Rows":
-        """Apply a function to each matrix and its column, with a number for each row."""
+        """Apply a function to each matrix and its column, which has a number for each row."""
         matrices = tuple(map(function, self.matrices, columns))
         return Rows(matrices, self._structure, self.places)
 
     def of_rows(self, value: Callable[[tuple], float]) -> list[Float[np.ndarray, "R 1"]]:
-        """Return a column for each matrix, with a number for the path of each row's array."""
+        """Return a column for each matrix: for each row the value for the path of its array."""
         columns = [np.zeros((len(matrix), 1)) for matrix in self.matrices]
         for place in self.places:
             columns[place.matrix][place.start : place.stop] = value(place.path)
@@ -301,7 +319,15 @@ class Rows:
         return jnp.sqrt(functools.reduce(jnp.add, map(jnp.sum, self.squares())))
 
     def norms(self, stacked: Callable[[tuple], bool]) -> list[Array]:
-        """Return a column for each matrix: the norm of each row's array, or slice if stacked."""
+        """Return a column for each matrix: for each row the norm of its array, or of its slice.
+
+        Args:
+          stacked: returns whether the array at a path is a stack, whose slices have norms of their
+            own.
+
+        Raises:
+          ValueError: for a stack with more than `MAX_SLICES` slices.
+        """
         columns: list[Array] = []
         for number, squares in enumerate(self.squares()):
             ranges = []
@@ -314,7 +340,7 @@ class Rows:
                             f" {MAX_SLICES}"
                         )
                     ranges += np.split(np.arange(place.start, place.stop), parts)
-            # A gather and a sum: the order of a scatter's additions would differ between runs.
+            # A gather and a sum, because the order of additions in a scatter differs between runs.
             max_rows = max(map(len, ranges))
             fill = len(squares)  # index of the zero that pads `squares`
             table = np.stack(

@@ -1,4 +1,4 @@
-"""The family of HLFormer and its ancestors: the objective (HLFormer eq. 21, 31), the `Family`."""
+"""The family of HLFormer and its ancestors: objective (HLFormer eq. 21, 31) and `Family`."""
 
 import contextlib
 import functools
@@ -47,8 +47,8 @@ TERMS = {
     "optimal_matching": "glance",
     "distillation": "glance",
 }
-"""Terms by the names of their weights in `config.loss`, in the order of the log, with the field of
-`config.model` that switches on their branch ("" for none)."""
+"""For each term, by the name of its weight in `config.loss`, the field of `config.model` that
+switches on its branch, or "". The order is the order of the log."""
 
 
 class Negatives(NamedTuple):
@@ -60,12 +60,19 @@ class Negatives(NamedTuple):
 
 @flax.struct.dataclass
 class Objective:
-    """The loss of a batch; see `step.Loss`.
+    """The loss of a batch, see `step.Loss`.
 
     Attributes:
+      model: the model.
+      scorer: the scorer of the model.
+      seed: seed of negatives and dropout.
       numbers: weights and constants by their names in `config.loss`.
+      options: options of `config.loss`.
       terms: names of the terms with a weight other than 0.
-      max_captions: most captions of a video; None for as many as a batch can hold.
+      encode_parts: number of parts in which the videos are encoded, see `models.encode_video`.
+      steps_per_epoch: number of steps of an epoch.
+      max_captions: largest number of captions of a video; None for the number of captions that fit
+        in a batch.
     """
 
     model: Model
@@ -81,10 +88,10 @@ class Objective:
     def __call__(
         self, params: Any, batch: Batch, step: Int[Array, ""]
     ) -> tuple[Float[Array, ""], Terms]:
-        """Return the loss at a step; negatives and dropout depend on the seed and the step.
+        """Return the loss at a step, and its terms without their weights.
 
-        The epoch of the step decides about hard negatives inside of the program, so that it is
-        compiled once.
+        Negatives and dropout depend on the seed and the step. The switch to hard negatives is part
+        of the program, so that the program is compiled only once.
         """
         epoch = step // self.steps_per_epoch
         negatives = draw_negatives(
@@ -111,8 +118,11 @@ class Objective:
           params: parameters of the model.
           batch: videos with their captions.
           negatives: negatives of the triplet losses.
-          dropout_key: None for no dropout.
-          epoch: epoch, from 0, with which the weight of the distillation falls.
+          dropout_key: random key of the dropout; None switches it off.
+          epoch: index of the epoch, from 0, which determines the weight of the distillation.
+
+        Raises:
+          ValueError: if the distillation has a weight and the batch has no teacher features.
         """
         model, values = self.model, self.numbers
         scorer: MaximumSimilarity = self.scorer
@@ -186,7 +196,17 @@ def build_objective(
     steps_per_epoch: int = 1,
     max_captions: int | None = None,
 ) -> Objective:
-    """Build the objective of a configuration; see `Objective` for `max_captions`."""
+    """Build the objective of a configuration.
+
+    Args:
+      config: the configuration.
+      model: the model.
+      steps_per_epoch: number of steps of an epoch.
+      max_captions: largest number of captions of a video; None for the number that fit in a batch.
+
+    Raises:
+      ConfigError: if the model or the data does not support a term, or if there is no term.
+    """
     return Objective(
         model=model,
         scorer=scoring.build_scorer(config, model),
@@ -201,11 +221,11 @@ def build_objective(
 
 
 def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
-    """Return the names of the terms with a weight whose branch is on.
+    """Return the names of the terms whose weight is not 0 and whose branch is on.
 
     Raises:
-      ConfigError: if a term has a weight and the model or the data lacks its needs, or if there is
-        no term.
+      ConfigError: if a term has a weight but the model or the data does not support it, or if there
+        is no term.
     """
     loss, name = config.loss, config.model.name
     glance, module = config.model.glance, model.module
@@ -248,10 +268,15 @@ def draw_negatives(
     pool: int | Int[Array, ""],
     frame_columns: str = "videos",
 ) -> Negatives:
-    """Draw the negatives of both branches from the `pool` hardest; see `draw_negative_ranks`.
+    """Draw the negatives of the triplet losses of both branches, as released.
 
-    If the frame branch has a column for each caption (MS-SL, as released), its negatives are also
-    drawn from the hardest captions.
+    Args:
+      key: random key.
+      batch: videos with their captions.
+      hard: whether the hard phase has begun.
+      pool: number of hardest videos to draw from in the hard phase, see `draw_negative_ranks`.
+      frame_columns: "videos", or "captions" if the frame branch has a column for each caption
+        (MS-SL); then its captions are also drawn from the `pool` hardest.
     """
     clip_key, frame_key = jax.random.split(key)
     pairs = Pairs.from_batch(batch)
@@ -293,7 +318,7 @@ class PRVR:
         ranks.check_select(self._config.eval.select, self.metric_names())
 
     def metric_names(self) -> tuple[str, ...]:
-        """Return the names of the metrics that every validation gives."""
+        """Return the names of the metrics of a validation."""
         names = [*(f"R@{k}" for k in ranks.RECALLS), "SumR"]
         if self.model.module.has_lift:
             names.append("InCone")
@@ -314,7 +339,7 @@ class PRVR:
         return f"{synthetic.corpus_title(config)}: {'; '.join(splits)}"
 
     def notes(self) -> list[str]:
-        """Return remarks on the data after an epoch: the numbers of captions that are cut."""
+        """Return remarks on the data after an epoch: the number of captions that were cut."""
         notes, data = [], self.data
         for name, split in zip(SPLITS, data[:3], strict=True):
             if cut := split.num_cut_captions():
@@ -353,7 +378,7 @@ class PRVR:
         return VideoFeed(train, groups, self._mesh, batch_size, resident)
 
     def program_constants(self) -> Hashable:
-        """Return what a program of training steps depends on beside its arguments."""
+        """Return the constants of a program of training steps; see `Family`."""
         return self.fingerprint, list_program_fields(self._config)
 
     def describe(self) -> dict[str, Any]:
@@ -361,11 +386,11 @@ class PRVR:
         return models.describe(self._config)
 
     def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields with a width for each block; see `Family`."""
+        """Return the fields of `describe` with a width for each block; see `Family`."""
         return meaning(fields)
 
     def cost(self) -> Cost:
-        """Return the number of parameters, and the operations of encoding video and caption."""
+        """Return the number of parameters, and the operations to encode a video and a caption."""
         return cost(self._config)
 
     def validate(self, params: Any) -> Result:
@@ -394,10 +419,10 @@ class PRVR:
     def test_embeddings(self, params: Any) -> dict[str, Any]:
         """Return the embeddings of the test split; see `Family`.
 
-        `queries` is [Q, H] (in DL-DKD the vectors of both branches side by side). Each of
-        `branches` has positions [V, L, H]: unit vectors, zero where padded. A score is the sum over
-        the branches of their `weights` times the largest cosine; in MS-SL with both branches, the
-        best proposal determines the guided vector.
+        `queries` is [Q, H]; in DL-DKD it concatenates the vectors of both branches. For each name
+        in `branches` there is an array [V, L, H] of the positions: unit vectors, zero where padded.
+        A score is the sum over branches of the weight in `weights` times the largest cosine. In
+        MS-SL with both branches, the second cosine is that of the best proposal's guided vector.
         """
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as test:
@@ -420,9 +445,9 @@ class PRVR:
         }
 
     def references(self) -> dict[str, Result]:
-        """Return the mean-pooled linear baseline, zero-shot CLIP on CLIP features, and chance.
+        """Return test metrics of baselines; empty unless `config.train.baseline` is set.
 
-        Empty unless `config.train.baseline` is set.
+        They are the mean-pooled linear baseline, chance, and on CLIP features zero-shot CLIP.
         """
         if not self._config.train.baseline:
             return {}
@@ -447,7 +472,7 @@ def check_trainable(config: ConfigDict, num_devices: int) -> None:
     """Check that a configuration can be trained on `num_devices` devices.
 
     Raises:
-      ConfigError: if it cannot.
+      ConfigError: if the terms of the loss or the sizes of the batch do not allow it.
     """
     model = models.build(config)
     active_terms(config, model)

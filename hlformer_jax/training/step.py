@@ -1,8 +1,8 @@
 """The training step, and chunks of steps that run without the host.
 
-`train_step` makes a pure function of a state and a batch from a loss, an optimiser and a
-projection; it depends on no model. A chunk of steps is one compiled program: a loop on the device
-whose body gathers a batch from the features of the chunk and takes a step.
+`train_step` makes the step, a pure function of a state and a batch, from a loss, an optimiser and a
+projection. A chunk of steps is one compiled program: a loop on the device that gathers each batch
+from the features of the chunk and takes a step.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -29,9 +29,14 @@ Scalars = dict[str, Array]
 
 @flax.struct.dataclass
 class TrainState:
-    """The state of training, one frozen pytree: everything that a step changes.
+    """Everything that a step changes, as a frozen pytree.
 
-    Random keys are derived from it and not stored.
+    Random keys are derived from the number of the step and not stored.
+
+    Attributes:
+      step: number of finished steps, int32.
+      params: parameters of the model.
+      optimiser: state of the optimiser.
     """
 
     step: Any
@@ -50,11 +55,14 @@ Steps = Callable[[TrainState, Chunk], tuple[TrainState, Scalars]]
 
 @runtime_checkable
 class Loss(Protocol):
-    """The loss of a family of models: a pytree that can be called.
+    """The loss of a family of models: a callable pytree.
 
-    Its arrays are arguments of the compiled step, so that losses which differ in their arrays alone
-    share a program; everything else is part of the program. `flax.struct.dataclass` makes such an
-    object, and `jax.tree_util.Partial` makes one of a function.
+    Its arrays are arguments of the compiled step, so that losses that differ only in their arrays
+    share a program; everything else is part of the program. Define it as a `flax.struct.dataclass`,
+    or convert a function by `jax.tree_util.Partial`.
+
+    Attributes:
+      terms: names of the terms.
     """
 
     terms: tuple[str, ...]
@@ -64,7 +72,7 @@ class Loss(Protocol):
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
         """Return the loss of a batch at a step, and its terms by name.
 
-        Random numbers depend on the step and on a seed of the loss.
+        Random numbers must depend only on the step and on a seed of the loss.
         """
 
 
@@ -78,26 +86,37 @@ class Feed(Protocol):
 
     @property
     def bytes_ahead(self) -> float:
-        """Bytes on each device that belong to chunks which are not in use yet."""
+        """Bytes on each device for chunks that are loaded ahead of their use."""
 
     def load(self) -> None:
         """Begin to load the first features, without waiting for them."""
 
     def chunks(self, first: int = 0) -> Iterator[Any]:
-        """Yield the chunks of the steps from `first` on."""
+        """Yield the chunks of steps, from step `first` on."""
 
     def shapes(self) -> tuple[Any, Any]:
         """Return the shapes of a chunk's features and gather indices."""
 
     def gather(self, features: Any, indices: Any, step: Int[Array, ""]) -> Any:
-        """Return the batch of a step of a chunk, counted from 0 (inside of jit)."""
+        """Return the batch of a step of a chunk; for use inside of jit.
+
+        Args:
+          features: features of the chunk.
+          indices: gather indices of the chunk.
+          step: index of the step in the chunk, from 0.
+        """
 
     def close(self) -> None:
         """Release threads and memory."""
 
 
 class Compiled(NamedTuple):
-    """The steps of a chunk, from a state that is donated, and their program."""
+    """Compiled steps.
+
+    Attributes:
+      steps: takes the steps of a chunk; the buffers of the given state are reused (donated).
+      program: the compiled program, for its memory and costs.
+    """
 
     steps: Steps
     program: Any
@@ -108,15 +127,16 @@ def train_step(
     optimiser: optax.GradientTransformation,
     project: Callable[[Params], Params] = lambda params: params,
 ) -> Step:
-    """Return the step: a function of state and batch to the next state and scalars.
+    """Return the training step.
 
     Args:
       loss: the loss.
       optimiser: the optimiser.
-      project: moves updated parameters to where they satisfy their constraints.
+      project: maps updated parameters to parameters that satisfy their constraints.
 
     Returns:
-      The step, whose scalars are `loss`, `loss/TERM` for every term, and `gradient_norm`.
+      A function of a state and a batch that returns the next state and scalars: `loss`,
+      `loss/TERM` for every term, and `gradient_norm`.
     """
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Scalars]:
@@ -144,10 +164,10 @@ def scalar_names(loss: Loss) -> tuple[str, ...]:
 def chunk_of_steps(
     optimiser: optax.GradientTransformation, project: Callable[[Params], Params], feed: Feed
 ) -> Callable[[TrainState, Any, Any, Int[Array, ""], Loss], tuple[TrainState, Scalars]]:
-    """Return a function, to be jitted, that takes `count` <= S steps of a chunk.
+    """Return a function, to be jitted, that takes the first `count` of at most S steps of a chunk.
 
-    Its arguments are state, features, gather indices [S, ...], count and loss. It returns the state
-    after the steps and the scalars of each step, [S], zero from `count` on.
+    Its arguments are the state, the features, the gather indices [S, ...], count and the loss. It
+    returns the state after the steps, and the scalars [S] of the steps, zero from `count` on.
     """
 
     def steps(
@@ -170,7 +190,7 @@ def chunk_of_steps(
 
 
 def join_rows(state: TrainState) -> TrainState:
-    """Convert the parameters, and the optimiser's trees of their structure, to `Rows`."""
+    """Convert the parameters to `Rows`, and all trees of this structure in the optimiser."""
     rows = Rows.from_tree(state.params)
     structure: Any = jax.tree.structure(state.params)
 
@@ -197,15 +217,16 @@ def separate_rows(state: TrainState) -> TrainState:
 
 
 MAX_SHARED_PROGRAMS = 8
-"""Compiled training steps that runs of one process keep for each other."""
+"""Largest number of compiled training steps that are kept for later runs of the process."""
 
 _shared_programs: dict[Hashable, Any] = {}
 
 
 def list_program_fields(config: ConfigDict) -> Hashable:
-    """Return the fields that are constants of the program of a family's steps, with their values.
+    """Return the fields, with their values, that are constants of a family's compiled steps.
 
-    The loss, an argument of the program, holds those of `config.loss` and `config.model`.
+    Fields of `config.loss` and `config.model` are left out, because they are part of the loss,
+    which is an argument of the program; fields of `config.eval`, because steps do not use them.
     """
     others = ("loss", "model", "eval")
     fields = [(name, repr(value)) for name, value in flat(config).items()]
@@ -225,13 +246,16 @@ def compile_steps(
 
     Args:
       loss: the loss of the run.
-      optimiser: its optimiser.
-      project: moves updated parameters to where they satisfy their constraints.
-      feed: the feed of its batches.
-      state: shapes of the state, or the state.
+      optimiser: the optimiser of the run.
+      project: maps updated parameters to parameters that satisfy their constraints.
+      feed: the feed of the run's batches.
+      state: the state, or its shapes.
       config: the configuration of the run.
-      constants: identifies optimiser, projection and feed. Runs of `config.compile_fast` whose
-        constants and arguments agree share a program. None: the program is not shared.
+      constants: identifies optimiser, projection and feed. With `config.compile_fast`, runs whose
+        constants and shapes of arguments agree share a program. None: the program is not shared.
+
+    Returns:
+      The compiled steps.
 
     Raises:
       ConfigError: if a step takes more memory than the devices have.
@@ -269,7 +293,7 @@ def _types(tree: Any) -> tuple[Hashable, ...]:
 
 
 def _check_memory(program: Any, feed: Feed) -> None:
-    """Refuse, in every process if in one, a program that takes more than a device's memory."""
+    """Raise ConfigError in every process if a program needs more memory than any device has."""
     limit = devices.available_bytes(feed.mesh)
     needed = compiler.memory_plan(program).get("peak", 0) + feed.bytes_ahead
     if processes.any_process(limit is not None and needed > limit):

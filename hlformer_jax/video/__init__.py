@@ -1,13 +1,13 @@
-"""Video files, by PyAV.
+"""Reading and cutting of video files, by PyAV.
 
-    listing   the videos of a folder
-    read      opened, probed, and their frames with true times
-    packets   sought, with the timestamps that can be believed
-    dates     of the recording
-    pixels    frames as upright pictures of 8 bit
-    sound     audio tracks, decoded as one continuous signal
-    clips     clips of exact bounds, thumbnails
-    subtitles    subtitle files and tracks, and captions in the pictures, as cues
+    listing   finding the videos of a folder
+    read      opening, probing, seeking, and decoding frames with their times
+    packets   seeking, and repair of wrong timestamps
+    dates     dates of recording
+    pixels    conversion of frames to upright RGB pictures of 8 bits
+    sound     decoding of audio tracks as one continuous signal
+    clips     clips with exact bounds, and thumbnails
+    subtitles    cues of subtitle files, subtitle tracks and closed captions
 
 ```python
 from hlformer_jax import video

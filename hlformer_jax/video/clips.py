@@ -1,4 +1,4 @@
-"""Parts cut out of a video: clips of exact bounds, as H.264 and AAC or copied, and thumbnails."""
+"""Clips of a video with exact bounds, encoded as H.264 and AAC, or copied; and thumbnails."""
 
 import contextlib
 import errno
@@ -51,7 +51,7 @@ from hlformer_jax.video.sound import Sound, default_stream, reading
 CONTAINERS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
 """FFmpeg's names of containers, by the suffix of a clip."""
 
-_TICKS = 90_000  # a second of the clip's timestamps
+_TICKS = 90_000  # ticks a second of the clip's timestamps
 
 _LARGEST = 2160  # pixels of the shorter side, above which no player plays H.264 smoothly
 
@@ -64,7 +64,7 @@ _RATE = 48_000  # samples a second of a clip's sound
 Picture = UInt8[np.ndarray, "height width 3"]
 
 Shown = tuple[Fraction, Fraction, Picture]
-"""A picture with the seconds from and until which it is shown."""
+"""The seconds from and until which a picture is shown, and the picture."""
 
 
 class _SoundTrack:
@@ -78,7 +78,7 @@ class _SoundTrack:
     @staticmethod
     @contextmanager
     def open(video: Video, first: Fraction, last: Fraction) -> Iterator["_SoundTrack | None"]:
-        """Open the sound of a video between two seconds; None without any."""
+        """Open the sound of a video between two seconds; yield None without sound."""
         with reading(video, rate=_RATE, layout="stereo", first=first) as sound:
             yield None if sound is None else _SoundTrack(sound, last - first)
 
@@ -97,7 +97,7 @@ class _SoundTrack:
             self._out.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
-        """Write what the encoder holds back."""
+        """Write the sound that is still in the encoder."""
         self._out.mux(self._stream.encode(None))
 
 
@@ -109,23 +109,25 @@ def cut(
     margin: float = 0.0,
     replace: files.Replace = files.Replace.NOTHING,
 ) -> None:
-    """Writes the part of a video from `start - margin` to `end + margin` as a clip.
+    """Write the part of a video from `start - margin` to `end + margin` as a clip.
 
-    The clip begins with the frame that is shown at its first second, and ends where its last second
-    ends, to 1/90,000 s; a part outside of the video is left out. Frames keep their own times. It
-    states when and where it was recorded, as far as the video does.
+    The clip begins with the frame that is shown at its start, and ends exactly at its end, to
+    1/90,000 s. A part outside the video is left out. Frames keep their times. The clip has the date
+    and the place of the recording if the video states them.
 
     Args:
       path: the video file.
-      start: seconds from the video's start.
-      end: seconds from the video's start, above `start`.
-      out: the clip, written whole or not at all; its suffix, one of `CONTAINERS`, says as what.
-      margin: seconds more at both ends.
-      replace: whether a file that is there may be replaced.
+      start: start of the part, in seconds from the video's start.
+      end: end of the part, in seconds from the video's start; above `start`.
+      out: the file of the clip, which is written completely or not at all. Its suffix, one of
+        `CONTAINERS`, decides the container.
+      margin: seconds to add at both ends.
+      replace: which existing file may be replaced.
 
     Raises:
-      VideoError: when the file cannot be read, has nothing there, or the clip not be written.
-      OutputError: when something stands there that must stay.
+      VideoError: if the video cannot be read, has no frame in this part, or the clip cannot be
+        written.
+      OutputError: if something at the path of the clip must not be replaced.
     """
     path, out = Path(path), Path(out)
     with ExitStack() as stack:
@@ -144,13 +146,14 @@ def copy(
     margin: float = 0.0,
     replace: files.Replace = files.Replace.NOTHING,
 ) -> tuple[float, float]:
-    """Writes a part of a video as `cut` does, but as the file has it, without a loss.
+    """Copy a part of a video into a clip without encoding, so without loss.
 
-    A decoder begins at a keyframe: the clip begins with the last one at or before its first second,
-    and it ends with the frame that the others need.
+    Decoding must begin at a keyframe, so the clip begins with the last keyframe at or before its
+    start. It may end later, with the last frame that other frames refer to. For the arguments and
+    errors see `cut`; a VideoError is also raised if the part cannot be copied.
 
     Returns:
-      The seconds of the video from which and until which the clip goes.
+      The seconds of the video at which the clip begins and ends.
     """
     path, out = Path(path), Path(out)
     with _part_of(path, start, end, out, margin, replace) as (video, first, last):
@@ -161,25 +164,28 @@ def copy(
 
 
 _LEADS = (Fraction(1), Fraction(20), Fraction(300))
-"""Seconds before the clip to look for its keyframe from; after these the file's beginning."""
+"""Seconds before the clip from which its keyframe is looked for; at last, the whole file."""
 
 
 class _Part(NamedTuple):
-    """The packets of a copied clip, in the order in which the file has them."""
+    """The packets of a copied clip, in the order of the file."""
 
-    lead: Fraction | None  # seconds before the clip to seek to; None: the file's beginning
-    sought: Fraction  # the second of the video before which `lead` lies
-    skipped: int  # packets from there to the keyframe
-    times: list[tuple[int, int] | None]  # presentation and decoding time of each; None: left out
-    start: Fraction  # seconds of the video, like `end`
-    end: Fraction
+    lead: Fraction | None  # seconds before `sought` to seek to; None: to the start of the file
+    sought: Fraction  # second of the video
+    skipped: int  # number of packets from there to the keyframe
+    times: list[tuple[int, int] | None]  # presentation and decoding times; None for skipped packets
+    start: Fraction  # second of the video at which the clip begins
+    end: Fraction  # second of the video at which the clip ends
 
 
 def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
     """Choose the packets of a clip and their timestamps, from 0 in ticks of the stream.
 
-    The file's own timestamps are kept where every packet has valid ones. Otherwise (AVI has no
-    presentation times, a programme stream only some) the packets are decoded to learn their order.
+    If every packet has valid timestamps, they are kept. Otherwise (AVI has no presentation times, a
+    programme stream only some) the packets are decoded to find their order.
+
+    Raises:
+      VideoError: if the part cannot be copied.
     """
     if video.start is None:
         what = "has no timestamps, so that no part of it can be copied"
@@ -196,7 +202,7 @@ def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
         )
         if start <= first or keyframe == earlier:
             break
-        # Frames that come after the keyframe are shown before it: take the keyframe before.
+        # Frames that follow the keyframe in the file are shown before it: take an earlier keyframe.
         earlier, sought = keyframe, keyframe - video.period / 2
     if end <= first:
         what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
@@ -205,11 +211,11 @@ def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
 
 
 def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int, Fraction]:
-    """Find the last keyframe at or before a second, or else the first of the file.
+    """Find the last keyframe at or before a second, or else the first keyframe of the file.
 
     Returns:
-      The seconds to seek back from there (None: to the file's beginning), the number of packets to
-      skip, and the second of the keyframe.
+      The seconds to seek before that second (None: to the start of the file), the number of packets
+      to skip from there, and the second of the keyframe.
     """
     by_decoding = video.container.format.name in WITHOUT_PRESENTATION_TIMES
     for lead in (*(step for step in _LEADS if step < first), None):
@@ -235,12 +241,19 @@ def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int, Frac
 def _packets(
     video: Video, first: Fraction, lead: Fraction | None, skipped: int = 0
 ) -> Iterator[av.Packet]:
-    """Yield packets of a video just opened, from `lead` seconds before the clip on."""
+    """Yield the packets of a newly opened video.
+
+    Args:
+      video: the video, before any packet is read.
+      first: a second of the video.
+      lead: seconds before `first` at which to begin; None for the start of the file.
+      skipped: number of packets to skip.
+    """
     with name_errors(video.path):
         packets = video.container.demux(video.stream)
         if lead is not None:
             packets = packets_after_seek(video.container, video.stream)
-            with contextlib.suppress(av.FFmpegError):  # then from the beginning
+            with contextlib.suppress(av.FFmpegError):  # then read from the start of the file
                 second = (video.start or 0) + first - lead
                 seek_stream(video.container, video.stream, second)
         unpacked = _one_frame_each((packet for packet in packets if packet.size), video)
@@ -248,7 +261,7 @@ def _packets(
 
 
 def _one_frame_each(packets: Iterator[av.Packet], video: Video) -> Iterator[av.Packet]:
-    """Split packets of MPEG-4 in AVI that hold a frame and the one shown before it."""
+    """Split packets of MPEG-4 in AVI that have two frames, so that each packet has one frame."""
     if (video.container.format.name, video.stream.codec_context.name) != ("avi", "mpeg4"):
         yield from packets
         return
@@ -260,7 +273,7 @@ def _one_frame_each(packets: Iterator[av.Packet], video: Video) -> Iterator[av.P
 
 
 def _second(video: Video, stamp: int) -> Fraction:
-    """The second of the video at a timestamp of its stream."""
+    """Return the second of the video for a timestamp of its stream."""
     return stamp * video.unit - (video.start or 0)
 
 
@@ -270,7 +283,7 @@ _Times = tuple[list[tuple[int, int] | None], Fraction, Fraction]
 def _own_times(
     video: Video, first: Fraction, last: Fraction, lead: Fraction | None, skipped: int
 ) -> _Times | None:
-    """The timestamps that the file has, and the seconds of start and end; None if invalid."""
+    """Return the timestamps in the file, and the seconds of start and end; None if invalid."""
     if video.container.format.name in WITHOUT_PRESENTATION_TIMES:
         return None
     times: list[tuple[int, int] | None] = []
@@ -298,7 +311,7 @@ def _own_times(
 def _times_by_decoding(
     video: Video, first: Fraction, last: Fraction, lead: Fraction | None, skipped: int
 ) -> _Times:
-    """Timestamps by the order in which the decoder shows the packets' frames."""
+    """Return timestamps from the order in which the decoder returns the frames of the packets."""
     with opened(video.path) as source:
         shown, lengths = _shown(source, _packets(source, first, lead, skipped), last)
     start = shown.get(0)
@@ -309,7 +322,7 @@ def _times_by_decoding(
     used: set[int] = set()
     for place in range(count):
         time = shown.get(place)
-        if time is None or time < start:  # damaged, or it refers to frames before the keyframe
+        if time is None or time < start:  # damaged, or refers to frames before the keyframe
             stamps.append(None)
             continue
         stamp = round((time - start) / video.unit)
@@ -323,27 +336,30 @@ def _times_by_decoding(
 
 
 _REORDERED = 32
-"""Packets after which a frame that was not shown is damaged."""
+"""Number of further packets after which a frame that was not decoded counts as damaged."""
 
 
 def _shown(
     video: Video, packets: Iterator[av.Packet], last: Fraction
 ) -> tuple[dict[int, Fraction], dict[int, Fraction]]:
-    """Seconds at which the frames of packets are shown and how long, by the packets' places."""
+    """Return the second at which the frame of each packet is shown, and for how many seconds.
+
+    Both are by the place of the packet.
+    """
     clock, context = Clock(video), video.stream.codec_context
     shown: dict[int, Fraction] = {}
     lengths: dict[int, Fraction] = {}
     waiting: dict[int, int | None] = {}  # presentation times of packets that are being decoded
-    hidden: dict[int, Fraction] = {}  # by place: frames that others need and no player shows
+    hidden: dict[int, Fraction] = {}  # seconds of frames that only other frames need, by place
 
     def note(place: int, frame: av.VideoFrame | av.Packet, coming: int) -> Fraction:
         time = clock.time(frame, coming)
-        if time is None:  # it comes too late, but others may refer to it
+        if time is None:  # the frame comes too late, but other frames may refer to it
             time = clock.end
         shown[place], lengths[place] = time, max(clock.end - time, Fraction(0))
         return time
 
-    past = 0  # packets since a frame behind the end was shown
+    past = 0  # number of packets since a frame after the end was shown
     reorders = context.codec.reorder and not context.codec.intra_only
     for place, packet in enumerate(itertools.chain(packets, [None])):
         if packet is not None:
@@ -358,7 +374,7 @@ def _shown(
                 hidden[place] = _second(video, packet.pts)
             else:
                 waiting[place] = packet.pts
-            packet.pts = place  # which the decoder gives to the frame
+            packet.pts = place  # the decoder copies it to the frame
         with contextlib.suppress(av.FFmpegError, EOFError):
             frames = context.decode(packet)
         latest = Fraction(0)
@@ -374,9 +390,14 @@ def _shown(
 
 
 def _with_decoding_times(stamps: list[int | None], period: int) -> list[tuple[int, int] | None]:
-    """Add decoding times to presentation times in decoding order: the latter, sorted and earlier.
+    """Add a decoding time to each presentation time.
 
-    They are earlier by as many frames as the stream is out of order.
+    The decoding times are the sorted presentation times, made earlier by as many frames as the
+    stream reorders.
+
+    Args:
+      stamps: presentation times in decoding order; None for packets that are left out.
+      period: usual distance of two frames, in ticks.
     """
     in_decoding_order = [stamp for stamp in stamps if stamp is not None]
     order = sorted(in_decoding_order)
@@ -395,7 +416,7 @@ def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> 
     options = {} if form == "matroska" else {"movflags": "+faststart"}
     name = f"file:{os.path.abspath(draft)}"
     streams: list[Stream] = [video.stream]
-    # Sound is read beside the pictures, as a file may have it far from them.
+    # Sound is read by another demuxer, because it may be far from the pictures in the file.
     with opened(video.path) as source, demuxer(video.path) as beside:
         sounds: Iterator[av.Packet] = iter(())
         if (sound := default_stream(beside)) is not None:
@@ -423,20 +444,20 @@ def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> 
 
 
 def _sent(packet: av.Packet) -> Fraction:
-    """The second at which a packet goes to its decoder."""
+    """Return the second at which a packet is sent to its decoder."""
     return Fraction(packet.dts or 0) * (packet.time_base or 1)
 
 
 def _outputs(clip: OutputContainer, streams: list[Stream]) -> dict[int, Stream]:
-    """Add streams of the same codecs to a clip, by the indices of the given ones.
+    """Add streams of the same codecs to a clip; return them by the indices of the given streams.
 
     Raises:
-      ValueError: if the container does not take a codec.
+      ValueError: if the container does not support a codec.
     """
     outputs: dict[int, Stream] = {}
     for stream in streams:
         try:
-            # Opaque: the template is not an encoder, which FFmpeg may not have.
+            # opaque: no encoder is needed, which FFmpeg may not have.
             output = clip.add_stream_from_template(stream, opaque=True)
         except ValueError:
             if clip.format.name != "matroska":
@@ -449,8 +470,9 @@ def _outputs(clip: OutputContainer, streams: list[Stream]) -> dict[int, Stream]:
 def _compatible_stream(clip: OutputContainer, stream: Stream) -> Stream:
     """Add a stream to Matroska in its compatibility mode (V_MS/VFW/FOURCC, A_MS/ACM).
 
-    Matroska takes any codec of AVI so, but FFmpeg does not list these among its codecs, and PyAV
-    adds none that is not listed. A filter overwrites the parameters of a stream that is.
+    In this mode Matroska supports any codec of AVI, but FFmpeg does not list these codecs, and PyAV
+    only adds listed ones. So a stream of a listed codec is added, and a filter overwrites its
+    parameters.
     """
     with av.open(io.BytesIO(), "w", format="nut") as scratch:
         template = scratch.add_stream_from_template(stream, opaque=True)
@@ -461,7 +483,7 @@ def _compatible_stream(clip: OutputContainer, stream: Stream) -> Stream:
 
 
 def _pictures(video: Video, part: _Part) -> Iterator[av.Packet]:
-    """The packets of the pictures with their timestamps in the clip."""
+    """Yield the packets of the pictures with their timestamps in the clip."""
     period = max(round(video.period / video.unit), 1)
     packets = _packets(video, part.sought, part.lead, part.skipped)
     for packet, times in zip(packets, part.times, strict=False):
@@ -479,12 +501,21 @@ def _sounds(
     last: Fraction,
     step: int,
 ) -> Iterator[av.Packet]:
-    """The packets of a sound between two seconds, with timestamps from `start` in these steps."""
+    """Yield the packets of a sound between two seconds, with their timestamps in the clip.
+
+    Args:
+      video: the video.
+      beside: a demuxer of the file that only reads the sound.
+      stream: the audio stream.
+      start: second of the video at which the clip begins.
+      last: second of the video at which the sound ends.
+      step: smallest distance of two timestamps, in ticks.
+    """
     unit = stream.time_base or Fraction(1, _RATE)
     first = start + (video.start or 0)
     with name_errors(video.path):
         for lead in (*_LEADS, None):
-            with contextlib.suppress(av.FFmpegError):  # then from where it is
+            with contextlib.suppress(av.FFmpegError):  # then read from the current position
                 seek_stream(beside, stream, None if lead is None else first - lead)
             demux = beside.demux(stream) if lead is None else packets_after_seek(beside, stream)
             packets = _timed(demux)
@@ -504,7 +535,7 @@ def _sounds(
 
 
 def _timed(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
-    """Packets of sound; one without a timestamp follows the one before it."""
+    """Yield packets of sound; a packet without a timestamp begins where the one before it ends."""
     following: int | None = None
     for packet in packets:
         if packet.size and packet.pts is None:
@@ -515,7 +546,10 @@ def _timed(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
 
 
 def _refusal(out: Path, path: Path, streams: list[Stream], error: Exception | None) -> VideoError:
-    """An error that says which codec the clip's container does not take, and which do."""
+    """Return the error for a clip whose container does not support its codecs.
+
+    It names the codecs, and the containers that support them.
+    """
     suffixes = {form: suffix for suffix, form in reversed(CONTAINERS.items())}
     form = CONTAINERS[out.suffix.lower()]
     indices = [stream.index for stream in streams]
@@ -532,11 +566,11 @@ def _refusal(out: Path, path: Path, streams: list[Stream], error: Exception | No
 
 
 _TRIED_PACKETS = 50
-"""Packets of a file, from its beginning, that are written to try a container."""
+"""Number of packets, from the start of a file, that are written to try a container."""
 
 
 def _takes(form: str, path: Path, indices: list[int]) -> bool:
-    """Try a container: return whether it takes a file's streams, written to memory."""
+    """Return whether a container supports streams of a file, by writing some packets to memory."""
     memory = io.BytesIO()
     with demuxer(path) as source:
         streams = [source.streams[index] for index in indices]
@@ -558,7 +592,7 @@ def _takes(form: str, path: Path, indices: list[int]) -> bool:
 
 
 def _is_readable(clip: Path | io.BytesIO) -> bool:
-    """Return whether a frame of each stream of a clip that has any can be decoded."""
+    """Return whether a frame can be decoded in each stream of a clip that has packets."""
     try:
         name = clip if isinstance(clip, io.BytesIO) else f"file:{os.path.abspath(clip)}"
         with av.open(name, "r") as container:
@@ -574,7 +608,7 @@ def _is_readable(clip: Path | io.BytesIO) -> bool:
 
 
 def _state(container: OutputContainer, video: Video, first: Fraction) -> None:
-    """Says of a clip when and where it was recorded, as far as the video does."""
+    """Write the date and the place of the recording into a clip, if the video states them."""
     if since := recording_time(video.container, video.stream):
         beginning = datetime.fromtimestamp(since + float(first), UTC)
         container.metadata["creation_time"] = beginning.isoformat().replace("+00:00", "Z")
@@ -589,7 +623,12 @@ def _state(container: OutputContainer, video: Video, first: Fraction) -> None:
 def _part_of(
     path: Path, start: float, end: float, out: Path, margin: float, replace: files.Replace
 ) -> Iterator[tuple[Video, Fraction, Fraction]]:
-    """The opened video and the seconds of a clip; refuses what `cut` does."""
+    """Check the arguments of `cut`; yield the opened video, and the seconds of start and end.
+
+    Raises:
+      VideoError: as `cut`.
+      OutputError: as `cut`.
+    """
     if out.suffix.lower() not in CONTAINERS:
         suffixes = ", ".join(CONTAINERS)
         raise fault(out, "has no suffix of a container of clips", f"use {suffixes}")
@@ -610,7 +649,7 @@ def _exact(seconds: float) -> Fraction:
 
 
 def _part(video: Video, first: Fraction, last: Fraction) -> Iterator[Shown]:
-    """Pictures that are shown between two seconds, with their times cut to those."""
+    """Yield the pictures that are shown between two seconds, with times limited to these."""
     painter = Painter(video.aspect, _LARGEST)
     with name_errors(video.path):
         for start, end, frame in frames_from(video, first):
@@ -635,7 +674,7 @@ _ADVICE = {
     errno.EROFS: "may this folder be written to?",
     errno.EIO: "try another disk",
 }  # fmt: skip
-"""What to do about an error of the disk that a clip is written to."""
+"""Advice for errors of the disk that a clip is written to, by error number."""
 
 
 @contextmanager
@@ -658,7 +697,7 @@ def _encode(
     sound: _SoundTrack | None,
     first: Fraction,
 ) -> None:
-    """Writes pictures and sound, in the order of time, so that little waits in memory."""
+    """Write pictures and sound in the order of time, so that few packets wait in memory."""
     name = f"file:{os.path.abspath(draft)}"
     options = {} if form == "matroska" else {"movflags": "+faststart"}
     with av.open(name, "w", format=form, options=options) as container:
@@ -702,7 +741,7 @@ class _Pictures:
         )
         frame.pts, frame.time_base = round(start * _TICKS), Fraction(1, _TICKS)
         if frame.pts in self._lengths:
-            return  # two within a tick
+            return  # a second picture within one tick
         self._lengths[frame.pts] = max(round(end * _TICKS) - frame.pts, 1)
         self._mux(self._stream.encode(frame))
 
@@ -711,22 +750,23 @@ class _Pictures:
 
     def _mux(self, packets: list[av.Packet]) -> None:
         for packet in packets:
-            # The encoder thinks that all frames last as long as the first does.
+            # The encoder assumes that all frames last as long as the first.
             packet.duration = self._lengths.pop(packet.pts or 0, packet.duration)
             self._container.mux(packet)
 
 
 def thumbnail(path: str | Path, time: float, width: int) -> bytes:
-    """The frame shown at a second, as the bytes of a JPEG file.
+    """Return the frame shown at a second of a video, as the bytes of a JPEG file.
 
     Args:
       path: the video file.
-      time: seconds from its start; outside of the video, the first or the last frame is taken.
-      width: pixels; a narrower video keeps its own.
+      time: seconds from its start; for a time outside the video, the first or the last frame is
+        returned.
+      width: largest width in pixels; a narrower video keeps its width.
 
     Raises:
-      ValueError: when the time is not finite or the width below 1.
-      VideoError: when the file cannot be read or no frame of it be decoded.
+      ValueError: if the time is not finite, or the width is below 1.
+      VideoError: if the file cannot be read, or none of its frames can be decoded.
     """
     if not math.isfinite(time) or width < 1:
         raise ValueError(f"thumbnail wants a finite time and width >= 1, not {time} and {width}")

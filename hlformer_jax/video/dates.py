@@ -1,4 +1,4 @@
-"""Recording dates of videos, by their metadata."""
+"""Recording dates of videos, from their metadata."""
 
 import contextlib
 import re
@@ -8,13 +8,13 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 _CLOCK_IS_SET = 2 * 86_400
-"""Seconds since 1970 up to which a recording's time comes from a clock that was never set."""
+"""Seconds since 1970 up to which a recording time is taken for that of a clock never set."""
 
 _CLOCK_RUNS_AHEAD = 2 * 86_400
-"""Seconds from now up to which a recording's time is believed."""
+"""Seconds by which a recording time may be later than now and is still accepted."""
 
 _WRITTEN = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
-"""Time at which this was written; a clock that shows an earlier one is wrong."""
+"""Time at which this module was written; if this machine's clock is earlier, it is wrong."""
 
 _RECORDED = (
     "com.apple.quicktime.creationdate",  # kept by phones when a clip is trimmed or sent
@@ -27,25 +27,29 @@ _RECORDED = (
     "modification_date",  # of MXF
     "date",
 )
-"""Metadata that say when a video was recorded, in lower case, the most reliable first."""
+"""Names of metadata that state the time of recording, in lower case, the most reliable first."""
 
 _DATE_FORMATS = (
     "%Y:%m:%d %H:%M:%S", "%Y/%m/%d %H:%M:%S", "%a %b %d %H:%M:%S %Y", "%Y-%m-%d %H:%M:%S %Z",
 )  # fmt: skip
-"""Formats of dates beside ISO 8601, above all of cameras that write AVI."""
+"""Formats of dates besides ISO 8601, mostly from cameras that write AVI."""
 
 
 def recording_time(container: InputContainer, stream: VideoStream) -> float:
-    """Return when the video was recorded, in seconds since the epoch; 0 if the file does not say.
+    """Return the time of recording in seconds since the epoch; 0 if the file does not state it.
 
-    Times without a zone count as UTC. Dates of a clock that was never set and dates in the future
-    are passed over.
+    Times without a time zone count as UTC. Dates of a clock that was never set, and dates in the
+    future, are ignored.
+
+    Args:
+      container: the open file.
+      stream: its video stream; metadata of the file take precedence over those of the stream.
     """
     stated: dict[str, str] = {}
-    for metadata in (stream.metadata, container.metadata):  # the file's own win
+    for metadata in (stream.metadata, container.metadata):  # the file's metadata take precedence
         stated |= {name.lower(): text.strip() for name, text in metadata.items()}
     if container.format.name != "avi" and "T" not in stated.get("date", ""):
-        stated.pop("date", None)  # of publication
+        stated.pop("date", None)  # it is the date of publication
     current = max(datetime.now(UTC).timestamp(), _WRITTEN)
     for name in _RECORDED:
         time = _parse_date(stated.get(name, ""))

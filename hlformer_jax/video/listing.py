@@ -1,4 +1,4 @@
-"""Video files of a folder, told by their names or their first bytes."""
+"""Video files of a folder, recognised by their names or their first bytes."""
 
 import contextlib
 import errno
@@ -15,16 +15,16 @@ VIDEO_SUFFIXES = frozenset(
     " .mkv .mov .mp4 .mpe .mpeg .mpg .mpv .mts .mxf .nut .obu .ogm .ogv .qt .rm .rmvb .tod .ts .vob"
     " .vro .webm .wmv .wtv .y4m .h264 .264 .h265 .265 .hevc".split()
 )
-"""Files with these suffixes are videos even if broken: a broken video is reported."""
+"""Suffixes of videos. A file with one is a video even if it is damaged, so that it is reported."""
 
 _OTHER_SUFFIXES = frozenset(
     ".aac .aif .aiff .avif .cr3 .flac .heic .heif .jp2 .jpeg .jpg .m4a .m4b .m4p .mka .mp3 .oga"
     " .ogg .opus .png .spx .wav .weba .webp .wma".split()
 )
-"""Suffixes of sound and photographs, whose files may begin like videos."""
+"""Suffixes of sound and photographs, whose first bytes may be as in videos."""
 
 _PHOTOGRAPHS = (b"avif", b"avis", b"crx ", b"heic", b"heix", b"mif1", b"msf1", b"M4A ", b"M4B ")
-"""Kinds of ISO files that are not videos."""
+"""Brands of ISO base media files that are not videos."""
 
 _BEGINNINGS = (
     b"\x1a\x45\xdf\xa3",  # Matroska, WebM
@@ -40,14 +40,14 @@ _BEGINNINGS = (
 )
 
 _HEAD_BYTES = 192 * 4
-"""Bytes from which the kind of a file is known: four packets of a transport stream."""
+"""Bytes that are read to recognise a file: four packets of a transport stream."""
 
 
 PSEUDO_SYSTEMS = frozenset(
     "autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl"
     " hugetlbfs mqueue nsfs proc pstore rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
 )
-"""File systems of the kernel, whose files may block a reader or change the machine."""
+"""Types of the kernel's file systems, whose files may block a reader or change the machine."""
 
 
 def find(
@@ -57,21 +57,21 @@ def find(
 ) -> list[Path]:
     """Find the video files of a folder and all folders below it.
 
-    A file is a video by its suffix, or else by its first bytes. Names that begin with a dot are
-    left out, as are folders that were seen under another name, so that links in a circle do no
-    harm, and the kernel's own file systems (`PSEUDO_SYSTEMS`). Only regular files are opened.
+    A file is recognised by its suffix, or else by its first bytes. Names that begin with a dot are
+    left out. So are folders that were listed under another name already, which ends circles of
+    links, and the kernel's file systems (`PSEUDO_SYSTEMS`). Only regular files are opened.
 
     Args:
       folder: the folder.
-      report: takes a line for each folder that cannot be listed or is the kernel's, and one about
-        all files that cannot be read and whose names do not tell what they are.
-      pulse: called for every folder and file; what it raises ends the search.
+      report: takes a line for each folder that cannot be listed or belongs to the kernel, and one
+        line about all files that cannot be read and have no suffix of videos.
+      pulse: called for every folder and file; an exception that it raises ends the search.
 
     Returns:
       Paths that begin with `folder`, sorted.
 
     Raises:
-      VideoError: when the folder itself cannot be listed.
+      VideoError: if the folder itself cannot be listed.
     """
     folder = Path(folder)
     with name_errors(folder):
@@ -89,7 +89,7 @@ def find(
     unreadable: list[Path] = []
     visited: set[tuple[int, int]] = set()
     tops = [folder]
-    for top in tops:  # links to folders are appended: a folder is seen by its own name first
+    for top in tops:  # links are appended, so that a folder is listed by its own path first
         for place, folders, names in os.walk(top, onerror=refused):
             pulse()
             try:
@@ -124,7 +124,7 @@ def find(
 
 
 def _pseudo_devices() -> dict[int, str]:
-    """Return the devices of the kernel's file systems, with their types; none but on Linux."""
+    """Return the type of each device with a file system of the kernel; empty except on Linux."""
     devices = {}
     with contextlib.suppress(OSError, ValueError):
         with open("/proc/self/mountinfo", "rb") as file:
@@ -139,28 +139,32 @@ def _pseudo_devices() -> dict[int, str]:
 
 
 def _is_video(path: Path, pseudo: Collection[int] = ()) -> bool:
-    """Return whether a file is a video, which a file on a device in `pseudo` is not.
+    """Return whether a file is a video.
+
+    Args:
+      path: the path of the file.
+      pseudo: devices of the kernel's file systems, whose files are not opened.
 
     Raises:
-      OSError: when its suffix does not tell and it cannot be read.
+      OSError: if the suffix does not decide and the file cannot be read.
     """
     suffix = path.suffix.lower()
     if suffix in _OTHER_SUFFIXES:
         return False
-    suffix_decides = suffix in VIDEO_SUFFIXES and suffix != ".ts"  # which TypeScript has too
+    suffix_decides = suffix in VIDEO_SUFFIXES and suffix != ".ts"  # .ts may also be TypeScript
     try:
         about = path.stat()
-        if about.st_dev in pseudo:  # a link leads there
+        if about.st_dev in pseudo:  # the path is a link to such a file
             raise OSError(errno.EINVAL, "it is a file of the kernel", str(path))
         if suffix_decides or not stat.S_ISREG(about.st_mode):
             return suffix_decides
-        # It may have been replaced by a pipe since.
+        # open_regular, because the file may have been replaced by a pipe in between.
         with open(files.open_regular(path), "rb", buffering=0) as file:
             head = file.read(_HEAD_BYTES)
-    except (FileNotFoundError, NotADirectoryError):  # a link to nothing, or deleted
+    except (FileNotFoundError, NotADirectoryError):  # a link without a target, or deleted
         return suffix in VIDEO_SUFFIXES
     except OSError as error:
-        if suffix in VIDEO_SUFFIXES and error.errno != errno.EINVAL:  # it is to be reported
+        if suffix in VIDEO_SUFFIXES and error.errno != errno.EINVAL:  # reading it will report this
             return True
         if error.errno == errno.ELOOP:
             return False

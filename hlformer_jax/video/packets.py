@@ -1,4 +1,4 @@
-"""Packets of a file: sought, with timestamps that can be believed, and told of their encoder."""
+"""Packets of a file: seeking, repair of wrong timestamps, and the message of the encoder."""
 
 import contextlib
 import itertools
@@ -13,16 +13,24 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 WITHOUT_INDEX = frozenset({"mpeg", "mpegts"})
-"""Containers without a length: FFmpeg guesses it from timestamps near the end."""
+"""Containers without an index and a length; FFmpeg guesses the length from late timestamps."""
 
 
 def seek_stream(
     container: InputContainer, stream: VideoStream | AudioStream, second: Fraction | None
 ) -> None:
-    """Seek to a second of a stream's own clock; None: to the first packet of the file.
+    """Seek to a second of a stream.
 
-    A transport stream begins with its first byte: by time FFmpeg passes over the first keyframe,
-    and with a clock that wraps it lands anywhere.
+    In a container without an index, the first packet is sought by its byte: seeking by time, FFmpeg
+    would skip the first keyframe, or land anywhere if the clock wraps around.
+
+    Args:
+      container: the open file.
+      stream: the stream to seek in.
+      second: a second of the stream's timestamps; None for the first packet of the file.
+
+    Raises:
+      av.FFmpegError: if FFmpeg cannot seek there.
     """
     unit = stream.time_base or Fraction(1, 90_000)
     if second is not None:
@@ -34,16 +42,16 @@ def seek_stream(
 
 
 LONGEST_GAP = Fraction(3600)
-"""Seconds between two frames; a longer gap is a jump of the timestamps."""
+"""Longest gap between two frames, in seconds; a longer gap is a jump of the timestamps."""
 
 _CLOCK_SAMPLES = 16
 
 
 def has_steady_clock(container: InputContainer, stream: VideoStream) -> bool:
-    """Return whether the timestamps rise from place to place in the file, so that it can be sought.
+    """Return whether timestamps rise through the file, so that seeking by time works.
 
-    A stream whose clock was reset, as in two recordings joined, has some seconds twice. Only files
-    without an index are looked at, in a few places.
+    If a clock was reset, as in two joined recordings, some seconds occur twice. Only files without
+    an index are examined, in a few places.
     """
     if container.format.name not in WITHOUT_INDEX:
         return True
@@ -64,16 +72,17 @@ def has_steady_clock(container: InputContainer, stream: VideoStream) -> bool:
 def packets_after_seek(
     container: InputContainer, stream: VideoStream | AudioStream
 ) -> Iterator[av.Packet]:
-    """Packets whose timestamps are known after a seek.
+    """Yield the packets of a stream after a seek, without those whose timestamps are unknown.
 
-    In a programme stream not every packet has a timestamp. FFmpeg counts on from the one before,
-    which it does not know at first; and the first that it finds belongs to a packet that was cut.
+    In a programme stream, not every packet has a timestamp; FFmpeg derives the others from the one
+    before. After a seek it knows none, and the first that it finds belongs to an incomplete packet.
+    In other containers all packets are yielded.
     """
     packets = container.demux(stream)
     if container.format.name == "mpeg":
         stamped = 0
         for packet in packets:
-            stamped += packet.pos is not None  # where a timestamp stood
+            stamped += packet.pos is not None  # set for a packet with a timestamp in the file
             if stamped > 1:
                 yield packet
     else:
@@ -81,34 +90,35 @@ def packets_after_seek(
 
 
 MAX_REORDERED = 16
-"""Packets that are looked at before one is decoded: the most that H.264 reorders."""
+"""Number of packets that are read ahead before one is decoded: the most that H.264 reorders."""
 
 _LEAP = Fraction(1)
-"""Seconds between two timestamps from which on they are checked against those that follow."""
+"""Difference of two timestamps above which they are compared with later ones, in seconds."""
 
 _RETURN = 128
-"""Packets within which timestamps that leapt come back, where the leap is an error."""
+"""Number of packets within which wrong timestamps return to the right ones."""
 
 
 class Timestamps:
-    """The packets of a stream in decoding order, without the timestamps that are errors.
+    """The packets of a stream in decoding order, without wrong timestamps.
 
-    A few packets may state times that are seconds or minutes off, after which the others go on as
-    if nothing had happened. The packets around them tell such an error from a real gap and from a
-    clock that was reset:
+    The timestamps of a few packets may be wrong by seconds or minutes, while those before and after
+    are right. The packets around them distinguish such an error from a real gap and from a clock
+    that was reset:
 
-    - decoding times that leap away and come back to where they left are errors, and so are the
-      presentation times of these packets;
-    - a presentation time that is far later than its decoding time is an error if more packets
-      with earlier ones follow than the codec reorders, or if the decoding times do not reach it;
-    - a presentation time that is far earlier than its decoding time is an error.
+    - decoding times that jump away and soon return to where they were are wrong, and so are the
+      presentation times of the same packets;
+    - a presentation time far after its decoding time is wrong if more packets with earlier
+      presentation times follow than the codec reorders, or if later decoding times do not reach it;
+    - a presentation time far before its decoding time is wrong.
 
-    Such a time is set to None; `wrong` counts the packets.
+    A wrong time is set to None, or the first packet's presentation time to its decoding time.
+    `wrong` counts the packets.
 
     Args:
       packets: the packets of the stream.
       stream: the stream.
-      period: usual seconds between two frames.
+      period: usual distance of two frames, in seconds.
     """
 
     def __init__(self, packets: Iterator[av.Packet], stream: VideoStream, period: Fraction) -> None:
@@ -118,13 +128,13 @@ class Timestamps:
         self._leap = int(_LEAP / unit)
         self._period = int(period / unit)
         self._delay = stream.codec_context.reorder_depth
-        self._latest: int | None = None  # presentation time so far
-        self._run = self._longest_run = 2  # packets in a row that are shown before an earlier one
+        self._latest: int | None = None  # latest presentation time so far
+        self._run = self._longest_run = 2  # number of packets in a row before the latest time
         self._ahead: deque[av.Packet] = deque()
 
     def __iter__(self) -> Iterator[av.Packet]:
         last: int | None = None  # decoding time of the packet before
-        offset = 0  # of the first packet: its presentation time less its decoding time
+        offset = 0  # the first packet's presentation time minus its decoding time, at most 0
         while self._read_ahead(1):
             packet = self._ahead.popleft()
             if last is not None and packet.dts is not None:
@@ -146,7 +156,12 @@ class Timestamps:
             yield packet
 
     def _count_errors(self, stamp: int, last: int) -> int:
-        """Count the packets from this decoding time on that are errors, by where it comes back."""
+        """Return the number of packets with wrong decoding times, before the times return.
+
+        Args:
+          stamp: the next decoding time.
+          last: the decoding time before it.
+        """
         ahead = stamp > last
         if abs(stamp - last) <= self._leap:
             return 0
@@ -163,11 +178,11 @@ class Timestamps:
         return 0
 
     def _is_late(self, stamp: int) -> bool:
-        """Judge a presentation time by the packets that follow: whether it is an error."""
+        """Return whether a presentation time is too late, by the packets that follow."""
         self._read_ahead(_RETURN)
         following = list(itertools.islice(self._ahead, _RETURN))
         earlier = sum(packet.pts is not None and packet.pts < stamp for packet in following)
-        last = MAX_REORDERED + self._delay  # packet that comes when this one has been shown
+        last = MAX_REORDERED + self._delay  # number of the packet after this one was shown
         if len(following) < last:  # near the end of the file
             return earlier > self._longest_run
         reached = following[last - 1].dts
@@ -181,7 +196,7 @@ class Timestamps:
             self._longest_run = max(self._longest_run, self._run)
 
     def _read_ahead(self, count: int) -> bool:
-        """Read until `count` packets wait; return whether they do."""
+        """Read ahead until `count` packets are waiting; return False if the stream ends before."""
         while len(self._ahead) < count:
             packet = next(self._packets, None)
             if packet is None:
@@ -191,28 +206,28 @@ class Timestamps:
 
 
 _FULL_CHROMA = ("yuv444", "gbrp")
-"""Pixel formats of 4:4:4."""
+"""Beginnings of the names of pixel formats with 4:4:4 chroma."""
 
 _START_CODE = b"\0\0\0\1"
 
 _DELIMITER = 9
-"""Type of the unit that begins a picture of a transport stream."""
+"""Type of the unit that begins a picture in a transport stream."""
 
 
 class EncoderMessage:
-    """The message in the first packet of an H.264 video of 4:4:4 that names its encoder.
+    """The message that names the encoder of an H.264 video with 4:4:4 chroma.
 
-    x264 before core 151 wrote such video with an error, which FFmpeg reverses where it knows the
-    encoder. A decoder that begins later in the file has to be told.
+    It is in the first packet. x264 before core 151 wrote such videos with an error, which FFmpeg
+    corrects if it knows the encoder. A decoder that begins later in the file needs the message too.
 
     Args:
-      container: a file just opened, before any packet is read.
-      stream: the pictures.
+      container: a newly opened file, before any packet is read.
+      stream: the video stream.
     """
 
     def __init__(self, container: InputContainer, stream: VideoStream) -> None:
         context = stream.codec_context
-        self._length_bytes = 0  # before each unit; 0 where units begin with a start code
+        self._length_bytes = 0  # bytes of the length before a unit; 0 if there is a start code
         self._message = b""
         if context.codec.name != "h264" or not (context.pix_fmt or "").startswith(_FULL_CHROMA):
             return
@@ -225,7 +240,7 @@ class EncoderMessage:
             self._message = next((unit for unit in units if b"x264 - core" in unit), b"")
 
     def put_into(self, packet: av.Packet) -> av.Packet:
-        """Return the packet with the message in front of its picture; unchanged without any."""
+        """Return a packet with the message before its picture; the same packet without one."""
         data = bytes(packet)
         if not self._message or self._message in data:
             return packet

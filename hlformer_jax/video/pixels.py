@@ -1,13 +1,13 @@
-"""Decoded frames as pictures: upright, with square pixels, of a wanted size, of 8 bit.
+"""Conversion of decoded frames to pictures: upright, square pixels, scaled, 8 bits.
 
-Codes of HDR are brought to linear light with 1 for HDR's reference white of 203 cd/m² (ITU-R
-BT.2408), which is white paper in either range:
+High dynamic range (HDR) is converted to linear light, in which 1 is HDR's reference white of
+203 cd/m² (ITU-R BT.2408), the brightness of white paper:
 
-    PQ    the electro-optical transfer function of SMPTE ST 2084, which gives cd/m²
-    HLG   the inverse transfer function of ITU-R BT.2100, and its OOTF for a display of 1,000 cd/m²
+    PQ    by the electro-optical transfer function of SMPTE ST 2084, which gives cd/m²
+    HLG   by the inverse transfer function of ITU-R BT.2100, and its OOTF for 1,000 cd/m²
 
-then to the primaries of BT.709, and to the code of sRGB. Light up to `KNEE` is not changed;
-brighter light approaches white, so that highlights keep their hue, and paper is nearly white.
+The light is then converted to the primaries of BT.709 and to sRGB. Light up to `KNEE` is not
+changed. Brighter light approaches white, so that highlights keep their hue.
 """
 
 import functools
@@ -21,20 +21,21 @@ from av.sidedata.sidedata import SideDataContainer, Type
 from av.video.reformatter import Colorspace, VideoReformatter
 from jaxtyping import Float, UInt8, UInt16
 
-_WIDEST_PIXEL = 4  # width over height, or its inverse; more is a damaged header
+_WIDEST_PIXEL = 4  # largest width over height, or its inverse; more is a damaged header
 
 _INTERPOLATION = 0x4 | 0x40000 | 0x2000
-"""swscale's: bicubic, exact rounding (colours are off by two without), chroma interpolated."""
+"""Flags of swscale: bicubic, exact rounding (otherwise colours differ by two), full chroma."""
 
-_UNSPECIFIED = 2  # FFmpeg's number for colours whose coding the file does not state
-_HIGH_DEFINITION = 720  # rows from which on they are as in high definition, by common use
+_UNSPECIFIED = 2  # FFmpeg's number for an unspecified colour space
+_HIGH_DEFINITION = 720  # rows from which on an unspecified colour space is taken for BT.709
 
 
 class Painter:
-    """Turns frames of one video into pictures.
+    """Converter of the frames of one video to pictures.
 
-    `aspect` is the width over height of its pixels. A shorter side of more than `size` pixels is
-    scaled down to that; None: it stays.
+    Args:
+      aspect: width over height of a pixel of the video.
+      size: pixels to which the shorter side is scaled down if it has more; None: no scaling.
     """
 
     def __init__(self, aspect: Fraction, size: int | None = None) -> None:
@@ -44,9 +45,10 @@ class Painter:
         self._matrix: tuple[int, int, int, int] | None = None
 
     def paint(self, frame: av.VideoFrame) -> UInt8[np.ndarray, "height width 3"]:
-        """The picture of a frame as a player shows it: RGB, upright, in the standard range.
+        """Return a frame as a player shows it: RGB, upright, in standard dynamic range, uint8.
 
-        A frame is scaled before its colours are converted: a huge one never is in memory as RGB.
+        A frame is scaled before its colours are converted, so that a huge frame is never in memory
+        as RGB.
         """
         width, height = self._shape(frame.width, frame.height)
         unspecified = frame.colorspace == _UNSPECIFIED and frame.height >= _HIGH_DEFINITION
@@ -61,8 +63,8 @@ class Painter:
             threads=1,
         )
         if self._matrix is None:
-            # Of the first alone: it is the file's, and PyAV keeps a frame whose side data was read
-            # in memory until the garbage collector comes by.
+            # Only of the first frame: all frames have the same matrix, and PyAV keeps a frame whose
+            # side data was read in memory until the next garbage collection.
             self._matrix = _matrix(frame)
         image = scaled.to_ndarray()
         if hdr:
@@ -70,7 +72,7 @@ class Painter:
         return _upright(image, self._matrix)
 
     def _shape(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height before rotation, with square pixels."""
+        """Return width and height before rotation, with square pixels."""
         pixel = self._aspect
         if Fraction(1, _WIDEST_PIXEL) <= pixel <= _WIDEST_PIXEL:
             width = round(width * max(pixel, Fraction(1)))
@@ -81,7 +83,7 @@ class Painter:
 
 
 def _matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:
-    """The display matrix's a, b, c, d: a pixel at (x, y) is shown at (a x + c y, b x + d y)."""
+    """Return a, b, c, d of the display matrix, which moves (x, y) to (a x + c y, b x + d y)."""
     side_data = cast(SideDataContainer, frame.side_data)
     for place in range(len(side_data)):
         data = side_data[place]
@@ -94,7 +96,7 @@ def _matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:
 def _upright(
     image: UInt8[np.ndarray, "height width 3"], matrix: tuple[int, int, int, int]
 ) -> UInt8[np.ndarray, "height2 width2 3"]:
-    """A picture turned and mirrored by the nearest of the eight ways there are."""
+    """Return a picture turned and mirrored by the nearest multiple of a quarter turn."""
     a, b, c, d = matrix
     turned = abs(a) + abs(d) < abs(b) + abs(c)
     if turned:
@@ -108,7 +110,7 @@ def _upright(
 
 PQ, HLG, BT2020 = 16, 18, 9  # FFmpeg's numbers of two transfer functions, and of primaries
 WHITE = 203.0  # reference white, cd/m²
-KNEE = 0.75  # light, of reference white, that is left as it is
+KNEE = 0.75  # share of reference white up to which light is not changed
 
 _HLG_PEAK, _HLG_GAMMA = 1000.0, 1.2
 
@@ -120,21 +122,27 @@ _TO_BT709 = np.asarray(
     ],
     np.float32,
 )
-"""Linear BT.2020 to linear BT.709 (ITU-R BT.2087)."""
+"""Matrix from linear BT.2020 to linear BT.709 (ITU-R BT.2087)."""
 
 _LUMINANCE = np.asarray([0.2627, 0.6780, 0.0593], np.float32)
 """Weights of BT.2020's primaries in HLG's OOTF."""
 
 _CODES = 2**16
-_STEPS = 4095  # of linear light at the square root's scale, each with its code of sRGB
+_STEPS = 4095  # steps of the square root of linear light, each with its sRGB value
 
 
 def to_standard(
     image: UInt16[np.ndarray, "height width 3"], transfer: int, primaries: int
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """The picture in sRGB, 8 bit, of a frame in HDR: R'G'B' of 16 bit, of the whole range.
+    """Convert a picture in HDR to sRGB.
 
-    `transfer` is `PQ` or `HLG`; primaries other than BT.2020's are taken for BT.709's.
+    Args:
+      image: R'G'B' in full range, uint16.
+      transfer: the transfer function, `PQ` or `HLG`.
+      primaries: FFmpeg's number of the primaries; all except `BT2020` are taken for BT.709's.
+
+    Returns:
+      The picture in sRGB, uint8.
     """
     light = _light_of_codes(transfer)[image]
     if transfer == HLG:
@@ -144,7 +152,7 @@ def to_standard(
     if primaries == BT2020:
         light = light @ _TO_BT709.T
     np.maximum(light, 0, out=light)
-    # Pairwise: NumPy's maximum over an axis of three takes ten times as long.
+    # Pairwise, because NumPy's maximum over an axis of length three takes ten times as long.
     strongest = np.maximum(np.maximum(light[..., 0], light[..., 1]), light[..., 2])
     excess = np.maximum(strongest - np.float32(KNEE), 0)
     headroom = np.float32(1 - KNEE)
@@ -158,7 +166,7 @@ def to_standard(
 
 @functools.cache
 def _light_of_codes(transfer: int) -> Float[np.ndarray, " codes"]:
-    """Linear light of every code: of a display by PQ, in units of `WHITE`; of a scene by HLG."""
+    """Return linear light for every 16-bit value: display light in `WHITE` (PQ), or scene light."""
     code = np.arange(_CODES) / (_CODES - 1)
     if transfer == PQ:
         m1, m2 = 2610 / 16384, 2523 / 32
@@ -173,7 +181,7 @@ def _light_of_codes(transfer: int) -> Float[np.ndarray, " codes"]:
 
 @functools.cache
 def _codes_of_light() -> UInt8[np.ndarray, " steps"]:
-    """Codes of sRGB for every step of the square root of linear light."""
+    """Return the sRGB value for every step of the square root of linear light."""
     light = (np.arange(_STEPS + 1) / _STEPS) ** 2
     code = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
     return np.rint(255 * code).astype(np.uint8)

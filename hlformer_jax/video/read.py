@@ -1,8 +1,9 @@
-"""Video files read by PyAV: opened, decoded, sampled, sought in, probed.
+"""Reading of video files by PyAV: opening, decoding, sampling, seeking, probing.
 
-Second 0 is a player's: where the first of the file's streams begins. What can be decoded of a
-damaged or cut-off file is used, and a warning says what could not. A file is opened by itself:
-playlists, and other files that would make FFmpeg open further files or addresses, are not videos.
+Second 0 is that of a player: the beginning of the first of the file's streams. The parts of a
+damaged or truncated file that can be decoded are used, and a warning states the others. No other
+file is opened: playlists, and other files that would make FFmpeg open further files or addresses,
+are refused.
 """
 
 import contextlib
@@ -44,17 +45,23 @@ from hlformer_jax.video.pixels import Painter
 
 
 class VideoError(UserError, ValueError):
-    """A video that cannot be read, or a clip that cannot be cut out of it; the message says why."""
+    """Error for a video that cannot be read, or a clip that cannot be cut out of it."""
 
 
 def fault(path: str | Path, what: str, advice: str) -> VideoError:
-    """Return an error on one line about a file with any name: the fault and the advice."""
+    """Return an error about a file, in one line.
+
+    Args:
+      path: the file.
+      what: the fault, as a verb phrase, such as "is empty".
+      advice: what the user can do.
+    """
     return VideoError(f"{str(path)!r} {what}: {advice}")
 
 
 @contextmanager
 def name_errors(path: str | Path) -> Iterator[None]:
-    """Turn errors of FFmpeg and of the disk in the block into a `VideoError` of this file."""
+    """Convert errors of FFmpeg, the disk and the memory in the block to a `VideoError`."""
     try:
         yield
     except (av.FFmpegError, OSError, MemoryError) as error:
@@ -62,7 +69,7 @@ def name_errors(path: str | Path) -> Iterator[None]:
 
 
 def explain(error: BaseException) -> tuple[str, str]:
-    """Return the meaning of an error of FFmpeg or of the disk, and what to do about it."""
+    """Return the fault and the advice (see `fault`) for an error of FFmpeg or of the disk."""
     for kinds, what, advice in _MEANINGS:
         if isinstance(error, kinds):
             return what, advice
@@ -93,26 +100,26 @@ _MEANINGS = (
 # Opening a file
 
 MAX_PIXELS = 2**27
-"""Pixels of a picture, 11,585 x 11,585, 0.2 GB decoded; more is a damaged header or an attack."""
+"""Largest picture in pixels: 11,585 x 11,585, 0.2 GB decoded. More is a damaged or hostile file."""
 
 OPEN_SECONDS = 15.0
-"""Limit for FFmpeg to recognise a file; one second is plenty, but for files made to cost time."""
+"""Time limit in which FFmpeg must recognise a file. Usually it takes less than a second."""
 
 _NO_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
-"""A cover is a video stream to FFmpeg."""
+"""Dispositions of covers and thumbnails, which FFmpeg lists as video streams."""
 
 _CLOSE = Fraction(1, 1000)
-"""A container's beginning is rounded to microseconds; this near it is the stream's own."""
+"""Seconds by which the rounded start of a container may differ from the start of its stream."""
 
 _LATE = Fraction(1, 2)
-"""Seconds; a container whose first timestamp is later leaves open what its length counts from."""
+"""First timestamp, in seconds, above which it is unclear where a container's length starts."""
 
 _REFERRING = frozenset(
     "alias_pix alsa applehttp avisynth brender_pix concat dash dvdvideo fbdev hls iec61883 image2"
     " image2pipe imf jack kmsgrab lavfi mlv oss rtp rtsp sap sdp svg_pipe tty vapoursynth"
     " video4linux2,v4l2 vobsub webm_dash_manifest x11grab xcbgrab".split()
 )
-"""FFmpeg's formats that open further files, devices or addresses: playlists above all."""
+"""FFmpeg's formats that open further files, devices or addresses, such as playlists."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +129,13 @@ class Video:
     path: Path
     container: InputContainer
     stream: VideoStream
-    start: Fraction | None  # timestamp that is second 0; None where the file has no timestamps
-    end: Fraction | None  # as the file states; None where it states nothing to be trusted
+    start: Fraction | None  # timestamp of second 0; None if the file has no timestamps
+    end: Fraction | None  # end that the file states; None if it states none that is reliable
     period: Fraction  # usual distance of two frames
 
     @property
     def unit(self) -> Fraction:
-        """Seconds of a timestamp's tick."""
+        """Seconds of one tick of the timestamps."""
         return self.stream.time_base or Fraction(1, 90_000)
 
     @property
@@ -139,10 +146,10 @@ class Video:
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[Video]:
-    """A video file, open until the block ends; packets of its other streams are left out.
+    """Open a video file until the block ends; packets of its other streams are skipped.
 
     Raises:
-      VideoError: when the file has no video that can be decoded; it says why.
+      VideoError: if the file has no video that can be decoded, with the reason.
     """
     path = Path(path)
     with name_errors(path):
@@ -166,7 +173,7 @@ def opened(path: str | Path) -> Iterator[Video]:
             for unused in container.streams:
                 if unused.index != stream.index:
                     unused.discard = Discard.all
-            # One thread: videos are decoded side by side in processes.
+            # One thread, because videos are decoded in several processes.
             stream.codec_context.thread_count = 1
             start = _start(container, stream)
             end = _end(container, stream, start)
@@ -174,7 +181,11 @@ def opened(path: str | Path) -> Iterator[Video]:
 
 
 def demuxer(path: Path) -> InputContainer:
-    """FFmpeg's demuxer of a file, which opens that file and nothing else."""
+    """Open FFmpeg's demuxer for a file; it opens no other file.
+
+    Raises:
+      av.FFmpegError: if FFmpeg does not recognise the file, or cannot read it.
+    """
     # `file:` keeps FFmpeg from taking a name such as `concat:a|b` for a protocol.
     return av.open(
         f"file:{os.path.abspath(path)}",
@@ -196,14 +207,22 @@ def _formats() -> str:
 
 
 def check_size(path: Path, width: int, height: int) -> None:
-    """Refuses pictures that no camera makes, before memory is taken for them."""
+    """Check the size of pictures before memory is allocated for them.
+
+    Raises:
+      VideoError: if they have more than `MAX_PIXELS` pixels.
+    """
     if width * height > MAX_PIXELS:
         what = f"states pictures of {width} x {height} pixels, more than {MAX_PIXELS:,} in all"
         raise fault(path, what, "it is damaged, or convert it to a smaller picture")
 
 
 def _choose(path: Path, container: InputContainer) -> VideoStream:
-    """The video stream that a player shows."""
+    """Return the video stream that a player shows.
+
+    Raises:
+      VideoError: if there is no video stream that can be decoded.
+    """
     films = [stream for stream in container.streams.video if not stream.disposition & _NO_FILM]
     if not films:
         what = "holds sound alone, no video" if container.streams.audio else "holds no video"
@@ -224,7 +243,7 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
 
 
 def _start(container: InputContainer, stream: VideoStream) -> Fraction | None:
-    """Second 0 of a player: where the first stream begins, but for a sound codec's priming."""
+    """Return the timestamp of second 0: the start of the first stream, without sound priming."""
     if stream.start_time is None or stream.time_base is None:
         return None
     start = stream.start_time * stream.time_base
@@ -235,12 +254,13 @@ def _start(container: InputContainer, stream: VideoStream) -> Fraction | None:
 
 
 def _end(container: InputContainer, stream: VideoStream, start: Fraction | None) -> Fraction | None:
-    """When the video ends by what the file states, from its second 0."""
+    """Return the end of the video that the file states, in seconds from second 0; None if none."""
     if start is None or container.format.name in WITHOUT_INDEX:
         return None
     if stream.duration and stream.start_time is not None and stream.time_base is not None:
         return (stream.start_time + stream.duration) * stream.time_base - start
-    if not container.duration or start > _LATE:  # Matroska's counts from timestamp 0, or from start
+    # Matroska's duration counts from timestamp 0, or from the start.
+    if not container.duration or start > _LATE:
         return None
     return Fraction(container.duration, av.time_base)
 
@@ -251,13 +271,13 @@ def _period(stream: VideoStream) -> Fraction:
 
 
 def _lacks_index(path: Path) -> bool:
-    """Return whether this is MP4 or QuickTime without its index, the box `moov`, written last."""
+    """Return whether a file is MP4 or QuickTime without its index (`moov`), often written last."""
     boxes = [name for name, _ in _boxes(path)]
     return boxes[:1] == [b"ftyp"] and b"moov" not in boxes and boxes[-1] == b""
 
 
 def _is_initialisation(path: Path) -> bool:
-    """Return whether this is MP4 that announces fragments (`mvex`) and holds no frame."""
+    """Return whether a file is MP4 that announces fragments (`mvex`) and has no frame."""
     boxes = dict(_boxes(path))
     index = boxes.get(b"moov")
     if index is None or b"moof" in boxes or b"mdat" in boxes:
@@ -268,15 +288,16 @@ def _is_initialisation(path: Path) -> bool:
 
 
 _MAX_INDEX_BYTES = 2**20
-"""Bytes in which the announcement of fragments is looked for."""
+"""Number of bytes of an index in which the announcement of fragments is looked for."""
 
 _MAX_BOXES = 1000
 
 
 def _boxes(path: Path) -> Iterator[tuple[bytes, tuple[int, int]]]:
-    """Names of the boxes of an MP4 file, each with where it begins and its bytes.
+    """Yield the name of each box of an MP4 file, with its position and size in bytes.
 
-    The last is b"" where the boxes end with the file or are damaged, and do not just go on.
+    A last name b"" says that the boxes end with the file or are damaged. It is missing if there are
+    more than `_MAX_BOXES` boxes.
     """
     with open(path, "rb") as file:
         place, end = 0, os.fstat(file.fileno()).st_size
@@ -294,42 +315,55 @@ def _boxes(path: Path) -> Iterator[tuple[bytes, tuple[int, int]]]:
 # Decoding
 
 WITHOUT_PRESENTATION_TIMES = frozenset({"avi"})
-"""Containers with decoding times alone; FFmpeg's guesses of the others are wrong with B-frames."""
+"""Containers that only have decoding times.
+
+FFmpeg guesses the presentation times, which is wrong for B-frames.
+"""
 
 _DISORDER = Fraction(2)
-"""Seconds by which a frame may come too early and is left out; more is a jump back."""
+"""Seconds up to which a frame that comes too late is dropped; more is a jump back of the clock."""
 
 
 class Clock:
-    """Seconds of frames from the video's start, in the order in which they are shown.
+    """Times of frames in seconds from the video's start, in the order in which they are shown.
 
-    A frame without a timestamp follows the one before it by that one's duration, and so does one
-    after a jump, as in a recording whose clock was reset. Of a container with decoding times alone,
-    the frame shown n-th has the n-th of them.
+    A frame without a timestamp begins when the frame before it ends. So does a frame after a jump
+    of the timestamps, as in a recording whose clock was reset. In a container that only has
+    decoding times, the n-th frame shown has the n-th smallest decoding time.
+
+    Args:
+      video: the video.
+      is_sought: whether decoding begins after a seek. Then a first frame without a timestamp is
+        dropped, because its time is unknown.
     """
 
     def __init__(self, video: Video, is_sought: bool = False) -> None:
-        self.end = Fraction(0)  # of the frame before
-        self.jumps = 0  # of timestamps so far
-        self.disordered = 0  # frames so far that were left out, since they came too late
+        self.end = Fraction(0)  # second at which the frame before ends
+        self.jumps = 0  # number of jumps of the timestamps so far
+        self.disordered = 0  # number of frames that were dropped, because they came too late
         self._video = video
         self._start = video.start
         self._by_decoding = video.container.format.name in WITHOUT_PRESENTATION_TIMES
         self._decoding: list[int] = []
         self._has_times = False  # whether a packet had a presentation time
-        self._is_sought = is_sought  # after a seek, where a frame without a time may be any
+        self._is_sought = is_sought
         self._last: Fraction | None = None
         self._shift = Fraction(0)
 
     def sent(self, packet: av.Packet) -> None:
-        """Takes note of a packet that goes to the decoder."""
+        """Record a packet that is sent to the decoder."""
         self._has_times = self._has_times or packet.pts is not None
         if self._by_decoding and packet.dts is not None and packet.size:
             heapq.heappush(self._decoding, packet.dts)
 
     def time(self, frame: av.VideoFrame | av.Packet, coming: int = 0) -> Fraction | None:
-        """Seconds of the decoder's next frame, before `coming` others; None: leave it out."""
-        # `frame.dts` is of the packet that came last, which suits a stream without reordering.
+        """Return the second of the decoder's next frame; None if the frame must be dropped.
+
+        Args:
+          frame: the frame, or its packet if the codec does not reorder frames.
+          coming: number of further frames that the decoder has returned with it.
+        """
+        # `frame.dts` is that of the last packet, which is right for a stream without reordering.
         stamp = frame.pts if frame.pts is not None or self._has_times else frame.dts
         if self._by_decoding:
             stamp = self._least_decoding_time(coming)
@@ -354,7 +388,7 @@ class Clock:
 
     def _least_decoding_time(self, coming: int) -> int | None:
         stamp = heapq.heappop(self._decoding) if self._decoding else None
-        # The decoder holds no more frames back than it reorders: of others nothing came out.
+        # The decoder holds back no more frames than it reorders; from other packets came no frame.
         delayed = self._video.stream.codec_context.reorder_depth + coming
         while len(self._decoding) > delayed:
             stamp = heapq.heappop(self._decoding)
@@ -370,24 +404,28 @@ class Clock:
 
 
 SKIPPING = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
-"""Codecs whose decoders can pass over frames that no other frame refers to."""
+"""Codecs whose decoders can skip frames to which no other frame refers."""
 
 _HARDLY = 0.02
 """Share of its length by which a video may end early without a warning; at least a second."""
 
 Wanted = Callable[[Fraction, Fraction], bool]
-"""Returns whether the frame that is shown from one second until another is needed."""
+"""Function that takes the seconds from and until which a frame is shown; whether it is needed."""
 
 
 class Decoder:
-    """Decodes a video from where its demuxer stands.
+    """Decoder of a video from the position of its demuxer.
 
-    With `is_needed`, frames are left undecoded if that changes no needed frame: of a codec without
-    references between frames all unneeded frames, of the codecs in `SKIPPING` the unneeded frames
-    that are not references. That is decided by timestamps of packets before they are decoded; where
-    those cannot be trusted, everything is decoded.
+    With `is_needed`, frames are not decoded if that changes no needed frame. If the codec has no
+    references between frames, all unneeded frames are skipped; for the codecs in `SKIPPING`, the
+    unneeded frames that are not references. The timestamps of packets decide before decoding. If
+    they are not reliable, everything is decoded.
 
-    After a seek, `sought` is put into the first packet.
+    Args:
+      video: the open video.
+      is_needed: whether a frame is needed; None if all frames are.
+      sought: after a seek, the message of the encoder, which is put into the first packet; None at
+        the start of the file.
     """
 
     def __init__(
@@ -397,9 +435,9 @@ class Decoder:
         sought: EncoderMessage | None = None,
     ) -> None:
         self.clock = Clock(video, sought is not None)
-        self.packets = 0  # that were read
-        self.damaged = 0  # of them, that could not be decoded
-        self.frames = 0  # that were decoded and had a place in time
+        self.packets = 0  # number of packets read
+        self.damaged = 0  # number of these packets that could not be decoded
+        self.frames = 0  # number of frames that were decoded and not dropped by the clock
         self.stopped = ""  # why reading ended before the end of the file
         self._video = video
         self._is_needed = is_needed
@@ -417,7 +455,7 @@ class Decoder:
         self._timestamps = Timestamps(self._read(), video.stream, video.period)
 
     def __iter__(self) -> Iterator[tuple[Fraction, av.VideoFrame]]:
-        """Yields frames in the order in which they are shown, with their seconds."""
+        """Yield frames with their seconds, in the order in which they are shown."""
         context = self._video.stream.codec_context
         for packet, is_needed in self._plan():
             if packet is not None:
@@ -443,7 +481,11 @@ class Decoder:
                     yield time, frame
 
     def check(self) -> None:
-        """Refuse a video without a decoded frame: it has none, or none that can be decoded."""
+        """Check that at least one frame was decoded.
+
+        Raises:
+          VideoError: if none was, with the reason.
+        """
         if self.frames:
             return
         path = self._video.path
@@ -459,7 +501,7 @@ class Decoder:
 
     def warning(self) -> str:
         """Return one line on the faults of a video that was decoded to its end; "" for none."""
-        # Of a container without lengths of streams, the sound may be longer.
+        # If only the container states a length, it may be that of the sound.
         video = self._video
         has_length = video.stream.duration is not None or not video.container.streams.audio
         stated, end = float(has_length and video.end or 0), float(self.clock.end)
@@ -476,7 +518,7 @@ class Decoder:
         return line and f"{str(video.path)!r} is used as far as it can be read: {line}"
 
     def _plan(self) -> Iterator[tuple[av.Packet | None, bool]]:
-        """Yield packets and whether each frame is needed; then None, which drains the decoder."""
+        """Yield packets, each with whether its frame is needed; then None, to flush the decoder."""
         coming: deque[av.Packet] = deque()
         passed: deque[int] = deque(maxlen=MAX_REORDERED)
         ahead = 1 if self._alone else MAX_REORDERED
@@ -508,7 +550,7 @@ class Decoder:
         return packet, self._is_needed(stamp * unit - start, min(later) * unit - start)
 
     def _judge(self, packet: av.Packet) -> None:
-        """Distrusts timestamps for good as soon as some are missing or do not rise."""
+        """Stop trusting the timestamps once one is missing or does not rise."""
         last = self._decoded_last
         backwards = last is not None and packet.dts is not None and packet.dts <= last
         if packet.pts is None or backwards:
@@ -532,7 +574,7 @@ class Decoder:
                 return
             if packet is None:
                 return
-            if packet.size:  # FFmpeg ends with an empty one; an AVI has empty ones for stills
+            if packet.size:  # FFmpeg's last packet is empty; AVI has empty packets for still frames
                 self.packets += 1
                 yield packet
 
@@ -540,15 +582,25 @@ class Decoder:
 # Seeking and sampling
 
 _STEPS_BACK = (Fraction(0), Fraction(3), Fraction(20))
-"""Seconds before the wanted one to start from, in turn: some containers seek too far."""
+"""Seconds by which to seek too early, tried in turn, because some containers seek too far."""
 
 
 def frames_from(
     video: Video, second: Fraction
 ) -> Iterator[tuple[Fraction, Fraction, av.VideoFrame]]:
-    """Frames of a video just opened from the one on that is shown at a second, or nearest to it.
+    """Yield the frames of a newly opened video that are shown from a second on.
 
-    Each with the seconds from and until which it is shown.
+    The first frame is the one shown at that second, or else the nearest one.
+
+    Args:
+      video: the video, before any packet is read.
+      second: seconds from the video's start.
+
+    Yields:
+      The seconds from and until which a frame is shown, and the frame.
+
+    Raises:
+      VideoError: if no frame can be decoded.
     """
     decoder, frames = _sought(video, second)
     shown: tuple[Fraction, av.VideoFrame] | None = None
@@ -564,12 +616,12 @@ def frames_from(
 def _sought(
     video: Video, second: Fraction
 ) -> tuple[Decoder, Iterator[tuple[Fraction, av.VideoFrame]]]:
-    """Return a decoder and its frames, which begin at or before the second if any frame does."""
+    """Return a decoder and its frames, the first of which is at or before `second` if any is."""
 
     def is_needed(_: Fraction, end: Fraction) -> bool:
         return end > second
 
-    if video.start is None:  # no timestamps to seek by
+    if video.start is None:  # without timestamps seeking is impossible
         decoder = Decoder(video, is_needed)
         return decoder, iter(decoder)
     message = EncoderMessage(video.container, video.stream)
@@ -586,31 +638,36 @@ def _sought(
         first = next(frames, None)
         if first is not None and first[0] <= second:
             return decoder, itertools.chain([first], frames)
-    with contextlib.suppress(av.FFmpegError):  # then from where it is
+    with contextlib.suppress(av.FFmpegError):  # then decode from the current position
         seek_stream(video.container, video.stream, None)
     decoder = Decoder(video, is_needed)
     return decoder, iter(decoder)
 
 
 _ROUNDING = Fraction(1, 1000)
-"""Seconds to which some containers round: an instant this near the end is past it."""
+"""Seconds to which some containers round times; an instant this close to the end is behind it."""
 
 
 class Frame(NamedTuple):
-    """A picture of a video."""
+    """A picture of a video at an instant."""
 
-    time: float  # the frame's timestamp in seconds, or a further instant at which it is shown
-    image: UInt8[np.ndarray, "height width 3"]  # RGB, upright; further instants share it
+    time: float  # the frame's time in seconds; for further instants that show it, the instant
+    image: UInt8[np.ndarray, "height width 3"]  # RGB, upright; instants of one frame share it
 
 
 class Samples(Iterator[Frame]):
-    """The frames that `sample` gives, one at a time."""
+    """Iterator over the frames of a video at a constant rate; see `sample`.
+
+    Attributes:
+      end: second at which the last frame decoded so far ends; after the iteration, the length.
+      warning: after the iteration, one line on parts that could not be used, or "".
+    """
 
     def __init__(self, path: str | Path, fps: float, size: int | None) -> None:
         if not (math.isfinite(fps) and fps > 0) or (size is not None and size < 1):
             raise ValueError(f"sample wants fps > 0 and size >= 1, not {fps} and {size}")
-        self.end = 0.0  # of the last decoded frame, in seconds; in the end the video's length
-        self.warning = ""  # in the end: one line on what of the video could not be used
+        self.end = 0.0
+        self.warning = ""
         self._path = Path(path)
         self._rate = Fraction(fps).limit_denominator(1_000_000) or Fraction(fps)
         self._size = size
@@ -620,7 +677,7 @@ class Samples(Iterator[Frame]):
         return next(self._frames)
 
     def close(self) -> None:
-        """Closes the file before the last frame."""
+        """Close the file before the iteration has ended."""
         self._frames.close()
 
     def _decode(self) -> Generator[Frame, None, None]:
@@ -631,7 +688,7 @@ class Samples(Iterator[Frame]):
             instant = 0
             for time, frame in decoder:
                 if shown is None:
-                    # The first frame stands for the instants before it.
+                    # The first frame is also used for the instants before it.
                     instant = max(math.floor(time * self._rate), 0)
                 else:
                     yield from self._until(time, shown, instant, painter)
@@ -646,13 +703,13 @@ class Samples(Iterator[Frame]):
             self.warning = decoder.warning()
 
     def _any_instant(self, start: Fraction, end: Fraction) -> bool:
-        """Return whether an instant lies in [start, end), as it does for the first frame."""
+        """Return whether an instant of the samples lies in [start, end)."""
         return math.ceil(start * self._rate) < end * self._rate
 
     def _until(
         self, end: Fraction, shown: tuple[Fraction, av.VideoFrame], instant: int, painter: Painter
     ) -> Iterator[Frame]:
-        """The frame that is shown until `end`, once for each instant from a given one on."""
+        """Yield the shown frame once for each instant from number `instant` on, before `end`."""
         time, frame = shown
         image = None
         for index in range(instant, math.ceil(end * self._rate)):
@@ -661,22 +718,23 @@ class Samples(Iterator[Frame]):
 
 
 def sample(path: str | Path, fps: float = 1.0, size: int | None = None) -> Samples:
-    """Frames of a video at a constant rate: those shown at 0, 1/fps, 2/fps ... seconds.
+    """Sample the frames of a video that are shown at 0, 1/fps, 2/fps ... seconds.
 
-    The frame shown at an instant is the last whose timestamp is not later; a first frame that comes
-    after second 0 stands for the instants before it. Memory does not grow with the video's length.
+    The frame shown at an instant is the last frame whose time is not later. If the first frame
+    comes after second 0, it is used for the instant before it. Memory does not grow with the length
+    of the video.
 
     Args:
       path: the file.
       fps: instants a second; may be below 1.
-      size: pixels to which the shorter side is scaled down, where it has more. None: as it is.
+      size: pixels to which the shorter side is scaled down if it has more; None: no scaling.
 
     Returns:
-      An iterator over frames; the file is opened at the first.
+      An iterator over the frames. It opens the file when the first frame is taken, and raises a
+      VideoError if the file cannot be read or none of its frames can be decoded.
 
     Raises:
-      ValueError: when fps is not above 0, or size is below 1.
-      VideoError: on iteration, when the file cannot be read or no frame of it be decoded.
+      ValueError: if fps is not above 0, or size is below 1.
     """
     return Samples(path, fps, size)
 
@@ -684,7 +742,7 @@ def sample(path: str | Path, fps: float = 1.0, size: int | None = None) -> Sampl
 # Probing
 
 _MAX_BYTES_READ = 2**26
-"""Size from which on FFmpeg's guess of a length is taken; a smaller file is read through."""
+"""Largest file, in bytes, that is read to the end to find its length; else FFmpeg guesses it."""
 
 
 class Info(NamedTuple):
@@ -694,22 +752,23 @@ class Info(NamedTuple):
     width: int  # square pixels, after rotation
     height: int
     rate: float  # frames a second on average
-    codec: str  # FFmpeg's name of it, for example h264
-    start: float  # the timestamp that is second 0, in seconds
-    recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
-    timecode: str = ""  # HH:MM:SS:FF of the first frame, ; or . before FF where numbers are dropped
-    sound: bool = False  # whether there is any
-    base_rate: float = 0.0  # frames a second by which all timestamps are whole; 0: not known
+    codec: str  # FFmpeg's name of the codec, for example h264
+    start: float  # timestamp of second 0, in seconds
+    recorded: float = 0.0  # time of recording, seconds since the epoch; 0 if not stated
+    timecode: str = ""  # HH:MM:SS:FF of the first frame; ; or . before FF means drop-frame
+    sound: bool = False  # whether there is an audio track
+    base_rate: float = 0.0  # rate whose multiples of 1/rate all timestamps are; 0 if unknown
     is_variable: bool = False  # whether the distance of frames varies
 
 
 def probe(path: str | Path) -> Info:
     """Return the properties of a video file, by decoding one frame.
 
-    Where the file states no length, its packets are read (not decoded) to the end.
+    If the file states no length, its packets are read to the end, without decoding. For a large
+    file FFmpeg's guess is used instead.
 
     Raises:
-      VideoError: when the file cannot be read or no frame of it be decoded.
+      VideoError: if the file cannot be read, or none of its frames can be decoded.
     """
     with name_errors(path):
         with opened(path) as video:
@@ -737,13 +796,13 @@ def probe(path: str | Path) -> Info:
 
 
 _STEADY = 0.01
-"""Share of their distance by which frames of a constant rate may be off."""
+"""Share of the usual distance by which the distance of frames of a constant rate may differ."""
 
 _MAX_ENTRIES = 2_000
 
 
 def _is_variable(stream: VideoStream) -> bool:
-    """Return whether the distance of frames varies, by an MP4's index or FFmpeg's rates."""
+    """Return whether the distance of frames varies, from an MP4's index or from FFmpeg's rates."""
     mean, base = float(stream.average_rate or 0), float(stream.base_rate or 0)
     if not mean or not base:
         return False
@@ -752,12 +811,12 @@ def _is_variable(stream: VideoStream) -> bool:
         steps = np.diff([entry.timestamp for entry in entries])
         usual = np.median(steps) if len(steps) else 0.0
         return bool(len(steps) and np.max(np.abs(steps - usual)) > max(2, _STEADY * usual))
-    fields = base / mean > 1.5  # of interlaced video there are two to a frame
+    fields = base / mean > 1.5  # interlaced video has two fields for each frame
     return abs(base / (2 if fields else 1) / mean - 1) > _STEADY
 
 
 def _timecode(video: Video) -> str:
-    """The timecode that the pictures, the file, or a track of timecodes states; "" for none."""
+    """Return the timecode of the video stream, the file, or a timecode track; "" for none."""
     tracks = (stream.metadata for stream in video.container.streams.data)
     for stated in (video.stream.metadata, video.container.metadata, *tracks):
         code = stated.get("timecode", "").strip()
@@ -767,7 +826,7 @@ def _timecode(video: Video) -> str:
 
 
 def _stated(video: Video) -> Fraction | None:
-    """Seconds that a file states, or that FFmpeg guesses for a large one; None to count them."""
+    """Return the length that a file states, or that FFmpeg guesses for a large file; else None."""
     if video.end is not None or video.container.size < _MAX_BYTES_READ:
         return video.end
     guessed = video.container.duration
@@ -775,9 +834,9 @@ def _stated(video: Video) -> Fraction | None:
 
 
 def _counted(video: Video) -> Fraction:
-    """Seconds from second 0 to the end of the last packet, by reading them all."""
+    """Return the seconds from second 0 to the end of the last packet, by reading all packets."""
     end, length = Fraction(0), Fraction(0)
-    with contextlib.suppress(av.FFmpegError, OSError):  # as far as it can be read
+    with contextlib.suppress(av.FFmpegError, OSError):  # count the part that can be read
         packets = (packet for packet in video.container.demux(video.stream) if packet.size)
         for packet in Timestamps(packets, video.stream, video.period):
             duration = packet.duration * video.unit if packet.duration else video.period

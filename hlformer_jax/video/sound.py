@@ -1,9 +1,10 @@
-"""Audio tracks of videos: audio_stream, decoded, and read as one continuous signal.
+"""Audio tracks of videos: choosing a track, and decoding it as one continuous signal.
 
-Sample 0 is at the video's second 0, like the first picture. Gaps in the timestamps and packets that
-cannot be decoded become silence, so later samples keep their times; overlaps are dropped; a change
-of the sample rate or of the channels is followed. Timestamps that jump back, or further than
-`LONGEST_GAP`, come from a clock that was reset: the sound goes on without a gap.
+Sample 0 is at second 0 of the video, or at a later second that the caller chooses. Gaps in the
+timestamps and packets that cannot be decoded become silence, so later samples keep their times.
+Overlapping samples are dropped. The sample rate and the channels may change within a track. If
+timestamps jump back, or forward by more than `LONGEST_GAP`, the clock was reset, and the sound
+continues without a gap.
 """
 
 import contextlib
@@ -31,20 +32,20 @@ _SPECIAL = (
     | Disposition.visual_impaired
     | Disposition.clean_effects
 )
-"""Tracks that a player takes only when asked to."""
+"""Kinds of tracks that a player does not choose by default."""
 
 _JITTER = Fraction(1, 100)
-"""Seconds by which timestamps may differ from the sample count; Matroska rounds to 1 ms, and the
-shortest packet that can be missing lasts 20 ms."""
+"""Largest difference of a timestamp from the sample count that is ignored, in seconds. Matroska
+rounds to 1 ms, and the shortest packet that can be missing lasts 20 ms."""
 
 _DISORDER = Fraction(2)
-"""Seconds by which sound may overlap what came before; more is a jump back of the clock."""
+"""Longest overlap with earlier sound, in seconds; a longer one is a jump back of the clock."""
 
 _CONFIRMATION = Fraction(1, 2)
-"""Seconds of sound that must follow a jump of the timestamps before it is believed."""
+"""Seconds of consistent sound after a jump of the timestamps before the jump is accepted."""
 
 _SEEK_MARGIN = Fraction(1)
-"""Seconds before the wanted one to start decoding at: a codec needs some packets to get going."""
+"""Seconds before the first sample at which decoding starts: a codec needs some earlier packets."""
 
 _MAX_DEMUXER_ERRORS = 100
 """Demuxer errors in a row after which the rest of a file counts as unreadable."""
@@ -56,7 +57,7 @@ class Track(NamedTuple):
     number: int  # from 1, among the tracks that can be decoded, in the order of the file
     stream: int  # its index among all streams of the file
     language: str  # as the file states it, such as "eng" or "de-AT"; "" if it states none
-    is_default: bool  # whether a player takes it by itself
+    is_default: bool  # whether a player chooses it by default
 
 
 def tracks(container: InputContainer) -> list[Track]:
@@ -75,7 +76,7 @@ def tracks(container: InputContainer) -> list[Track]:
 
 
 def default_stream(container: InputContainer) -> AudioStream | None:
-    """Return the audio stream that a player takes by itself; None without a decodable one."""
+    """Return the audio stream that a player chooses by default; None without a decodable one."""
     for track in tracks(container):
         if track.is_default:
             stream = container.streams[track.stream]
@@ -93,11 +94,12 @@ class Sound:
     """The sound of one track, read forward as one continuous signal.
 
     Attributes:
-      position: samples read so far; the next one is at `position / rate` seconds.
-      packets: packets that were read.
+      position: number of samples read so far; the next sample is `position / rate` seconds after
+        sample 0.
+      packets: number of packets that were read.
       decoded: seconds that were decoded.
-      stopped: the reason why reading ended early, "" if it did not.
-      stopped_by_disk: whether that was an error of the disk or network, not of the file.
+      stopped: the reason why reading ended early; "" if it did not.
+      stopped_by_disk: whether the reason was an error of the disk or network, not of the file.
     """
 
     def __init__(
@@ -109,7 +111,16 @@ class Sound:
         layout: str,
         first: Fraction = Fraction(0),
     ) -> None:
-        """Prepare reading from second `first` on; `zero` is the timestamp of second 0."""
+        """Prepare reading; see `reading`.
+
+        Args:
+          container: the open file, which was sought before `first`.
+          stream: the track.
+          zero: timestamp of the video's second 0, in seconds.
+          rate: samples a second to convert to.
+          layout: FFmpeg's name of the channels to mix down to.
+          first: second of the video at which sample 0 lies.
+        """
         self.position = 0
         self._lost = Fraction(0)  # length of the packets that could not be decoded
         self._gaps = Fraction(0)  # length of the gaps in the timestamps
@@ -127,11 +138,11 @@ class Sound:
     @property
     def missing(self) -> Fraction:
         """Seconds that are silence because packets are damaged or missing."""
-        return max(self._lost, self._gaps)  # a damaged packet leaves a gap too
+        return max(self._lost, self._gaps)  # not the sum: a damaged packet also leaves a gap
 
     @property
     def stated_end(self) -> Fraction | None:
-        """Second at which the track ends by what the file states; None if it states nothing."""
+        """Second of the video at which the track ends according to the file; None if not stated."""
         unit = self._stream.time_base
         if not self._stream.duration or not unit:
             return None
@@ -139,10 +150,11 @@ class Sound:
         return onset + self._stream.duration * unit
 
     def read(self, stop: int) -> Iterator[Waveform]:
-        """Yield the samples up to sample `stop`, or up to the end of the sound.
+        """Yield the next samples, up to sample `stop` or to the end of the sound.
 
         Yields:
-          Float32 [channels, n] between -1 and 1, with n of about a second at most in a gap.
+          Blocks of samples [channels, n], float32 between -1 and 1. A block of silence in a gap has
+          at most a second.
         """
         while self.position < stop:
             if self._block is None:
@@ -193,15 +205,15 @@ class Sound:
         return av.AudioResampler(format="fltp", layout=self._layout, rate=self._rate)
 
     def _timed(self) -> Iterator[tuple[Fraction | None, av.AudioFrame]]:
-        """Yield frames, each with its second, or None where it continues the frame before."""
-        end: Fraction | None = None  # of the frames so far
-        shift = Fraction(0)  # what reset clocks add to the timestamps
-        pending: list[av.AudioFrame] = []  # since timestamps jumped
+        """Yield frames, each with its second, or with None if it continues the frame before."""
+        end: Fraction | None = None  # second at which the frames so far end
+        shift = Fraction(0)  # sum of the corrections of timestamps for reset clocks
+        pending: list[av.AudioFrame] = []  # frames since the timestamps jumped
         onset = reach = Fraction(0)  # seconds of the pending frames by their timestamps
         pending_length = Fraction(0)  # length of the pending frames
 
         def settle() -> Iterator[tuple[Fraction | None, av.AudioFrame]]:
-            """Believe the jump of the pending frames."""
+            """Accept the jump of the pending frames."""
             nonlocal end, shift
             assert end is not None
             offset = onset - end
@@ -227,7 +239,7 @@ class Sound:
             stamp = None if stamp is None else stamp + shift
             if pending:
                 if stamp is not None and abs(stamp - (end + pending_length)) <= _JITTER:
-                    # Back on the old clock: the timestamps of the pending frames were wrong.
+                    # The clock is as before: the timestamps of the pending frames were wrong.
                     yield from ((None, later) for later in pending)
                     pending.clear()
                     end += pending_length
@@ -259,7 +271,7 @@ class Sound:
 
     def _frames(self) -> Iterator[av.AudioFrame]:
         """Decode frame by frame; packets that cannot be decoded are left out."""
-        length = Fraction(0)  # of the last packet that could be decoded
+        length = Fraction(0)  # seconds of the last packet that could be decoded
         for packet in self._packets():
             self.packets += bool(packet.size)
             try:
@@ -277,7 +289,7 @@ class Sound:
                     yield frame
 
     def _packets(self) -> Iterator[av.Packet]:
-        """Yield the packets of the track; go on behind what the demuxer cannot read."""
+        """Yield the packets of the track, also those after data that the demuxer cannot read."""
         errors = 0
         while True:
             try:
@@ -301,7 +313,7 @@ _DISK_ERRORS = frozenset(
 
 
 def _bounded(frame: av.AudioFrame) -> Waveform:
-    """Return samples between -1 and 1: damaged packets may decode to NaN or to huge values."""
+    """Return samples limited to -1 and 1: damaged packets may decode to NaN or huge values."""
     samples: Waveform = np.nan_to_num(frame.to_ndarray(), nan=0.0, posinf=1.0, neginf=-1.0)
     return np.clip(samples, -1.0, 1.0)
 
@@ -315,17 +327,20 @@ def reading(
     layout: str,
     first: Fraction = Fraction(0),
 ) -> Iterator[Sound | None]:
-    """Open the sound of a video beside its pictures.
+    """Open the sound of a video separately from its pictures.
 
     Args:
-      video: the video, open.
-      stream: index of the track's stream; None for the track that a player takes by itself.
+      video: the open video.
+      stream: index of the track's stream; None for the track that a player chooses by default.
       rate: samples a second to convert to.
       layout: FFmpeg's name of the channels to mix down to, such as "mono" or "stereo".
       first: second of the video at which sample 0 lies.
 
     Yields:
       The sound; None if the video has no track that can be decoded, or no timestamps.
+
+    Raises:
+      VideoError: if `stream` is not an audio stream.
     """
     with demuxer(video.path) as container:
         audio_stream = default_stream(container) if stream is None else container.streams[stream]
@@ -340,6 +355,6 @@ def reading(
         if first > 0:
             second = video.start + max(first - _SEEK_MARGIN, Fraction(0))
             unit = audio_stream.time_base or Fraction(1, rate)
-            with contextlib.suppress(av.FFmpegError):  # then from the beginning
+            with contextlib.suppress(av.FFmpegError):  # then read from the beginning
                 container.seek(int(second / unit), stream=audio_stream)
         yield Sound(container, audio_stream, video.start, rate, layout, first)

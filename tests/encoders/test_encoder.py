@@ -104,7 +104,7 @@ def test_images_compile_once_and_sentences_twice(loaded, sentences):
     assert module._encode_texts._cache_size() == before[1] + 2
 
 
-def test_nothing_in_is_nothing_out(loaded):
+def test_empty_input_gives_empty_output(loaded):
     encoder = loaded("siglip")
     assert encoder.encode_images(np.zeros((0, 36, 36, 3), np.uint8)).shape == (0, 24)
     assert encoder.encode_texts([]).shape == (0, 24)
@@ -163,7 +163,7 @@ def test_only_a_siglip_in_float32_is_saved(loaded, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_was_not_written_whole_is_refused(loaded, tmp_path, monkeypatch):
+def test_incomplete_folder_is_refused(loaded, tmp_path, monkeypatch):
     encoders.save(loaded("siglip"), tmp_path)
 
     def full(path, content, replace):
@@ -372,7 +372,7 @@ def test_an_interrupted_fetch_goes_on(server):
 
 
 @pytest.mark.parametrize("name", ["nowhere", "/no/where", ""])
-def test_neither_a_folder_nor_an_id(name, tmp_path, monkeypatch):
+def test_name_that_is_no_encoder_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EncoderError, match=r"no such folder|config\.json"):
         encoders.load(name)

@@ -44,7 +44,7 @@ def trained():
 
 
 @pytest.mark.slow  # training takes seconds
-def test_drawings_never_seen_find_their_sentences(trained):
+def test_unseen_drawings_find_their_sentences(trained):
     encoder, _ = trained
     images, sentences = drawings(120, 1)
     candidates = sorted(set(sentences))
@@ -61,7 +61,7 @@ def test_drawings_never_seen_find_their_sentences(trained):
 
 
 @pytest.mark.slow
-def test_the_loss_falls_and_is_told_ten_times(trained):
+def test_loss_falls_and_is_reported_ten_times(trained):
     _, lines = trained
     losses = [float(line.rpartition(" ")[2]) for line in lines]
     assert len(lines) == 10 and lines[-1].startswith("step 400 of 400: loss")
@@ -69,7 +69,7 @@ def test_the_loss_falls_and_is_told_ten_times(trained):
 
 
 @pytest.mark.slow
-def test_probabilities_tell_what_belongs_together(trained):
+def test_probabilities_separate_matching_pairs(trained):
     encoder, _ = trained
     images, sentences = drawings(60, 2)
     cosines = (encoder.encode_images(images) * encoder.encode_texts(sentences)).sum(1)
@@ -151,7 +151,7 @@ def test_a_shortened_sentence_is_a_pair_of_longer_ones():
     np.testing.assert_array_equal(module.contains_words(shorter, longer), expected)
 
 
-def test_many_sentences_lose_words_and_none_all():
+def test_dropping_words_keeps_at_least_one_word():
     ids = np.tile(np.array([5, 6, 7, 8, 1, 0], np.int32), (4000, 1))
     shorter = module.drop_words(ids, np.random.default_rng(0))
     words = (shorter > 2).sum(1)
@@ -185,7 +185,7 @@ def test_a_part_of_a_sentence_finds_it(trained):
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_what_cannot_be_trained_on_is_one_line(shape, dtype, sentences, size, part):
+def test_unusable_training_data_gives_one_line(shape, dtype, sentences, size, part):
     with pytest.raises(EncoderError, match=part) as caught:
         module.train(np.zeros(shape, dtype), sentences, size=size, steps=1)
     assert "\n" not in str(caught.value)

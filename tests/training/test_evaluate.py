@@ -1,7 +1,13 @@
 """Evaluation of a checkpoint: metrics never disagree with the settings recorded beside them."""
 
+import fcntl
 import json
+import os
+import re
 import shutil
+import struct
+import subprocess
+import termios
 
 import numpy as np
 import processes
@@ -96,6 +102,23 @@ def test_run_is_evaluated_without_config_flag(run, tmp_path):
             for name, weight in zip(second["branches"], second["weights"], strict=True)
         )
         np.testing.assert_allclose(total, first["scores"], atol=1e-5)
+
+
+@pytest.mark.parametrize(("options", "has_bar"), [((), True), (("--quiet",), False)])
+def test_a_terminal_shows_the_videos_that_are_encoded(run, options, has_bar):
+    reader, writer = os.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    with os.fdopen(reader, "rb", buffering=0) as screen, os.fdopen(writer, "wb") as terminal:
+        done = subprocess.run(
+            processes.command("main", "--mode=evaluate", f"--workdir={run}", *options),
+            env=processes.environment() | {"TQDM_MININTERVAL": "0", "TERM": "xterm"},
+            stdout=subprocess.PIPE, stderr=terminal, check=True,
+        )  # fmt: skip
+        terminal.write(b"END")
+        terminal.flush()
+        frames = screen.read(65536).decode()
+    assert b"SumR" in done.stdout
+    assert bool(re.search(r"Encoding: 100%.* 5/5 \[.*video/s\]", frames)) == has_bar, frames
 
 
 def test_run_is_a_configuration(retrieval):

@@ -41,7 +41,7 @@ def test_finds_sorted_videos_except_hidden_ones(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mp4", "mkv", "avi", "flv", "ts", "webm", "wmv", "mpg"])
-def test_a_video_without_a_telling_name_is_found_by_its_content(tmp_path, kind):
+def test_video_without_a_known_suffix_is_found_by_content(tmp_path, kind):
     codec = {"webm": "libvpx-vp9", "wmv": "wmv2", "flv": "flv", "mpg": "mpeg2video"}
     rate = 25 if kind == "mpg" else 12
     videos.write(tmp_path / f"a.{kind}", codec.get(kind, "mpeg4"), frames=6, rate=rate)
@@ -71,7 +71,7 @@ def test_links_out_are_followed_and_those_in_a_circle_once(tmp_path):
     assert "more/a.mp4" in names(tmp_path / "inside")
 
 
-def test_a_folder_that_is_none_is_one_line(tmp_path):
+def test_path_that_is_no_folder_gives_one_line(tmp_path):
     touch(tmp_path, "a.mp4")
     with pytest.raises(video.VideoError, match="not a folder"):
         video.find(tmp_path / "a.mp4")
@@ -79,7 +79,7 @@ def test_a_folder_that_is_none_is_one_line(tmp_path):
         video.find(tmp_path / "b")
 
 
-def test_a_folder_below_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
+def test_unlistable_subfolder_is_reported(tmp_path, monkeypatch):
     touch(tmp_path, "a/b.mp4", "c.mp4")
     listing = os.scandir
 
@@ -118,7 +118,7 @@ def test_file_systems_of_the_kernel_are_left_out_and_named(tmp_path):
     assert video.find("/proc", told.append) == [] and "'/proc'" in told[-1]
 
 
-def test_what_cannot_be_read_is_counted_and_named(tmp_path, monkeypatch):
+def test_unreadable_files_are_counted_and_named(tmp_path, monkeypatch):
     touch(tmp_path, "a", "b", "c.mp4", "d/e.ts")
 
     def refuse(path):
@@ -151,7 +151,7 @@ def test_a_search_for_videos_can_be_stopped_anywhere(tmp_path):
 
 @pytest.mark.parametrize("kind", videos.REFUSED)
 @pytest.mark.parametrize("ask", ["probe", "sample", "thumbnail", "cut"])
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, capfd, kind, ask):
+def test_unusable_file_is_refused_in_one_line(tmp_path, capfd, kind, ask):
     make, reason = videos.REFUSED[kind]
     path = make(tmp_path)
     capfd.readouterr()
@@ -194,7 +194,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_may_be_anything(tmp_path, name):
+def test_video_with_any_file_name_is_read_and_cut(tmp_path, name):
     path = tmp_path / name
     ordinary(tmp_path, "plain.mp4").rename(path)
     assert len(list(video.sample(path))) == 3
@@ -298,14 +298,14 @@ def test_an_error_can_be_sent_between_processes(tmp_path):
         (OSError(), "cannot be read (OSError)"),
     ],
 )
-def test_reasons_of_ffmpeg_and_of_the_disk_are_told_in_words(error, what):
+def test_errors_of_ffmpeg_and_of_the_disk_are_explained(error, what):
     with pytest.raises(video.VideoError) as told, read.name_errors("a.mp4"):
         raise error
     assert str(told.value).startswith(f"'a.mp4' {what}")
     assert told.value.__cause__ is error and "\n" not in str(told.value)
 
 
-def test_timestamps_that_stand_still_are_told(tmp_path):
+def test_timestamps_that_do_not_rise_are_reported(tmp_path):
     frames = video.sample(videos.standing_still(tmp_path), 12)
     assert len(list(frames)) == 4
     assert "2 frames come too late" in frames.warning
@@ -472,7 +472,7 @@ def test_avi_frames_take_decoding_times_in_order(tmp_path):
     ("codec", "suffix"), [("libx264", "mp4"), ("mpeg4", "mp4"), ("mpeg2video", "mkv")]
 )
 @pytest.mark.parametrize("fps", [1, 2.5, 7])
-def test_passing_over_frames_changes_no_pixel(tmp_path, monkeypatch, codec, suffix, fps):
+def test_skipping_frames_changes_no_pixel(tmp_path, monkeypatch, codec, suffix, fps):
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 255, (48, 64, 3), np.uint8)
     paint = lambda k: np.roll(noise, (k, 3 * k), (0, 1))
@@ -504,7 +504,7 @@ def test_fewer_frames_are_decoded_than_there_are(tmp_path, decoders):
 
 
 @pytest.mark.parametrize("kind", videos.USED)
-def test_what_can_be_decoded_is_used_and_the_rest_is_told(tmp_path, capfd, kind):
+def test_decodable_parts_are_used_and_the_rest_is_reported(tmp_path, capfd, kind):
     make, (least, most), told = videos.USED[kind]
     path = make(tmp_path)
     frames = video.sample(path, 4)
@@ -573,7 +573,7 @@ def test_second_outside_the_video_is_an_end_frame(tmp_path):
     assert [number for _, _, number in found(path, 500)] == [7]
 
 
-def test_what_is_before_the_second_is_not_decoded(tmp_path, decoders):
+def test_frames_before_the_second_are_not_decoded(tmp_path, decoders):
     path = videos.write(tmp_path / "a.mp4", frames=240, gop_size=12)
     assert len(found(path, 18)) == 24
     assert sum(decoder.packets for decoder in decoders) <= 60
@@ -650,7 +650,7 @@ def test_variable_rate_samples_the_last_frame_before(tmp_path):
     assert all(a.time < b.time for a, b in itertools.pairwise(video.sample(path, 2)))
 
 
-def test_a_frame_that_stays_is_given_at_every_instant(tmp_path):
+def test_long_frame_is_sampled_at_every_instant(tmp_path):
     path = videos.write(tmp_path / "slides.mkv", times=[0, 4, 6.5], frames=3)
     found = [(frame.time, videos.number(frame.image)) for frame in video.sample(path)]
     assert found == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 1), (6, 1)]
@@ -681,7 +681,7 @@ def test_one_frame_is_a_video(tmp_path):
         assert video.probe(path).duration == pytest.approx(1 / 12, abs=2e-3)
 
 
-def test_an_iteration_given_up_closes_the_file(tmp_path):
+def test_abandoned_iteration_closes_the_file(tmp_path):
     path = ordinary(tmp_path)
     frames = video.sample(path)
     is_open = lambda: any(one.samefile(path) for one in Path("/proc/self/fd").iterdir()
@@ -722,7 +722,7 @@ def test_programme_stream_start_and_length(tmp_path):
     assert video.probe(path).duration == pytest.approx(2.4)
 
 
-def test_probing_decodes_one_frame_alone(tmp_path):
+def test_probing_decodes_a_single_frame(tmp_path):
     path = videos.write(tmp_path / "a.mp4", frames=60)
     content = bytearray(path.read_bytes())
     middle = content.index(b"moov") // 2
@@ -785,7 +785,7 @@ def test_the_recording_date_is_the_container_s(tmp_path, name, stated, date):
         ),
     ],
 )
-def test_the_date_is_read_from_every_place_that_states_it(tmp_path, name, stated, date):
+def test_recording_date_is_read_from_all_metadata(tmp_path, name, stated, date):
     codec = "mpeg4" if name == "a.avi" else "libx264"
     plain = videos.write(tmp_path / f"plain{Path(name).suffix}", codec, frames=3)
     path = videos.stamped(plain, tmp_path / name, **stated)

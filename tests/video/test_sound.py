@@ -114,7 +114,7 @@ def change_times(monkeypatch, change):
     )
 
 
-def test_a_few_wrong_timestamps_change_nothing(tmp_path, monkeypatch):
+def test_few_wrong_timestamps_move_no_sound(tmp_path, monkeypatch):
     path = videos.write_tracks(tmp_path / "a.mkv", Track(beep(0.5) + beep(3)))
     change_times(monkeypatch, lambda second: second + 300 * (1.5 < second < 1.7))
     samples, audio = heard(path)

@@ -246,7 +246,7 @@ def test_careless_subrip_gives_the_same_cues(tmp_path, change):
     ],
 )
 @pytest.mark.parametrize("name", ["a.srt", "a.vtt"])
-def test_a_broken_time_costs_its_block_alone(tmp_path, broken, name):
+def test_unreadable_time_loses_only_its_block(tmp_path, broken, name):
     text = SUBRIP.replace("\n2\n", f"\n2\n{broken}\nlost words\nand more\n\n3\n")
     found = read(tmp_path, text, name)
     assert rows(found) == [ONE, FIVE] and found.skipped == 1
@@ -288,7 +288,7 @@ WEB = "00:01.000 --> 00:03.000\npurple elephant\n\n00:05.000 --> 00:06.000\ngree
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["a.vtt", "a.srt", "a.ass"])
-def test_webvtt_is_read_whatever_stands_between_its_cues(tmp_path, text, skipped, name):
+def test_webvtt_ignores_other_paragraphs_between_cues(tmp_path, text, skipped, name):
     if not text.lstrip("\ufeff").lower().startswith("webvtt") and name != "a.vtt":
         name = "b.vtt"
     found = read(tmp_path, text, name)
@@ -581,14 +581,14 @@ SHORT_SENTENCES = {
     ("encoding", "text"),
     [(name, text) for name, texts in SHORT_SENTENCES.items() for text in texts],
 )
-def test_a_few_words_tell_their_encoding(tmp_path, encoding, text):
+def test_few_words_suffice_to_detect_the_encoding(tmp_path, encoding, text):
     data = f"1\n00:00:01,000 --> 00:00:03,000\n{text}\n".encode(encoding)
     (tmp_path / "a.srt").write_bytes(data)
     assert [cue.text for cue in read_file(tmp_path / "a.srt")] == [text]
 
 
 @pytest.mark.parametrize("case", SENTENCES)
-def test_a_single_sentence_tells_its_encoding(tmp_path, case):
+def test_single_sentence_suffices_to_detect_the_encoding(tmp_path, case):
     encoding = case.split()[0]
     text = unicodedata.normalize("NFC", SENTENCES[case])
     data = SENTENCES[case].encode(encoding)
@@ -614,7 +614,7 @@ def test_unicode_needs_no_mark(tmp_path, encoding, text):
     assert rows(read(tmp_path, block.encode(encoding))) == [(1, 3, " ".join(text.split()))]
 
 
-def test_a_damaged_byte_of_utf8_costs_one_character(tmp_path):
+def test_damaged_byte_of_utf8_loses_one_character(tmp_path):
     text = "日本語 テスト, русский текст"
     data = text.encode()
     for place in range(len(data)):
@@ -625,7 +625,7 @@ def test_a_damaged_byte_of_utf8_costs_one_character(tmp_path):
     assert cue.text == "puréple elephant"  # one byte alone is of an older encoding
 
 
-def test_a_mark_of_utf8_before_another_encoding(tmp_path):
+def test_utf8_mark_before_another_encoding_is_ignored(tmp_path):
     data = SUBRIP.encode().replace(b"purple elephant", "Мы идём на рынок".encode("cp1251"))
     assert read(tmp_path, b"\xef\xbb\xbf" + data).cues[0].text == "Мы идём на рынок"
 
@@ -657,7 +657,7 @@ def test_time_is_linear_in_the_length_of_a_file(tmp_path, head, unit):
     assert time.process_time() - start < 1.5  # once 4 s: each opener was followed to the end
 
 
-def test_what_is_too_long_is_cut_with_a_warning(tmp_path, monkeypatch):
+def test_too_many_cues_and_letters_are_cut_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "MAX_CUES", 1)
     found = read(tmp_path, SUBRIP.replace("purple", "purple " * 9999))
     assert len(found) == 1 and len(found.cues[0].text) <= 10_000

@@ -1,7 +1,8 @@
-"""The commands of the search, in the order in which --help lists them.
+"""The commands of the search tool, in the order in which --help lists them.
 
-A command is a function of its parsed options that returns nothing; its docstring is its help. It
-raises a `UserError` for an error that the user can correct, which `__main__` prints as one line.
+A command is a function that takes the parsed options and returns nothing; its docstring is its
+help. For an error that the user can correct it raises a `UserError`, which `__main__` prints as one
+line.
 """
 
 from hlformer_jax.search.cli import demo, evaluate, index, query, serve, upkeep

@@ -12,7 +12,7 @@ from hlformer_jax.search.query.library import Library
 
 
 def check_place(out: Path, flag: str, index: Index | None = None) -> None:
-    """Refuse an output path inside of an index, or that of a video of `index`.
+    """Check that an output path is neither inside an index nor the path of an indexed video.
 
     Args:
       out: the output path.
@@ -20,7 +20,7 @@ def check_place(out: Path, flag: str, index: Index | None = None) -> None:
       index: the index of the command, if it has one.
 
     Raises:
-      SearchError: if nothing may be written there.
+      SearchError: if it is.
     """
     real = Path(os.path.realpath(out))
     directory = database.find_enclosing_index(out)
@@ -33,7 +33,7 @@ def check_place(out: Path, flag: str, index: Index | None = None) -> None:
 
 
 def open_index(directory: Path) -> Index:
-    """Open an index, and report what of it is damaged on standard error."""
+    """Open an index, and report its damaged files on standard error."""
     index = Index.open(directory)
     for note in index.notes:
         terminal.warn(note)
@@ -41,7 +41,7 @@ def open_index(directory: Path) -> Index:
 
 
 def open_library(options: Options) -> Library:
-    """Open the library of --index with the options of `RANKER`."""
+    """Open the library of --index with the options of a command that has `RANKER`."""
     return Library(
         options.index, options.checkpoint, options.ranker, options.encoder, options.store,
         options.normalise,

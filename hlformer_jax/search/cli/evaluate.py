@@ -1,4 +1,4 @@
-"""Commands on captions: evaluate, features."""
+"""Commands that read captions: evaluate, features."""
 
 from hlformer_jax import files, terminal
 from hlformer_jax.cli import command_line
@@ -29,7 +29,8 @@ from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
 
 DEFAULT_TEXT_ENCODER = "FacebookAI/roberta-large"
-"""Encoder of captions; as wide as the published text features of ActivityNet and Charades-STA."""
+"""Default encoder of captions. Its features have the width of the published text features of
+ActivityNet and Charades-STA."""
 
 
 @command(
@@ -124,7 +125,7 @@ def features(options: Options) -> None:
 
 
 def _text_features(options: Options) -> None:
-    """Write the features of a released collection's captions."""
+    """Write the features of the captions of a released collection."""
     from hlformer_jax.data import annotations
     from hlformer_jax.data.sources import protocol
     from hlformer_jax.data.sources.released import hdf5, layouts

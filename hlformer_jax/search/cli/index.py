@@ -19,6 +19,7 @@ from hlformer_jax.search.cli.options import (
     INDEX,
     NEW_ENCODER,
     OWN_INDEX,
+    PRECISION,
     TIMEOUT,
     WORK,
     WORKERS,
@@ -42,6 +43,7 @@ from hlformer_jax.search.ingest.extract import (
     real_video,
     resolve_additions,
 )
+from hlformer_jax.search.ingest.precision import resolve_precision, set_precision
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import update_all
 from hlformer_jax.search.signals.transcript import recognition
@@ -99,7 +101,7 @@ def add(options: Options) -> None:
     option("--settle", "index a file once it has not changed for this many seconds"
            f" (default: {watch_folders.SETTLE:g})",
            type=float, default=watch_folders.SETTLE, metavar="SECONDS"),
-    WORKERS, TIMEOUT, compiles=True,
+    WORKERS, PRECISION, TIMEOUT, compiles=True,
 )  # fmt: skip
 def watch(options: Options) -> None:
     """Keep an index up to date with its folders until Ctrl-C, and print each change."""
@@ -110,12 +112,13 @@ def watch(options: Options) -> None:
     index = console.open_index(options.index)
     encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
+    precision = _choose_precision(index, encoder, options)
     for root in index.roots.values():
         terminal.show(f"watching {root} (Ctrl-C ends it)")
     try:
         watch_folders.follow(
             options.index, encoder, options.settle, terminal.show, workers=options.workers,
-            timeout=options.timeout,
+            precision=precision, timeout=options.timeout,
         )  # fmt: skip
     except KeyboardInterrupt:
         terminal.show("stopped")
@@ -275,6 +278,7 @@ def extract_videos(
       further: folders to add to the index.
     """
     _check_work(options)
+    precision = _choose_precision(index, encoder, options)
     source = None
     if options.ray is not None:
         from hlformer_jax.search.ingest import cluster
@@ -282,7 +286,7 @@ def extract_videos(
         place = options.encoder
         if place is not None and os.path.isdir(place):
             place = os.path.abspath(place)
-        load = functools.partial(reload_encoder, index.encoder, place)
+        load = functools.partial(reload_encoder, index.encoder, place, precision or "")
         source = cluster.source(options.ray, index, load, options.workers)
     with terminal.bar("video", bar_format=terminal.FRACTIONS) as bar:
 
@@ -298,7 +302,7 @@ def extract_videos(
 
         done = index_folder(
             index, encoder, workers=options.workers, retry=options.retry, timeout=options.timeout,
-            only=only, further=further, source=source, progress=show,
+            only=only, further=further, source=source, precision=precision, progress=show,
             report=terminal.warn,
         )  # fmt: skip
     print(format_counts(index.directory, done.counts))
@@ -307,6 +311,14 @@ def extract_videos(
         print(f"{lengths}, {done.speed:.1f}x real time")
     if done.still:
         print(f"{done.still} of {done.frames} frames were still and share an embedding")
+
+
+def _choose_precision(index: Index, encoder: Encoder, options: Options) -> str | None:
+    """Return the precision of images, and print it; None if the encoder has one precision."""
+    precision = resolve_precision(index, encoder, options.precision)
+    if precision:
+        terminal.report(set_precision(encoder, precision))
+    return precision or None
 
 
 @command(

@@ -66,7 +66,17 @@ QUERY_FLAGS = {
 
 FIELD_FLAGS = QUERY_FLAGS | {
     name: f"--{name}"
-    for name in ("ranker", "checkpoint", "normalise", "store", "encoder", "fps", "index", "ray")
+    for name in (
+        "ranker",
+        "checkpoint",
+        "normalise",
+        "store",
+        "encoder",
+        "fps",
+        "index",
+        "precision",
+        "ray",
+    )
 }
 """The flag of each field that an error of the library may name."""
 
@@ -84,8 +94,12 @@ WORKERS = option(
 )
 TIMEOUT = option("--timeout", "time limit for decoding one video, in seconds (default: 120 plus ten"
                  " times its length)", type=float, metavar="SECONDS")  # fmt: skip
+PRECISION = option("--precision", "precision in which images are encoded, float32 or bfloat16"
+                   " (default: the precision used before, at first float32)",
+                   choices=("float32", "bfloat16"))  # fmt: skip
 WORK = (
     WORKERS,
+    PRECISION,
     flag("--retry", "also try the files that failed before"),
     TIMEOUT,
     option("--ray", "encode on the Ray cluster at this address (local: start Ray on this machine)",

@@ -89,7 +89,7 @@ def query(options: Options) -> None:
 
 
 def _parse_query(options: Options) -> Query:
-    """Return the query of the options of `query`."""
+    """Return the query that the options of `query` describe."""
 
     def seconds(text: str | None) -> float | None:
         return None if text is None else parse_seconds(text)
@@ -110,7 +110,7 @@ def _print_results(results: Results, offset: int) -> None:
     rows = [("rank", "score", "moment", *["by"] * has_signals, "date", "file")]
     for rank, result in enumerate(results, offset + 1):
         moment = result.moments[0]
-        # Ends are rounded up: a moment of a second is not from 0:07 to 0:07.
+        # Ends are rounded up, so that a moment of a second is not shown as 0:07 to 0:07.
         span = f"{format_clock(moment.start)}–{format_clock(-(-moment.end // 1))}"
         date = f"{format_date(result.date)[:10]} ({result.date_of})"
         copies = f" (and {len(result.copies)} of the same content)" if result.copies else ""
@@ -119,7 +119,7 @@ def _print_results(results: Results, offset: int) -> None:
         rows.append((str(rank), score, span, *signals, date, printable(result.video) + copies))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     columns = terminal.width()
-    # A file that has no room behind the other columns takes a line of its own.
+    # A path that does not fit behind the other columns is printed on a line of its own.
     below = columns is not None and sum(widths) + 2 * len(widths[1:]) > columns
     for row, result in zip(rows, [None, *results], strict=True):
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]

@@ -45,11 +45,12 @@ def status(options: Options) -> None:
     level = index.thresholds.get(rankers.DEFAULT)
     still = f" ({summary['still']} still)" if summary["still"] else ""
     counts = f"{summary['frames']} frames{still}, {summary['bytes'] / 1e6:.1f} MB"
+    precisions = f", {' and '.join(summary['precisions'])}" if summary["precisions"] else ""
     rows = {
         "index": printable(summary["index"]),
         "folder": printable(summary["folder"]),
         **{f"folder {name!r}": printable(root) for name, root in summary["folders"].items()},
-        "encoder": f"{summary['encoder']}, {summary['fps']:g} frames per second",
+        "encoder": f"{summary['encoder']}, {summary['fps']:g} frames per second{precisions}",
         "ranker": summary["checkpoint"],
         "videos": f"{summary['videos']}, {format_clock(summary['seconds'])} long, {counts}",
         "offline": summary["offline"]

@@ -1,10 +1,10 @@
-"""A demo archive that needs no own videos and no download.
+"""A demo archive, which needs neither your own videos nor a download.
 
-`make` renders short videos of coloured shapes that move, grow, shrink and meet, writes captions of
-them, trains a tiny SigLIP encoder on frames of other scenes, and indexes the videos.
+`make` renders short videos of coloured shapes that move, grow, shrink and meet. It writes their
+captions, trains a tiny SigLIP encoder on frames of other scenes, and indexes the videos.
 
-scenes      videos as data, sampled from a seed
-drawing     their frames
+scenes      descriptions of videos, sampled from a seed
+drawing     frames and files of the videos
 making      the directory of a demo
 """
 

@@ -1,7 +1,7 @@
 """Frames of the demo's videos: coloured shapes on a background that drifts.
 
-A moving shape trails paler copies of itself, a growing shape has smaller outlines inside, and a
-shrinking shape has paler larger ones behind. So a single frame shows the action.
+A single frame shows the action: a moving shape trails paler copies of itself, a growing shape has
+smaller outlines inside, and a shrinking shape has larger, paler copies behind it.
 """
 
 import math
@@ -17,12 +17,12 @@ from hlformer_jax import files
 from hlformer_jax.search.demo.scenes import COLOURS, Action, Scene, Shape, Story, training_moments
 
 WIDTH, HEIGHT, RATE = 192, 144, 12  # pixels of a frame, and frames a second
-_OVERSAMPLING = 2  # shapes are drawn larger and scaled down, for smooth edges
-_ECHOES = 4  # copies behind or inside of a shape
-_ECHO_STEP = 0.1  # distance of the echoes of a moving shape, in heights of the picture
-_ECHO_SCALE = 0.14  # difference in size of the echoes of a growing or shrinking shape
+_OVERSAMPLING = 2  # factor by which shapes are drawn larger and scaled down, for smooth edges
+_ECHOES = 4  # number of copies behind or inside a shape, which show its action
+_ECHO_STEP = 0.1  # distance between echoes of a moving shape, in heights of the picture
+_ECHO_SCALE = 0.14  # relative difference in size between echoes of a growing or shrinking shape
 _TRAVEL = 0.2  # half of the path of a moving shape, as a share of the picture
-_DARKEST, _LIGHTEST = 25, 60  # of backgrounds, so that every shape stands out
+_DARKEST, _LIGHTEST = 25, 60  # values of backgrounds, which are dark so that shapes stand out
 
 Picture = UInt8[np.ndarray, "144 192 3"]
 
@@ -99,7 +99,12 @@ def _resize(image: Image.Image, width: int, height: int) -> UInt8[np.ndarray, "h
 
 
 def write_video(story: Story, path: Path) -> None:
-    """Render a video as H.264 in MP4. The file appears once it is complete."""
+    """Render a video as H.264 in MP4. The file appears when it is complete.
+
+    Args:
+      story: the video.
+      path: the path of the file, which must not exist.
+    """
     background = Background(story.seed)
     options = {"preset": "veryfast", "crf": "26", "threads": "1"}
     with (
@@ -121,9 +126,14 @@ def write_video(story: Story, path: Path) -> None:
 def frames_for_training(
     seed: int, count: int, size: int = 64
 ) -> tuple[UInt8[np.ndarray, "count size size 3"], list[str]]:
-    """Return single frames of scenes that no video of the demo has, and a sentence for each.
+    """Return single frames of sampled scenes, and a sentence for each.
 
-    Frames are squeezed into a square of `size` pixels, as SigLIP's preprocessing does.
+    The scenes are sampled independently of those of the demo's videos.
+
+    Args:
+      seed: the seed of the demo.
+      count: number of frames.
+      size: height and width to which frames are resized, as in SigLIP's preprocessing, in pixels.
     """
     rng = np.random.default_rng((seed, 2))
     images, sentences = np.empty((count, size, size, 3), np.uint8), []

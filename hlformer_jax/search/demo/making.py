@@ -18,18 +18,18 @@ from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.ingest.extract import index_folder
 
 MADE_BY = "hlformer_jax.search demo"
-"""The program that the note of a demo's directory names."""
+"""Name of this program in the note of a demo's directory."""
 
-VIDEOS = 24  # of the demo, at most 40
-TRAINING_GROUPS, GROUP_SIZE = 5, 40  # of `render_training`
-TRAINING_FRAMES, STEPS, LEARNING_RATE = 6000, 1200, 1.5e-3  # of the encoder
-IMAGE_SIZE, PATCH_SIZE, MAX_TOKENS = 48, 12, 12  # of the encoder; a sentence has eight words
+VIDEOS = 24  # default number of videos of the demo, at most 40
+TRAINING_GROUPS, GROUP_SIZE = 5, 40  # number and size of the groups of `render_training`
+TRAINING_FRAMES, STEPS, LEARNING_RATE = 6000, 1200, 1.5e-3  # for training the encoder
+IMAGE_SIZE, PATCH_SIZE, MAX_TOKENS = 48, 12, 12  # sizes of the encoder; a sentence has eight words
 DAY_SECONDS = 86_400
 FIRST_DAY = 1_767_600_000  # seconds since the epoch, in January 2026: the date of the first video
 
 
 class DemoError(UserError, ValueError):
-    """A directory in which no demo can be made."""
+    """Error for a directory in which no demo can be made."""
 
 
 def make(
@@ -37,16 +37,17 @@ def make(
 ) -> None:
     """Make a demo: DIR/videos, DIR/captions.jsonl, DIR/encoder and DIR/index.
 
-    Steps whose results exist are skipped. Nothing is replaced except captions of an earlier call.
+    Steps whose results exist are skipped. Only captions of an earlier call are replaced.
 
     Args:
-      out: DIR, a new or empty directory, or that of a demo with the same seed.
+      out: DIR, a new or empty directory, or the directory of a demo with the same seed and number
+        of videos.
       seed: seed of the videos.
       report: takes a line for each step.
       videos: number of videos, at most 40.
 
     Raises:
-      DemoError: if the directory has other files, or a demo with another seed.
+      DemoError: if the directory has other files, or a demo with another seed or number of videos.
     """
     out = Path(out)
     demo_stories = stories(seed, videos)
@@ -61,8 +62,16 @@ def make(
 def render_training(out: str | Path, seed: int = 0, report: Callable[[str], None] = print) -> None:
     """Render captioned videos to train a model on: DIR/training/{videos,captions.jsonl}.
 
-    Five groups of 40 videos are for training and one is for validation. The demo's own videos are
-    for testing.
+    Five groups of 40 videos are the training split, and one group is the validation split. The
+    videos of the demo itself are the test split.
+
+    Args:
+      out: DIR, the directory of a demo.
+      seed: seed of the videos.
+      report: takes a line for each step.
+
+    Raises:
+      DemoError: if the directory has no demo.
     """
     out = Path(out)
     folder, demo_stories = out / "training", stories(seed, _read_note(out)["videos"])
@@ -82,7 +91,13 @@ def render_training(out: str | Path, seed: int = 0, report: Callable[[str], None
 
 
 def captions(stories: Sequence[Story], folder: str = "", **fields: str) -> str:
-    """Return captions of all scenes as JSON lines with video, sentence, times and `fields`."""
+    """Return the captions of all scenes as JSON lines.
+
+    Args:
+      stories: the videos.
+      folder: text before the names of the videos.
+      **fields: further fields of each caption.
+    """
     lines = ""
     for story in stories:
         for scene in story.scenes:
@@ -96,7 +111,11 @@ def captions(stories: Sequence[Story], folder: str = "", **fields: str) -> str:
 
 
 def _claim(out: Path, settings: dict[str, int]) -> None:
-    """Mark a directory as a demo's; refuse one with other files."""
+    """Mark a directory as that of a demo.
+
+    Raises:
+      DemoError: if it has other files, or a demo with other settings.
+    """
     files.check_directory(out)
     note = out / DEMO_NOTE
     if not out.exists() or not any(out.iterdir()):
@@ -119,12 +138,12 @@ def _read_note(out: Path) -> dict[str, int]:
         if note["made_by"] == MADE_BY:
             return {name: int(note[name]) for name in ("seed", "videos")}
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-        pass  # other errors, such as a note that may not be read, end the command
+        pass  # any other error, such as a note without read permission, ends the command
     raise DemoError(f"{str(out)!r} contains other files: choose a new directory")
 
 
 def render(stories: Sequence[Story], folder: Path, report: Callable[[str], None]) -> None:
-    """Render the videos that are missing, with a process for each core."""
+    """Render the missing videos of a folder, with a process for each core."""
     started = time.monotonic()
     missing = [story for story in stories if not (folder / story.name).exists()]
     if not missing:
@@ -144,8 +163,8 @@ def render(stories: Sequence[Story], folder: Path, report: Callable[[str], None]
 
 
 def _train(folder: Path, seed: int, report: Callable[[str], None]) -> None:
-    """Train the encoder on scenes that no video shows, and save it."""
-    # Imported here, as processes that render need no JAX.
+    """Train the encoder on scenes that are not in the videos, and save it."""
+    # Imported here, because processes that render videos need no JAX.
     from hlformer_jax import encoders
     from hlformer_jax.encoders import train
 

@@ -1,4 +1,4 @@
-"""Scenes of the demo's videos, as data sampled from a seed."""
+"""Descriptions of the scenes of the demo's videos, sampled from a seed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ ACTIONS: tuple[Action, ...] = get_args(Action)
 SCENE_SECONDS = (3, 7)  # shortest and longest scene
 VIDEO_SECONDS = (20, 40)  # shortest and longest video
 FOLDERS = ("morning", "noon", "evening")
-_QUIET_PROBABILITY = 0.3  # of an empty scene after a scene with a shape
-_MEETINGS = 120  # among the events of the demo's videos
+_QUIET_PROBABILITY = 0.3  # probability of an empty scene after a scene with a shape
+_MEETINGS = 120  # number of meetings among the events of the demo's videos
 
 _WORDS: dict[Action, tuple[str, ...]] = {
     "left": ("moves to the left", "moves left"), "right": ("moves to the right", "moves right"),
@@ -30,7 +30,7 @@ _WORDS: dict[Action, tuple[str, ...]] = {
     "grows": ("grows", "gets bigger"), "shrinks": ("shrinks", "gets smaller"),
     "meets": ("meets", "touches"),
 }  # fmt: skip
-"""Phrases for each action; captions use the first."""
+"""Phrases for each action; captions use the first phrase."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Scene:
     start: float
     end: float
     action: Action | None = None  # None: an empty scene
-    things: tuple[Thing, ...] = ()  # two that meet, or one
+    things: tuple[Thing, ...] = ()  # two things that meet, or one
     lane: tuple[float, float] = (
         0.5,
         0.5,
@@ -76,8 +76,8 @@ class Story:
     """A video to render."""
 
     name: str  # path below the folder of videos
-    scenes: tuple[Scene, ...]  # one after the other, without gaps
-    seed: int  # of the background
+    scenes: tuple[Scene, ...]  # in order, without gaps
+    seed: int  # seed of the background
 
     @property
     def duration(self) -> float:
@@ -86,7 +86,7 @@ class Story:
 
 
 def sentences(action: Action, things: tuple[Thing, ...]) -> list[str]:
-    """Return all phrasings of an event; captions use the first."""
+    """Return all phrasings of an event; captions use the first phrasing."""
     rest = "".join(f" {thing}" for thing in things[1:])
     return [f"{things[0]} {words}{rest}" for words in _WORDS[action]]
 
@@ -125,7 +125,13 @@ def training_moments(seed: int, count: int) -> list[tuple[Scene, str]]:
 def sample_events(
     rng: np.random.Generator, things: Sequence[Thing], meetings: int
 ) -> Iterator[Event]:
-    """Yield each event of single things, and a number of meetings, in random order."""
+    """Yield all events of single things and some meetings, in random order.
+
+    Args:
+      rng: the random generator.
+      things: the things.
+      meetings: number of meetings of two things.
+    """
     pairs: list[Event] = [("meets", pair) for pair in combinations(things, 2)]
     sampled = rng.choice(len(pairs), meetings, replace=False)
     events = [*single_events(things), *(pairs[index] for index in sampled)]
@@ -139,7 +145,7 @@ def single_events(things: Sequence[Thing]) -> list[Event]:
 
 
 def sample_story(rng: np.random.Generator, events: Iterator[Event], name: str) -> Story:
-    """Sample a video of the next events."""
+    """Sample a video that shows the next events."""
     length = int(rng.integers(VIDEO_SECONDS[0], VIDEO_SECONDS[1] + 1))
     return Story(name, tuple(_sample_scenes(rng, events, length)), int(rng.integers(2**31)))
 
@@ -147,7 +153,10 @@ def sample_story(rng: np.random.Generator, events: Iterator[Event], name: str) -
 def _sample_scenes(
     rng: np.random.Generator, events: Iterator[Event], length: int
 ) -> Iterator[Scene]:
-    """Yield scenes that fill a video; the last one is longer if the rest is too short."""
+    """Yield scenes that fill a video.
+
+    The last scene is extended to the end of the video if the rest is too short for a scene.
+    """
     start, quiet = 0, True
     while start < length:
         end = start + int(rng.integers(SCENE_SECONDS[0], SCENE_SECONDS[1] + 1))

@@ -12,7 +12,11 @@ _CHECKSUM = re.compile(rb'\{\n  "digest": "([0-9a-f]{64})",')
 
 
 def dump(content: Mapping[str, Any]) -> bytes:
-    """Return the text of a JSON object, with the SHA-256 of the rest as its first field."""
+    """Return a JSON object as UTF-8 text, with the SHA-256 of the rest as its first field.
+
+    Raises:
+      ValueError: if the content has NaN or an infinite number.
+    """
     rest = json.dumps(content, indent=2, allow_nan=False).encode()[1:] + b"\n"
     return b'{\n  "digest": "' + hashlib.sha256(rest).hexdigest().encode() + b'",' + rest
 

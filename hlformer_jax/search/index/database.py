@@ -3,16 +3,17 @@
     .hlformer-index    marks a directory as an index
     index.db           all data except embeddings
     index.db.bak       a copy of index.db, made after each run that changed it
-    index.sums         version and SHA-256 of both, under a checksum of its own
+    index.sums         version and SHA-256 of both; it begins with its own checksum
     index.db.damaged   a damaged index.db that its copy has replaced
     .lock              held by the process that indexes
 
-SQLite has no checksums. Each transaction increments the version in `settings`, and index.sums holds
-the digest of the file at one version: equal versions with different digests mean damage. SQLite
-itself reads the file for this, because closing another descriptor would release our locks.
+SQLite has no checksums. Each transaction that changes something increments the version in
+`settings`, and index.sums has the digest of the file at one version. If the versions are equal and
+the digests differ, the file is damaged. SQLite itself reads the file for the digest, because
+opening and closing it elsewhere would release the locks of this process.
 
-The rollback journal keeps the index a single file between transactions, which can be copied and
-read from read-only disks. Readers fetch all rows at once, so that they do not block writers.
+With a rollback journal, the database is a single file between transactions, so it can be copied and
+read on read-only disks. Readers fetch all rows at once, so that they do not block writers.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ import sqlite3
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,13 +55,13 @@ def _add_repeats(connection: sqlite3.Connection) -> None:
 
 
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {4: _add_repeats}
-"""Functions that migrate a database from the format that is their key to the next."""
+"""For each older format, the function that migrates a database from it to the next format."""
 
 APPLICATION = 0x686C6678
-"""Application id of the database file."""
+"""SQLite's application id, which tells the database of an index from other databases."""
 
 WAIT_SECONDS = 30.0
-"""Seconds for which a transaction waits for another process."""
+"""Longest wait of a transaction for another process, in seconds."""
 
 LOCK_POLL_SECONDS = 0.02
 """Seconds between two attempts to take a lock."""
@@ -111,7 +113,7 @@ CREATE TABLE subtitle_problems (file BLOB NOT NULL, reason TEXT NOT NULL, video 
 
 
 class LockedError(SearchError):
-    """Another process writes to an index."""
+    """Error for an index to which another process is writing."""
 
 
 class Database:
@@ -138,10 +140,16 @@ class Database:
 
     @classmethod
     def create(cls, directory: Path, settings: dict[str, Any], root: Path) -> "Database":
-        """Create the database of an index without videos; a damaged one is renamed.
+        """Create the database of an index without videos; an existing damaged one is renamed.
+
+        Args:
+          directory: a new or empty directory, or an index whose database and copy are damaged.
+          settings: values of the table `settings`.
+          root: the first root of the index.
 
         Raises:
           SearchError: if the directory is an index, or has other files.
+          UnreadableError: if it has an index whose files cannot be read at the moment.
           OSError: if it cannot be written.
         """
         check_place(directory)
@@ -150,7 +158,7 @@ class Database:
                 cls(directory)
             except UnreadableError:
                 raise
-            except DamagedError:  # both files: the index is lost
+            except DamagedError:  # both files are damaged, so the index is lost
                 pass
             else:
                 raise QueryError(
@@ -216,7 +224,7 @@ class Database:
                     )
                 sums_note = _check_sum(self.directory, name, connection)
                 if user_version < FORMAT:
-                    if name == COPY:  # which is opened for reading
+                    if name == COPY:  # it is opened for reading only
                         connection = _in_memory(connection)
                     _migrate(connection, user_version)
             except BaseException:
@@ -226,9 +234,14 @@ class Database:
             if self._connection is not None:
                 self._connection.close()
             self._connection, self._sums_note = connection, sums_note
+        weakref.finalize(self, connection.close)  # Python warns of one that is left open
 
     def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a query.
+
+        Args:
+          statement: the SQL query.
+          values: values of its parameters.
 
         Raises:
           DamagedError: if the database and its copy are damaged.
@@ -238,7 +251,7 @@ class Database:
             try:
                 with _translate_errors(self._path):
                     return connection.execute(statement, values).fetchall()
-            except DamagedError:  # since it was opened
+            except DamagedError:  # it was damaged after it was opened
                 if connection.in_transaction or self.note:
                     raise
             self._connect_any()
@@ -246,7 +259,7 @@ class Database:
                 return self._current().execute(statement, values).fetchall()
 
     def setting(self, name: str, default: Any = None) -> Any:
-        """Return the value of a setting, or a default if an older index lacks it."""
+        """Return the value of a setting, or `default` if an older index lacks the setting."""
         rows = self.select("SELECT value FROM settings WHERE name = ?", [name])
         if not rows and default is not None:
             return default
@@ -282,7 +295,7 @@ class Database:
           wait: seconds to wait for another process.
 
         Raises:
-          LockedError: if another process is still writing then.
+          LockedError: if another process is still writing after that time.
           SearchError: if the disk is full or read-only.
           UnreadableError: if the database cannot be read at the moment.
         """
@@ -312,7 +325,9 @@ class Database:
           wait: seconds to wait for another process.
 
         Raises:
-          LockedError: if another process is still indexing then.
+          LockedError: if another process is still indexing after that time.
+          SearchError: if the disk is full or read-only.
+          UnreadableError: if the database cannot be read at the moment.
         """
         with contextlib.ExitStack() as stack:
             _lock_directory(stack, self.directory, wait)
@@ -327,7 +342,8 @@ class Database:
     def finish(self) -> None:
         """Copy the database and store its checksum, unless both are up to date.
 
-        If index.sums cannot be read, both stay as they are: the database could not be verified.
+        If index.sums cannot be read, the copy and the checksum stay as they are, because the
+        database could not be verified.
 
         Raises:
           SearchError: if the disk is full or read-only.
@@ -354,7 +370,7 @@ class Database:
             self._sums_note = ""
 
     def find_damaged(self) -> dict[str, str]:
-        """Read all files, and return a line for each damaged or unreadable one, by file name."""
+        """Read all files; return a line for each damaged or unreadable file, by its name."""
         lines = {DATABASE: self.note} if self.note else {}
         for name in (DATABASE, COPY) if not self.note else (COPY,):
             try:
@@ -385,7 +401,8 @@ class Database:
         """Replace a damaged database by its copy before a change.
 
         Raises:
-          UnreadableError: if the database cannot be read at the moment: it may be intact and newer.
+          UnreadableError: if the database cannot be read at the moment. It may be intact, and newer
+            than its copy.
         """
         if self.note:
             with self._lock:
@@ -406,10 +423,10 @@ class Database:
 
 
 def check_place(directory: Path) -> None:
-    """Refuse a directory that has files and is not an index.
+    """Check that a directory is missing, empty, or an index.
 
     Raises:
-      SearchError: if it has other files; it names one.
+      SearchError: if it is not a directory, or has other files; the error names one.
       OSError: if it cannot be listed.
     """
     try:
@@ -448,7 +465,7 @@ def is_marked(directory: Path) -> bool:
 
 
 _NO_MARK = errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL
-"""Errors of a path without a file; `files.read_bytes` has EINVAL for folders and pipes."""
+"""Errors for a path that has no regular file; `files.read_bytes` raises EINVAL for pipes."""
 
 
 def check_exists(directory: Path) -> None:
@@ -471,7 +488,7 @@ def find_enclosing_index(path: Path) -> Path | None:
     """Return the directory of the index that contains a path, with links resolved, or None.
 
     Raises:
-      UnreadableError: if a folder above has a mark that cannot be read.
+      UnreadableError: if the path or a folder above it has a mark that cannot be read.
     """
     real = Path(os.path.realpath(path))
     marked = (place for place in (real, *real.parents) if is_marked(place))
@@ -479,14 +496,18 @@ def find_enclosing_index(path: Path) -> Path | None:
 
 
 def _is_leftover(directory: Path, name: str) -> bool:
-    """Return whether a file is left by a writer that was killed before it wrote the mark."""
+    """Return whether a process that was killed before it wrote the mark has left this file."""
     if name == LOCK:
         return (directory / name).is_file() and not (directory / name).stat().st_size
     return files.draft_target(name) == MARK
 
 
 def _check_directory(directory: Path) -> None:
-    """Refuse a directory without an index, or with one of the format before SQLite."""
+    """Check that a directory has an index of a supported format.
+
+    Raises:
+      QueryError: if it has none, or one of the format before SQLite.
+    """
     has_database = any(os.path.lexists(directory / name) for name in (DATABASE, COPY))
     if has_database:
         return
@@ -527,7 +548,7 @@ def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
 
 
 def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> str:
-    """Verify the checksum of a file, or its structure if there is no checksum of its version.
+    """Verify the checksum of a file, or its structure if no checksum of its version is stored.
 
     Returns:
       A line if index.sums is damaged or cannot be read, or else "".
@@ -551,7 +572,7 @@ def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> st
 
 
 def _sums_note(error: DamagedError) -> str:
-    """Return a line about an index.sums that does not verify the database."""
+    """Return the line that an unusable index.sums means that the database is not verified."""
     if isinstance(error, UnreadableError):
         return (
             f"{error}: the checksum of {DATABASE} is not verified, and its copy is not updated;"
@@ -574,11 +595,11 @@ def _snapshot(connection: sqlite3.Connection) -> tuple[int, bytes]:
 
 
 def _read_sums(directory: Path) -> dict[str, Any]:
-    """Return version and digest of both files; empty if index.sums is missing.
+    """Return the version and digest of both files; {} if index.sums is missing.
 
     Raises:
-      DamagedError: if it is damaged.
-      UnreadableError: if it cannot be read.
+      DamagedError: if index.sums is damaged.
+      UnreadableError: if index.sums cannot be read.
     """
     path = directory / SUMS
     try:
@@ -611,7 +632,7 @@ def _in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection, user_version: int) -> None:
-    """Bring an older database up to the format of this version."""
+    """Migrate an older database to the current format."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         for step in range(_value(connection, "PRAGMA user_version"), FORMAT):
@@ -637,7 +658,7 @@ def _replace_database(directory: Path, content: bytes) -> None:
 
 
 def _lock_directory(stack: contextlib.ExitStack, directory: Path, wait: float) -> None:
-    """Hold the lock of an index until the stack is closed.
+    """Lock an index until the stack is closed.
 
     Raises:
       LockedError: if another process still holds it after `wait` seconds.
@@ -666,7 +687,7 @@ def _modified(path: Path) -> str:
     """Return the local time of the last modification of a file."""
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
-    except (OSError, ValueError, OverflowError):  # a year that the system's calendar lacks
+    except (OSError, ValueError, OverflowError):  # a year that the system cannot represent
         return "unknown date"
 
 
@@ -698,7 +719,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
 
 
 def disk_problem(directory: Path, error: OSError) -> str | None:
-    """Return a line about a full or read-only disk; None for another error."""
+    """Return a line about a full or read-only disk; None for any other error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return _full(directory)
     return _read_only(directory) if error.errno == errno.EROFS else None

@@ -1,17 +1,18 @@
-"""Frame embeddings of an index: rows of one file, which are appended and never rewritten.
+"""Frame embeddings of an index: rows of one file, to which new rows are appended.
 
     embeddings-N.f16      rows of float16, the original
     embeddings-N.times    the second of the first frame of each row, float64
     embeddings-N.i8       quantised rows of int8 (`packed.quantise`), derived from the first file
     embeddings-N.bounds   scale and error of each quantised row, float32, derived
 
-Consecutive frames with equal embeddings share a row; the database then has their numbers and times
-(`Repeats`). It also stores the current generation N, the rows of each content, their checksums, and
-the end of the used rows; rows behind it are overwritten. Rows without a content are dead:
-compaction copies all others to files of the next generation.
+Consecutive frames with equal embeddings share a row; the database then has the number of frames of
+each row and the times of all frames (`Repeats`). The database also has the current generation N,
+the rows of each content, their checksums, and the end of the used rows, after which rows are
+overwritten. Rows that belong to no content are dead: compaction copies all other rows to the files
+of the next generation.
 
-A checksum is the SHA-256 of the sums of all blocks of 4 KiB, as words of 64 bits. Sums are computed
-at 12 GB a second; 1,000 hours have 5.5 GB of rows and 2.8 GB of quantised rows.
+`checksum` sums the 64-bit words of each block of 4 KiB, at 12 GB a second, and hashes the sums.
+1,000 hours of video have 5.5 GB of rows and 2.8 GB of quantised rows.
 """
 
 import contextlib
@@ -34,19 +35,19 @@ from hlformer_jax.search.index.packed import ContentRows, Quantised
 
 _BLOCK_BYTES = 4096
 _COPIED_BYTES = 2**24
-"""Bytes that compaction copies at a time."""
+"""Number of bytes that compaction copies at a time."""
 
 FRAMES, TIMES, ROUNDED, BOUNDS = "f16", "times", "i8", "bounds"
-"""Suffixes of the files."""
+"""Suffixes of the files of a generation."""
 
 NAME = re.compile(rf"embeddings-([0-9]+)\.({FRAMES}|{TIMES}|{ROUNDED}|{BOUNDS})")
 
 
 class Repeats(NamedTuple):
-    """The frames of the rows of a content, if some rows have several frames."""
+    """The frames of each row of a content, if some rows have several frames."""
 
-    counts: Int[np.ndarray, " rows"]  # frames of each row, consecutive
-    times: Float64[np.ndarray, " F"]  # of all frames
+    counts: Int[np.ndarray, " rows"]  # number of consecutive frames of each row
+    times: Float64[np.ndarray, " F"]  # seconds of all frames
 
     @classmethod
     def find(
@@ -64,7 +65,7 @@ class Repeats(NamedTuple):
 
     def pack(self) -> tuple[bytes, bytes]:
         """Return both arrays, compressed."""
-        # Bytes of equal places are similar: times rise evenly.
+        # Times rise evenly, so bytes at the same place of each number are similar: group them.
         planes = np.ascontiguousarray(self.times, "<f8").view(np.uint8).reshape(-1, 8).T
         return zlib.compress(self.counts.astype("<u4").tobytes()), zlib.compress(planes.tobytes())
 
@@ -87,20 +88,20 @@ class Span(NamedTuple):
     first: int
     rows: int
     checksum: str  # of the embeddings and times
-    rounded_checksum: str  # of the rounded rows and their bounds
+    rounded_checksum: str  # of the quantised rows and their bounds
 
 
 class Embeddings:
     """The files of embeddings in the directory of an index."""
 
     def __init__(self, directory: Path, width: int) -> None:
-        """Take the directory of the index and the width of an embedding."""
+        """Set the directory of the index and the width of an embedding; no file is opened."""
         self._directory, self._width = directory, width
         self._item_bytes = {FRAMES: 2 * width, TIMES: 8, ROUNDED: width, BOUNDS: 8}
-        self._checked: set[tuple[int, Span]] = set()  # intact spans
+        self._checked: set[tuple[int, Span]] = set()  # spans that were found intact
 
     def path(self, generation: int, suffix: str) -> Path:
-        """Return the path of a file."""
+        """Return the path of a file of a generation, by one of the suffixes."""
         return self._directory / f"embeddings-{generation}.{suffix}"
 
     def append(
@@ -110,7 +111,16 @@ class Embeddings:
         times: Float64[np.ndarray, " rows"],
         vectors: Float16[np.ndarray, "rows d"],
     ) -> Span:
-        """Write the rows of a content from row `first` on, and flush them to the disk.
+        """Write the rows of a content, and flush them to the disk.
+
+        Args:
+          generation: the generation of the files.
+          first: the row at which to begin.
+          times: the second of the first frame of each row.
+          vectors: the rows.
+
+        Returns:
+          The rows that were written, with their checksums.
 
         Raises:
           SearchError: if a path is not a regular file, for example a link.
@@ -123,7 +133,7 @@ class Embeddings:
         ):  # fmt: skip
             with self._writing(generation, suffix) as file:
                 _write(file, first * self._item_bytes[suffix], array)
-                if suffix in (FRAMES, TIMES):  # the others are derived
+                if suffix in (FRAMES, TIMES):  # the other files can be computed again
                     os.fsync(file)
         checksums = checksum(vectors, times), checksum(rounded.values, bounds)
         return Span(first, len(times), *checksums)
@@ -161,7 +171,11 @@ class Embeddings:
         return times, vectors
 
     def rows(self, generation: int, spans: Sequence[Span]) -> tuple[ContentRows, list[int]]:
-        """Map the embeddings of contents, whose rows are in rising order.
+        """Map the embeddings of contents into memory.
+
+        Args:
+          generation: the generation of the files.
+          spans: the rows of each content, in rising order.
 
         Returns:
           The rows, and the indices in `spans` of the damaged ones.
@@ -188,7 +202,13 @@ class Embeddings:
     def rounded(
         self, generation: int, spans: Sequence[Span], matrix: Float16[np.ndarray, "R d"]
     ) -> Quantised:
-        """Map the quantised rows of contents; missing or damaged ones are computed and written."""
+        """Map the quantised rows of contents; compute and write missing or damaged rows.
+
+        Args:
+          generation: the generation of the files.
+          spans: the rows of each content.
+          matrix: the embeddings from which rows are quantised.
+        """
         values = self._mapped(generation, ROUNDED, np.int8, self._width, len(matrix))
         bounds = self._mapped(generation, BOUNDS, np.float32, 2, len(matrix))
         if len(values) < len(matrix) or len(bounds) < len(matrix):
@@ -215,7 +235,7 @@ class Embeddings:
         return Quantised(values, scale, error)
 
     def damaged_rounded(self, generation: int, spans: Iterable[Span]) -> bool:
-        """Read the quantised rows of contents, and return whether any is damaged."""
+        """Read the quantised rows of contents; return whether any is missing or damaged."""
         for span in spans:
             values = np.empty((span.rows, self._width), np.int8)
             bounds = np.empty((span.rows, 2), np.float32)
@@ -265,13 +285,13 @@ class Embeddings:
                     path.unlink(missing_ok=True)
 
     def size(self, rows: int) -> int:
-        """Return the bytes on the disk of a number of rows."""
+        """Return the number of bytes that a number of rows takes in all files."""
         return rows * sum(self._item_bytes.values())
 
     def _mapped(
         self, generation: int, suffix: str, dtype: type, width: int, end: int
     ) -> np.ndarray:
-        """Map a file up to row `end`, or to its end if it is shorter."""
+        """Map a file into memory, up to row `end` or to its last complete row before that."""
         path = self.path(generation, suffix)
         try:
             status = path.stat()
@@ -308,14 +328,18 @@ _NO_FILE = errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EINVAL, errno.ENOTDIR
 
 
 def _longer(rows: np.ndarray, count: int) -> np.ndarray:
-    """Return rows in memory, followed by zeros."""
+    """Return a copy of rows in memory, extended with zeros to `count` rows."""
     longer = np.zeros((count, rows.shape[1]), rows.dtype)
     longer[: len(rows)] = rows
     return longer
 
 
 def checksum(*arrays: np.ndarray) -> str:
-    """Return a checksum of the bytes of arrays; see the module."""
+    """Return a checksum of the bytes of arrays, as 32 hexadecimal digits.
+
+    It is the beginning of a SHA-256. For each array, the hash is of the sum of the 64-bit words of
+    each block of 4 KiB, and of the bytes after the last complete block.
+    """
     digest = hashlib.sha256()
     for array in arrays:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,14 +1,14 @@
-"""Index of videos: reading and checking; `writer` has the changes.
+"""Index of videos: reading and checking; `writer` makes the changes.
 
     DIR/index.db         the record of every path and content (`database`)
     DIR/embeddings-N.*   the embeddings of all frames (`embeddings`)
     DIR/texts/           embeddings of the passages of transcripts (`passages`)
-    DIR/packed/          derived matrices of searches; computed again if damaged
+    DIR/packed/          matrices that searches derive; they are computed again if damaged
 
-Directories without the index's mark are not touched. Only files with these full names, and drafts
-of them, are written or deleted.
+A directory that has other files and no mark of an index is not touched. Only files with these
+names, and drafts of them, are written or deleted.
 
-Paths of equal content have a record each and share the embeddings. The id of a record is the start
+Each path has a record; paths of equal content share the embeddings. The id of a record is the start
 of its content hash; for further paths of a content it is derived from content and path. An id is
 kept while the path or the content stays the same. The record and embeddings of an offline video are
 kept until `prune`.
@@ -72,7 +72,7 @@ TEXTS = re.compile(r"[0-9a-f]{64}\.vectors")
 """Names of the files of embeddings of passages."""
 
 COPY_SECONDS = 300.0
-"""Seconds of a long run after which the database is copied."""
+"""Seconds after which the database is copied again during a long run."""
 
 FILES_BY_FOLDER = {"texts": TEXTS, "packed": PACKED}
 """Patterns of the file names in each folder of an index; only their drafts are deleted."""
@@ -82,7 +82,7 @@ class Index:
     """An index: its database and its embeddings."""
 
     def __init__(self, directory: Path, database: Database) -> None:
-        """Take the directory of an index and its database; see `open` and `create`."""
+        """Set the directory and the database of an index; use `open` or `create` instead."""
         self.directory = directory
         self._database = database
         self._runs = 0
@@ -91,7 +91,7 @@ class Index:
         facts = json.loads(database.setting("encoder"))
         self.encoder = EncoderFacts(**facts | {"places": tuple(facts["places"])})
         self.fps = float(database.setting("fps"))
-        # An index that was made before still frames shared embeddings lacks the setting.
+        # An index from a version in which every frame had an embedding lacks the setting.
         self.every_frame = bool(database.setting("every_frame", default=True))
         self.embeddings = Embeddings(directory, self.encoder.width)
 
@@ -108,17 +108,18 @@ class Index:
         """Create an index without videos.
 
         Args:
-          directory: a new or empty directory, or an index whose database is lost.
+          directory: a new or empty directory, or an index whose database and copy are damaged.
           root: the folder of the videos.
           encoder: the encoder (`hlformer_jax.encoders`).
           fps: frames a second.
-          places: where the encoder can be loaded from.
+          places: the hub id or the folders that the encoder can be loaded from.
           every_frame: whether each frame has an embedding of its own. False: still frames share
             the embedding of the last encoded frame (`ingest.stills`).
 
         Raises:
-          SearchError: if the directory has other files, or the rate is not positive.
-          OSError: if it cannot be written.
+          SearchError: if the directory is an index or has other files, or the rate is not above 0
+            and at most 1000.
+          OSError: if the directory cannot be written.
         """
         check_rate(fps)
         directory = Path(directory)
@@ -133,11 +134,13 @@ class Index:
     def open(cls, directory: Path) -> "Index":
         """Open an index.
 
-        A damaged database is replaced by its copy; `notes` says so.
+        If the database is damaged, its copy is read instead, and `notes` has a line about it. The
+        next change replaces the damaged file by the copy.
 
         Raises:
           SearchError: if there is no index, or it has another format.
           DamagedError: if the database and its copy are damaged or missing.
+          UnreadableError: if they cannot be read at the moment.
         """
         directory = Path(directory)
         return cls(directory, Database(directory))
@@ -149,7 +152,7 @@ class Index:
 
     @property
     def state(self) -> tuple[int, int]:
-        """A value that every change of the index alters, by any process."""
+        """A value that differs after every change of the index, by any process."""
         return self._database.state
 
     # Roots
@@ -161,16 +164,16 @@ class Index:
 
     @property
     def roots(self) -> dict[str, Path]:
-        """All roots by their names; the name of the first is empty."""
+        """All roots by their names; the name of the first root is empty."""
         rows = self._database.select("SELECT name, path FROM roots ORDER BY name")
         return {os.fsdecode(name): Path(os.fsdecode(path)) for name, path in rows}
 
     def path(self, name: str) -> Path:
-        """Return the path of a video; one that does not exist if its root was removed."""
+        """Return the path of a video; if its root was removed, a path that does not exist."""
         return self.locate()(name)
 
     def locate(self) -> Callable[[str], Path]:
-        """Return a function like `path` that knows the present roots, for many videos."""
+        """Return a function like `path` that reads the roots only once, for many videos."""
         roots = self.roots
 
         def path(name: str) -> Path:
@@ -180,11 +183,11 @@ class Index:
         return path
 
     def name_below(self, path: Path) -> str | None:
-        """Return the name of a file by its absolute path; None if no root contains it."""
+        """Return the name that a file with an absolute path has; None if it is in no root."""
         return self.locate_names()(path)
 
     def locate_names(self) -> Callable[[Path], str | None]:
-        """Return a function like `name_below` that knows the present roots, for many files."""
+        """Return a function like `name_below` that reads the roots only once, for many files."""
         roots = [(root, folder, len(folder.parts)) for root, folder in self.roots.items()]
 
         def name_below(path: Path) -> str | None:
@@ -197,14 +200,14 @@ class Index:
         return name_below
 
     def is_available(self, root: str) -> bool:
-        """Return whether a root exists and has files; an offline disk leaves an empty folder."""
+        """Return whether a root exists and is not empty: an offline disk leaves an empty folder."""
         place = self.roots.get(root, Path())
         with contextlib.suppress(OSError), os.scandir(place) as entries:
             return place != Path() and next(entries, None) is not None
         return False
 
     def is_missing(self, root: str) -> bool:
-        """Return whether a root is gone or empty; False if it cannot be read."""
+        """Return whether a root is missing or empty; False if it cannot be read."""
         place = self.roots.get(root, Path())
         try:
             with os.scandir(place) as entries:
@@ -213,18 +216,27 @@ class Index:
             return files.is_gone(place, follow=True)
 
     def is_deleted(self, name: str, follow: bool = False) -> bool:
-        """Return whether a video's file is gone from a root that is online.
+        """Return whether a video's file is missing in a root that is available.
 
-        The root is asked for last: a disk that goes offline meanwhile takes its files with it.
+        The root is checked last: if its disk goes offline in between, the file is not taken for
+        deleted.
 
         Args:
           name: the name of a video.
-          follow: follow a link, so that a link without a target is gone.
+          follow: whether to follow a link, so that a link without a target counts as missing.
         """
         return files.is_gone(self.path(name), follow) and self.is_available(split_name(name)[0])
 
     def check_root(self, folder: Path, instead_of: str | None = None) -> None:
-        """Refuse a folder that contains a root or is inside one, so no video is indexed twice."""
+        """Check that a folder shares no files with a root, so that no video is indexed twice.
+
+        Args:
+          folder: the absolute path of a folder.
+          instead_of: name of a root that the folder replaces, and is not compared with.
+
+        Raises:
+          SearchError: if the folder contains a root, or is inside one.
+        """
         for name, root in self.roots.items():
             if name != instead_of and (root.is_relative_to(folder) or folder.is_relative_to(root)):
                 raise SearchError(
@@ -250,20 +262,30 @@ class Index:
         return os.fsdecode(self._database.setting("checkpoint"))
 
     @property
+    def precisions(self) -> tuple[str, ...]:
+        """The precisions in which images were encoded, the latest last; () if not recorded."""
+        rows = self._database.select("SELECT value FROM settings WHERE name = 'precisions'")
+        return tuple(json.loads(rows[0][0])) if rows else ()
+
+    @property
     def thresholds(self) -> dict[str, Threshold]:
         """The calibrated match thresholds, by ranker."""
         rows = self._database.select("SELECT * FROM thresholds ORDER BY ranker")
         return {ranker: Threshold(*fields) for ranker, *fields in rows}
 
     def check_encoder(self, encoder: Encoder) -> None:
-        """Refuse an encoder that is not the one of the index."""
+        """Check that an encoder is the encoder of the index.
+
+        Raises:
+          QueryError: if it is not.
+        """
         check_encoder(self.directory, self.encoder, encoder)
 
     # Videos
 
     @property
     def videos(self) -> dict[str, Record]:
-        """The record of every path by the name of the video; cached until the index changes."""
+        """The record of each path, by the name of the video; cached until the index changes."""
         with self._database.reading() as state:
             if state is None or state != self._videos[0]:
                 rows = self._database.select(f"{_RECORDS} ORDER BY root, path")
@@ -271,7 +293,7 @@ class Index:
             return dict(self._videos[1])
 
     def record(self, name: str) -> Record | None:
-        """Return the record of a path, by the name of the video."""
+        """Return the record of a video by its name; None if the index has no such video."""
         root, path = split_name(name)
         key = os.fsencode(root), os.fsencode(path)
         rows = self._database.select(f"{_RECORDS} WHERE root = ? AND path = ?", key)
@@ -285,7 +307,7 @@ class Index:
         return [_name(row) for row in rows]
 
     def paths(self, content: str) -> set[str]:
-        """Return the names of the videos of a content."""
+        """Return the names of all videos with a content; empty for the content ""."""
         if not content:
             return set()
         rows = self._database.select("SELECT root, path FROM paths WHERE content = ?", [content])
@@ -293,12 +315,12 @@ class Index:
 
     @property
     def excluded(self) -> dict[str, str]:
-        """The content hashes of the paths that were removed, by name; "" if it is unknown."""
+        """The content hash of each removed path, by name; "" if the content is unknown."""
         rows = self._database.select("SELECT root, path, content FROM exclusions")
         return {_name(row[:2]): row[2] for row in rows}
 
     def excluded_paths(self, content: str) -> list[str]:
-        """Return the names under which a content was removed."""
+        """Return the names of the removed paths of a content."""
         rows = self._database.select(
             "SELECT root, path FROM exclusions WHERE content = ? AND content != ''", [content]
         )
@@ -339,7 +361,14 @@ class Index:
         return entries
 
     def name_of(self, video: str) -> str:
-        """Return the name of a video that is given by its name, absolute path or id."""
+        """Return the name of a video.
+
+        Args:
+          video: the name, the path, absolute or from the current folder, or the id of a video.
+
+        Raises:
+          SearchError: if the index has no such video.
+        """
         for name in (video, self.name_below(Path(os.path.abspath(video))) or ""):
             if name and self.record(name) is not None:
                 return name
@@ -363,6 +392,7 @@ class Index:
             "folder": roots.pop(""),
             "folders": roots,
             "encoder": self.encoder.name,
+            "precisions": list(self.precisions),
             "fps": self.fps,
             "every_frame": self.every_frame,
             "checkpoint": self.checkpoint,
@@ -384,13 +414,13 @@ class Index:
         return dict(rows)
 
     def records(self) -> dict[str, Record]:
-        """Return a record of each content that is indexed, in the order of their rows."""
+        """Return a record of each indexed content, in the order of their rows."""
         indexed = {record.content: record for record in self.videos.values() if record.indexed}
         rows = self._database.select("SELECT hash FROM contents ORDER BY first_row")
         return {content: indexed[content] for [content] in rows if content in indexed}
 
     def contents(self) -> list[str]:
-        """Return the contents that are indexed, sorted."""
+        """Return the hashes of the indexed contents, sorted."""
         rows = self._database.select("SELECT DISTINCT embedded FROM paths WHERE state = 'indexed'")
         return sorted(content for [content] in rows)
 
@@ -425,7 +455,7 @@ class Index:
                     repeats = Repeats.unpack(counts, all_times)
                     times, vectors = repeats.times, np.repeat(vectors, repeats.counts, axis=0)
                 return VideoArrays(times, vectors, duration, warning, recorded)
-            except FileNotFoundError as error:  # or they were compacted meanwhile
+            except FileNotFoundError as error:  # compacted by another process? then try again
                 if is_last:
                     raise self._damaged(content, f"are missing: {error.filename}") from None
             except DamagedError as error:
@@ -437,10 +467,13 @@ class Index:
         return bool(self._database.select("SELECT 1 FROM contents WHERE hash = ?", [content]))
 
     def frames(self, contents: Sequence[str]) -> ContentRows:
-        """Map the embeddings of contents, in the order of `records`.
+        """Map the embeddings of contents into memory.
+
+        Args:
+          contents: hashes of contents, in the order of `records`.
 
         Raises:
-          DamagedError: if some are missing or damaged; it names them all.
+          DamagedError: if some are missing or damaged; the error names all such contents.
         """
         rows, _, spans, packed_counts = self._frames(contents)
         if not any(packed_counts):
@@ -460,7 +493,10 @@ class Index:
     def _frames(
         self, contents: Sequence[str]
     ) -> tuple[ContentRows, int, list[Span], list[bytes | None]]:
-        """Return rows, generation, spans, and for each content `Repeats.counts`, packed."""
+        """Return the rows, their generation, and of each content its span and packed counts.
+
+        The counts (`Repeats.pack`) are None for a content whose rows have one frame each.
+        """
         for is_last in (False, True):
             rows = self._database.select(_SPANS)
             spans = {content: Span(*span) for _, content, *span, _ in rows}
@@ -477,14 +513,14 @@ class Index:
                     contents[1:], selected_spans, selected_spans[1:], strict=False
                 )
                 if after.first < before.first
-            ]:  # another process indexes: the next query sees the result
+            ]:  # another process has just written them again: the next query sees the result
                 damaged_lines = {
                     name: f"{self._description(name)} are being computed anew" for name in moved
                 }
                 raise DamagedError.from_contents(damaged_lines)
             try:
                 content_rows, damaged = self.embeddings.rows(generation, selected_spans)
-            except FileNotFoundError as error:  # or they were compacted meanwhile
+            except FileNotFoundError as error:  # compacted by another process? then try again
                 if is_last:
                     line = f"are missing: {error.filename}"
                     damaged_lines = {name: str(self._damaged(name, line)) for name in contents}
@@ -511,7 +547,11 @@ class Index:
         return f"the embeddings of {legible(names[0])!r}" if names else "the embeddings of a video"
 
     def check(self, contents: Iterable[str]) -> None:
-        """Read the embeddings of contents; raise a DamagedError that names all damaged ones."""
+        """Read the embeddings of contents.
+
+        Raises:
+          DamagedError: if some are missing or damaged; the error names all such contents.
+        """
         damaged_lines: dict[str, str] = {}
         for content in contents:
             try:
@@ -524,7 +564,8 @@ class Index:
     def verify(self, progress: Callable[[], object] = lambda: None) -> dict[str, str]:
         """Read the database and all embeddings; return a line for each damaged content or file.
 
-        `progress` is called after each content.
+        Args:
+          progress: called after each content.
         """
         damaged_lines = self._database.find_damaged()
         for content in self.contents():
@@ -550,7 +591,7 @@ class Index:
           wait: seconds to wait for another process.
 
         Raises:
-          LockedError: if another process is still writing then.
+          LockedError: if another process is still writing after that time.
           SearchError: if the disk is full or read-only.
           UnreadableError: if the index cannot be read at the moment.
         """
@@ -572,7 +613,7 @@ class Index:
           wait: seconds to wait for another indexing process.
 
         Raises:
-          LockedError: if another process is still indexing then.
+          LockedError: if another process is still indexing after that time.
         """
         with self._database.running(wait):
             for folder, pattern in FILES_BY_FOLDER.items():
@@ -603,7 +644,11 @@ class Index:
 
 
 def check_rate(fps: float) -> None:
-    """Refuse a rate that is not above 0 and at most 1000 frames a second."""
+    """Check that a rate is above 0 and at most 1000 frames a second.
+
+    Raises:
+      QueryError: if it is not.
+    """
     if not 0 < fps <= 1000:
         raise QueryError(
             "{fps}={value}: give a number of frames a second above 0, such as 1",
@@ -613,12 +658,15 @@ def check_rate(fps: float) -> None:
 
 
 def check_encoder(directory: Path, facts: EncoderFacts, encoder: Encoder) -> None:
-    """Refuse an encoder that is not the one of an index.
+    """Check that an encoder is the encoder of an index.
 
     Args:
       directory: the directory of the index, for the error.
       facts: the facts of the index's encoder.
-      encoder: the encoder that is checked.
+      encoder: the encoder to check.
+
+    Raises:
+      QueryError: if the fingerprint, the preprocessing or the width differs.
     """
     candidate = EncoderFacts.from_encoder(encoder)
     for field in ("fingerprint", "preprocessing", "width"):
@@ -644,9 +692,12 @@ def _record(row: Any) -> tuple[str, Record]:
 
 
 def find_missing(paths: Mapping[str, Path]) -> set[str]:
-    """Return the videos that are missing at their paths: deleted, moved, or offline.
+    """Return the names of the videos whose files are missing: deleted, moved, or offline.
 
     Each folder is listed once, which is faster than a call for each file.
+
+    Args:
+      paths: the path of each video, by its name.
     """
     names: dict[str, set[str]] = {}  # of the files in each folder
     missing = set()

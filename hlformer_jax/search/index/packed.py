@@ -6,11 +6,11 @@ and Schwarz, every row satisfies
     |<row, query> - scale <values, query>| <= error = |rest| * |query|
 
 A row can belong to the best k videos only if its product plus its error reaches the k-th largest
-lower bound of the videos. Only these rows, a few hundred of millions, are multiplied again in
-float32, so the result is exact and quantisation affects the time alone.
+lower bound of the videos. Only these rows, a few hundred out of millions, are multiplied again in
+float32. So the result is exact, and quantisation only affects the time.
 
 Matrices that are derived from the embeddings are stored in files that end with a checksum; a
-damaged one is computed again.
+damaged matrix is computed again.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ from hlformer_jax import files
 from hlformer_jax.lazy import optional
 
 ROWS_AT_ONCE = 1024
-"""Rows that are converted to float32 and multiplied together, so that they stay in the cache."""
+"""Number of rows that are converted to float32 and multiplied at once, to stay in the cache."""
 
 _BLOCK, _DIGEST = 4096, 64
-"""Bytes of a block, the sum of which enters the checksum, and of the checksum."""
+"""Bytes of a block whose sum is hashed, and bytes of the checksum."""
 
 PACKED = re.compile(r"(segments|bias|trained|said|bank)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|db)")
 """Names of the files of derived matrices."""
 
 LARGE = 2**16
-"""Rows from which on a matrix is quantised: 0.2 GB of float32 with width 768."""
+"""Smallest number of rows of a quantised matrix: 0.2 GB of float32 with width 768."""
 
 
 def list_files(directory: Path, prefix: str = "") -> list[Path]:
@@ -56,12 +56,13 @@ def list_files(directory: Path, prefix: str = "") -> list[Path]:
 
 
 def discard_outdated(directory: Path, prefix: str, current: Path, suffix: str = "") -> None:
-    """Delete matrices of older states of an index, unless their folder cannot be listed.
+    """Delete derived matrices of older states of an index, if their folder can be listed.
 
     Args:
-      directory: the index.
+      directory: the directory of the index.
       prefix: the beginning of the names to delete, such as "said-".
-      current: a file of the present state, which stays with all files named after its stem.
+      current: a file of the current state. It is kept, with all files whose names begin with its
+        stem.
       suffix: the end of the names to delete.
     """
     with contextlib.suppress(OSError):
@@ -71,9 +72,9 @@ def discard_outdated(directory: Path, prefix: str, current: Path, suffix: str = 
 
 
 def find_damaged(directory: Path) -> dict[str, str]:
-    """Read the derived matrices of an index, and return a line for each damaged one, by file name.
+    """Read the .npy files of derived matrices; return a line for each damaged file, by its name.
 
-    The bank's embeddings are left out: most searches do not read them.
+    The bank's embeddings are left out, because most searches do not read them.
     """
     try:
         paths = list_files(directory)
@@ -91,11 +92,21 @@ def find_damaged(directory: Path) -> dict[str, str]:
 def write_matrix(
     path: Path, shape: tuple[int, int], dtype: str, fill: Callable[[np.ndarray], None]
 ) -> np.ndarray:
-    """Write the matrix that `fill` fills, and map it; return it in memory if writing fails."""
+    """Write a matrix to a file, and map it into memory.
+
+    Args:
+      path: the path of the file.
+      shape: the shape of the matrix.
+      dtype: its dtype.
+      fill: writes all values of the matrix into an array.
+
+    Returns:
+      The mapped matrix; if the file cannot be written, the matrix in memory.
+    """
     try:
         with files.atomic_write(path) as draft:
             matrix = np.lib.format.open_memmap(draft, "w+", np.dtype(dtype), shape)
-            # On a full disk this fails; writing to the mapped file would end the process.
+            # This fails on a full disk, where writing to the mapped file would kill the process.
             with draft.open("r+b") as file:
                 _allocate(file.fileno(), draft.stat().st_size)
             fill(matrix)
@@ -106,7 +117,7 @@ def write_matrix(
         unmapped = np.empty(shape, dtype)
         fill(unmapped)
         return unmapped
-    return matrix  # not checked against the file: its pages are still in memory
+    return matrix  # its checksum is not verified: the pages are still in memory
 
 
 def _allocate(file: int, size: int) -> None:
@@ -140,7 +151,7 @@ def _load(path: Path) -> np.ndarray | None:
 
 
 def _digest(matrix: np.ndarray) -> str:
-    """Return the checksum of a matrix: SHA-256 of its shape, dtype and sums of blocks."""
+    """Return the SHA-256 of the shape, the dtype, the sums of blocks and the last bytes."""
     digest = hashlib.sha256(f"{matrix.shape} {matrix.dtype}".encode())
     flat = matrix.reshape(-1).view(np.uint8)
     blocks_end = len(flat) // _BLOCK * _BLOCK
@@ -152,7 +163,7 @@ def _digest(matrix: np.ndarray) -> str:
 
 
 MAX_THREADED_QUERIES = 4
-"""Queries up to which rows are multiplied one by one, in a thread for each core."""
+"""Largest number of queries that are multiplied separately, in a thread for each core."""
 
 
 def multiply(matrix: np.ndarray, query: Float[np.ndarray, "*Q d"]) -> Float[np.ndarray, "R *Q"]:
@@ -160,7 +171,7 @@ def multiply(matrix: np.ndarray, query: Float[np.ndarray, "*Q d"]) -> Float[np.n
 
     Args:
       matrix: rows of float32, float16 or int8.
-      query: one query, or queries.
+      query: one query, or a matrix of queries, float32.
     """
     queries = query.reshape(-1, query.shape[-1])
     scores = np.empty((len(queries), len(matrix)), np.float32)
@@ -193,11 +204,14 @@ def _in_threads(multiply_rows: Callable[[int, int], None], rows: int) -> None:
 
 
 def to_float32(rows: np.ndarray, target: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "R d"]:
-    """Convert rows of float16 or int8 to float32 in the target's memory; return float32 rows."""
+    """Convert rows of float16 or int8 to float32 in the target's memory, and return the target.
+
+    Rows of float32 are returned as they are.
+    """
     if rows.dtype == np.float32:
         return np.asarray(rows)
     if rows.dtype == np.float16:
-        # Many times as fast as NumPy's own conversion: shift sign, exponent and fraction to their
+        # Many times faster than NumPy's conversion: shift sign, exponent and fraction to their
         # bits of float32, and multiply by 2^(127 - 15), the difference of the exponents' biases.
         bits = target.view(np.int32)
         np.copyto(bits, np.asarray(rows).view(np.int16), casting="safe")
@@ -210,31 +224,31 @@ def to_float32(rows: np.ndarray, target: Float[np.ndarray, "R d"]) -> Float[np.n
 
 
 class ContentRows(NamedTuple):
-    """Rows of a matrix that are grouped by content, in order.
+    """Rows of a matrix, grouped by content.
 
-    There may be unused rows between two contents and before the first.
+    There may be unused rows between two contents and before the first content.
     """
 
     matrix: Float[np.ndarray, "R d"]
     starts: Int[np.ndarray, " V"]  # first row of each content, rising
     ends: Int[np.ndarray, " V"]
-    counts: Int[np.ndarray, " R"] | None = None  # frames of each row, 0 if unused; None: each one
+    counts: Int[np.ndarray, " R"] | None = None  # frames of each row, 0 if unused; None: all have 1
 
     @classmethod
     def of_counts(cls, matrix: Float[np.ndarray, "R d"], counts: Sequence[int]) -> "ContentRows":
-        """Return rows of contents without gaps, by the number of rows of each content."""
+        """Return rows without gaps between contents, from the number of rows of each content."""
         ends = np.cumsum(np.asarray(counts, np.int64))
         return cls(matrix, ends - np.asarray(counts, np.int64), ends)
 
     @property
     def total(self) -> int:
-        """The number of frames, or of rows if each has one."""
+        """Number of frames of all contents."""
         if self.counts is not None:
             return int(self.counts.sum())
         return int((self.ends - self.starts).sum())
 
     def expand(self, content: int, products: Float[np.ndarray, "*Q L"]) -> np.ndarray:
-        """Return the products of a content's frames, by those of its rows."""
+        """Return the products of a content's frames, from the products of its rows."""
         if self.counts is None:
             return products
         return np.repeat(products, self.counts[self.starts[content] : self.ends[content]], axis=-1)
@@ -245,7 +259,7 @@ class ContentRows(NamedTuple):
         return np.maximum.reduceat(products, edges, axis=-1)[..., is_content]
 
     def sample(self, count: int) -> Float[np.ndarray, "n d"]:
-        """Return the rows of at most `count` frames at equal distances."""
+        """Return the rows of at most `count` frames, at equal distances."""
         if self.counts is not None:
             frame_ends = np.cumsum(self.counts)
             total = int(frame_ends[-1])
@@ -266,7 +280,7 @@ class ContentRows(NamedTuple):
         count: int,
         allowed: Bool[np.ndarray, " V"],
     ) -> Float[np.ndarray, " V"] | None:
-        """Return the scores of the best contents; see `find_best`."""
+        """Return the scores of the best contents; see the function `find_best`."""
         edges, is_content = self._edges()
         allowed_edges = np.zeros(len(edges), bool)
         allowed_edges[is_content] = allowed
@@ -274,7 +288,7 @@ class ContentRows(NamedTuple):
         return None if scores is None else scores[is_content]
 
     def _edges(self) -> tuple[Int[np.ndarray, " E"], Bool[np.ndarray, " E"]]:
-        """Return the first rows of all contents and gaps, and a mask of the contents."""
+        """Return the first rows of all contents and gaps, and a mask that is True for contents."""
         before = np.concatenate([[0], self.ends[:-1]])
         edges = np.stack([before, self.starts], -1).reshape(-1)
         keep = np.stack([before < self.starts, np.ones(len(before), bool)], -1).reshape(-1)
@@ -283,11 +297,11 @@ class ContentRows(NamedTuple):
 
 
 MAX_EXACT_ROWS = 2**14
-"""Most rows that are copied to be multiplied again together."""
+"""Largest number of rows that are copied at once to be multiplied in float32."""
 
 
 class Quantised(NamedTuple):
-    """Rows that are rounded to int8, each with a scale in float32."""
+    """Rows that are rounded to int8, each with a float32 scale."""
 
     values: np.ndarray
     scale: Float[np.ndarray, " R"]
@@ -296,7 +310,7 @@ class Quantised(NamedTuple):
 
 
 def quantise(rows: Float[np.ndarray, "R d"]) -> Quantised:
-    """Round finite rows of float16 or float32 to the nearest values."""
+    """Quantise finite rows of float16 or float32 to int8."""
     wide = to_float32(rows, np.empty(rows.shape, np.float32))
     largest = np.maximum(wide.max(-1), -wide.min(-1))
     scale = np.where(largest > 0, largest, np.float32(1)) / np.float32(127)
@@ -305,14 +319,19 @@ def quantise(rows: Float[np.ndarray, "R d"]) -> Quantised:
     rest *= -scale[:, None]
     rest += wide
     lengths, rests = (np.sqrt(np.vecdot(x, x)) for x in (wide, rest))
-    # A float32 product of d terms is off by at most d/2 ulps of the product of the lengths. There
-    # are two such products: with the values and with the original row.
+    # The error of a float32 product of d terms is at most d/2 ulps of the product of the lengths.
+    # There are two such products: with the values and with the original row.
     rounding = np.float32(wide.shape[-1] * 2.0**-23)
     return Quantised(values, scale, rests + rounding * (lengths + rests))
 
 
 def load_quantised(path: Path, matrix: Float[np.ndarray, "R d"]) -> Quantised:
-    """Load the quantised rows of a matrix, or compute and store them in files next to it."""
+    """Load the quantised rows of a matrix, or compute and store them.
+
+    Args:
+      path: the path of the matrix; the files of the quantised rows are next to it.
+      matrix: the rows.
+    """
     count = len(matrix)
     values_path, bounds_path = path.with_suffix(".int8.npy"), path.with_suffix(".int8-bounds.npy")
     values = load_matrix(values_path, matrix.shape, "int8")
@@ -334,7 +353,13 @@ def load_quantised(path: Path, matrix: Float[np.ndarray, "R d"]) -> Quantised:
 def load_or_compute(
     path: Path, shape: tuple[int, int], compute: Callable[[], np.ndarray]
 ) -> Float[np.ndarray, "R d"]:
-    """Load a float32 matrix, or compute and store it."""
+    """Load a float32 matrix, or compute and store it.
+
+    Args:
+      path: the path of its file.
+      shape: its shape; a stored matrix of another shape is computed again.
+      compute: returns the matrix.
+    """
     matrix = load_matrix(path, shape, "float32")
     if matrix is None:
         computed = compute()  # before the file is opened, because it may fail
@@ -347,7 +372,8 @@ def multiply_quantised(
 ) -> tuple[Float[np.ndarray, "R *Q"], Float[np.ndarray, "R *Q"]]:
     """Return approximate products of quantised rows and one query or several, and error bounds.
 
-    The query is rounded to s (a + b / 254), with a and b of int8: their products are exact.
+    The query is rounded to s (a + b / 254), where a and b are int8, so that products with a and b
+    are exact.
     """
     cdist = optional("numkong", "search").cdist
     queries = query.reshape(-1, query.shape[-1]).astype(np.float64)
@@ -382,7 +408,7 @@ def find_best(
     count: int,
     allowed: Bool[np.ndarray, " V"],
 ) -> Float[np.ndarray, " V"] | None:
-    """Return the largest product of each video that may be one of the best.
+    """Return the largest product of each video that may be among the best.
 
     Args:
       rows: the quantised rows.
@@ -393,8 +419,9 @@ def find_best(
       allowed: the videos that may be found.
 
     Returns:
-      Exact scores of the best `count` allowed videos and of all that equal the last one; -inf for
-      videos that cannot be one of them. None if the bounds exclude too few rows to save time.
+      Exact scores of the best `count` allowed videos and of all that equal the last one; for other
+      videos, a value that is at most their score, or -inf. None if `count` is not below the number
+      of allowed videos, or if the bounds exclude too few rows to save time.
     """
     if not 0 < count < np.count_nonzero(allowed):
         return None
@@ -421,7 +448,17 @@ def find_above(
     query: Float[np.ndarray, " d"],
     threshold: float,
 ) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return the rows whose products with a query exceed a threshold, and the products."""
+    """Return the numbers of the rows whose products with a query exceed a threshold.
+
+    Args:
+      rows: the quantised rows; None to multiply all original rows.
+      matrix: the original rows.
+      query: the query, float32.
+      threshold: the threshold.
+
+    Returns:
+      The numbers of the rows, and their exact products.
+    """
     if rows is None:
         scores = multiply(matrix, query)
         candidates = np.flatnonzero(scores > threshold)
@@ -435,6 +472,6 @@ def find_above(
 
 
 def _exact(rows: Float[np.ndarray, "n d"], query: Float[np.ndarray, " d"]) -> np.ndarray:
-    """Return the products row by row, so that equal rows have equal products."""
+    """Return the products, computed row by row, so that equal rows have equal products."""
     exact: np.ndarray = np.vecdot(to_float32(rows, np.empty(rows.shape, np.float32)), query)
     return exact

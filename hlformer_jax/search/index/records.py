@@ -1,6 +1,6 @@
 """Values that an index stores: stamps, records of videos, facts of the encoder, thresholds.
 
-Every value is checked before it is written, by the rules that its reader applies.
+Embeddings and records are checked before they are written (`check_arrays`, `check_record`).
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ MAX_FILE_BYTES = 2**48 - 1
 """Largest size of a file: 256 TiB."""
 
 MAX_SECONDS = 2**40
-"""Lengths and dates of recordings are below, in seconds."""
+"""Lengths of videos and dates of recordings are below this number of seconds."""
 
 DTYPE = "float16"
 """Dtype of the frame embeddings on the disk."""
 
 STILL_FRAMES_SHARE = "still frames share embeddings"
-"""Part of the key of an index in which they do."""
+"""Part of the key of an index whose still frames share embeddings."""
 
 INDEXED, FAILED = "indexed", "failed"
 """States of a record."""
@@ -41,14 +41,14 @@ _ID = re.compile(r"[0-9a-f]{16}")
 class Stamp(NamedTuple):
     """Size and times of a file; an equal stamp means that the content has not changed.
 
-    Times are in nanoseconds. `modified_ns` is what a user or a copy has set, and beyond
-    `MAX_TIME_NS` it is kept as that. `changed_ns` is the clock of the disk at the last change, and
-    beyond that it wraps around, so that two changes differ.
+    Times are in nanoseconds since the epoch. Users and copying programs can set `modified_ns`; a
+    time beyond `MAX_TIME_NS` is stored as `MAX_TIME_NS`. The disk sets `changed_ns` at every
+    change; a larger value wraps around, so that two changes still differ.
     """
 
     size: int
     modified_ns: int
-    changed_ns: int  # of its content, its name or its rights
+    changed_ns: int  # last change of the content, the name or the rights
 
     @classmethod
     def from_status(cls, status: os.stat_result) -> "Stamp":
@@ -57,7 +57,7 @@ class Stamp(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, changed_ns).clipped()
 
     def clipped(self) -> "Stamp":
-        """Return the stamp with both times within `MAX_TIME_NS` of the epoch."""
+        """Return the stamp with both times limited to `MAX_TIME_NS` before and after the epoch."""
         times = (max(-MAX_TIME_NS, min(time, MAX_TIME_NS)) for time in self[1:])
         return Stamp(self.size, *times)
 
@@ -67,7 +67,7 @@ UNKNOWN_STAMP = Stamp(0, 0, 0)
 
 
 class ArraysError(SearchError):
-    """Embeddings are not finite or have a wrong shape."""
+    """Error for embeddings that cannot be stored, for example because they are not finite."""
 
 
 class VideoArrays(NamedTuple):
@@ -86,9 +86,9 @@ class EncoderFacts:
 
     name: str  # a hub id, or the base name of a folder
     fingerprint: str  # of its weights, tokenizer and preprocessing
-    preprocessing: str  # how an image is brought to its size
-    width: int  # d, of its embeddings
-    places: tuple[str, ...] = ()  # hub id or folders; the first that exists is loaded
+    preprocessing: str  # how an image is scaled to the encoder's size
+    width: int  # number of coordinates d of an embedding
+    places: tuple[str, ...] = ()  # hub id or folders to load it from; the first that exists is used
 
     @classmethod
     def from_encoder(cls, encoder: Encoder, places: tuple[str, ...] = ()) -> "EncoderFacts":
@@ -137,12 +137,12 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Threshold:
-    """A match threshold that captions have calibrated; see `search.evaluate.threshold`."""
+    """A match threshold, calibrated by captions; see `search.evaluate.threshold`."""
 
-    margin: float  # the score, above the baseline of a query
-    false_alarms: float  # percent
-    captions: int
-    frames: int  # of the archive at the time of calibration
+    margin: float  # distance of the threshold from the baseline of a query
+    false_alarms: float  # percent of absent things whose score reaches the threshold
+    captions: int  # number of captions
+    frames: int  # number of frames of the archive at the time of calibration
 
 
 class Entry(NamedTuple):
@@ -150,21 +150,21 @@ class Entry(NamedTuple):
 
     id: str  # 16 hexadecimal digits
     video: str  # its name (`split_name`): the path below its root, with slashes
-    folder: str  # of `video`; "" for the first root itself
+    folder: str  # the part of `video` before its file name; "" for the first root itself
     path: Path  # absolute
     size: int  # bytes
     modified: float  # time of its last modification, seconds since the epoch
     duration: float  # seconds; 0 if it failed
-    frames: int  # that were encoded
+    frames: int  # number of frames in the index; still frames count too
     state: str  # "indexed", "failed", or "offline" if its file cannot be reached
     reason: str  # why it failed, or which parts could not be used; else ""
     recorded: float = 0.0  # seconds since the epoch; 0 if unknown
-    tags: tuple[str, ...] = ()  # sorted; FAVOURITE is one
-    content: str = ""  # content hash; "" if it could not be read
+    tags: tuple[str, ...] = ()  # sorted; FAVOURITE may be one of them
+    content: str = ""  # content hash; "" if the file could not be read
 
     @property
     def date(self) -> float:
-        """Time of its recording, or else of its last modification, in seconds since the epoch."""
+        """Time of the recording, or else of the last modification, in seconds since the epoch."""
         return self.recorded or self.modified
 
     @property
@@ -174,10 +174,10 @@ class Entry(NamedTuple):
 
 
 def split_name(video: str) -> tuple[str, str]:
-    """Split the name of a video into its root and the path below that.
+    """Split the name of a video into the name of its root and the path below the root.
 
-    The name of a video is its path below its root. For a further root, it begins with the name of
-    the root and two slashes, which no path contains.
+    The name of a video in the first root is its path below the root. In a further root it begins
+    with the name of the root and two slashes, which no path contains.
     """
     root, _, path = video.rpartition("//")
     return root, path
@@ -192,7 +192,7 @@ def check_arrays(arrays: VideoArrays, width: int) -> None:
     """Check that arrays can be the embeddings of a video.
 
     Raises:
-      ArraysError: if they cannot; it names the first wrong field.
+      ArraysError: if they cannot; the error names the first wrong field.
     """
     frames = len(arrays.times)
     shapes = {"times": (np.float64, (frames,)), "vectors": (np.float16, (frames, width))}
@@ -212,7 +212,7 @@ def check_record(name: str, record: Record) -> None:
     """Check that a record can be written.
 
     Raises:
-      ValueError: if it cannot; it names the video.
+      ValueError: if it cannot; the error names the video.
     """
     path = PurePosixPath(name)
     counts = record.size, record.frames

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
+import json
 import os
 import sqlite3
 import unicodedata
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
     from hlformer_jax.search.index.index import Index
 
 DEAD_SHARE = 0.25
-"""Share of dead rows above which the rows in use are copied to new files."""
+"""Share of dead rows above which compaction copies the other rows to new files."""
 
 FAVOURITE = "favourite"
 """Tag of the videos with a star on the page."""
 
 
 class Writer:
-    """One transaction on an index; others see its changes when the block has ended."""
+    """One transaction on an index; other processes see its changes when the block has ended."""
 
     def __init__(self, index: "Index", connection: sqlite3.Connection) -> None:
-        """Take the index and its connection, in a transaction."""
+        """Set the index and its connection, which is in a transaction."""
         self._index, self._connection = index, connection
         self.unused: set[str] = set()  # contents whose files can be deleted after the commit
 
@@ -51,7 +52,18 @@ class Writer:
     # Videos
 
     def keep(self, content: str, arrays: VideoArrays, paths: Mapping[str, Stamp]) -> None:
-        """Write the embeddings of a content, and record its paths."""
+        """Write the embeddings of a content, and record its paths.
+
+        Args:
+          content: the content hash.
+          arrays: the embeddings of all frames.
+          paths: the stamp of each path, by the name of the video.
+
+        Raises:
+          ArraysError: if the embeddings cannot be stored.
+          ValueError: if the hash or a name is invalid.
+          OSError: if the embeddings cannot be written.
+        """
         if not CONTENT_HASH.fullmatch(content):
             raise ValueError(f"the content hash {content[:80]!r}")
         check_arrays(arrays, self._index.encoder.width)
@@ -94,7 +106,7 @@ class Writer:
         self._put(name, Record(self._id(name, content), content, *stamp, FAILED, legible(reason)))
 
     def move(self, name: str, to: str) -> None:
-        """Record that a video has another path now; its id stays."""
+        """Record that a video has been moved to another path; its id stays the same."""
         record = self._index.record(name)
         assert record is not None
         check_record(to, record)
@@ -102,18 +114,22 @@ class Writer:
         self._put(to, record)
 
     def drop(self, name: str) -> None:
-        """Forget a path; its embeddings stay until `discard_unused`."""
+        """Delete the record of a path; its embeddings are kept until `discard_unused`."""
         self.execute("DELETE FROM paths WHERE root = ? AND path = ?", *_key(name))
 
     def forget(self, names: Collection[str]) -> None:
-        """Forget paths, and the embeddings of contents without another path."""
+        """Delete the records of paths, and the embeddings of contents without another path."""
         contents = {record.content for name in names if (record := self._index.record(name))}
         for name in names:
             self.drop(name)
         self.discard_unused(contents)
 
     def discard_unused(self, contents: Collection[str] | None = None) -> None:
-        """Remove the embeddings of contents without a path; of all contents by default."""
+        """Delete the embeddings of contents without a path.
+
+        Args:
+          contents: the contents to check; None for all contents.
+        """
         unused = {
             content
             for [content] in self.execute(
@@ -140,7 +156,7 @@ class Writer:
           The number of removed videos.
 
         Raises:
-          SearchError: if one is not in the index.
+          SearchError: if the index does not have one of them.
         """
         places = {video: os.path.abspath(video) for video in videos}
         further = {str(path): name for name, path in self._index.roots.items() if name}
@@ -160,11 +176,11 @@ class Writer:
         return len(names)
 
     def exclude(self, name: str, content: str) -> None:
-        """Record that a path, and its content unless "", was removed."""
+        """Record that a path was removed, and its content unless that is ""."""
         self.execute("INSERT OR REPLACE INTO exclusions VALUES (?, ?, ?)", *_key(name), content)
 
     def include(self, name: str, content: str = "") -> None:
-        """Forget that a path was removed, and missing removed paths of its content."""
+        """Delete the exclusion of a path, and those of missing paths with the same content."""
         excluded = self._index.excluded
         content = content or excluded.get(name, "")
         names = [path for path, removed in excluded.items() if content and removed == content]
@@ -190,7 +206,7 @@ class Writer:
         return True
 
     def compact(self) -> None:
-        """Copy the rows in use to new files, if more than a quarter of the rows is dead."""
+        """Copy the used rows to new files if more than `DEAD_SHARE` of all rows are dead."""
         rows = self.execute(
             "SELECT hash, first_row, ifnull(rows, frames), checksum, rounded_checksum FROM contents"
             " LEFT JOIN repeats ON content = hash ORDER BY first_row"
@@ -237,7 +253,7 @@ class Writer:
         )  # fmt: skip
 
     def _id(self, name: str, content: str) -> str:
-        """Return the id of a path: from its content, or if that is taken, from content and path."""
+        """Return the id of a path: its content's, or if that is taken, one of content and path."""
         before = self._index.record(name)
         if before is not None and content and before.content == content:
             return before.id
@@ -260,6 +276,11 @@ class Writer:
         Tags belong to contents and ignore case. They are kept when a video is moved, replaced at
         its path, or removed and added again.
 
+        Args:
+          names: names of videos.
+          add: tags to add.
+          drop: tags to remove.
+
         Raises:
           SearchError: if a text is not a tag, or a video could not be read.
         """
@@ -277,7 +298,11 @@ class Writer:
                 self.execute("DELETE FROM tags WHERE content = ? AND key = ?", record.content, key)
 
     def add_root(self, folder: Path) -> str:
-        """Record a further root by its absolute path; return its name."""
+        """Record a further root by its absolute path; return its name.
+
+        Raises:
+          SearchError: if the folder contains a root, or is inside one.
+        """
         self._index.check_root(folder)
         roots = self._index.roots
         name = base = folder.name or "root"
@@ -289,7 +314,7 @@ class Writer:
         return name
 
     def move_root(self, name: str, folder: Path) -> None:
-        """Record that a root has another path now; "" is the first root."""
+        """Record that a root has been moved to another path; "" is the first root."""
         self.execute(
             "UPDATE roots SET path = ? WHERE name = ?", os.fsencode(folder), os.fsencode(name)
         )
@@ -298,8 +323,23 @@ class Writer:
         """Record the directory of the trained model that ranks by default."""
         self.execute("UPDATE settings SET value = ? WHERE name = 'checkpoint'", os.fsencode(run))
 
+    def add_precision(self, precision: str) -> None:
+        """Record the precision in which images are encoded from now on."""
+        others = [other for other in self._index.precisions if other != precision]
+        self.execute(
+            "INSERT OR REPLACE INTO settings VALUES ('precisions', ?)",
+            json.dumps([*others, precision]),
+        )
+
     def set_thresholds(self, thresholds: Mapping[str, Threshold]) -> None:
-        """Replace the calibrated match thresholds of all rankers."""
+        """Replace the calibrated match thresholds of all rankers.
+
+        Args:
+          thresholds: the threshold of each ranker, by its label.
+
+        Raises:
+          ValueError: if a threshold has an impossible value.
+        """
         self.execute("DELETE FROM thresholds")
         for ranker, threshold in thresholds.items():
             if not (

@@ -1,1 +1,1 @@
-"""Videos into an index: finding, decoding and encoding them, in one run or as they change."""
+"""Indexing of videos: finding, decoding and encoding them, once or whenever they change."""

@@ -1,11 +1,11 @@
 """Extraction on several machines by Ray Data: actors decode and encode, this process writes.
 
 docs/search/scale.md has the command and the requirements of the machines. An actor processes its
-videos as a run without Ray does, in the same batches; other kinds of processors round float32
-differently, so that float16 coordinates may differ in their last bit. A video that is missing or
-has another size on a machine fails, and the machine is named; another encoder ends the run. The
-other machines take over the videos of a machine that is lost. The index is written a few videos of
-an actor at a time, and complete videos are not processed again by the next run.
+videos as a run without Ray does, in the same batches. Different kinds of processors round float32
+differently, so float16 coordinates may differ in their last bit. A video that is missing or has
+another size on a machine fails with a reason that names the machine. An actor with another encoder
+ends the run. If a machine is lost, the other machines take over its videos. The index is written
+after every few videos of an actor, and the next run does not process complete videos again.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from hlformer_jax.search.ingest.decoding import Event, Failed, Frames, Job, Open
 from hlformer_jax.text import without_passwords
 
 VIDEOS_AT_ONCE = 4
-"""Videos of one batch of an actor, for each of its decoding processes."""
+"""Number of videos in a batch of an actor, for each of its decoding processes."""
 
 MAX_WORKERS = 8
 """Largest default number of decoding processes of an actor."""
@@ -40,21 +40,24 @@ CONNECT_SECONDS = 10.0
 def source(
     address: str, index: Index, load: Callable[[], Any], workers: int | None = None
 ) -> Source:
-    """Return a source of `extract.index_folder` that decodes and encodes on a cluster.
+    """Return a source for `extract.index_folder` that decodes and encodes on a cluster.
 
     Args:
       address: address of a Ray cluster, or "local". An existing connection of this program to Ray
         is kept.
       index: the index; an actor with another encoder refuses to work.
-      load: loads the encoder on any machine; it is pickled.
-      workers: decoding processes of an actor; None: half of its cores.
+      load: loads the encoder; it is pickled and called on every machine.
+      workers: number of decoding processes of an actor; None: half of its cores, at most
+        `MAX_WORKERS`.
+
+    Returns:
+      The source. It raises a SearchError if the cluster does not answer, an actor refuses to work,
+      or Ray ends the run.
 
     Raises:
       MissingExtra: if Ray is not installed.
-      SearchError: by the source, if the cluster does not answer, an actor refuses, or Ray ends the
-        run.
     """
-    # Otherwise Ray sends usage statistics to its makers.
+    # Otherwise Ray sends usage statistics to its developers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     optional("ray.data", "ray")
     ray = optional("ray", "ray")
@@ -91,7 +94,7 @@ def source(
 
 
 class _Refusal(NamedTuple):
-    """An actor cannot work at all, with the reason."""
+    """The reason why an actor cannot work at all."""
 
     reason: str
 
@@ -114,7 +117,7 @@ class _Extractor:
 
         refused = [_Refusal(self._refusal)]
         results: list[Any] = refused if self._refusal else self._videos(batch.to_pylist())
-        # Pickled, as between the processes of one machine.
+        # Pickled, because Arrow has no type for events.
         rows = pyarrow.array([pickle.dumps(events) for events in results], pyarrow.large_binary())
         return pyarrow.table({"events": rows})
 
@@ -138,7 +141,7 @@ class _Extractor:
 
 
 class _Share(NamedTuple):
-    """The number of actors, and the cores and GPUs (1 or none) of each."""
+    """The number of actors, and the cores and the GPUs (1 or 0) of each actor."""
 
     actors: int
     cpus: int
@@ -146,9 +149,12 @@ class _Share(NamedTuple):
 
 
 def _share(nodes: Sequence[dict[str, Any]]) -> _Share:
-    """Divide a cluster: an actor for each GPU, or without GPUs for each machine.
+    """Divide a cluster among actors: one for each GPU, or without GPUs one for each machine.
 
-    The machine with the fewest cores for an actor decides the cores of all.
+    All actors have as many cores as there are on the machine with the fewest cores for an actor.
+
+    Raises:
+      SearchError: if no machine has a core.
     """
     machines = [node["Resources"] for node in nodes if node["Alive"]]
     gpus = [int(machine.get("GPU", 0)) for machine in machines]
@@ -164,7 +170,7 @@ def _share(nodes: Sequence[dict[str, Any]]) -> _Share:
 
 
 def _size(path: Path) -> int | None:
-    """Return the size of a file in bytes; None if it is not known here."""
+    """Return the size of a file in bytes; None if this machine cannot read it."""
     try:
         return path.stat().st_size
     except OSError:
@@ -172,7 +178,7 @@ def _size(path: Path) -> int | None:
 
 
 def _difference(path: Path, size: int | None) -> str:
-    """Return how a file differs from the one of the main machine, or ""."""
+    """Return how a file differs from the main machine's file; "" if it does not."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -184,7 +190,11 @@ def _difference(path: Path, size: int | None) -> str:
 
 @contextlib.contextmanager
 def _connected(ray: Any, address: str) -> Iterator[None]:
-    """Connect to a cluster; processes that this starts end with the block."""
+    """Connect to a cluster until the block ends, unless this program is connected already.
+
+    Raises:
+      QueryError: if the address is wrong, or the cluster does not answer.
+    """
     if ray.is_initialized():
         yield
         return
@@ -203,14 +213,18 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
         ) from None
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised anyway
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised as well
         yield
     finally:
         ray.shutdown()
 
 
 def _check_address(address: str) -> None:
-    """Refuse an address where nothing listens, which Ray would try for minutes."""
+    """Check that something listens at an address, because Ray would retry for minutes.
+
+    Raises:
+      QueryError: if it is not an address, or nothing listens there.
+    """
     if address in ("local", "auto"):
         return
     try:

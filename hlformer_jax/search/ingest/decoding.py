@@ -1,10 +1,11 @@
-"""Decoding videos and reading subtitles in processes, which send events.
+"""Decoding of videos and reading of subtitles in processes, which send events.
 
 The processes import neither JAX nor the encoder, only the function that preprocesses a frame. A
-process blocks until the main process takes its batch, which bounds memory. One that crashes (a
-damaged file may be enough) is replaced, and its video is tried once more from the beginning; if
-that crashes too, only this video fails. When the main process is killed, the others end. Subtitles
-are read in the same way: a file that crashes its reader, or takes too long, fails alone.
+process blocks until the main process takes its batch, which bounds memory. A process that crashes,
+for example on a damaged file, is replaced, and its video is tried once more from the beginning. If
+that crashes too, only this video fails. When the main process is killed, the other processes end.
+Subtitles are read in the same way: if a file crashes its reader or takes too long, only that file
+fails.
 """
 
 import contextlib
@@ -30,29 +31,30 @@ from hlformer_jax.search.ingest.stills import is_still
 from hlformer_jax.search.signals.transcript import transcripts
 
 CHUNK = 32
-"""Images of a batch. All are of one video, so no embedding depends on other videos."""
+"""Largest number of images in a batch. A batch has images of one video only, so that an embedding
+does not depend on other videos."""
 
 MAX_FRAMES_OF_BATCH = 8 * CHUNK
-"""Frames of a batch, still ones included; then the progress of a still video is reported."""
+"""Largest number of frames in a batch, with still frames, so that a still video shows progress."""
 
 PULSE = 1.0
-"""Most seconds between two calls of `pulse`, which may stop a run, while processes decode."""
+"""Longest time between two calls of `pulse` while processes decode, in seconds."""
 
 BASE_SECONDS, SECONDS_PER_SECOND = 120.0, 10.0
-"""Time limit of decoding a video: a base, and more for each second of its stated length."""
+"""Time limit for decoding a video: a base, and more for each second of its stated length."""
 
 TASKS_OF_A_PROCESS = 16
-"""Number of subtitle files for which one more process is started."""
+"""Number of subtitle files per process."""
 
 _BYTES_PER_SECOND = 2**20
-"""Bytes of a video that count as a second of it if its length is unknown."""
+"""Bytes of a file that count as one second of its length for the time limit of subtitles."""
 
 _MAX_LENGTH = 86_400.0
-"""Most seconds of a stated length that extend the time limit."""
+"""Largest stated length that extends the time limit, in seconds."""
 
 
 class Video(NamedTuple):
-    """The functions that read videos: `hlformer_jax.video`, or a fake of a test."""
+    """The functions that read videos: those of `hlformer_jax.video`, or a test's."""
 
     find: Callable[[Path, Callable[[str], None], Callable[[], None]], Sequence[Path]]
     probe: Callable[[Path], Any]
@@ -65,7 +67,7 @@ class Job(NamedTuple):
 
     video: Video
     fps: float
-    size: int | None  # minimum of a frame's shorter side in pixels; None: not scaled
+    size: int | None  # pixels of the shorter side to which frames are scaled down; None: not scaled
     preprocess: Preprocess
     timeout: float | None = None  # seconds that decoding a video may take; None: by its length
     every_frame: bool = False  # whether still frames are encoded too
@@ -79,7 +81,7 @@ class Job(NamedTuple):
         return self.limit()
 
     def events(self, path: Path) -> Iterator["Event"]:
-        """Decode a video."""
+        """Decode a video in this process; yield its events."""
         return _events(path, self)
 
 
@@ -90,13 +92,13 @@ class Reading(NamedTuple):
     timeout: float | None = None  # seconds that reading one file may take; None: by its size
 
     def limit(self, length: float = 0.0) -> float:
-        """Return the seconds that reading the subtitles of a video may take, by its length."""
+        """Return the seconds that reading subtitles may take, by a length in seconds."""
         return _limit(self.timeout, length)
 
     def first_limit(self, task: transcripts.SubtitleTask) -> float:
-        """Return the seconds that a task may take, by the size of its file.
+        """Return the seconds that a task may take.
 
-        The tracks in a video lie all over its file.
+        They depend on the size of the file, because subtitle tracks are spread over all of it.
         """
         size = 0
         with contextlib.suppress(OSError):
@@ -104,7 +106,7 @@ class Reading(NamedTuple):
         return self.limit(size / _BYTES_PER_SECOND)
 
     def events(self, task: transcripts.SubtitleTask) -> Iterator[transcripts.Subtitles]:
-        """Read subtitles."""
+        """Read subtitles in this process; yield the result."""
         yield _read_subtitles(task, self.reader)
 
 
@@ -115,17 +117,21 @@ def _limit(timeout: float | None, length: float) -> float:
 
 
 class Opened(NamedTuple):
-    """A video was opened: its length in seconds, and its time of recording (`video.Info`)."""
+    """Event: a video was opened."""
 
     path: Path
-    duration: float
-    recorded: float = 0.0
+    duration: float  # length in seconds
+    recorded: float = 0.0  # time of recording, seconds since the epoch; 0 if unknown
 
 
 class Frames(NamedTuple):
-    """The next frames of a video: times in seconds [n], images [m, S, S, 3] of uint8.
+    """Event: the next frames of a video.
 
-    Still frames share an image (`stills`): `places` [n] has the image of each frame.
+    Attributes:
+      path: the video.
+      times: seconds of the frames [n].
+      images: preprocessed images [m, S, S, 3], uint8; still frames share an image (`stills`).
+      places: position in `images` of the image of each frame [n].
     """
 
     path: Path
@@ -135,9 +141,13 @@ class Frames(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """The next frames as embeddings: times in seconds [n], unit vectors [m, d] of float16.
+    """Event: the embeddings of the next frames of a video.
 
-    `places` [n] has the vector of each frame.
+    Attributes:
+      path: the video.
+      times: seconds of the frames [n].
+      vectors: unit vectors [m, d], float16; still frames share a vector.
+      places: position in `vectors` of the vector of each frame [n].
     """
 
     path: Path
@@ -147,15 +157,15 @@ class Vectors(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A video has ended."""
+    """Event: all frames of a video have been sent."""
 
     path: Path
-    end: float = 0.0  # of its last frame, in seconds; 0 if unknown
+    end: float = 0.0  # second at which its last frame ends; 0 if unknown
     warning: str = ""  # one line on parts that could not be used
 
 
 class Failed(NamedTuple):
-    """A video could not be read, with the reason."""
+    """Event: a video could not be read, with the reason."""
 
     path: Path
     reason: str
@@ -164,7 +174,10 @@ class Failed(NamedTuple):
 Event = Opened | Frames | Vectors | Done | Failed
 
 Source = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
-"""Yields the events of videos, as `decode` does; one that also encodes yields `Vectors`."""
+"""Function that yields the events of videos, as `decode` does.
+
+If it also encodes the frames, it yields `Vectors` instead of `Frames`.
+"""
 
 
 def decode(
@@ -178,13 +191,13 @@ def decode(
     Args:
       paths: videos for a `Job`, tasks for a `Reading`.
       job: the settings.
-      workers: number of processes; 0 decodes in this one.
-      pulse: called at least every second.
+      workers: number of processes; 0 decodes in this process.
+      pulse: called at least every second, or with `workers` 0 at every event.
 
     Yields:
       For each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any point.
-      Events of one video come in order, mixed with those of others. A second `Opened` starts a
-      video again: its earlier events are void. For each task, `Subtitles` or `Failed`.
+      Events of one video come in order, between events of other videos. A second `Opened` begins
+      the video again: its earlier events must be discarded. For each task, `Subtitles` or `Failed`.
 
     Raises:
       SearchError: if no process can be started.
@@ -238,13 +251,13 @@ class _Worker:
     def __init__(self, job: Job | Reading) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, worker_pipe = context.Pipe()
-        self.path: Any = None  # of the video that is being decoded, or the task
+        self.path: Any = None  # the video or the task in progress
         self.ended = False
         self._ready = False
         self._job, self._limit, self._since = job, job.limit(), time.monotonic()
         self._process = context.Process(target=_work, args=(worker_pipe, job), daemon=True)
-        # Ctrl-C reaches every process of a terminal, but the main one ends the others. They inherit
-        # a mask that blocks the signal from their first instruction on.
+        # Ctrl-C is sent to every process of a terminal, but the main process ends the others. They
+        # inherit a mask that blocks the signal from their first instruction on.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
@@ -253,14 +266,14 @@ class _Worker:
             worker_pipe.close()
 
     def give(self, path: Any) -> None:
-        """Send a video to decode."""
+        """Send the process a video to decode, or a task."""
         self.path = path
         self._limit, self._since = self._job.first_limit(path), time.monotonic()
-        with contextlib.suppress(OSError):  # it crashed, which `receive` notices
+        with contextlib.suppress(OSError):  # the process has crashed, which `receive` notices
             self.pipe.send(path)
 
     def receive(self) -> Any:
-        """Return the next event; None if the process only reported that it is ready."""
+        """Return the next event; None if the process is ready, or has crashed without a video."""
         try:
             event = self.pipe.recv()
         except (EOFError, OSError):
@@ -276,13 +289,13 @@ class _Worker:
         return event
 
     def remaining(self) -> float:
-        """Return the seconds until it must send an event; infinite without a video."""
+        """Return the seconds until the process must send an event; infinity without a video."""
         if self.path is None or not self._ready:
             return math.inf
         return max(self._since + self._limit - time.monotonic(), 0.0)
 
     def give_up(self) -> Event:
-        """End the process, which hangs in its video."""
+        """Kill the process, which has exceeded the time limit of its video; return `Failed`."""
         assert self.path is not None
         path, self.path, self.ended = self.path, None, True
         self._process.kill()
@@ -308,8 +321,8 @@ class _Worker:
 
 
 def _work(pipe: connection.Connection, job: Job | Reading) -> None:
-    """Decode the videos whose paths arrive through a pipe."""
-    with contextlib.suppress(EOFError, OSError):  # the main process has ended
+    """Decode the videos whose paths are received from a pipe, until the pipe is closed."""
+    with contextlib.suppress(EOFError, OSError):  # raised when the main process has ended
         pipe.send(None)
         while True:
             for event in job.events(pipe.recv()):
@@ -347,7 +360,7 @@ def _read(path: Path, job: Job) -> Generator[Event, None, None]:
         last = -np.inf
         frames = job.video.sample(path, job.fps, job.size)
         for frame in frames:
-            # Times must rise: moments tell frames apart by them.
+            # Times must rise, because moments identify frames by their times.
             second = max(float(frame.time), 0.0)
             if not second > last:
                 continue
@@ -389,7 +402,7 @@ class _Batch:
     places: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, second: float, image: np.ndarray, is_shared: bool) -> None:
-        """Add a frame, which shares the last image or has one of its own."""
+        """Add a frame, which shares the last image or has a new one."""
         if not is_shared:
             self.images.append(image)
         self.times.append(second)
@@ -401,7 +414,7 @@ class _Batch:
 
 
 def _unnamed(text: str, path: Path) -> str:
-    """Return an error's text without the name of its file, which the report adds."""
+    """Return the text of an error without the path of the file, which the report adds."""
     return text.removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
 
 
@@ -411,7 +424,10 @@ def _line(error: BaseException | str) -> str:
 
 
 _DISK_ERRORS = frozenset(errno.errorcode) - {errno.EINVAL}
-"""Error numbers after which reading is tried again later; FFmpeg uses EINVAL for formats."""
+"""Error numbers after which a file is read again in the next run.
+
+EINVAL is not among them, because FFmpeg also uses it for unknown formats.
+"""
 
 
 def _read_subtitles(
@@ -454,14 +470,14 @@ def update_transcripts(
     timeout: float | None = None,
     pulse: Callable[[], None] = lambda: None,
 ) -> None:
-    """Read new and changed subtitles in processes, while the index is locked.
+    """Read new and changed subtitles in processes. The caller holds the index's lock.
 
     Args:
       index: the index.
       video: the functions that read videos and subtitles.
-      report: receives a line for each subtitle file without usable cues.
+      report: takes a line for each new problem with a subtitle file.
       retry: whether to read files again that failed before.
-      workers: largest number of processes; 0 reads in this one.
+      workers: largest number of processes; 0 reads in this process.
       timeout: seconds that reading one file may take; None: by its size.
       pulse: called at least every second; if it raises, complete transcripts are kept.
     """
@@ -482,6 +498,6 @@ def update_transcripts(
 
 
 def encode(encoder: Encoder, frames: Frames) -> Vectors:
-    """Return the embeddings of frames, in the form that an index stores."""
+    """Return the embeddings of frames as unit vectors of float16, as an index stores them."""
     vectors = unit(np.asarray(encoder.encode_images(frames.images), np.float64))
     return Vectors(frames.path, frames.times, vectors.astype(np.float16), frames.places)

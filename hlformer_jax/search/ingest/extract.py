@@ -49,6 +49,7 @@ from hlformer_jax.search.ingest.decoding import (
     encode,
     update_transcripts,
 )
+from hlformer_jax.search.ingest.precision import resolve_precision, set_precision
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.text import printable
 
@@ -146,6 +147,7 @@ def index_folder(
     restore: bool = True,
     video: Video | None = None,
     source: Source | None = None,
+    precision: str | None = None,
     report: Callable[[str], None] = print,
     progress: Callable[[Progress], None] = lambda progress: None,
     pulse: Callable[[], None] = lambda: None,
@@ -164,6 +166,8 @@ def index_folder(
       video: the functions that read videos; by default `hlformer_jax.video`.
       source: decodes, and may encode as well (`cluster.source`); by default `workers` processes of
         this machine.
+      precision: in which images are encoded, "float32" or "bfloat16"; None: as before, and in a new
+        index "float32".
       report: receives a line for every failed video and every damaged file.
       progress: called after every batch of frames.
       pulse: called for every listed folder and every megabyte read, and every second while
@@ -186,8 +190,9 @@ def index_folder(
         if source is None:
             source = functools.partial(decode, workers=count, pulse=pulse)
         run = _Run(
-            index, encoder, video or real_video(), source, timeout, count, report, progress, pulse
-        )
+            index, encoder, video or real_video(), source, timeout, count,
+            resolve_precision(index, encoder, precision), report, progress, pulse,
+        )  # fmt: skip
         return run.perform(retry, only, restore)
 
 
@@ -271,6 +276,7 @@ class _Run:
     source: Source
     timeout: float | None
     workers: int
+    precision: str  # of images; "" if the encoder offers no choice
     report: Callable[[str], None]
     progress: Callable[[Progress], None]
     pulse: Callable[[], None]
@@ -450,7 +456,26 @@ class _Run:
                     self._intact[content] = False
         return self._intact[content]
 
+    def _choose_precision(self) -> None:
+        """Let the encoder use the precision, record it, and report another than before."""
+        if not self.precision:
+            return
+        set_precision(self.encoder, self.precision)
+        recorded = self.index.precisions
+        if recorded[-1:] == (self.precision,):
+            return
+        before = recorded or ("float32",) * bool(self.index.contents())
+        if before and before[-1] != self.precision:
+            self.report(
+                f"earlier images of the index were encoded in {before[-1]}, new ones are encoded in"
+                f" {self.precision}"
+            )
+        with self.index.writing() as writer:
+            for precision in (*before, self.precision):
+                writer.add_precision(precision)
+
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
+        self._choose_precision()
         encoder = self.encoder
         size, fps = OVERSIZE * encoder.image_size, self.index.fps
         every_frame = self.index.every_frame

@@ -1,38 +1,38 @@
-"""Still frames: frames that differ from an encoded one by less than an encoder can tell.
+"""Still frames: frames that hardly differ from the last encoded frame.
 
-Most of a talk, a screen recording or a fixed camera is still. A still frame shares the embedding of
-the last encoded frame. It is compared with that one, not with its predecessor, so that slow changes
-cannot add up. Both are compared as the encoder sees them, block by block: a mean over the frame
-would lose a small object that moves, or a line of text that appears.
+Most frames of a talk, a screen recording or a fixed camera are still. A still frame shares the
+embedding of the last encoded frame. It is compared with that frame and not with the frame before,
+so that slow changes cannot add up. The frames are compared after preprocessing, block by block: a
+mean over the whole frame would hide a small moving object or a new line of text.
 
 docs/benchmark.md has the measured cosines of frames within the bound, and the shares of still
-frames.
+frames in videos.
 """
 
 import numpy as np
 from jaxtyping import UInt8
 
 BLOCK_PIXELS = 8
-"""Height and width of the blocks in which two frames are compared, in pixels of the encoder."""
+"""Height and width of the blocks in which two preprocessed frames are compared, in pixels."""
 
 MAX_STILL_DIFFERENCE = 2.0
-"""Largest mean difference of a block of a still frame, in levels of 0 to 255.
+"""Largest mean absolute difference in any block of a still frame, for values of 0 to 255.
 
-Embeddings of frames within it had cosines of at least 0.998, on real footage.
+In real footage, embeddings of frames within this bound had cosines of at least 0.998.
 """
 
 
 def is_still(
     encoded: UInt8[np.ndarray, "height width 3"], image: UInt8[np.ndarray, "height width 3"]
 ) -> bool:
-    """Return whether a frame may share the embedding of an encoded one."""
+    """Return whether a frame may share the embedding of an encoded frame."""
     return largest_difference(encoded, image) <= MAX_STILL_DIFFERENCE
 
 
 def largest_difference(
     first: UInt8[np.ndarray, "height width 3"], second: UInt8[np.ndarray, "height width 3"]
 ) -> float:
-    """Return the largest mean absolute difference of a block, in levels of 0 to 255."""
+    """Return the largest mean absolute difference of a block, for values of 0 to 255."""
     height, width, channels = first.shape
     rows = np.arange(0, height, BLOCK_PIXELS)
     columns = channels * np.arange(0, width, BLOCK_PIXELS)

@@ -17,8 +17,15 @@ from hlformer_jax.text import legible, suggestion
 def passing(videos: Sequence[Entry], query: Query) -> Bool[np.ndarray, " V"]:
     """Return which videos pass the filters of a query.
 
+    Args:
+      videos: all videos of the index.
+      query: the query.
+
+    Returns:
+      A mask of the videos.
+
     Raises:
-      QueryError: if no video of the index has the tag, or is in the folder.
+      QueryError: if no video of the index has one of the tags, or none is in the folder.
     """
     mask = np.ones(len(videos), bool)
     for tag in query.tags:
@@ -48,8 +55,12 @@ def _tagged(videos: Sequence[Entry], tag: str) -> Bool[np.ndarray, " V"]:
 
 
 def _inside(videos: Sequence[Entry], folder: str) -> Bool[np.ndarray, " V"]:
-    """Return which videos are in a folder or below, compared as it is shown."""
-    folder = legible(folder)  # nobody can type bytes that are not text
+    """Return which videos are in a folder or below it; case is ignored.
+
+    Raises:
+      QueryError: if no video is.
+    """
+    folder = legible(folder)  # as folders are shown: a user cannot type bytes that are not text
     parts = PurePosixPath(folder.strip("/").casefold()).parts
     if not parts:
         return np.ones(len(videos), bool)

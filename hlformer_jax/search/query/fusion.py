@@ -1,9 +1,9 @@
 """Fusion of the rankings of several signals into one.
 
-Reciprocal rank fusion (Cormack, Clarke, Büttcher, SIGIR 2009): a group of videos scores 1 / (60 +
-rank) in each ranking. The contributions of several rankings are added. A ranking of all videos
-contributes to the sum only within its first `window`, because later ranks are meaningless; beyond
-them, its contribution counts only if it exceeds the sum.
+Reciprocal rank fusion (Cormack, Clarke, Büttcher, SIGIR 2009): each ranking contributes 1 / (60 +
+rank) to the score of a group of videos, and the contributions are added. Late ranks in a ranking of
+all videos are meaningless, so such a ranking adds contributions only for its first `window` groups.
+The fused score is this sum, or the largest single contribution if that is greater.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from hlformer_jax.search.signals.protocol import Group, Scope
 from hlformer_jax.search.signals.transcript.passages import RRF
 
 UNCERTAIN = 1 - 1e-6
-"""Certainty of a group that states none: a share of all words is 1 up to rounding."""
+"""Certainty of a group without one. A certainty of 1, up to rounding errors, exceeds it."""
 
 
 class Ranking(NamedTuple):
@@ -22,15 +22,16 @@ class Ranking(NamedTuple):
 
     groups: Sequence[Group]
     is_selective: bool
-    """Whether only videos that match are ranked; otherwise all are."""
+    """Whether only videos that match are ranked; otherwise all videos are."""
 
 
 def fuse(rankings: Sequence[Ranking], window: int) -> list[Group]:
     """Fuse rankings whose groups have been split (`split`).
 
     Args:
-      rankings: the rankings; if several contain a group, the entry of the first is returned.
-      window: number of first groups that count in full in a ranking of all videos.
+      rankings: the rankings. A group that several rankings contain is returned as it is in the
+        first of them.
+      window: number of first groups whose contributions are added in a ranking of all videos.
 
     Returns:
       The groups, best first. At a tie, groups with larger certainty come first, then groups of
@@ -64,10 +65,17 @@ def fuse(rankings: Sequence[Ranking], window: int) -> list[Group]:
 
 
 def split(rankings: Sequence[Ranking], scope: Scope) -> list[Ranking]:
-    """Split groups so that all rankings have the same ones.
+    """Split groups so that all rankings have the same groups.
 
-    Copies of one content that match differently in one signal, as those with subtitles of their
-    own do, are results of their own in every ranking.
+    Copies of one content can match differently, for example if they have different subtitle files.
+    They are then separate groups in every ranking, and so separate results.
+
+    Args:
+      rankings: the rankings of all signals.
+      scope: the videos that the query may return.
+
+    Returns:
+      The rankings with split groups, in the same order.
     """
     positions = {entry.video: i for i, entry in enumerate(scope.videos)}
     matched: dict[int, list[tuple[int, int]]] = {}  # selective rankings and ranks of each video
@@ -94,7 +102,17 @@ def _parts(
     positions: dict[str, int],
     matched: dict[int, list[tuple[int, int]]],
 ) -> list[Group]:
-    """Split one group by what its videos match, best matches first, those without any last."""
+    """Split a group by the matches of its videos in the selective rankings.
+
+    Args:
+      group: the group.
+      scope: the videos that the query may return.
+      positions: position of each video by its name.
+      matched: the number of the ranking and the rank of each match, by position of the video.
+
+    Returns:
+      The parts: the best matches first, videos without a match last.
+    """
     parts: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for position in _members(group, positions):
         parts.setdefault(tuple(matched.get(position, ())), []).append(position)

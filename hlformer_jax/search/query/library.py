@@ -1,8 +1,8 @@
-"""An archive that is searched: an index, an encoder and the signals that search it.
+"""A searchable archive: an index, an encoder and the signals that search it.
 
-Opening a library reads the index alone. The encoder and the embeddings are loaded by the first
-query, and the frames of a video when it is a result. A library that stays open sees what another
-process indexes at its next query.
+Opening a library only reads the index. The first query loads the encoder and the embeddings. The
+frame embeddings of a video are read when the video is a result. A library that stays open sees the
+changes of another process at its next query.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ from hlformer_jax.text import legible
 T = TypeVar("T")
 
 WINDOW = 100
-"""Number of groups of each ranking that are fused at most."""
+"""Largest number of groups of a ranking whose contributions are added in the fusion."""
 
 
 @dataclasses.dataclass
@@ -67,7 +67,7 @@ class _Snapshot:
     damaged: dict[str, str]
     """A line for each content whose embeddings are damaged."""
     missing: set[int]
-    """Positions of the videos whose files were missing when last looked for."""
+    """Positions of the videos whose files were missing at the last check."""
 
     @property
     def visual(self) -> Visual:
@@ -77,7 +77,7 @@ class _Snapshot:
         return visual
 
     def look(self, everything: bool = False) -> None:
-        """Look again for the files of missing videos, or of all."""
+        """Check again whether the files of missing videos, or of all videos, exist."""
         positions = range(len(self.videos)) if everything else sorted(self.missing)
         names = {self.videos[position].video: position for position in positions}
         paths = {name: self.videos[position].path for name, position in names.items()}
@@ -94,15 +94,15 @@ class _Snapshot:
 
 
 class _Place(NamedTuple):
-    """A place in the results."""
+    """A group of videos at its place in the results."""
 
     group: Group
     by_signal: dict[str, Group]
-    """The same group in the ranking of each signal that has it."""
+    """The same group in the ranking of each signal that ranks it."""
 
 
 class Library:
-    """An archive that is searched; several threads may query it."""
+    """A searchable archive; several threads may query it at the same time."""
 
     def __init__(
         self,
@@ -176,27 +176,43 @@ class Library:
         ]  # fmt: skip
 
     def entry(self, id: str) -> Entry:
-        """Return the video of an id."""
+        """Return the video of an id.
+
+        Raises:
+          SearchError: if the index has no such video.
+        """
         entry = self._listed().get(id)
         if entry is None:
             raise SearchError(f"{self._directory} has no video with the id {id!r}")
         return entry
 
     def transcript(self, id: str) -> list[tuple[float, float, str]]:
-        """Return the cues of the video of an id, in order: start, end, text."""
+        """Return the cues of a video: start and end in seconds, and text, in order.
+
+        Raises:
+          SearchError: if the index has no video with the id.
+        """
         entry = self.entry(id)
         transcript = transcripts.load(self._index, entry.content)
         return [] if transcript is None else [*transcript.cues(entry.video)]
 
     def subtitle_problems(self) -> list[transcripts.Problem]:
-        """Return the problems with subtitle files in the last indexing run."""
+        """Return the problems that the last indexing run had with subtitle files."""
         try:
             return transcripts.problems(self._index)
         except DamagedError as error:
             return [transcripts.Problem("the list of subtitle files", str(error))]
 
     def tag(self, id: str, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
-        """Add tags to a video of an id or path, and drop others; return all that it has.
+        """Add tags to a video, and remove others.
+
+        Args:
+          id: the id or the path of the video.
+          add: tags to add.
+          drop: tags to remove.
+
+        Returns:
+          All tags that the video then has, sorted.
 
         Raises:
           SearchError: if the video is unknown, a text is not a tag, or another process writes.
@@ -215,11 +231,15 @@ class Library:
         """Bring the store up to date with the index.
 
         Args:
-          progress: takes the numbers of videos that are done, and of all.
+          progress: takes the number of contents that are done, and the number of all.
+
+        Returns:
+          The numbers of contents that were sent, were stored already, were removed, or are damaged.
 
         Raises:
-          QueryError: if the library has no store.
-          SearchError: if the store does not answer, or its schema belongs to another program.
+          QueryError: if the library has no store, or PostgreSQL cannot compute the ranker's score.
+          SearchError: if the store does not answer, another upload is running, or the schema
+            belongs to another program, encoder, ranker or folder.
           DamagedError: if the database is damaged.
         """
         if self._store is None:
@@ -249,7 +269,7 @@ class Library:
         return transcript.passages.count
 
     def ranked(self) -> list[Entry]:
-        """Return the videos that a query ranks: all indexed ones, in the order of their paths."""
+        """Return the videos that a query ranks: all indexed videos, in the order of their paths."""
         return self._ready()[0].videos
 
     def examiner(
@@ -258,8 +278,8 @@ class Library:
         """Return the ranked videos and a function that queries this snapshot of them.
 
         The function takes a text and the position of a video. It returns the scores of all videos
-        before they become probabilities, their baseline (`signals.visual`), and that video as a
-        result, even if the index changes later.
+        before conversion to probabilities, the baseline of the text (`signals.visual.baseline`),
+        and the video as a result. It does not see later changes of the index.
         """
         snapshot, encoder = self._ready()
         ranker = snapshot.visual.ranker
@@ -284,18 +304,20 @@ class Library:
 
         Args:
           query: the query, or its `text`.
-          **fields: fields of `Query`; beside a query they replace its own.
+          **fields: fields of `Query`. If `query` is a `Query`, they replace its fields.
 
         Returns:
-          Results, best first; equally good ones in the order of their paths. Videos of the same
-          content are one result.
+          Results, best first; results of equal rank are in the order of their paths. Videos of the
+          same content that match equally are one result.
 
         Raises:
-          QueryError: if a field makes no sense, the ranker or the store cannot answer such a query,
-            or no video of the index is in the folder, or has the tag.
-          SearchError: if the encoder is not the one of the index, a file is not an image, or a
-            video is not in the index.
-          DamagedError: if the database is damaged, or all embeddings are.
+          QueryError: if a field is invalid, the ranker or the store cannot answer such a query, the
+            picture is not an image, the encoder is not the index's, or no video of the index is in
+            the folder or has a tag.
+          SearchError: if the video of `like` is not in the index, or none of the query's signals
+            has anything to search.
+          OSError: if the file of the picture cannot be read.
+          DamagedError: if the database or all embeddings are damaged.
         """
         if not isinstance(query, Query):
             query = Query(query, **fields)
@@ -327,7 +349,7 @@ class Library:
             except DamagedError as error:
                 if not error.contents.keys() - snapshot.damaged.keys():
                     raise
-                # Contents that were removed from the index meanwhile are not damaged.
+                # The contents may be missing because another process has just removed them.
                 if snapshot.state != self._index.state:
                     return self.query(query)
                 snapshot.damaged |= error.contents
@@ -338,7 +360,11 @@ class Library:
     search = query
 
     def _check(self, query: Query) -> None:
-        """Refuse a query that the ranker or the store cannot answer."""
+        """Check that the ranker and the store can answer a query.
+
+        Raises:
+          QueryError: if one of them cannot.
+        """
         if (query.has_picture or query.has_parts) and self._checkpoint is not None:
             raise QueryError(
                 "the trained model {value} reads one text: use {ranker} best_frame",
@@ -375,7 +401,7 @@ class Library:
         missing = [snapshot.signals[name].missing() for name in names]
         if query.signals and all(missing):
             raise SearchError("; ".join(missing))
-        # The scores of the frames are shown for any signals.
+        # The visual signal always searches, because results show the scores of their frames.
         ranking_names = [name for name in names if name != Visual.name]
         with ThreadPoolExecutor(max(len(ranking_names), 1)) as threads:
             waiting = {
@@ -392,7 +418,7 @@ class Library:
     def _results(
         self, places: Sequence[_Place], search: "_Search", scope: Scope, moments: int
     ) -> list[Result]:
-        """Make the results of places, whose files are read and checked in threads."""
+        """Make the results of places; threads read and check the embeddings of the videos."""
         with ThreadPoolExecutor() as threads:
             count = len(places)
             return [
@@ -436,7 +462,11 @@ class Library:
     def _picture(
         self, snapshot: _Snapshot, encoder: Encoder, query: Query
     ) -> tuple[np.ndarray | None, int]:
-        """Return the embedding of a query's picture, and the content that holds it, or -1."""
+        """Return the embedding of a query's picture, and the position of its content.
+
+        The embedding is None without a picture. The position is -1 unless the picture is a frame of
+        an indexed video.
+        """
         if query.image is not None:
             assert not isinstance(query.image, str)
             return pictures.embedding(encoder, query.image), -1
@@ -490,8 +520,8 @@ class Library:
         return lines + [note for signal in snapshot.signals.values() for note in signal.notes]
 
     def _listed(self) -> dict[str, Entry]:
-        """Return all entries by their ids, read again when the index has changed."""
-        with self._listing_lock:  # not the other: loading an encoder takes long
+        """Return all entries by id; read them again if the index has changed."""
+        with self._listing_lock:  # not `_lock`, which is held while an encoder loads
             state = self._index.state
             if state != self._listing[0]:
                 entries = self._index.entries()
@@ -516,7 +546,17 @@ class Library:
     def _take_snapshot(
         self, state: tuple[int, int], index: Index, damaged: dict[str, str]
     ) -> _Snapshot:
-        """Take a snapshot of an index, without the contents that are known to be damaged."""
+        """Take a snapshot of an index, without its damaged contents.
+
+        Args:
+          state: the state of the index.
+          index: the index.
+          damaged: a line for each content that is known to be damaged.
+
+        Raises:
+          DamagedError: if further contents are damaged, or all are.
+          SearchError: if the index has no indexed video.
+        """
         entries = [entry for entry in index.entries() if entry.state != "failed"]
         entries = [entry for entry in entries if entry.content not in damaged]
         records = [record for content, record in index.records().items() if content not in damaged]
@@ -563,7 +603,7 @@ class _Search(NamedTuple):
     """Names of the signals that rank."""
     visual: VisualMatches
     matches: Mapping[str, Matches]
-    """Matches of these signals, and of the visual one, whose frame scores are always shown."""
+    """Matches of these signals, and of the visual signal, whose frame scores are always shown."""
 
     @property
     def match_threshold(self) -> MatchThreshold | None:
@@ -572,7 +612,7 @@ class _Search(NamedTuple):
 
 
 def _ranked(query: Query, search: _Search, scope: Scope) -> list[_Place]:
-    """Return the best places of a query, including the skipped ones."""
+    """Return the best places of a query, including those that its offset skips."""
     end = query.offset + query.k
     selective = {
         name: search.matches[name].rank(WINDOW, scope)
@@ -586,7 +626,8 @@ def _ranked(query: Query, search: _Search, scope: Scope) -> list[_Place]:
         for name in search.names
     }  # fmt: skip
     if sum(bool(ranking.groups) for ranking in rankings.values()) > 1:
-        # A rank below 100 is meaningless in a small archive, so at most a tenth of it counts.
+        # In a small archive a rank of, say, 50 is meaningless, so the window is at most a tenth of
+        # the contents.
         tenth = math.ceil(np.count_nonzero(scope.allowed_contents()) / 10)
         parts = fusion.split([*rankings.values()], scope)
         groups = fusion.fuse(parts, min(WINDOW, tenth))
@@ -601,14 +642,18 @@ def _ranked(query: Query, search: _Search, scope: Scope) -> list[_Place]:
 
 
 def _reaches(result: Result, min_score: float | None, search: _Search) -> bool:
-    """Return whether a result has the least score, or is matched by a further signal."""
+    """Return whether a result reaches a score, or a signal other than the first matches it."""
     if min_score is None or set(result.signals) - {search.names[0]}:
         return True
     return result.score is not None and result.score >= min_score
 
 
 def _without_damaged(make: Callable[[dict[str, str]], T]) -> T:
-    """Call `make` with the damaged contents, and again whenever it finds further ones."""
+    """Call `make` with the damaged contents found so far, until it finds no further ones.
+
+    Raises:
+      DamagedError: if `make` raises it for contents that were among the damaged ones already.
+    """
     damaged: dict[str, str] = {}
     while True:
         try:

@@ -18,21 +18,20 @@ from hlformer_jax.text import legible, suggestion
 class Query:
     """A query, whose fields are checked when it is made.
 
-    Texts, tags and signals may be texts as one string or as several; they are stored as tuples.
+    Texts, tags and signals may be given as one string or as several; they are stored as tuples.
 
     Attributes:
       text: descriptions of a moment. A video should match all of them, in any order. May be empty
         if there is a picture.
       k: maximum number of results.
-      folder: a path relative to the indexed folder: only videos in it and below, in any case of
-        letters.
+      folder: a path relative to the indexed folder: only videos in it or below it; case is ignored.
       since: only videos of that date or later: a text such as 2026, 2026-11 or 2026-11-22, or a
-        date of Python. A video has the date of its recording, or else of its file.
+        date of Python. The date of a video is that of its recording, or else of its file.
       until: only videos of that date or before.
       moments: maximum number of moments of each result.
       image: path of a picture, or the content of its file, to find similar frames.
-      like: path or id of a video of the index, and a second of it, to find similar frames in
-        other videos; that video and its copies are left out.
+      like: path or id of an indexed video, and a second in it: find frames of other videos that are
+        similar to the frame there. The video and its copies are left out.
       then: events that should follow the text, in this order.
       within: longest gap between consecutive events, in seconds.
       without: things that should not be visible in the same frames.
@@ -42,10 +41,10 @@ class Query:
         by default all that accept the query.
       longer: only videos of that many seconds or more.
       shorter: only videos of that many seconds or less.
-      tags: only videos that have all of these tags, in any case of letters.
+      tags: only videos that have all of these tags; case is ignored.
 
     Raises:
-      QueryError: if a field is invalid or contradicts another; the error names it.
+      QueryError: if a field is invalid or contradicts another field; the error names the field.
     """
 
     text: Sequence[str] = ()
@@ -92,7 +91,7 @@ class Query:
 
     @property
     def has_parts(self) -> bool:
-        """True if frames have to be compared with several texts."""
+        """True if the query has several texts, following events or unwanted things."""
         return len(self.text) > 1 or bool(self.then or self.without)
 
     def _check_parts(self) -> None:
@@ -132,10 +131,13 @@ class Query:
 
 
 def _texts(name: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the texts of a field in legible form; of one empty text none.
+    """Return the texts of a field in legible form; an empty string means that there are none.
 
-    Letters and accents are composed (NFC), as in the texts that encoders were trained on: text from
-    macOS has them apart.
+    Letters and their accents are composed (NFC), as in the texts that encoders were trained on;
+    text from macOS has them as separate characters.
+
+    Raises:
+      QueryError: if one of several texts is empty.
     """
     if isinstance(texts, str):
         texts = (texts,) if texts.strip() else ()

@@ -17,7 +17,7 @@ from hlformer_jax.text import legible
 
 
 class Result(NamedTuple):
-    """A video that matches a query best.
+    """One result of a query: a video, with its score and its moments.
 
     Attributes:
       id: its id in the index.
@@ -25,19 +25,20 @@ class Result(NamedTuple):
       folder: the folder of `video`.
       path: its absolute path.
       score: its score by the first signal of the query; None if that signal does not rank it.
-      score_kind: the meaning of the score; None if it only ranks, or if the score is None. It is
-        "probability" if the encoder has learned probabilities (SigLIP) and the score is a cosine.
+      score_kind: the meaning of the score; None if it only orders videos, or if the score is None.
+        It is "probability" if an encoder that has learned probabilities (SigLIP) has converted the
+        score from a cosine.
       moments: its best moments by the first signal that matches it, best first.
       times: seconds of its frames.
       scores: scores of its frames.
       duration: its length in seconds.
-      date: time of its recording or else its last modification, seconds since the epoch.
+      date: time of its recording, or else of its last modification, in seconds since the epoch.
       date_of: the kind of `date`, "recording" or "file".
-      is_match: whether a signal finds that it matches: True, False, or None if no signal has a
-        match threshold, as in a store or with a trained model.
+      is_match: True if the score by some signal reaches that signal's match threshold, False if
+        none does. None if no signal has a threshold, as with a store or a trained model.
       signals: names of the signals that match.
-      copies: paths of other videos of the same content, which are not results of their own. Copies
-        with other subtitles are.
+      copies: paths of other videos of the same content, which are part of this result. A copy that
+        matches differently, because of its own subtitles, is a separate result.
       passages: passages of its transcript that match, best first.
       tags: its tags (`Library.tag`).
     """
@@ -94,13 +95,13 @@ class MatchThreshold:
     """Calibration of the match threshold of a query."""
 
     false_alarms: float
-    """Share of absent things, in percent, whose score reaches it."""
+    """False-alarm rate: percent of absent things whose score reaches the threshold."""
     captions: int
-    """Number of captions by which it was calibrated."""
+    """Number of captions with which the threshold was calibrated."""
 
     @classmethod
     def from_index(cls, threshold: Threshold | None) -> "MatchThreshold | None":
-        """Return the calibration that an index stores, or None."""
+        """Return the calibration of a stored threshold; None for None."""
         if threshold is None:
             return None
         return cls(threshold.false_alarms, threshold.captions)
@@ -110,7 +111,7 @@ class Results(list[Result]):
     """Results, best first; slices keep the warnings and the match threshold.
 
     Attributes:
-      warnings: lines on offline or damaged videos, which were left out.
+      warnings: lines on videos or files that could not be searched, and other warnings.
       match_threshold: the calibration of the match threshold; None if it is not calibrated.
     """
 
@@ -130,7 +131,7 @@ class Results(list[Result]):
     def __getitem__(self, key: slice) -> "Results": ...
 
     def __getitem__(self, key: SupportsIndex | slice) -> "Result | Results":
-        """Return a result, or a slice with the warnings and the match threshold of all."""
+        """Return a result, or a slice that keeps the warnings and the match threshold."""
         if isinstance(key, slice):
             return Results(super().__getitem__(key), self.warnings, self.match_threshold)
         return super().__getitem__(key)
@@ -142,7 +143,7 @@ class Results(list[Result]):
 
     @property
     def verdict(self) -> str:
-        """A line if there are results and none of them matches, with the reason; else ""."""
+        """A line that says why no result is a match; "" if one may be, or if there are none."""
         if self.good or not self:
             return ""
         if (calibration := self.match_threshold) is None:

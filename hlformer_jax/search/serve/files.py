@@ -9,12 +9,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from fastapi.responses import FileResponse
-from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from hlformer_jax.errors import SearchError, UserError
 from hlformer_jax.search.index.records import Stamp, split_name
 from hlformer_jax.search.query.library import Library
+from hlformer_jax.search.serve.refusals import Refusal
 from hlformer_jax.text import legible
 
 Result = TypeVar("Result")
@@ -51,12 +51,12 @@ class VideoFile:
 
 
 def indexed(library: Library, id: str) -> Any:
-    """Return the indexed video of an id; an HTTPException (404) if there is none."""
+    """Return the indexed video of an id; a `Refusal` (404) if there is none."""
     with contextlib.suppress(LookupError, UserError):  # the error may have paths of this machine
         entry = library.entry(id)
         if entry.state != "failed":
             return entry
-    raise HTTPException(404, "this index has no such video: search again")
+    raise Refusal("video.unknown")
 
 
 def open_video(library: Library, id: str) -> VideoFile:
@@ -65,7 +65,7 @@ def open_video(library: Library, id: str) -> VideoFile:
     Links are followed within the indexed folder, but not out of it.
 
     Raises:
-      HTTPException: 404 for an unknown id or a video that is not indexed, 403 for a file that may
+      Refusal: 404 for an unknown id or a video that is not indexed, 403 for a file that may
         not be read or is outside of the folder, 410 for a missing or changed file, 422 for a file
         that cannot be read.
     """
@@ -73,24 +73,19 @@ def open_video(library: Library, id: str) -> VideoFile:
     try:
         file = VideoFile(entry, _open_below(entry))
     except PermissionError:
-        raise HTTPException(403, f"cannot read {entry.video}: its permissions forbid it") from None
+        raise Refusal("video.forbidden", video=entry.video) from None
     except _LinkOutside:
-        line = f"{entry.video} is a link out of the indexed folder, which is not followed"
-        raise HTTPException(403, line) from None
+        raise Refusal("video.link", video=entry.video) from None
     except (OSError, ValueError) as error:
         missing = FileNotFoundError, NotADirectoryError, ValueError
         if isinstance(error, missing) or error.errno == errno.ELOOP:  # replaced by a link
-            line = (
-                f"{entry.video} was deleted or moved since it was indexed: index the folder again"
-            )
-            raise HTTPException(410, line) from None
-        line = f"{entry.video} cannot be read ({error.strerror}): check its disk"
-        raise HTTPException(422, line) from None
+            raise Refusal("video.missing", video=entry.video) from None
+        reason = str(error.strerror)
+        raise Refusal("video.unreadable", video=entry.video, reason=reason) from None
     stamp, recorded = Stamp.from_status(file.status), (entry.size, entry.modified)
     is_regular = stat.S_ISREG(file.status.st_mode)
     if not is_regular or recorded != (stamp.size, stamp.modified_ns / 1e9):
-        line = f"{entry.video} has changed since it was indexed: index the folder again"
-        raise HTTPException(410, line)
+        raise Refusal("video.changed", video=entry.video)
     return file
 
 

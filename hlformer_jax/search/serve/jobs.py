@@ -20,7 +20,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
-from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
@@ -36,6 +35,7 @@ from hlformer_jax.search.ingest.extract import (
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.guard import Answer, ParameterError
+from hlformer_jax.search.serve.refusals import Refusal
 from hlformer_jax.search.serve.schemas import Job, Kind, Roots
 
 PROXY_HEADERS = frozenset(
@@ -82,8 +82,7 @@ class Permission:
     def __call__(self, request: HTTPConnection) -> None:
         """Refuse a request without permission (403)."""
         if not self.is_granted(request):
-            line = "this server does not allow changes of the index: start it with --manage"
-            raise HTTPException(403, line)
+            raise Refusal("manage")
 
 
 class Jobs:
@@ -152,8 +151,7 @@ class Jobs:
         """Run a function in a thread, which returns the job's last line; 409 if a job runs."""
         with self._changing:
             if self.job.runs:
-                line = "another change of the index is running: wait until it ends, or stop it"
-                raise HTTPException(409, line)
+                raise Refusal("job.running")
             self._stop.clear()
             self.job = Job(kind=kind, state="running")
             self._thread = threading.Thread(target=self._run, args=(work,), name="job", daemon=True)
@@ -234,7 +232,7 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
         try:
             return library.entry(id)
         except (LookupError, UserError):
-            raise HTTPException(404, "this index has no such video") from None
+            raise Refusal("video.unknown") from None
 
     @router.get("/api/roots", responses=schemas.responses(Roots))
     def roots() -> Response:
@@ -269,7 +267,7 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
         except RuntimeError:  # ~NAME of an unknown user
             place = Path()
         if not place.is_absolute() or "\0" in path:
-            raise ParameterError("path: give an absolute path, such as /home/ann/Videos")
+            raise Refusal("path.relative")
         return answer(jobs.add(place))
 
     @router.post("/api/remove", responses=schemas.responses(Job))
@@ -282,7 +280,7 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
             roots = {name: str(root) for name, root in Index.open(library.directory).roots.items()}
             roots.pop("", None)
             if folder not in roots:
-                raise HTTPException(404, "this index has no added folder of this name")
+                raise Refusal("folder.unknown")
             videos.append(roots[folder])
         if not videos:
             raise ParameterError("id: name a video, or an added folder with folder=NAME")

@@ -4,6 +4,7 @@ Within a version of the package, fields may be added, but none is renamed or rem
 seconds from the start of a video.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal
@@ -40,7 +41,12 @@ def results(library: Library, best: archive.Results) -> dict[str, Any]:
         times, scores = thin(np.asarray(result.times), np.asarray(result.scores))
         facts = {"folder": result.folder, "duration": result.duration}
         shown.append(result.as_json() | facts | {"times": times, "scores": scores})
-    verdict = {"good": best.good, "verdict": best.verdict}
+    calibration = best.match_threshold
+    verdict = {
+        "good": best.good,
+        "verdict": best.verdict,
+        "match_threshold": calibration and dataclasses.asdict(calibration),
+    }
     return {"results": shown, **verdict, "warnings": warnings(library, best)}
 
 
@@ -169,12 +175,20 @@ class Result(Video):
     copies: list[str]
 
 
+class MatchThreshold(_Schema):
+    """The calibration of the match threshold: percent of absent things that reach it."""
+
+    false_alarms: float
+    captions: int
+
+
 class Results(_Schema):
     """Results, best first. `good`: whether one is a good match; `verdict`: why none is."""
 
     results: list[Result]
     good: bool
     verdict: str
+    match_threshold: MatchThreshold | None
     warnings: list[str]
     seconds: float
 
@@ -278,9 +292,11 @@ class Transcript(_Schema):
 
 
 class Problem(_Schema):
-    """An error, in one line."""
+    """An error, in one line; `code` and `values` of the errors that the page words itself."""
 
     error: str
+    code: str | None = None
+    values: dict[str, str | int] | None = None
 
 
 def responses(schema: type[_Schema]) -> dict[int | str, dict[str, Any]]:

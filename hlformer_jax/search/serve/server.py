@@ -46,6 +46,7 @@ from hlformer_jax.search.serve.files import (
     reading,
 )
 from hlformer_jax.search.serve.guard import Answer, ParameterError
+from hlformer_jax.search.serve.refusals import Refusal
 from hlformer_jax.search.signals import SIGNALS
 from hlformer_jax.text import legible
 
@@ -99,12 +100,12 @@ class BoundedExecutor:
         with every word that is typed.
 
         Raises:
-          HTTPException: 503 if the queue is full, 499 if the client has disconnected.
+          Refusal: if the queue is full.
+          HTTPException: 499 if the client has disconnected.
         """
         with self._counting:
             if self._inside >= self._limit:
-                line = f"too many {self._name} are waiting: try again in a moment"
-                raise HTTPException(503, line, {"Retry-After": "1"})
+                raise Refusal(f"busy.{self._name}", {"Retry-After": "1"})
             self._inside += 1
         future = self._pool.submit(work)
         future.add_done_callback(self._leave)
@@ -430,8 +431,7 @@ async def _picture(request: Request) -> bytes | None:
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_PICTURE:
-                line = f"the picture is larger than {MAX_PICTURE // 2**20} MiB: send a smaller one"
-                raise HTTPException(413, line)
+                raise Refusal("picture.large", size=MAX_PICTURE // 2**20)
     except ClientDisconnect:
         raise HTTPException(499, "the request was closed") from None
     return bytes(body) or None

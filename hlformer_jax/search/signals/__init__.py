@@ -9,7 +9,11 @@ from hlformer_jax.search.signals.transcript.signal import Transcript
 from hlformer_jax.search.signals.visual import Visual
 
 SIGNALS: dict[str, type[Signal]] = {Visual.name: Visual, Transcript.name: Transcript}
-"""All signals by name. Results take score and moments from the first one that has them."""
+"""All signals by name, in order of precedence.
+
+A result has its score from the first signal of the query, and its moments from the first signal
+that matches it.
+"""
 
 
 def update_all(
@@ -18,6 +22,6 @@ def update_all(
     report: Callable[[str], None],
     pulse: Callable[[], None] = lambda: None,
 ) -> None:
-    """Compute what signals store of new and changed videos; see `Signal.update`."""
+    """Update the stored data of all signals for new and changed videos; see `Signal.update`."""
     for signal in SIGNALS.values():
         signal.update(index, encoder, report, pulse)

@@ -1,18 +1,18 @@
-"""Scores of queries of several parts over the frames of videos.
+"""Scores of queries that have several parts.
 
-For required parts q_1 … q_N and unwanted parts n_1 … n_M, a frame f at the time t_f scores
+For required parts q_1 … q_N and unwanted parts n_1 … n_M, the score of a frame f with the
+embedding x_f at the time t_f is
 
     s_i(f) = ⟨q_i, x_f⟩ − Σ_j max(⟨n_j, x_f⟩ − l_j, 0)
 
-and a video scores
+where l_j is the match threshold of n_j. The score of a video, with W the longest gap, is
 
     several texts   mean_i max_f s_i(f)
     a sequence      the largest mean_i s_i(f_i) over frames with 0 < t(f_{i+1}) − t(f_i) ≤ W
 
-An unwanted part counts from its match threshold l on. Both scores are at most mean_i max_f ⟨q_i,
-x_f⟩. Videos are scored in the order of this bound, until no other can be one of the best, so the
-result is exact. The mean ranks better than the minimum, which is dominated by the text with the
-lowest cosines in general.
+Both are at most mean_i max_f ⟨q_i, x_f⟩. Videos are scored in the order of this bound until no
+other video can be among the best, so the result is exact. The mean ranks better than the minimum,
+which the text with generally low cosines would dominate.
 """
 
 import heapq
@@ -31,11 +31,11 @@ Located = tuple[Float[np.ndarray, " F"], list[Moment]]
 """Scores of a video's frames, and its best moments."""
 
 VIDEOS_PER_BATCH = 16
-"""Videos that are scored together, before the bound is checked again."""
+"""Number of videos that are scored before the bound is checked again."""
 
 
 class Single(NamedTuple):
-    """A query of one embedding, or of a trained model."""
+    """A query of one vector: an embedding, or the query of a trained model."""
 
     ranker: Ranker
     vector: Float[np.ndarray, " H"]
@@ -51,17 +51,17 @@ class Single(NamedTuple):
 
 
 class Composed(NamedTuple):
-    """A query of several parts; see the module."""
+    """A query of several parts; see the formulas in the module's docstring."""
 
     ranker: Untrained
     times: Callable[[int], np.ndarray]
-    """Returns the seconds of the frames of a content."""
+    """Function that takes the position of a content and returns the seconds of its frames."""
     required: Float[np.ndarray, "N d"]
     unwanted: Float[np.ndarray, "M d"]
     thresholds: Float[np.ndarray, " M"]
     """Match thresholds of the unwanted parts."""
     within: float | None
-    """Seconds from one part of a sequence to the next at most; None for parts in any order."""
+    """Longest gap between parts of a sequence, in seconds; None for parts in any order."""
 
     def best(self, count: int, allowed: Bool[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
         """Return scores of contents; see `Ranker.best`."""
@@ -87,9 +87,15 @@ class Composed(NamedTuple):
     def locate(self, content: int, arrays: VideoArrays, period: float, count: int) -> Located:
         """Return the scores of the frames of a content, and its best moments.
 
-        In a sequence, a frame has the best score of a sequence that begins there, and a moment
-        lasts until its end. With several texts, a frame has the mean of its scores, and each text
-        has its own moments.
+        For a sequence, the score of a frame is the best score of a sequence that begins there, and
+        a moment lasts until the end of that sequence. For several texts, the score of a frame is
+        the mean of its scores for all texts, and each text has moments of its own.
+
+        Args:
+          content: the position of the content.
+          arrays: its frame embeddings.
+          period: seconds between two frames.
+          count: the largest number of moments, for several texts of each text.
         """
         parts = self._parts(content)
         if self.within is None:
@@ -97,7 +103,7 @@ class Composed(NamedTuple):
             ranked = [best[i] for i in range(count) for best in by_part if i < len(best)]
             return parts.mean(0), ranked
         scores, ends = chain(parts, arrays.times, self.within)
-        # A frame that begins no sequence scores below all others, and is in no moment.
+        # A frame at which no sequence begins gets the lowest score, so that no moment has it.
         scores = np.where(np.isfinite(scores), scores, parts.min())
         best = []
         for moment in find_moments(arrays.times, scores, period, count):
@@ -119,10 +125,16 @@ def chain(
 ) -> tuple[Float[np.ndarray, " F"], Int[np.ndarray, " F"]]:
     """Find the best sequence of the parts that begins at each frame.
 
-    Each part is at a later frame than the one before, by at most `within` seconds.
+    Each part is at a later frame than the part before, by at most `within` seconds.
+
+    Args:
+      parts: the score of each frame for each part, in the order of the sequence.
+      times: seconds of the frames, rising.
+      within: longest gap between two parts, in seconds.
 
     Returns:
-      The mean score of the sequence, -inf if none begins at the frame; and its last frame.
+      For each frame, the mean score of the best sequence that begins there, float32, or -inf if
+      there is none; and the position of that sequence's last frame, or -1.
     """
     first = np.searchsorted(times, times, side="right")
     end = np.searchsorted(times, times + within, side="right")
@@ -138,10 +150,18 @@ def chain(
 def _argmax_between(
     values: Float[np.ndarray, " F"], first: Int[np.ndarray, " F"], end: Int[np.ndarray, " F"]
 ) -> Int[np.ndarray, " F"]:
-    """Return the position of the first largest value in each range; -1 if it is empty.
+    """Return the position of the first largest value in each range.
 
-    Looked up in a table of the largest values of all runs of 1, 2, 4 … values: two runs cover a
-    range.
+    A table holds the position of the largest value of every run of 1, 2, 4 … values. Two runs,
+    which may overlap, cover a range.
+
+    Args:
+      values: the values; -inf for a frame without one.
+      first: the first position of each range.
+      end: the position behind the last of each range.
+
+    Returns:
+      A position for each range; -1 if the range is empty or has no finite value.
     """
     count = len(values)
     runs = [np.arange(count)]

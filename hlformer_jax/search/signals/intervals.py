@@ -1,7 +1,8 @@
 """Embeddings of a video's intervals, for the ranker `segments`.
 
 Intervals are computed from the frame embeddings (`retrieval.segments.segments`, TF-PRVR's
-algorithm) when the ranker is first used; the matrix of an index is stored beside it.
+algorithm) when the ranker is first used. The matrix of all intervals is then stored in the index's
+directory.
 """
 
 import hashlib
@@ -24,12 +25,17 @@ class Intervals(NamedTuple):
     starts: Float[np.ndarray, " I"]
     """Seconds at which they begin."""
     embeddings: Float[np.ndarray, "I d"]
-    """Their embeddings, float32, of a norm below 1."""
+    """Their embeddings, float32, with norms below 1."""
 
     def over_time(
         self, times: Float[np.ndarray, " F"], query: Float[np.ndarray, " d"]
     ) -> Float[np.ndarray, " F"]:
-        """Return the product of a query and the interval that holds each frame."""
+        """Return for each frame the product of a query and the interval that contains the frame.
+
+        Args:
+          times: seconds of the frames, rising.
+          query: the embedding of the query, float32.
+        """
         holder = np.searchsorted(self.starts, times, side="right") - 1
         return packed.multiply(self.embeddings, query)[np.maximum(holder, 0)]
 
@@ -43,12 +49,16 @@ def compute(arrays: VideoArrays) -> Intervals:
 def rows(index: Index, contents: Sequence[str]) -> tuple[np.ndarray, list[int], Path]:
     """Return the embeddings of all intervals, one content after the other.
 
+    Args:
+      index: the index.
+      contents: the hashes of the contents, in order.
+
     Returns:
-      The matrix, mapped from its file where one can be written; the number of rows of each content;
-      and the path of the file.
+      The float32 matrix, mapped from its file if that can be written; the number of rows of each
+      content; and the path of the file.
 
     Raises:
-      DamagedError: if embeddings of contents are missing or damaged; names them all.
+      DamagedError: if frame embeddings are missing or damaged; it names all such contents.
     """
     digest = hashlib.sha256("\0".join([index.key, *contents]).encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"segments-{digest}.npy"

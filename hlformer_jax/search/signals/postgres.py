@@ -1,13 +1,13 @@
-"""Search in PostgreSQL: the rows of an index in a server's tables, where pgvector ranks them.
+"""Search in PostgreSQL: a server stores the rows of an index, and pgvector ranks them.
 
-A schema of a database holds one archive for one ranker. The score of a content, the bytes of one
-or of several equal videos, is
+A schema of a database holds one archive for one ranker. A content is the bytes that one or several
+videos have. Its score is
 
     Σ_b weight_b · (mean of the `top` largest ⟨query_b, row⟩ of branch b)
 
-with one branch for the rankers without training; a trained model has one for its clips and one for
-its frames. No index is approximate. The moments of the best videos are computed here, from the
-index. docs/search/scale.md describes an upload. The tables of the schema:
+A ranker without training has one branch; a trained model has one for its clips and one for its
+frames. The scan is exact: no approximate index is used. The moments of the best videos are computed
+on this machine, from the index. docs/search/scale.md describes an upload. The tables of the schema:
 
     facts      name, value                     encoder, ranker and folder of the rows
     contents   number, content                 SHA-256 of a video's bytes
@@ -33,24 +33,24 @@ from hlformer_jax.search.signals.rankers import RowRanker
 from hlformer_jax.text import without_passwords
 
 SCHEMA = "hlformer"
-"""The schema of an address that names none."""
+"""The schema that is used if an address names none."""
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10, 120
-"""Limits of waiting for a connection to a server, and for its answers."""
+"""Longest waits for a connection to the server, and for its answer to a statement."""
 
 FACTS = {
     "encoder": "encoder", "fps": "number of frames a second", "key": "form of the encoder",
     "ranker": "ranker", "folder": "folder, whose videos an upload would delete",
 }  # fmt: skip
-"""Names of the facts of a schema in messages; only an upload checks the folder."""
+"""Facts that a schema stores, with their names in messages; only an upload checks the folder."""
 
 COLUMNS = frozenset(
     {("facts", "name"), ("facts", "value"), ("contents", "number"), ("contents", "content"),
      ("rows", "number"), ("rows", "branch"), ("rows", "place"), ("rows", "vector")}
 )  # fmt: skip
-"""Tables and columns that a schema of ours has."""
+"""Tables and columns of a schema that this program has made."""
 
-# Plain: a scan of vectors that PostgreSQL moves beside the table takes four times as long.
+# STORAGE PLAIN keeps the vectors in the table: a scan takes four times as long otherwise.
 _TABLES = """
 CREATE SCHEMA {schema};
 CREATE TABLE {schema}.facts (name text PRIMARY KEY, value text NOT NULL);
@@ -75,7 +75,7 @@ SELECT content, score FROM (
 ORDER BY score DESC FETCH FIRST %(count)s ROWS WITH TIES
 """
 _ADDRESS = re.compile(
-    # several hosts may stand there, IPv6 in brackets, or none where a socket is
+    # there may be several hosts, IPv6 addresses in brackets, or no host for a Unix socket
     r"postgres(?:ql)?://(?:[^/@:]*(?::[^/@]*)?@)?{host}(?:,{host})*(?:/[^@]*)?".format(
         host=r"(?:\[[0-9A-Fa-f:.%]+\]|[^/@:,\[\]]*)(?::[0-9]*)?"
     )
@@ -88,17 +88,19 @@ class Store:
     """The schema of an archive in a PostgreSQL database that has the extension pgvector."""
 
     def __init__(self, address: str) -> None:
-        """Read postgresql://USER@HOST/DATABASE?schema=NAME; connects to nothing yet.
+        """Parse an address, without a connection to the server yet.
 
-        All other options of the address are libpq's, as are its environment (PGHOST) and ~/.pgpass.
+        Args:
+          address: postgresql://USER@HOST/DATABASE?schema=NAME. All other options of the address go
+            to libpq, which also reads its environment variables (PGHOST) and ~/.pgpass.
 
         Raises:
           QueryError: if it is not such an address.
-          MissingExtra: when the client is not installed.
+          MissingExtra: if the client (psycopg) is not installed.
         """
         self.address = without_passwords(address, [address])
         place, _, query = address.partition("?")
-        # Not taken apart and put together again: libpq knows addresses that urllib does not.
+        # Not parsed and rebuilt with urllib: libpq accepts addresses that urllib does not.
         options = [option for option in query.split("&") if option]
         schemas = [option for option in options if option.startswith("schema=")]
         if not _ADDRESS.fullmatch(place) or not all("=" in option for option in options):
@@ -116,7 +118,11 @@ class Store:
         self._client = optional("psycopg", "postgres")
 
     def check(self, index: Index, ranker: RowRanker) -> None:
-        """Refuse a schema that is missing, or of another encoder or ranker."""
+        """Check that the schema belongs to the encoder of an index and to a ranker.
+
+        Raises:
+          SearchError: if the schema is missing, or belongs to another encoder, ranker or program.
+        """
         with self._session() as ask:
             self._check(ask, index, ranker, uploads=False)
 
@@ -127,16 +133,22 @@ class Store:
         allowed: Sequence[str],
         count: int,
     ) -> list[tuple[str, float]]:
-        """Return contents and scores of the best `count`, and of all equal to the last of them.
+        """Return the best `count` contents with their scores, and all that equal the last of them.
 
         Args:
-          queries: the query of each branch, times its weight.
+          queries: the query of each branch, multiplied by the branch's weight.
           top: number of largest products whose mean is the score of a branch.
           allowed: the contents to rank; contents that were not uploaded are left out.
           count: number of contents.
+
+        Returns:
+          Pairs of a content and its score, best first.
+
+        Raises:
+          SearchError: if the server does not answer.
         """
         values = {f"query{i}": str(query.tolist()) for i, query in enumerate(queries)}
-        # Rows may be float16; the query is not to be rounded to that.
+        # Rows may be float16. They are converted to float32, so that the query is not rounded.
         products = " ".join(
             f"WHEN {i} THEN -(vector::vector <#> %(query{i})s::vector)" for i in range(len(values))
         )
@@ -147,7 +159,11 @@ class Store:
         return ranked
 
     def vectors(self, content: str, branches: int) -> list[Float[np.ndarray, "_ w"]]:
-        """Return the rows of each branch of a content, float32."""
+        """Return the rows of each branch of a content, float32.
+
+        Raises:
+          SearchError: if the content was not uploaded, or the server does not answer.
+        """
         with self._session() as ask:
             rows = ask(
                 "SELECT branch, vector::vector::real[] FROM {schema}.rows JOIN {schema}.contents"
@@ -163,13 +179,14 @@ class Store:
 
     @contextlib.contextmanager
     def uploading(self, index: Index, ranker: RowRanker) -> Iterator["Upload"]:
-        """Open the schema to write to, for one process at a time; makes it if it is missing.
+        """Open the schema for writing by this process alone; create it if it is missing.
 
         Raises:
-          SearchError: if another process uploads, or it is of another encoder, ranker or folder.
+          SearchError: if another process is uploading, or the schema belongs to another encoder,
+            ranker, folder or program.
         """
         with self._session() as ask:
-            # A lock of the session, which a killed process loses with its connection.
+            # A lock of the session: it ends with the connection of a killed process.
             [[free]] = ask("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [self._name])
             if not free:
                 raise SearchError(f"{self.address}: another upload is running: wait until it ends")
@@ -209,7 +226,7 @@ class Store:
 
     @contextlib.contextmanager
     def _session(self) -> Iterator["_Session"]:
-        """Connect; errors of the server become one line."""
+        """Connect; raise an error of the server as a SearchError of one line, without passwords."""
         try:
             with self._client.connect(
                 self._server, autocommit=True, connect_timeout=CONNECT_SECONDS
@@ -224,7 +241,7 @@ class Store:
 
 
 class _Session:
-    """Statements on a connection, with the schema's name and other parts put into the text."""
+    """Executor of SQL statements that fills in the schema's name and other parts of their text."""
 
     def __init__(self, connection: Any, sql: Any, schema: str) -> None:
         self._connection, self._sql = connection, sql
@@ -236,12 +253,12 @@ class _Session:
         return self._sql.SQL(text).format(schema=self._schema, **statements)
 
     def __call__(self, text: str, values: Any = (), **parts: str) -> list[Any]:
-        # Without values a text may have several statements.
+        # None instead of (): only without values may a text have several statements.
         cursor = self._connection.execute(self._query(text, parts), values or None)
         return cursor.fetchall() if cursor.description else []
 
     def copy(self, text: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Send rows in the binary format."""
+        """Send rows in PostgreSQL's binary format."""
         with self._connection.cursor().copy(self._query(text, {})) as copy:
             copy.set_types(["int4", "int2", "int4", "bytea"])
             for row in rows:
@@ -249,7 +266,7 @@ class _Session:
 
 
 def _secrets(place: str, options: Sequence[str]) -> list[str]:
-    """Return the passwords of an address, as they stand in it and decoded, the longest first."""
+    """Return the passwords of an address, both as written and decoded, the longest first."""
     user = place.partition("://")[2].rpartition("@")[0]
     passwords = [user.partition(":")[2]]
     parts = (option.partition("=") for option in options)
@@ -259,7 +276,7 @@ def _secrets(place: str, options: Sequence[str]) -> list[str]:
 
 
 class Upload:
-    """The contents of a schema, while this process alone may write them."""
+    """Changes to the contents of a schema, while only this process may write to it."""
 
     def __init__(self, ask: _Session, dtype: str) -> None:
         self._ask, self._dtype = ask, np.dtype(dtype).newbyteorder(">")
@@ -269,7 +286,7 @@ class Upload:
         return {content for (content,) in self._ask("SELECT content FROM {schema}.contents")}
 
     def add(self, content: str, branches: Sequence[Float[np.ndarray, "_ w"]]) -> None:
-        """Add a content with the rows of its branches, or nothing of it."""
+        """Add a content with the rows of its branches, in one transaction."""
         with self._ask.transaction():
             [[number]] = self._ask(
                 "INSERT INTO {schema}.contents (content) VALUES (%s) RETURNING number", [content]
@@ -331,7 +348,7 @@ class Stored:
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
     ) -> Float[np.ndarray, " F"]:
-        """Return scores of the frames, by a trained model from the stored rows; see `Ranker`."""
+        """Return scores of the frames; see `Ranker`. A trained model reads the stored rows."""
         names, digest = list(_weights(self._ranker)), list(self._contents)[content]
 
         def vectors() -> dict[str, np.ndarray]:
@@ -341,7 +358,11 @@ class Stored:
 
 
 def _weights(ranker: RowRanker) -> dict[str, float]:
-    """Return the weight of each branch of a ranker's score, or raise a QueryError."""
+    """Return the weight of each branch of a ranker's score.
+
+    Raises:
+      QueryError: if PostgreSQL cannot compute the score.
+    """
     if ranker.branches is None:
         raise QueryError(
             "PostgreSQL cannot compute this ranker's score: use another ranker, or leave out"
@@ -352,7 +373,7 @@ def _weights(ranker: RowRanker) -> dict[str, float]:
 
 
 class Uploaded(NamedTuple):
-    """Numbers of contents of an upload; equal videos count once."""
+    """Numbers of contents in an upload; videos with equal bytes count once."""
 
     sent: int = 0
     unchanged: int = 0  # uploaded before
@@ -367,10 +388,19 @@ def upload(
     progress: Callable[[int, int], None] = lambda done, total: None,
     damaged: Collection[str] = (),
 ) -> Uploaded:
-    """Bring a store up to date with an index; makes the schema if it is missing.
+    """Bring a store up to date with an index; create the schema if it is missing.
 
-    `ranker` has the contents of the index but for the damaged, in their order. Raises as
-    `Library.upload`, and DamagedError when a file of the index was damaged meanwhile.
+    Args:
+      store: the store.
+      index: the index.
+      ranker: a ranker over the contents of the index that are not damaged, in the index's order.
+      progress: takes the number of contents that are done, and the number of all.
+      damaged: the contents with damaged embeddings, whose stored rows are left as they are.
+
+    Raises:
+      QueryError: if PostgreSQL cannot compute the ranker's score.
+      SearchError: as `Store.uploading`.
+      DamagedError: if another content turns out to be damaged.
     """
     names = list(_weights(ranker))
     indexed = list(index.records())  # in the order of the ranker

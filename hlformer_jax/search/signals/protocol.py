@@ -56,16 +56,16 @@ class SignalQuery:
 
 
 class Group(NamedTuple):
-    """Videos of equal content that match alike, and are one result."""
+    """Videos of equal content that match equally, and are one result."""
 
     position: int
-    """Position in `Scope.videos` of the first of them, which stands for all."""
+    """Position in `Scope.videos` of the first video, which represents the group."""
     score: float | None
-    """None in the hands of a signal that has not ranked the group."""
+    """Score by a signal; None if that signal has not ranked the group."""
     copies: tuple[str, ...] = ()
-    """Names of the others."""
+    """Names (`Entry.video`) of the other videos."""
     certainty: float | None = None
-    """Share of the query that matches, which decides between groups of equal rank."""
+    """Share of the query that matches, 0 to 1, which decides between groups of equal rank."""
 
 
 class Scope(NamedTuple):
@@ -117,19 +117,22 @@ class Matches(Protocol):
 
     @property
     def is_selective(self) -> bool:
-        """True if only videos that match are ranked; otherwise all are."""
+        """True if only videos that match are ranked; False if all videos are."""
 
     @property
     def score_kind(self) -> ScoreKind | None:
-        """The kind of the scores; None if they only rank."""
+        """The kind of the scores; None if they only order videos."""
 
     def rank(self, count: int, scope: Scope) -> list[Group]:
         """Return the best groups of allowed videos, best first, at most `count`."""
 
     def evidence(self, group: Group, scope: Scope, count: int) -> Evidence | None:
-        """Return why the videos of a group are a result, with at most `count` moments.
+        """Return why the videos of a group are a result; None if they do not match.
 
-        None if they do not match. A group that this signal has not ranked has no score.
+        Args:
+          group: the group; its score is None if this signal has not ranked it.
+          scope: the videos that the query may return.
+          count: the largest number of moments.
         """
 
 
@@ -149,10 +152,10 @@ class Archive:
 
 @runtime_checkable
 class Signal(Protocol):
-    """A way in which videos can match a query; an object searches one snapshot of an index.
+    """A way in which videos can match a query; an instance searches one snapshot of an index.
 
     Attributes:
-      name: the name by which a query asks for it.
+      name: the name of the signal in queries.
       notes: lines on what cannot be searched, such as damaged files.
     """
 
@@ -166,27 +169,27 @@ class Signal(Protocol):
     def update(
         index: Index, encoder: Encoder, report: Callable[[str], None], pulse: Callable[[], None]
     ) -> None:
-        """Compute what the signal stores of new and changed videos.
+        """Update the stored data of the signal for new and changed videos.
 
         Args:
-          index: the index, whose lock is held.
-          encoder: its encoder.
-          report: takes lines about videos that were left out.
-          pulse: called often; what it raises ends the update.
+          index: the index; the caller holds its lock.
+          encoder: the index's encoder.
+          report: takes lines about the progress and about videos that were left out.
+          pulse: called often; an exception that it raises ends the update.
         """
 
     def accepts(self, query: SignalQuery) -> bool:
         """Return whether the signal can search for this query."""
 
     def missing(self) -> str:
-        """Return why the index has nothing that this signal could find; empty if it has."""
+        """Return why the index has nothing for this signal to search; "" if it has something."""
 
     def search(self, query: SignalQuery) -> Matches:
         """Search for a query that the signal accepts."""
 
 
 class ContentMatches(NamedTuple):
-    """Matches of a signal that finds moments in contents, without regard to their copies."""
+    """Matches of a signal for which all copies of a content have the same moments."""
 
     moments: Mapping[str, Sequence[Moment]]
     """Moments above the match threshold, by content; contents and moments best first."""

@@ -1,11 +1,12 @@
-"""Rankers without training: the score of a video, and of its frames, by name.
+"""Rankers without training, which score videos and their frames.
 
     best_frame      the largest cosine of the text and a frame; the default
     top_3_frames    the mean of the three largest cosines, or of all in a shorter video
     segments        the largest inner product of the text and an interval (`intervals`)
 
 All are exact: the text is multiplied with the rows of all videos. In a large archive, the rankers
-that take one maximum first look at rows of 8 bits, which say which rows can matter (`packed`).
+that take one maximum first use rows quantised to 8 bits, to skip rows that cannot matter
+(`packed`).
 
 Some videos score high for every query. Nearest-neighbour normalisation (`normalise`; NNN, Chowdhury
 et al., EMNLP 2024) subtracts from each video's score the bias α · (the mean of the k largest scores
@@ -28,27 +29,32 @@ from hlformer_jax.search.signals import intervals
 from hlformer_jax.text import suggestion
 
 ScoreKind = Literal["probability", "cosine", "rank_fusion", "model"]
-"""Meaning of a score; one without a kind only ranks."""
+"""Meaning of a score. A score without a kind only orders videos."""
 
 
 @runtime_checkable
 class Ranker(Protocol):
-    """Ranks the contents of an index, which have a fixed order."""
+    """A ranking of the contents of an index, which have a fixed order."""
 
     @property
     def calibrated(self) -> bool:
-        """True if scores are cosines of the encoder, which its probabilities are computed from."""
+        """True if scores are cosines that an encoder with learned probabilities can convert."""
 
     @property
     def score_kind(self) -> ScoreKind | None:
-        """Kind of the scores; None if they only rank."""
+        """Kind of the scores; None if they only order videos."""
 
     @property
     def is_trained(self) -> bool:
-        """True if a trained model encodes texts after the encoder of the index."""
+        """True if a trained model encodes the token features that the index's encoder computes."""
 
     def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
-        """Return the query of a text."""
+        """Return the query vector of a text.
+
+        Args:
+          encoder: the encoder of the index.
+          sentence: the text.
+        """
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
         """Return scores of all contents; higher is better."""
@@ -58,25 +64,40 @@ class Ranker(Protocol):
     ) -> Float[np.ndarray, " V"]:
         """Return scores of the best `count` allowed contents, and of all equal to the last one.
 
-        Values of the other contents are at most their scores, and may be -inf.
+        Args:
+          query: the query vector.
+          count: number of contents to find.
+          allowed: the contents that may be found.
+
+        Returns:
+          A value for each content. For the other contents it is at most their score, and may be
+          -inf.
         """
 
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
     ) -> Float[np.ndarray, " F"]:
-        """Return scores of the frames of a content, whose arrays are given."""
+        """Return scores of the frames of a content.
+
+        Args:
+          content: the position of the content.
+          arrays: its frame embeddings.
+          query: the query vector.
+        """
 
 
 Vectors = Callable[[], dict[str, np.ndarray]]
-"""Returns the rows [L, w] of each branch of a content, float32."""
+"""Function that returns the rows [L, w] of each branch of a content, float32."""
 
 
-@runtime_checkable  # Ranker's own knows nothing of `branches`, which may be None
+@runtime_checkable  # needed again: Ranker's does not register `branches`, which may be None
 class RowRanker(Ranker, Protocol):
-    """A ranker whose score a store can compute: of each branch, the mean of its largest products.
+    """A ranker whose score a store can compute from rows.
+
+    The score is a weighted sum over branches of the mean of the branch's largest products.
 
     Attributes:
-      identity: rankers with equal ones have equal rows for equal videos.
+      identity: a text; rankers of equal identity have equal rows for equal videos.
       top: number of a branch's largest products that are averaged.
       dtype: "float16" if every row is exact in it, else "float32".
     """
@@ -87,17 +108,17 @@ class RowRanker(Ranker, Protocol):
 
     @property
     def branches(self) -> dict[str, float] | None:
-        """The weight of each branch; None: the score is another one."""
+        """The weight of each branch; None if the score is not such a sum."""
 
     @property
     def width(self) -> int:
         """Number of coordinates of a row."""
 
     def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
-        """Return the rows of each branch of a content, whose arrays are given."""
+        """Return the rows of each branch of a content, from its frame embeddings."""
 
     def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " w"]]:
-        """Return what the rows of each branch are multiplied with."""
+        """Return the vector by which the rows of each branch are multiplied, float32."""
 
     def over_time(
         self,
@@ -106,17 +127,21 @@ class RowRanker(Ranker, Protocol):
         query: Float[np.ndarray, " H"],
         vectors: Vectors | None = None,
     ) -> Float[np.ndarray, " F"]:
-        """Return scores of the frames, as `Ranker` does.
+        """Return scores of the frames of a content; see `Ranker`.
 
-        `vectors` returns the content's rows, for a ranker that was made without contents.
+        Args:
+          content: the position of the content.
+          arrays: its frame embeddings.
+          query: the query vector.
+          vectors: returns the content's rows; needed for a ranker that was made without contents.
         """
 
 
 class Pooling(NamedTuple):
-    """Rule that makes the score of a video from the products of its rows and a query."""
+    """Rule that computes the score of a video from the products of its rows and a query."""
 
     top: int = 1
-    """The score is the mean of this many largest products."""
+    """Number of largest products whose mean is the score."""
     of_frames: bool = True
     """Whether the rows embed frames; otherwise they embed intervals (`intervals`)."""
 
@@ -135,7 +160,7 @@ RANKERS = {
 DEFAULT = "best_frame"
 
 ALPHA, NEAREST = 0.75, 64
-"""Constants of NNN: the share of the mean that is subtracted, and the number of scores in it."""
+"""Constants of NNN: the factor of the mean that is subtracted, and the number of scores in it."""
 
 _WHO = (
     "a man", "a woman", "a child", "two people", "a crowd", "a dog", "a cat", "a horse", "a bird",
@@ -164,7 +189,12 @@ SAMPLE = 4096
 
 
 def embed_bank(index: Index, encoder: Encoder | None) -> Float[np.ndarray, "Q d"]:
-    """Return the embeddings of `BANK`; compute and store them if necessary."""
+    """Return the embeddings of `BANK`, float32; compute and store them if necessary.
+
+    Args:
+      index: the index, in whose directory they are stored.
+      encoder: the encoder of the index; may be None if they are stored already.
+    """
     key = hashlib.sha256("\n".join([index.key, *BANK]).encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"bank-{key}.npy"
 
@@ -176,13 +206,17 @@ def embed_bank(index: Index, encoder: Encoder | None) -> Float[np.ndarray, "Q d"
 
 
 def sample_rows(matrix: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "n d"]:
-    """Return at most `SAMPLE` rows at equal distances, read once from all over the disk."""
+    """Return a copy of at most `SAMPLE` rows of a matrix, at equal distances."""
     count = min(SAMPLE, len(matrix))
     return matrix[np.arange(count) * len(matrix) // count]
 
 
 def check(name: str) -> None:
-    """Raise a QueryError if no ranker without training has this name."""
+    """Check that a ranker without training has this name.
+
+    Raises:
+      QueryError: if none has.
+    """
     if name not in RANKERS:
         raise QueryError(
             f"{{ranker}} is {{value!r}}{suggestion(name, RANKERS)}: use {', '.join(RANKERS)}",
@@ -193,7 +227,7 @@ def check(name: str) -> None:
 
 
 def label(name: str, normalise: bool) -> str:
-    """Return the name by which a ranker is reported, and its match threshold stored."""
+    """Return the label of a ranker, which is shown and under which its threshold is stored."""
     return f"{name}, normalised" if normalise else name
 
 
@@ -219,7 +253,7 @@ class Untrained:
           index: the index.
           records: a record of each content; None if a store ranks them, so that neither `scores`
             nor `best` is called.
-          encoder: encodes `BANK` when the biases of `normalise` have to be computed.
+          encoder: the encoder of `BANK`, needed if the biases of `normalise` are not stored yet.
           normalise: whether to subtract each video's bias from its score.
 
         Raises:
@@ -255,14 +289,14 @@ class Untrained:
             source = "\0".join([index.key, self.identity, *BANK, *contents])
             digest = hashlib.sha256(source.encode()).hexdigest()[:32]
             bias_path = index.directory / "packed" / f"bias-{digest}.{name.replace('_', '-')}.npy"
-            suffix = "".join(bias_path.suffixes)  # of this ranker
+            suffix = "".join(bias_path.suffixes)  # names the ranker: keep files of other rankers
             packed.discard_outdated(index.directory, "bias-", bias_path, suffix)
             self._bias = packed.load_or_compute(
                 bias_path, (1, len(records)), lambda: self._biases(embed_bank(index, encoder))[None]
             )[0]
 
     def _biases(self, bank: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, " V"]:
-        """Return the bias of every content; see the module."""
+        """Return the bias of every content; see the formula in the module's docstring."""
         parts = (self.products(content, bank).T for content in range(len(self._rows.starts)))
         scores = np.stack([self._pooling.pool(part) for part in parts])
         nearest: np.ndarray = ALPHA * np.sort(scores, axis=-1)[:, -NEAREST:].mean(-1)
@@ -274,7 +308,7 @@ class Untrained:
         return vector
 
     def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
-        """Return the rows, as one branch; see `RowRanker`."""
+        """Return the rows of a content, as one branch; see `RowRanker`."""
         rows = arrays.vectors if self.of_frames else intervals.compute(arrays).embeddings
         return {self.identity: rows}
 
@@ -312,7 +346,7 @@ class Untrained:
         return self._rows.maxima((products + reach).T)
 
     def products(self, content: int, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q R"]:
-        """Return the products of queries and the rows of a content, or its frames."""
+        """Return the products of queries and a content's frames, or its intervals (`segments`)."""
         rows = slice(self._rows.starts[content], self._rows.ends[content])
         return self._rows.expand(content, packed.multiply(self._rows.matrix[rows], queries).T)
 
@@ -333,8 +367,8 @@ class Untrained:
     ) -> Float[np.ndarray, " F"]:
         """Return the scores of the frames; see `Ranker`.
 
-        A frame scores its own cosine, minus the video's bias. For `segments` it scores the mean of
-        its cosine and of its interval's product, as the surroundings of a moment blur the borders.
+        The score of a frame is its cosine, minus the video's bias. For `segments` it is the mean of
+        its cosine and of its interval's product: intervals alone would blur the borders of moments.
         """
         scores = packed.multiply(arrays.vectors, query)
         if not self.of_frames:

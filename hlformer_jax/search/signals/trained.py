@@ -1,9 +1,10 @@
-"""A trained model of the family as a ranker of an index.
+"""A trained model of video retrieval as a ranker of an index.
 
-The model reads frame embeddings as visual features, and the token features of the same encoder as
-words, pooled and sampled as for training. Features of another encoder are refused. The model's
-scorer (`retrieval.scoring`) scores videos and frames. The encoded videos are stored beside the
-index, in a file whose name identifies the videos and the parameters, so a model encodes them once.
+The model's visual features are the frame embeddings, pooled and sampled as for training. Its words
+are the token features of the same encoder; features of another encoder are refused. The model's
+scorer (`retrieval.scoring`) scores videos and frames. The encoded videos are stored in the index's
+directory, in a file whose name identifies the videos and the parameters, so a model encodes them
+once.
 """
 
 import contextlib
@@ -59,24 +60,24 @@ def read_config(path: Path) -> ConfigDict:
 
 
 def identity(path: Path) -> str:
-    """Return a digest of the configuration and parameters of a run, without reading the latter."""
+    """Return a digest of a run's configuration and parameters; the parameters are not read."""
     digest = hashlib.sha256((path / "config.json").read_bytes())
-    # Of the checkpoints' files; written with each of them.
+    # Every checkpoint has a file of the checksums of its files.
     for sums in sorted(path.rglob("SHA256SUMS")):
         digest.update(sums.read_bytes())
     return digest.hexdigest()
 
 
 def check_encoder(config: ConfigDict, path: Path, encoder: EncoderFacts) -> None:
-    """Refuse a run that was trained on features of another encoder than the index has.
+    """Check that a run was trained on features of the encoder of an index.
 
     Args:
       config: the configuration of the run.
-      path: its directory.
+      path: the directory of the run.
       encoder: the encoder of the index.
 
     Raises:
-      QueryError: if the encoders differ, or the run does not name its own.
+      QueryError: if the encoders or their widths differ, or the run does not record its encoder.
     """
     of_run = extracted.encoder_of(path, Path(config.data.manual_dir))
     if of_run is None:
@@ -102,7 +103,13 @@ def check_encoder(config: ConfigDict, path: Path, encoder: EncoderFacts) -> None
 
 
 def videos_of(vectors: Sequence[Float[np.ndarray, "_ d"]], data: ConfigDict, size: int) -> Videos:
-    """Return a batch of `size` videos from their frame embeddings, filled up with zeros."""
+    """Return a batch of videos for the model, padded with zeros.
+
+    Args:
+      vectors: the frame embeddings of each video, at most `size`.
+      data: the section `data` of the run's configuration.
+      size: number of videos of the batch.
+    """
     raw = [rows.astype(np.float32) for rows in vectors]
     clips = [transforms.normalise(transforms.pool_to_clips(rows, data.max_clips)) for rows in raw]
     sampled = [transforms.normalise(transforms.sample_frames(x, data.max_frames)) for x in raw]
@@ -115,7 +122,7 @@ def videos_of(vectors: Sequence[Float[np.ndarray, "_ d"]], data: ConfigDict, siz
 
 
 def empty_corpus(run: LoadedRun, count: int) -> Corpus:
-    """Return an empty corpus of the model with room for `count` >= 1 videos."""
+    """Return an empty corpus of the run's model, with room for `count` >= 1 videos."""
     mesh = devices.mesh()
     size = devices.round_up(min(run.config.eval.video_batch, count), mesh.size)
     encode = functools.partial(models.encode_video, run.family.model, run.params)
@@ -127,7 +134,16 @@ def empty_corpus(run: LoadedRun, count: int) -> Corpus:
 def encode_videos(
     run: LoadedRun, vectors: Iterator[Float[np.ndarray, "F d"]], count: int
 ) -> Corpus:
-    """Encode `count` videos, which are read a batch at a time."""
+    """Encode videos by the run's model, one batch after the other.
+
+    Args:
+      run: the run.
+      vectors: yields the frame embeddings of each video.
+      count: number of videos.
+
+    Returns:
+      The corpus of the encoded videos, in order.
+    """
     data, stored = run.config.data, empty_corpus(run, count)
     blocks, size = stored.mask.shape
 
@@ -145,7 +161,15 @@ def encode_videos(
 
 
 def encode_query(run: LoadedRun, tokens: Float[np.ndarray, "W E"]) -> Float[np.ndarray, " H"]:
-    """Return the unit vector of a text, from the encoder's token features."""
+    """Return the model's unit vector of a text.
+
+    Args:
+      run: the run.
+      tokens: the encoder's features of the text's tokens.
+
+    Raises:
+      SearchError: if the model was trained on features of another width.
+    """
     data = run.config.data
     if tokens.shape[-1] != data.text_dim:
         raise SearchError(
@@ -164,7 +188,17 @@ class Trained:
     top, dtype = 1, "float32"
 
     def __init__(self, path: Path, index: Index, records: Sequence[Record] | None) -> None:
-        """Load the run of a directory, and encode all contents; None if a store ranks them."""
+        """Load a run, and encode all contents.
+
+        Args:
+          path: the directory of the run.
+          index: the index.
+          records: a record of each content; None if a store ranks them, so nothing is encoded.
+
+        Raises:
+          QueryError: if the directory has no run that can rank videos, or its encoder is another.
+          DamagedError: if embeddings of a content are missing or damaged.
+        """
         check_encoder(read_config(path), path, index.encoder)
         self._model, self.identity = loaded_run.load(path), f"trained {identity(path)}"
         self._scorer = self._model.family.evaluator.scorer
@@ -176,7 +210,11 @@ class Trained:
         self._scores = jax.jit(corpus.scores)
 
     def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
-        """Return the model's vector of a text; see `Ranker`."""
+        """Return the model's vector of a text; see `Ranker`.
+
+        Raises:
+          SearchError: if the encoder has no token features, or their width is another.
+        """
         if not isinstance(encoder, TokenEncoder):
             raise SearchError(
                 f"a trained model needs features of tokens, which {encoder.name!r} does not have"
@@ -200,7 +238,7 @@ class Trained:
         query: Float[np.ndarray, " H"],
         vectors: Callable[[], dict[str, np.ndarray]] | None = None,
     ) -> Float[np.ndarray, " F"]:
-        """Return the scores of the positions over each frame; see `RowRanker`."""
+        """Return for each frame the model's score of that position; see `RowRanker`."""
         branches = self.vectors(content, arrays) if vectors is None else vectors()
         parts = self._scorer.of_branches(query)
         cosines = {
@@ -215,7 +253,7 @@ class Trained:
 
     @property
     def branches(self) -> dict[str, float] | None:
-        """Weights of the branches whose best cosines are added; None for any other score."""
+        """Weights of the branches whose largest cosines are added; None for any other score."""
         scorer = self._scorer
         if not (isinstance(scorer, MaximumSimilarity) and scorer.sum_of_maxima):
             return None
@@ -254,7 +292,7 @@ def _float32(stored: Vectors) -> np.ndarray:
 
 
 def _encoded(run: LoadedRun, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
-    """Return the encoded videos, from their file beside the index if it exists."""
+    """Return the encoded videos, read from their file in the index's directory if it exists."""
     contents = [record.content for record in records]
     source = "\0".join([index.key, identity(path), *contents])
     digest = hashlib.sha256(source.encode()).hexdigest()[:32]
@@ -265,7 +303,7 @@ def _encoded(run: LoadedRun, path: Path, index: Index, records: Sequence[Record]
     index.check(contents)
     frames = (index.read(content).vectors for content in contents)
     encoded = encode_videos(run, frames, len(records))
-    # If they cannot be written, the next process encodes them again.
+    # If the file cannot be written, the next process encodes the videos again.
     with contextlib.suppress(OSError):
         leaves = jax.tree.leaves((encoded.stored, encoded.mask))
         arrays = {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}

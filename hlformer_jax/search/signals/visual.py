@@ -1,19 +1,20 @@
 """The signal `visual`: videos whose frames show what a query describes.
 
     a text               its embedding q
-    a picture            the embedding p of an image, or of a frame of a video of the index
+    a picture            the embedding p of an image, or of a frame of an indexed video
     a picture and a text unit(p + q): frames x rank by ⟨p, x⟩ + ⟨q, x⟩
 
-Two pictures have larger cosines, with more spread, than a picture and a text. In the sum, the
-picture therefore selects the subject, and the text a variant of it.
+Cosines of two pictures are larger, and spread more, than those of a picture and a text. In the sum,
+the picture therefore selects the subject, and the text selects a variant of it.
 
-From the match threshold on, a frame may show what the query describes. For one text it is an offset
-above the `baseline`, calibrated by captions (`search.evaluate`). Otherwise it is chosen: for a
-text and an encoder with learned probabilities, the cosine with probability `MIN_PROBABILITY`; in
-all other cases `SPREADS` spreads above the median of the archive's cosines with the query. A spread
-is the distance from their quantile 0.1587 to the median, as the standard deviation of a normal
-distribution. Cosines with absent things are about normal, and few frames that show something stand
-out above them; this fails if most frames show it.
+A frame whose score reaches the match threshold may show what the query describes. For one text the
+threshold is a margin above the `baseline`, calibrated by captions (`search.evaluate`). Without
+calibration it is a choice. For a text and an encoder with learned probabilities it is the cosine
+with probability `MIN_PROBABILITY`. In all other cases it is `SPREADS` spreads above the median of
+the archive's cosines with the query, where a spread is the distance from the 0.1587 quantile to the
+median: the standard deviation of a normal distribution. Cosines with absent things are about
+normally distributed, and the few frames that show a thing stand out above them. This fails if most
+frames show it.
 """
 
 import dataclasses
@@ -42,21 +43,24 @@ MIN_PROBABILITY = 0.01
 """Probability above which a frame may show what a text describes (docs/search/scores.md)."""
 
 SPREADS = 4.0
-"""Spreads above the median of an archive's cosines from which on a frame may match; chosen."""
+"""Threshold without calibration, in spreads above the median of an archive's cosines."""
 
 MIN_FRAMES_FOR_THRESHOLD = 1000
-"""Frames below which the distribution of an archive's cosines is unknown."""
+"""Number of frames below which the distribution of an archive's cosines cannot be estimated."""
 
 
 def chosen_threshold(
     ranker: Untrained, vector: Float[np.ndarray, " d"], probability: Callable[[Any], Any]
 ) -> float:
-    """Return the cosine from which on a frame may match an embedding; see the module.
+    """Return the match threshold of an embedding without calibration; see the module's docstring.
 
     Args:
       ranker: the ranker, whose rows are sampled.
-      vector: the embedding.
-      probability: maps cosines to probabilities, or to None where they have none.
+      vector: the embedding of a text or a picture.
+      probability: takes cosines; returns their probabilities, or None if there are none.
+
+    Returns:
+      The cosine from which on a frame may match.
     """
     grid = np.linspace(-1, 1, 20_001)
     if (learned := probability(grid)) is not None:
@@ -66,10 +70,10 @@ def chosen_threshold(
 
 
 def baseline(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Encoder) -> float:
-    """Return the median of the archive's products with a text, to which its scores are compared.
+    """Return the median of the archive's products with a text; calibrated margins start from it.
 
-    It is 0 if the encoder has learned probabilities, as cosines of all texts then compare, and for
-    a trained model or a store.
+    It is 0 if the encoder has learned probabilities, because then cosines with different texts are
+    comparable. It is also 0 for a trained model and for a store.
     """
     if not isinstance(ranker, Untrained) or encoder.probability(0.0) is not None:
         return 0.0
@@ -77,11 +81,11 @@ def baseline(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Encoder) 
 
 
 def _no_probability(cosines: Any) -> None:
-    """Return None: cosines with a picture have no learned probabilities."""
+    """Return None, for scores without learned probabilities, such as cosines with a picture."""
 
 
 class Visual:
-    """Frame embeddings, ranked without training, by a trained model, or by a store."""
+    """Signal of the frames, ranked without training, by a trained model, or by a store."""
 
     name = "visual"
 
@@ -98,11 +102,11 @@ class Visual:
         """Do nothing: frames are encoded when a video is indexed."""
 
     def accepts(self, query: SignalQuery) -> bool:
-        """Return True: any query can be searched for in frames."""
+        """Return True: frames can be searched for any query."""
         return True
 
     def missing(self) -> str:
-        """Return "": an index without frames is refused before."""
+        """Return "": a library refuses an index without frames before it searches."""
         return ""
 
     def search(self, query: SignalQuery) -> "VisualMatches":
@@ -117,7 +121,7 @@ class Visual:
             vectors[0] = unit(vectors[0] + query.picture).astype(np.float32)
         elif query.picture is not None:
             vectors.insert(0, query.picture)
-        # Probabilities are learned from images beside texts.
+        # The probabilities hold for a text and an image, so not for a query with a picture.
         is_probable = ranker.calibrated and query.picture is None
         matches = VisualMatches(self, encoder, Single(ranker, vectors[0]), is_probable)
         if not isinstance(ranker, Untrained):
@@ -152,8 +156,9 @@ class Visual:
     ) -> list[float]:
         """Return the match threshold of each part of a query.
 
-        A calibrated threshold is one of single texts. The mean of several has another distribution,
-        so it is chosen for the required parts of a composed query.
+        A calibrated threshold holds for the score of one text. The mean of several scores has
+        another distribution, so the thresholds of the required parts of a composed query are not
+        calibrated.
         """
         assert isinstance(self.ranker, Untrained)
         learned = query.encoder.probability if self.ranker.calibrated else _no_probability
@@ -193,9 +198,9 @@ class VisualMatches:
     is_probable: bool
     """Whether scores are shown as probabilities, if the encoder has learned them."""
     threshold: float | None = None
-    """Score from which on a video matches."""
+    """Match threshold; None if there is none."""
     calibrated: Threshold | None = None
-    """Calibration of the threshold; None if it is chosen, or if there is none."""
+    """Calibration of the threshold; None if it is not calibrated, or if there is none."""
     is_selective = False
 
     @property
@@ -213,7 +218,7 @@ class VisualMatches:
         contents, first = np.unique(scope.content_of[positions], return_index=True)
         scores = self.query.best(count, scope.allowed_contents())[contents]
         order = np.lexsort((first, -scores))[:count]
-        # A store lacks videos that were not uploaded yet.
+        # A video that was not uploaded to a store yet scores -inf.
         ranked = [i for i in order if scores[i] > -np.inf]
         return [scope.group(int(contents[i]), float(scores[i])) for i in ranked]
 
@@ -223,7 +228,7 @@ class VisualMatches:
         index = self.signal.index
         arrays = index.read(video.content)
         frame_scores, moments = self.query.locate(content, arrays, index.period, count)
-        # The last frame's period may end after the video does.
+        # The period of the last frame may extend beyond the end of the video.
         end = max(video.duration, float(arrays.times[-1]))
         moments = [moment._replace(end=min(moment.end, end)) for moment in moments]
         is_match = None
@@ -235,7 +240,7 @@ class VisualMatches:
         return Evidence(is_match, score, moments, times=arrays.times, scores=scores)
 
     def _shown(self, cosines: Any) -> Any:
-        """Return the probabilities of cosines if they are shown; a number for a number."""
+        """Return scores as they are shown: probabilities of cosines, or unchanged; keep scalars."""
         if not self.is_probable:
             return cosines
         probabilities = self.encoder.probability(np.asarray(cosines, np.float32))

@@ -1,8 +1,8 @@
-"""Subtitle files and subtitle tracks of videos as cues.
+"""Reading of cues from subtitle files and from the subtitle tracks of videos.
 
-reader             files and tracks: what is read, and its limits
-formats, text      the formats of files, and their markup
-charset            the encoding of a file
+reader             reading of files and tracks, with limits
+formats, text      formats of files, and their markup
+charset            detection of a file's text encoding
 closed_captions    captions in the pictures of a video (CEA-608)
 """
 

@@ -1,9 +1,10 @@
-"""Text encoding of a subtitle file: Unicode by its structure, older encodings by their language.
+"""Detection of the text encoding of a subtitle file.
 
-chardet names the likely older encodings. On a single sentence its first choice is at times a text
-that no language writes ("Llámame" as "Ll‡mame"), so the candidates are weighed here by what they
-make of the bytes: alphabets that change within a word, symbols and capitals inside words, and rare
-Chinese characters count against one.
+Unicode is recognised by its structure, and older encodings by the language of the decoded text.
+chardet names the likely older encodings. For a single sentence, its first choice can give a text
+that is in no language ("Ll‡mame" instead of "Llámame"). So the candidates are scored by the decoded
+text: changes of the alphabet, symbols and capitals inside words, and rare Chinese characters make
+an encoding less likely.
 """
 
 import functools
@@ -34,26 +35,27 @@ ENCODINGS = {
     "euc_jp": "ja jp jpn japanese",
     "cp949": "ko kr kor korean",
 }
-"""Older encodings that are told apart, each the largest of its kind, with codes of languages."""
+"""Older encodings that are distinguished, each the largest of its kind, with language codes."""
 
 _SAMPLE_BYTES = 2**15
-"""Bytes of lines that are not ASCII from which an older encoding is told."""
+"""Number of bytes, of lines that are not ASCII, from which an older encoding is detected."""
 
 _CHARDET_NAMES = {"euc_jis_2004": "euc_jp", "iso8859-9": "cp1254"}
 _INCLUDED = [name for name in (*ENCODINGS, *_CHARDET_NAMES) if name != "euc_jp"]
 
 _ENOUGH = 20
-"""Letters that settle that a text without a wrong byte is UTF-8."""
+"""Number of letters from which on a text without an invalid byte is certainly UTF-8."""
 
 _WEIGHED = 4000
-"""Characters of a sample that are weighed."""
+"""Number of characters of a sample that are scored."""
 
 _WEIGHT, _LEAST, _HINT = 4.0, 0.01, 2.0
-"""Weights of oddities and of a language in the file's name, against the logarithm of a confidence;
-and the least confidence. From 4 to 12 and from 0.005 to 0.02 they decide the same."""
+"""Weight of oddities and smallest confidence, beside the logarithm of the confidence; and weight of
+a language in the file's name. The weight from 4 to 12 and the smallest confidence from 0.005 to
+0.02 give the same decisions."""
 
 _FOREIGN = 0.6
-"""Weight of a Latin letter that the likeliest language of an encoding does not have."""
+"""Weight of a Latin letter that the most likely language of an encoding does not have."""
 
 _WESTERN = (
     "àâæçéèêëîïôœùûüÿ", "áéíñóúüªº", "áâãàçéêíóôõúüªº", "àèéìíòóùú", "äöüß", "éëïóöüèêáí", "åäöéà",
@@ -69,10 +71,10 @@ _LATIN_LETTERS = {
     "cp1254": ("çğıi̇öşüâîû", "əçğıöşü"),
     "cp1257": ("ąčęėįšųūž", "āčēģīķļņšūž", "äöõüšž"),
 }  # fmt: skip
-"""By encoding the letters beside A to Z that its languages have, one text for each."""
+"""Letters besides A to Z of the languages of each encoding, one text for each language."""
 
 _COMMON = 0.25
-"""Weight of a common word in favour of the encoding that gives it."""
+"""Weight of a common word in the decoded text, in favour of the encoding."""
 
 _COMMON_WORDS = frozenset(
     # French, Spanish, Portuguese, Italian
@@ -96,12 +98,12 @@ _COMMON_WORDS = frozenset(
     " не что это как я привет да нет он она мы вы ты все так его у меня на и с"
     " привіт як це що ні добър ден как сте здравей какво добар дан мој је".split()
 )
-"""Words with other letters than ASCII that are met in nearly any talk."""
+"""Words with letters outside ASCII that occur in nearly any speech."""
 
 _UTF8_MARK = b"\xef\xbb\xbf"
 _BOMS = (
     (_UTF8_MARK, "utf-8"),
-    (b"\xff\xfe\x00\x00", "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (b"\xff\xfe\x00\x00", "utf-32-le"),  # before UTF-16: this mark begins with that of UTF-16
     (b"\x00\x00\xfe\xff", "utf-32-be"),
     (b"\xff\xfe", "utf-16-le"),
     (b"\xfe\xff", "utf-16-be"),
@@ -121,19 +123,19 @@ _COMMON_HAN = {
     "euc_jp": ("shift_jis", b"\x88\x9f", b"\x98\x72"),
     "cp949": ("euc_kr", b"\xca\xa1", b"\xca\xa0"),  # Korean subtitles have next to no Han
 }
-"""By encoding a narrower one, and the range in which that has the common Chinese characters."""
+"""For each encoding, a smaller encoding and its range of common Chinese characters."""
 
 
 _KANA = {"gb18030": 0.5, "big5hkscs": 0.5, "cp949": 0.5, "cp932": -0.3, "euc_jp": -0.3}
-"""Weight of a kana against an encoding; negative for the encodings of Japanese."""
+"""Weight of a kana against an encoding; negative for encodings of Japanese."""
 
 
 def decode(content: bytes, language: str = "") -> tuple[str, str]:
-    """Decode a text of unknown encoding; a byte that fits nowhere becomes U+FFFD.
+    """Decode a text of unknown encoding; invalid bytes become U+FFFD.
 
     Args:
       content: the bytes of a file.
-      language: a language code or name such as "ru" where the file's name has one, else "".
+      language: the language code or name in the file's name, such as "ru"; "" if it has none.
 
     Returns:
       The text, without a byte order mark, and the Python name of its encoding.
@@ -146,7 +148,7 @@ def decode(content: bytes, language: str = "") -> tuple[str, str]:
 
 
 def detect(content: bytes, language: str = "") -> str:
-    """Return the Python name of the most likely encoding of a text."""
+    """Return the Python name of the most likely encoding of a text; see `decode`."""
     for mark, encoding in _BOMS:
         if content.startswith(mark) and (mark != _UTF8_MARK or _is_mostly_utf8(content)):
             return encoding
@@ -162,7 +164,7 @@ def detect(content: bytes, language: str = "") -> str:
     sample = _sample(content)
     encoding = _older(sample, language)
     if letters >= damaged:
-        # Two bytes of an older encoding are at times a letter of UTF-8, but seldom a likely one.
+        # Two letters of an older encoding can be one letter of UTF-8, but rarely a likely one.
         unicode, older = (sample.decode(name, errors="replace") for name in ("utf-8", encoding))
         if _oddities(unicode) <= _oddities(older, encoding) + (not damaged):
             return "utf-8"
@@ -170,18 +172,18 @@ def detect(content: bytes, language: str = "") -> str:
 
 
 def _is_mostly_utf8(content: bytes) -> bool:
-    """Tell whether a text is as its mark says; editors have put it before other encodings too."""
+    """Return whether a text with UTF-8's mark is UTF-8; editors also add it elsewhere."""
     text = content[: 2**16].decode("utf-8", errors="replace")
     return text.count("\ufffd") <= len(re.findall(r"[^\x00-\x7f\ufffd]", text))
 
 
 def _wide(content: bytes) -> str:
-    """Name UTF-16 or UTF-32 without a mark, by where its zero bytes stand; "" for neither."""
+    """Return UTF-16 or UTF-32 for a text without a mark, by its zero bytes; "" for neither."""
     head = content[: 2**12]
     head = head[: len(head) // 4 * 4]
     zeros = [head[i::4].count(0) for i in range(4)]
     rows = len(head) // 4
-    # Digits, spaces and line ends are ASCII in any language: a zero byte in each such character.
+    # Digits, spaces and line ends are ASCII in any language, so each has a zero byte.
     for encoding, mostly, never in (
         ("utf-32-le", (2, 3), (0,)),
         ("utf-32-be", (0, 1), (3,)),
@@ -199,7 +201,7 @@ def _wide(content: bytes) -> str:
 
 
 def _sample(content: bytes) -> bytes:
-    """Return different lines of a text that are not ASCII, without tags, digits and times."""
+    """Return the distinct lines of a text that are not ASCII, without tags, digits and times."""
     lines: dict[bytes, None] = {}
     size = 0
     for line in re.split(rb"[\r\n]+", content):
@@ -214,7 +216,7 @@ def _sample(content: bytes) -> bytes:
 
 
 def _older(sample: bytes, language: str) -> str:
-    """Name the most likely older encoding of a sample."""
+    """Return the most likely older encoding of a sample."""
     confidences = _confidences(sample)
     codes = language.lower().replace("_", "-").split("-")
 
@@ -233,8 +235,8 @@ def _older(sample: bytes, language: str) -> str:
 def _confidences(sample: bytes) -> dict[str, float]:
     """Return chardet's confidence in each encoding.
 
-    chardet refuses an encoding for one byte that it lacks, so an encoding that lacks few bytes of
-    the sample is asked for without them.
+    chardet rejects an encoding because of a single invalid byte. So if few bytes of the sample are
+    invalid in an encoding, chardet gets the sample without them.
     """
     confidences = dict.fromkeys(ENCODINGS, 0.0)
     groups: dict[bytes, list[str]] = {sample: []}
@@ -258,7 +260,7 @@ def _confidences(sample: bytes) -> dict[str, float]:
 
 
 def _oddities(text: str, encoding: str = "") -> float:
-    """Count what no language writes: the larger, the less likely is the encoding."""
+    """Return the weight of oddities in a text that no language has; 0 for a likely text."""
     odd = 0.0
     before, alphabet_before, word_before = " ", "", ""
     for c in text:
@@ -293,14 +295,14 @@ def _oddities(text: str, encoding: str = "") -> float:
 
 
 def _foreign_letters(text: str, encoding: str) -> int:
-    """Count the Latin letters that are not of the one language of an encoding that has most."""
+    """Count the Latin letters that the best-fitting language of an encoding does not have."""
     letters = [c for c in text.lower() if not c.isascii() and "\u00c0" <= c <= "\u024f"]
     alphabets = _LATIN_LETTERS.get(encoding, ())
     return min((sum(c not in alphabet for c in letters) for alphabet in alphabets), default=0)
 
 
 _SYMBOLS = frozenset({"So", "Sm", "Sc", "Sk", "No", "Cc", "Cn", "Cf"})
-"""Unicode categories that do not stand beside a letter."""
+"""Unicode categories of characters that do not occur next to a letter."""
 
 
 @functools.lru_cache(2**14)

@@ -1,7 +1,7 @@
-"""Closed captions (CEA-608) that broadcasts and DVDs carry inside the pictures of a video.
+"""Closed captions (CEA-608) in the pictures of broadcasts and DVDs.
 
-The pairs of bytes of a caption stand in the packets of H.264, HEVC and MPEG-2 beside the picture,
-so that no picture is decoded. FFmpeg decodes the pairs: they are handed to it as a Scenarist file.
+Captions are pairs of bytes in the packets of H.264, HEVC and MPEG-2, next to the picture, so no
+picture has to be decoded. FFmpeg decodes the pairs, which it gets as a Scenarist file.
 """
 
 import io
@@ -19,10 +19,10 @@ CODECS = frozenset({"h264", "hevc", "mpeg2video"})
 """FFmpeg's names of the video codecs that can carry captions."""
 
 PROBED_PACKETS = 300
-"""Packets of the picture within which a video that has captions has the first, even if empty."""
+"""Number of video packets that are searched for a first pair, which may be an empty one."""
 
 MAX_PAIRS = 2**22
-"""Most pairs of bytes of captions; a day at 30 pictures a second has 2.6 million."""
+"""Largest number of pairs of bytes; a day at 30 pictures a second has 2.6 million."""
 
 _MARK = re.compile(rb"GA94\x03|\x00\x00\x01\xb2CC\x01\xf8", re.DOTALL)
 _EMULATION = re.compile(rb"\x00\x00\x03(?=[\x00-\x03])")
@@ -33,7 +33,7 @@ def read_captions(path: str | Path) -> list[Block]:
     """Return the captions of the first channel as blocks of SubStation text; none without captions.
 
     Raises:
-      VideoError: when the video cannot be opened, as `video.read.opened` does.
+      VideoError: if the video cannot be opened; see `video.read.opened`.
     """
     pairs: list[tuple[float, bytes]] = []
     with opened(path) as video:
@@ -50,7 +50,7 @@ def read_captions(path: str | Path) -> list[Block]:
                     time = float(packet.pts * packet.time_base) - zero
                     pairs += _pairs(bytes(packet), time, is_escaped)
         except av.error.InvalidDataError:
-            pass  # the index tells of the damage
+            pass  # decoding the frames for the index reports the damage
     pairs.sort(key=lambda item: item[0])  # packets come in decoding order
     return _decoded([item for item in pairs if item[1].translate(_WITHOUT_PARITY) != b"\0\0"])
 
@@ -77,7 +77,7 @@ def _pairs(content: bytes, time: float, is_escaped: bool) -> Iterator[tuple[floa
 
 
 def _decoded(pairs: list[tuple[float, bytes]]) -> list[Block]:
-    """Decode pairs of bytes at their seconds."""
+    """Decode pairs of bytes with their seconds to blocks."""
     if not pairs:
         return []
     lines = ["Scenarist_SCC V1.0", ""]
@@ -99,12 +99,12 @@ def _decoded(pairs: list[tuple[float, bytes]]) -> list[Block]:
 
 
 def decoded_blocks(stream: av.stream.Stream, packet: av.Packet, zero: float) -> list[Block]:
-    """Decode one packet of a caption stream; its cues have their own times.
+    """Decode one packet of a caption stream to blocks with times.
 
     Args:
       stream: a stream of FFmpeg's codec eia_608.
-      packet: its next packet.
-      zero: timestamp in seconds of second 0.
+      packet: the next packet of the stream.
+      zero: timestamp of second 0, in seconds.
     """
     shown = stream.codec_context.decode2(packet)  # type: ignore[attr-defined]
     if not shown or shown.pts is None:

@@ -1,10 +1,10 @@
-"""Formats of subtitle files, read block by block, so that a damaged block costs itself alone.
+"""Formats of subtitle files, read block by block, so that only a damaged block is lost.
 
-Each reader takes a text whose lines end in newlines and returns the blocks that it could read and
+Each reader takes a text whose lines end in newlines. It returns the blocks that it could read and
 the number of unreadable blocks. The readers are as tolerant as players: they accept times without
-hours or milliseconds, with a comma or a point, blocks without numbers or without blank lines
-between them. The libraries that were compared (pysubs2, srt, webvtt-py, FFmpeg) lose such blocks,
-or all that follow a damaged one.
+hours or milliseconds, with a comma or a point, and blocks without numbers or without blank lines
+between them. Other libraries that were tried (pysubs2, srt, webvtt-py, FFmpeg) lose such blocks, or
+all blocks after a damaged one.
 """
 
 import html
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hlformer_jax.video.subtitles.text import Block
 
 DEFAULT_FRAME_RATE = 24_000 / 1001
-"""Frames per second of a MicroDVD file that nothing else tells, as FFmpeg assumes."""
+"""Frames a second of a MicroDVD file if neither the file nor its video states a rate."""
 
 
 class Parsed(NamedTuple):
@@ -23,14 +23,18 @@ class Parsed(NamedTuple):
 
     blocks: list[Block]
     skipped: int
-    markup: str  # as `text.clean_lines` takes it
+    markup: str  # kind of markup, as for `text.clean_lines`
 
 
 def sniff(text: str, suffix: str) -> str:
-    """Name the format of a text by its content, the suffix deciding where that leaves it open.
+    """Return the format of a text by its content, or by its suffix if the content is ambiguous.
+
+    Args:
+      text: the text of a file.
+      suffix: the suffix of the file.
 
     Returns:
-      "srt", "vtt", "sbv", "ass", "microdvd", "mpl2", "ttml" or "sami"; "" where it is none.
+      "srt", "vtt", "sbv", "ass", "microdvd", "mpl2", "ttml" or "sami"; "" if it is none of these.
     """
     head = text[:4096].lstrip()
     lowered = head.lower()
@@ -78,7 +82,7 @@ _WIDE = str.maketrans("\uff1a\uff0c\uff0e\u066b\ufe50", ":,.,,")
 
 
 def seconds(time: str) -> float:
-    """Return the seconds of a clock time: hours may be missing, as may the part of a second."""
+    """Return the seconds of a clock time, which may lack hours and the part of a second."""
     time = "".join(time.split())
     sign = -1.0 if time.startswith("-") else 1.0
     clock, separator, part = re.fullmatch(
@@ -102,7 +106,7 @@ def _arrow_times(line: str) -> re.Match[str] | None:
     return _ARROW_TIMES.match(line) or _ARROW_TIMES.match(line.translate(_WIDE))
 
 
-# Lines of times, with the text below: SubRip, WebVTT, SubViewer, YouTube's .sbv
+# Formats with a line of times above the text: SubRip, WebVTT, SubViewer, YouTube's .sbv
 
 _SILENT_PARAGRAPHS = (
     "NOTE", "STYLE", "REGION", "Region:", "Style:", "X-TIMESTAMP-MAP", "WEBVTT",
@@ -113,12 +117,12 @@ _SPACE = " \t\x0b\x0c\xa0\u200b\ufeff\x00"
 
 
 def read_timed_lines(text: str, strict: bool) -> Parsed:
-    """Read blocks of a line with two times and lines of text.
+    """Read blocks that have a line with two times, and lines of text.
 
     Args:
       text: the text of a file.
-      strict: whether an empty line ends a block for good, as in WebVTT, where what follows without
-        a time is a comment, a style or a mistake; else such lines belong to the text before.
+      strict: whether an empty line ends a block, as in WebVTT, where further lines without times
+        are a comment, a style or a mistake. False: such lines belong to the block before.
     """
     reader = _TimedLines(strict)
     for full_line in text.split("\n"):
@@ -135,19 +139,19 @@ def read_timed_lines(text: str, strict: bool) -> Parsed:
 
 
 class _TimedLines:
-    """Blocks of lines with times, as they are collected line by line."""
+    """Collector of blocks with times, which takes a text line by line."""
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
         self.blocks: list[Block] = []
         self.skipped = 0
-        self.times: tuple[float, float] | None = None  # of the block that is being read
-        self.lines: list[str] = []  # its text; "" between paragraphs
-        self.stray: list[str] = []  # what belongs to no block; "" between paragraphs
-        self.count = 0  # lines of times so far
+        self.times: tuple[float, float] | None = None  # times of the block that is being read
+        self.lines: list[str] = []  # text of that block; "" between paragraphs
+        self.stray: list[str] = []  # lines that belong to no block; "" between paragraphs
+        self.count = 0  # number of lines of times so far
         self.is_numbered = False  # whether blocks begin with a number
         self.is_after_blank = True
-        self.is_lost = False  # in the text of a block whose times are broken
+        self.is_lost = False  # whether the times of the current block are unreadable
 
     def take_times(self, start: float, end: float, text: str) -> None:
         self._end_block()
@@ -160,7 +164,7 @@ class _TimedLines:
         self.skipped += 1
 
     def take_blank(self, is_empty: bool) -> None:
-        # YouTube has a line of a space within a cue, Netflix such lines between cues.
+        # A line with only a space is inside a cue for YouTube, and between cues for Netflix.
         if self.strict and not is_empty and self.times is not None and not self.is_after_blank:
             if self.lines:
                 self.lines.append("")
@@ -174,7 +178,7 @@ class _TimedLines:
             pass
         elif self.times is None or (self.strict and self.is_after_blank):
             self.stray.append(line)
-            return  # in WebVTT all is stray up to the next line of times
+            return  # in WebVTT, all lines up to the next line of times are stray
         else:
             if self.is_after_blank and self.lines:
                 self.lines.append("")
@@ -182,7 +186,7 @@ class _TimedLines:
         self.is_after_blank = False
 
     def expects_times(self) -> bool:
-        """Tell whether the line before was blank or a number."""
+        """Return whether the line before was blank or a number."""
         return self.is_after_blank or bool(self.lines and self.lines[-1].isdecimal())
 
     def finish(self) -> Parsed:
@@ -191,7 +195,7 @@ class _TimedLines:
         return Parsed(self.blocks, self.skipped, "vtt" if self.strict else "tags")
 
     def _end_block(self, is_last: bool = False) -> None:
-        if not self.count:  # what stands before the first times is a header
+        if not self.count:  # lines before the first times are a header
             number = next((line for line in reversed(self.stray) if line), "")
             self.is_numbered = number.isdecimal()
         else:
@@ -206,7 +210,7 @@ class _TimedLines:
         self.is_after_blank = self.is_lost = False
 
     def _drop_name(self) -> None:
-        """Remove the name or number of the next block from the end of this one."""
+        """Remove the name or number of the next block from the end of this block."""
         lines = self.lines
         if not lines:
             return
@@ -235,7 +239,7 @@ class _TimedLines:
 
 
 def _times(line: str) -> tuple[float, float, str] | None:
-    """Return start, end and text of a line of times; None of any other line."""
+    """Return the start, the end and the text in a line of times; None for any other line."""
     match = _arrow_times(line)
     if match is None:
         if not line[:1].isdigit() or len(line) > 60:
@@ -248,7 +252,7 @@ def _times(line: str) -> tuple[float, float, str] | None:
 
 
 def _is_broken_time(line: str, first: bool) -> bool:
-    """Tell whether a line stands for two times that cannot be read."""
+    """Return whether a line is meant to have two times, but they cannot be read."""
     if len(line) > 200 or not _ARROW_LIKE.search(line):
         return False
     sides = re.split(r"\s*(?:-->|--?&gt;|->|\u2192|=>|[\u2013\u2014]>)\s*", line, maxsplit=1)
@@ -257,12 +261,12 @@ def _is_broken_time(line: str, first: bool) -> bool:
 
 
 def read_srt(text: str) -> Parsed:
-    """Read SubRip."""
+    """Read SubRip (.srt)."""
     return read_timed_lines(text, strict=False)
 
 
 def read_vtt(text: str) -> Parsed:
-    """Read WebVTT."""
+    """Read WebVTT (.vtt)."""
     return read_timed_lines(text, strict=True)
 
 
@@ -278,7 +282,7 @@ _ASS_TIME = re.compile(r"\s*-?\d{1,5}:\d{1,3}(?::\d{1,3})?(?:[.,:]\d{1,9})?\s*")
 
 
 def read_ass(text: str) -> Parsed:
-    """Read SubStation Alpha of both versions: the lines of dialogue, by the fields stated."""
+    """Read the lines of dialogue of SubStation Alpha, by the fields that the file states."""
     fields = _ASS_FIELDS
     blocks: list[Block] = []
     skipped = 0
@@ -313,11 +317,12 @@ _FRAMES = {
 
 
 def read_microdvd(text: str, frame_rate: Callable[[], float | None]) -> Parsed:
-    """Read MicroDVD, which counts frames: of the rate in its first line, or else of the video.
+    """Read MicroDVD, whose times are numbers of frames.
 
     Args:
-      text: the text of a file.
-      frame_rate: asked for frames per second where the file has none; None where unknown.
+      text: the text of a file; its first line may state the frames a second.
+      frame_rate: called if the file states no rate; returns the frames a second of the video, or
+        None if they are unknown.
     """
     rate: float | None = None
     rows, skipped = _numbered_lines(text, "{")
@@ -332,7 +337,7 @@ def read_microdvd(text: str, frame_rate: Callable[[], float | None]) -> Parsed:
 
 
 def read_mpl2(text: str) -> Parsed:
-    """Read MPL2, which counts tenths of a second."""
+    """Read MPL2, whose times are tenths of a second."""
     rows, skipped = _numbered_lines(text, "[")
     return Parsed(_by_unit(rows, 0.1), skipped, "tags")
 
@@ -356,7 +361,7 @@ def _by_unit(rows: list[tuple[int, int | None, str]], unit: float) -> list[Block
     ]
 
 
-# TTML and SAMI, by their tags: no document type is read, so no entity of one is expanded
+# TTML and SAMI, by their tags. Document types are ignored, so their entities are not expanded.
 
 _ELEMENT = re.compile(r"<(/?)([A-Za-z][\w:.\-]{0,60})((?:\s[^<>]{0,2000}|/)?)>")
 _OPENING = re.compile(r"<(?=[A-Za-z/!?])")
@@ -366,7 +371,7 @@ _ATTRIBUTE = re.compile(
 
 
 class _Piece(NamedTuple):
-    """Text, or the beginning or end of an element."""
+    """A piece of a document: text, or the start tag or end tag of an element."""
 
     text: str = ""
     name: str = ""  # lower case, without its namespace
@@ -418,14 +423,14 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 class _Clock:
-    """Times of a TTML document, by the rates that its root states."""
+    """Converter of the times of a TTML document, by the rates that its root element states."""
 
     def __init__(self) -> None:
         self.frame_rate = 30.0
         self.tick_rate: float | None = None
 
     def state(self, attributes: dict[str, str]) -> None:
-        """Take the rates of the root element."""
+        """Set the rates from the attributes of the root element."""
         rate = attributes.get("framerate", "")
         if re.fullmatch(r"\d{1,4}", rate) and int(rate):
             self.frame_rate = float(rate)
@@ -437,7 +442,7 @@ class _Clock:
             self.tick_rate = float(ticks)
 
     def seconds(self, time: str) -> float | None:
-        """Return the seconds of an offset or a clock time; None where it is neither."""
+        """Return the seconds of an offset or a clock time; None if it is neither."""
         time = time.strip()
         offset = re.fullmatch(r"(\d{1,15}(?:[.,]\d{1,9})?)(ms|h|m|s|f|t)?", time)
         if offset:
@@ -457,7 +462,7 @@ def read_ttml(text: str) -> Parsed:
     clock = _Clock()
     blocks: list[Block] = []
     skipped = 0
-    offsets = [0.0]  # starts of the elements around
+    offsets = [0.0]  # starts of the enclosing elements
     names = [""]
     # The element whose text is collected: depth, start, end, parts.
     shown: tuple[int, float, float | None, list[str]] | None = None
@@ -513,7 +518,7 @@ def read_ttml(text: str) -> Parsed:
 def _interval(
     attributes: dict[str, str], name: str, clock: _Clock, offset: float
 ) -> tuple[float | None, float | None, bool]:
-    """Return start and end of an element, and whether they are stated but cannot be read."""
+    """Return the start and the end of an element, and whether one is stated but unreadable."""
     begin, end, length = (attributes.get(key, "") for key in ("begin", "end", "dur"))
     if name in ("p", "text", "s") and not begin:  # YouTube's: seconds, or milliseconds
         unit = "s" if name == "text" else "ms"
@@ -544,7 +549,7 @@ def _one_line(text: str) -> str:
 
 
 def read_sami(text: str) -> Parsed:
-    """Read SAMI: each text lasts until the next that is shown instead of it."""
+    """Read SAMI, in which each text lasts until the next one replaces it."""
     blocks: list[Block] = []
     skipped = 0
     start: float | None = None

@@ -1,7 +1,7 @@
 """Timed text of a video: subtitle files, and the text subtitle tracks in a video's container.
 
-`read_file` and `read_tracks` return `Subtitles`: the cues in the order of their times, and what of
-the source could not be read. A block that cannot be read costs that block and nothing else.
+`read_file` and `read_tracks` return `Subtitles`: the cues in the order of their times, and warnings
+about parts that could not be read. If a block cannot be read, only that block is lost.
 """
 
 import math
@@ -34,27 +34,27 @@ SUFFIXES = frozenset(
 """Suffixes of subtitle files, in lower case."""
 
 MAX_SUBTITLE_BYTES = 2**25
-"""Largest subtitle file in bytes; a day of speech has a thirtieth of it. Also for the tracks of a
-container together."""
+"""Largest subtitle file, and largest sum of the tracks of a container, in bytes; a day of speech
+has a thirtieth of it."""
 
 MAX_CUES = 200_000
-"""Most cues of a file or of a track; a day of speech has a tenth of it."""
+"""Largest number of cues of a file or of a track; a day of speech has a tenth of it."""
 
 MAX_SECONDS = 1e6
-"""Latest start of a cue in seconds, eleven days; later ones are mistakes."""
+"""Latest start of a cue, in seconds: eleven days. A later start is a mistake."""
 
 UNSTATED_SECONDS = 5.0
-"""Length in seconds of a cue whose end is not stated, unless the next begins earlier."""
+"""Length of a cue whose end is not stated, in seconds, unless the next cue begins earlier."""
 
 
 @dataclass(frozen=True)
 class Subtitles:
-    """The cues of one source; iterating over it gives the cues."""
+    """The cues of one source, over which it iterates."""
 
     cues: tuple[Cue, ...]  # sorted by start
-    format: str  # "srt", "vtt", "ass", …; of tracks the codecs' names, with ", " between them
+    format: str  # "srt", "vtt", "ass", …; for tracks the names of their codecs, joined by ", "
     encoding: str = "utf-8"  # Python's name of the text encoding
-    skipped: int = 0  # blocks that could not be read
+    skipped: int = 0  # number of blocks that could not be read
     warnings: tuple[str, ...] = ()  # each completes a line about the file
 
     def __iter__(self) -> Iterator[Cue]:
@@ -65,18 +65,19 @@ class Subtitles:
 
 
 def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
-    """Read a subtitle file of any of these formats.
+    """Read a subtitle file.
 
-    They are SubRip, WebVTT, SubStation Alpha, MicroDVD, MPL2, SubViewer, TTML and SAMI. The content
-    decides on the format, and the suffix only where the content leaves it open.
+    The formats are SubRip, WebVTT, SubStation Alpha, MicroDVD, MPL2, SubViewer, TTML and SAMI. The
+    content decides the format, or the suffix if the content is ambiguous.
 
     Args:
-      path: the subtitle file; a language code in its name (`a.ru.srt`) helps to find its encoding.
-      video: the video that it belongs to, which is opened for its frame rate when a MicroDVD file
-        counts frames and does not state the rate.
+      path: the subtitle file; a language code in its name (`a.ru.srt`) helps to detect its
+        encoding.
+      video: the video of the file. It is opened for its frame rate if the file is MicroDVD, whose
+        times are numbers of frames, and does not state the rate.
 
     Raises:
-      VideoError: when the file cannot be read, is too large, is not text or holds no cue.
+      VideoError: if the file cannot be read, is too large, is not text, or has no cue.
     """
     path = Path(path)
     with name_errors(path):
@@ -103,7 +104,7 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
 
 
 def _language(path: Path) -> str:
-    """Return the last part of a file's stem that may be a language, "" for none."""
+    """Return the last part of a file's stem that may be a language; "" if there is none."""
     parts = path.stem.lower().split(".")[1:]
     kinds = {"forced", "sdh", "cc", "hi", "default", "full", "signs", "songs"}
     return next((part for part in reversed(parts) if part not in kinds), "")
@@ -165,7 +166,7 @@ def _finished(
     """Return the cues of a source's blocks, and warnings."""
     usable = [block for block in blocks if 0 <= block.start < MAX_SECONDS]
     skipped += len(blocks) - len(usable)
-    usable.sort(key=lambda block: block.start)  # stable: what begins together stays in order
+    usable.sort(key=lambda block: block.start)  # stable: blocks with equal starts keep their order
     left_out = max(len(usable) - MAX_CUES, 0)
     usable = usable[:MAX_CUES]
     cut = sum(len(block.text) > MAX_CUE_CHARACTERS for block in usable)
@@ -181,7 +182,7 @@ def _finished(
 
 
 def _timed(blocks: Sequence[Block], markup: str) -> Iterator[tuple[float, float, list[str]]]:
-    """Yield start, end and lines of the blocks that show text, each with an end after its start."""
+    """Yield start, end and lines of each block that shows text; the end is after the start."""
     following = math.inf
     ends: list[float] = []
     for i in range(len(blocks) - 1, -1, -1):
@@ -215,22 +216,22 @@ _PLAIN_CODECS = {
     "subrip": "tags", "srt": "tags", "text": "tags", "mov_text": "tags", "webvtt": "vtt",
     "ass": "ass", "ssa": "ass",
 }  # fmt: skip
-"""FFmpeg's names of codecs whose packets are text that is read here, with their markup."""
+"""FFmpeg's names of codecs whose packets are text, with the kind of their markup."""
 
 _DECODED_CODECS = frozenset(
     {"eia_608", "jacosub", "microdvd", "mpl2", "pjs", "realtext", "sami", "stl", "subviewer",
      "subviewer1", "ttml", "vplayer", "hdmv_text_subtitle"}
 )  # fmt: skip
-"""FFmpeg's names of further codecs of text, which FFmpeg decodes to SubStation Alpha."""
+"""FFmpeg's names of further text codecs, which FFmpeg decodes to SubStation Alpha."""
 
 
 def read_tracks(path: str | Path) -> Subtitles:
     """Read all text subtitle tracks in a video's container, and the captions in its pictures.
 
-    Times count from second 0. A video may have none of them, and so no cues.
+    Times count from second 0 of the video. A video without tracks and captions has no cues.
 
     Raises:
-      VideoError: when the video cannot be opened, as `video.read.opened` does.
+      VideoError: if the video cannot be opened; see `video.read.opened`.
     """
     with opened(path) as video:
         streams = [
@@ -275,7 +276,7 @@ class _Packet:
 def _packets(
     container: Any, streams: Iterable[Any], zero: float
 ) -> tuple[dict[int, list[_Packet]], list[str]]:
-    """Return the packets of tracks by the index of their streams, and warnings."""
+    """Return the packets of each track, by the index of its stream, and warnings."""
     packets: dict[int, list[_Packet]] = {stream.index: [] for stream in streams}
     size = unreadable = 0
     warnings = []
@@ -313,9 +314,9 @@ def _packets(
 
 
 def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, str]:
-    """Return the blocks of a track's packets, how many could not be read, and their encoding."""
+    """Return the blocks of a track, the number of unreadable packets, and the text encoding."""
     contents = [packet.content for packet in packets]
-    if codec == "mov_text":  # a length of two bytes before the text, styles after it
+    if codec == "mov_text":  # two bytes of length before the text, and styles after it
         contents = [content[2 : 2 + int.from_bytes(content[:2], "big")] for content in contents]
     encoding = charset.detect(b"\n".join(contents))
     blocks = []

@@ -1,7 +1,7 @@
-"""Text of subtitles without its markup, each sentence once.
+"""Removal of markup and of repetitions from the text of subtitles.
 
-`clean_lines` takes one cue's text as a file or a track holds it. `merge_repeated` takes all cues of
-one source, since captions that roll up repeat a line in cue after cue.
+`clean_lines` removes the markup of one cue. `merge_repeated` merges the cues of one source that
+repeat text: in captions that roll up, each line occurs in several cues.
 """
 
 import html
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 MAX_CUE_CHARACTERS = 10_000
-"""Longest text of a cue, in characters with its markup; the rest is left out."""
+"""Longest text of a cue, in characters including markup; the rest is left out."""
 
 REPEAT_SECONDS = 0.1
-"""Longest gap in seconds after a cue within which a repetition of its text is left out."""
+"""Longest gap between a cue and a repetition of its text that is merged with it, in seconds."""
 
 
 class Cue(NamedTuple):
-    """Text that is shown or spoken from one second of a video to another."""
+    """A timed text: start and end in seconds of the video, and the text."""
 
     start: float
     end: float
@@ -26,15 +26,15 @@ class Cue(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A cue as its source holds it: times in seconds, end None where there is none; raw text."""
+    """A cue as in its source: start and end in seconds, end None if not stated; raw text."""
 
     start: float
     end: float | None
     text: str
 
 
-# Every pattern ends at the next opening character or is bounded in length, so that a text of
-# openers alone takes time in proportion to its length.
+# Every pattern ends at the next opening character or has a limited length, so that the time for a
+# text of only opening characters is linear in its length.
 _TAG = re.compile(
     r"<(?:/?(?P<name>[A-Za-z][A-Za-z0-9]{0,15})(?P<rest>(?:[.\s/:=\"'][^<>]{0,1000})?)"
     r"|\d{1,4}:\d\d(?::\d\d)?(?:[.,]\d{1,3})?)>"
@@ -52,7 +52,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _DRAWING = re.compile(r"\\p(\d{1,3})(?![a-z])")
 _ESCAPED_BREAK = re.compile(r"\\[Nnh]")
 _INVISIBLE = re.compile(
-    # Controls; marks of writing direction; zero width but for the joiners, which letters need.
+    # Controls; marks of writing direction; zero width except the joiners, which letters need.
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e"
     "\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
 )
@@ -62,12 +62,12 @@ _THUMBNAIL = re.compile(
 
 
 def clean_lines(text: str, markup: str) -> list[str]:
-    """Return the lines of a cue without markup, none where it shows no text.
+    """Return the lines of a cue without markup; [] if it shows no text.
 
     Args:
       text: the raw text.
-      markup: "ass" where all braces are overrides, "vtt" where all tags are markup, "tags" where
-        text may have both, "plain" for text that only has entities.
+      markup: the kind of markup: "ass" if all braces are overrides, "vtt" if all tags are markup,
+        "tags" if the text may have both, "plain" if it only has entities.
     """
     text = text[:MAX_CUE_CHARACTERS]
     if markup == "ass":
@@ -98,7 +98,7 @@ def _tag_text(tag: re.Match[str], markup: str) -> str:
 
 
 def _without_ass_overrides(text: str) -> str:
-    """Remove overrides, comments in braces, and drawings."""
+    """Return a text without overrides, comments in braces, and drawings."""
     texts = []
     drawing = False
     position = 0
@@ -115,17 +115,20 @@ def _without_ass_overrides(text: str) -> str:
 
 
 def merge_repeated(cues: Iterable[tuple[float, float, list[str]]]) -> Iterator[Cue]:
-    """Merge cues that repeat text, so that each sentence is left once.
+    """Merge cues that repeat text, so that each sentence occurs once.
 
-    Captions that roll up show the last line again above a new one; captions that are painted show
-    a line that grows; signs of an animation are one cue a frame.
+    Captions that roll up show the last line again above a new line. Captions that are painted show
+    a growing line. Animated signs have a cue for each frame.
 
     Args:
-      cues: start, end and lines, sorted by start.
+      cues: start, end and lines of each cue, sorted by start.
+
+    Yields:
+      The merged cues.
     """
     merged: list[tuple[float, float, str]] = []
-    latest: dict[str, int] = {}  # the last cue with a text
-    previous: tuple[float, list[str]] = (-1.0, [])  # end and lines of the cue before, as it stood
+    latest: dict[str, int] = {}  # number of the last cue with a text
+    previous: tuple[float, list[str]] = (-1.0, [])  # end and lines of the cue before, unmerged
     for start, end, lines in cues:
         text = " ".join(lines)
         index = latest.get(text)
@@ -155,7 +158,7 @@ def merge_repeated(cues: Iterable[tuple[float, float, list[str]]]) -> Iterator[C
 
 
 def _fresh_lines(before: list[str], lines: list[str]) -> list[str]:
-    """Return the lines that do not repeat the last ones of the cue before."""
+    """Return the lines without those that repeat the last lines of the cue before."""
     for count in range(min(len(before), len(lines), 4), 0, -1):
         if before[-count:] == lines[:count]:
             return lines[count:]

@@ -293,7 +293,7 @@ def test_another_folder_is_refused_unless_the_root_is_moved(ask, films, tmp_path
     assert not ask("query", "red").errors
 
 
-def test_a_root_that_is_there_is_not_moved(ask, films, index, tmp_path):
+def test_available_root_is_not_moved(ask, films, index, tmp_path):
     archive.folder(tmp_path / "copy")
     before = Index.open(index).roots
     done = ask("index", tmp_path / "copy", "--move-root")
@@ -686,7 +686,7 @@ def test_file_name_that_is_not_text_is_addressed_by_id(ask, films, calls, tmp_pa
     assert ask("query", os.fsdecode(b"red \xff")).status == 0
 
 
-def test_an_encoder_that_is_gone_is_one_line(search, films, tmp_path):
+def test_missing_encoder_gives_one_line(search, films, tmp_path):
     folder = tmp_path / "encoder"
     folder.mkdir()
     search("index", films, f"--index={tmp_path / 'index'}", f"--encoder={folder}", "--workers=0")
@@ -904,7 +904,7 @@ def test_wrong_captions_are_refused_before_anything_is_indexed(search, films, ca
 
 
 @pytest.mark.slow  # PostgreSQL starts in seconds
-def test_the_commands_upload_and_ask(tmp_path, monkeypatch, capsys, address):
+def test_commands_upload_to_a_store_and_query_it(tmp_path, monkeypatch, capsys, address):
     films = archive.varied_folder(tmp_path / "videos")
     archived = archive.indexed(tmp_path / "archive", films).directory
     monkeypatch.setattr(library, "reload_encoder", lambda facts, given: archive.Encoder())

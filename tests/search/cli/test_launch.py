@@ -62,7 +62,7 @@ def test_an_index_elsewhere_and_the_demo(launch):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_passed_on_as_it_was_given(launch, name):
+def test_every_command_is_passed_on_unchanged(launch, name):
     done, started = launch(name, "a red circle", "--index=my index", "--help")
     assert done.returncode == 0 and started == [f"{name}|a red circle|--index=my index|--help|"]
 

@@ -118,7 +118,7 @@ def test_shapes_that_meet_touch_in_the_end_and_not_before():
     assert gaps[0] > gaps[1] > gaps[2] and abs(gaps[2]) < 8
 
 
-def test_shapes_and_backgrounds_can_be_told_apart():
+def test_shapes_stand_out_from_backgrounds():
     masks = []
     for shape in scenes.SHAPES:
         mask = np.zeros(GREY.shape[:2], bool)
@@ -227,7 +227,7 @@ def test_directory_with_other_files_is_left_alone(tmp_path, calls, note):
     assert contents() == before and not calls
 
 
-def test_files_of_others_in_a_demo_stay(tmp_path, calls):
+def test_foreign_files_in_a_demo_directory_are_kept(tmp_path, calls):
     out = tmp_path / "demo"
     demo.make(out, 1, silent, videos=2)
     theirs = out / "videos" / "holiday.mp4", out / "videos" / "noon" / "02.mp4", out / "notes.txt"

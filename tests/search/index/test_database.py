@@ -1,5 +1,6 @@
 """The database of an index: damage is named and mended from the copy, other formats are refused."""
 
+import gc
 import hashlib
 import os
 import shutil
@@ -79,7 +80,7 @@ def test_damage_of_the_copy_is_named_and_mended(index):
     assert index.verify() == {}
 
 
-def test_without_database_and_copy_nothing_is_guessed(index, films):
+def test_index_without_database_and_copy_is_rebuilt(index, films):
     before = archive.vectors(index)
     for name in (DATABASE, COPY):
         (index.directory / name).write_bytes(b"x" * 5000)
@@ -90,7 +91,7 @@ def test_without_database_and_copy_nothing_is_guessed(index, films):
     assert (index.directory / database.DAMAGED).read_bytes() == b"x" * 5000
 
 
-def test_an_index_that_is_whole_is_not_made_anew(index, films):
+def test_complete_index_is_not_rebuilt(index, films):
     before = archive.everything(index.directory)
     with pytest.raises(SearchError, match="is an index: open it"):
         archive.create(index.directory, films)
@@ -102,7 +103,7 @@ def test_an_index_that_is_whole_is_not_made_anew(index, films):
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "a flipped bit"])
-def test_a_damaged_list_of_checksums_is_named_and_written_anew(index, damage):
+def test_damaged_checksums_are_named_and_rewritten(index, damage):
     DAMAGES[damage](index.directory / SUMS)
     again = Index.open(index.directory)
     [note] = again.notes
@@ -174,7 +175,16 @@ def test_a_change_whose_checksum_was_not_written_is_kept(index, monkeypatch):
     assert len(Index.open(index.directory).tags) == 1
 
 
-def test_a_lost_mark_and_another_program_s_database_are_told_apart(index, films, tmp_path):
+def test_a_connection_is_closed_with_its_database(index):
+    opened = database.Database(index.directory)
+    connection = opened._connection
+    del opened
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+
+
+def test_missing_mark_is_accepted_foreign_database_refused(index, films, tmp_path):
     (index.directory / MARK).unlink()
     assert len(Index.open(index.directory).videos) == 3
     shutil.copytree(index.directory, tmp_path / "site")
@@ -191,7 +201,7 @@ def test_a_lost_mark_and_another_program_s_database_are_told_apart(index, films,
     assert archive.everything(tmp_path / "site") == before
 
 
-def test_an_index_of_the_older_format_is_refused_in_a_line_and_stays(tmp_path, films):
+def test_older_format_is_refused_and_left_unchanged(tmp_path, films):
     older = tmp_path / "older"
     older.mkdir()
     (older / MARK).write_bytes(database._MARKED + b'{\n  "digest": "0", "format": 3}')
@@ -239,7 +249,7 @@ for _ in range(40):
 """
 
 
-def test_readers_in_other_processes_see_whole_changes(index):
+def test_readers_in_other_processes_see_complete_changes(index):
     command = [sys.executable, "-c", READER, str(index.directory)]
     reader = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE)
     number = 0
@@ -268,7 +278,7 @@ def test_threads_that_tag_wait_for_each_other(index):
     assert {len(own) for own in Index.open(index.directory).tags.values()} == {3}
 
 
-def test_a_copied_index_and_a_moved_root_stay_what_they_are(index, films, tmp_path):
+def test_copied_index_and_moved_root_keep_their_identity(index, films, tmp_path):
     ranked = hits(index.directory)
     shutil.copytree(index.directory, tmp_path / "elsewhere")
     shutil.rmtree(index.directory)
@@ -291,7 +301,7 @@ def test_a_full_database_is_one_line_and_changes_nothing(index):
     assert archive.everything(index.directory) == before
 
 
-def test_where_nothing_can_be_written_the_index_is_searched(index, monkeypatch):
+def test_read_only_index_is_searched(index, monkeypatch):
     ranked = hits(index.directory)
     connect = sqlite3.connect
 

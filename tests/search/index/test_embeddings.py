@@ -47,7 +47,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.parametrize("suffix", [FRAMES, TIMES])
-def test_damaged_embeddings_are_left_out_named_and_made_anew(index, films, damage, suffix):
+def test_damaged_embeddings_are_named_and_recomputed(index, films, damage, suffix):
     before, ranked = archive.vectors(index), hits(index.directory)
     damage(place(index, suffix))
     wrong = index.verify()
@@ -67,7 +67,7 @@ def test_damaged_embeddings_are_left_out_named_and_made_anew(index, films, damag
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.parametrize("suffix", [ROUNDED, BOUNDS])
-def test_rounded_rows_are_made_anew_by_the_search(index, large, damage, suffix):
+def test_search_recomputes_damaged_quantised_rows(index, large, damage, suffix):
     ranked, whole = hits(index.directory), place(index, suffix).read_bytes()
     damage(place(index, suffix))
     assert list(index.verify()) == [place(index, ROUNDED).name]
@@ -75,7 +75,7 @@ def test_rounded_rows_are_made_anew_by_the_search(index, large, damage, suffix):
     assert place(index, suffix).read_bytes() == whole and index.verify() == {}
 
 
-def test_where_rounded_rows_cannot_be_written_they_are_held_in_memory(index, large):
+def test_unwritable_quantised_rows_stay_in_memory(index, large):
     ranked = hits(index.directory)
     place(index, ROUNDED).unlink()
     place(index, ROUNDED).mkdir()
@@ -84,7 +84,7 @@ def test_where_rounded_rows_cannot_be_written_they_are_held_in_memory(index, lar
 
 
 @pytest.mark.parametrize("what", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("theirs")])
-def test_what_has_the_place_of_a_file_stays_and_is_named(index, films, what):
+def test_other_file_types_at_an_embedding_path_are_kept(index, films, what):
     path = place(index, FRAMES)
     path.unlink()
     what(path)
@@ -96,7 +96,7 @@ def test_what_has_the_place_of_a_file_stays_and_is_named(index, films, what):
     assert archive.fill(index)[0].failed == 0 and index.verify() == {}
 
 
-def test_rows_of_a_change_that_was_not_made_are_overwritten(index, films, tmp_path):
+def test_rows_of_a_failed_change_are_overwritten(index, films, tmp_path):
     before = {suffix: place(index, suffix).read_bytes() for suffix in (FRAMES, TIMES)}
     rows, times = np.ones((7, archive.WIDTH), np.float16), np.arange(7.0)
     end = index._database.setting("rows_end")
@@ -128,7 +128,7 @@ def written(monkeypatch):
     return counts
 
 
-def test_only_the_rows_of_a_new_video_are_written_and_those_of_a_hit_read(index, films, written):
+def test_only_new_rows_are_written_and_rows_of_results_read(index, films, written):
     one_row = index.embeddings.size(1)
     archive.film(films / "new.film", ["red", "green", "blue", "white", "white"])
     archive.fill(index)

@@ -187,7 +187,7 @@ def added(index):
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("error", [ERRORS["full disk"], ERRORS["Ctrl-C"]], ids=["full", "Ctrl-C"])
-def test_a_change_that_fails_at_any_write_is_whole_or_not_made(index, change, error):
+def test_change_that_fails_at_any_write_is_atomic(index, change, error):
     saved = index.directory.with_name("saved")
     shutil.copytree(index.directory, saved)
     settings = lambda: (state(index), Index.open(index.directory).roots)
@@ -223,7 +223,7 @@ def test_an_error_in_the_block_leaves_the_index_as_it_was(index):
     assert "b.film" in index.videos and not index.tags
 
 
-def test_tags_are_given_to_all_videos_or_to_none(index, films):
+def test_tags_are_set_for_all_videos_or_for_none(index, films):
     (films / "bad.film").mkdir()
     with index.writing() as writer:
         writer.record_failure("bad.film", "", Stamp(0, 0, 0), "it is a folder")
@@ -244,7 +244,7 @@ CHARACTERS = st.text(st.characters(exclude_characters="\0"), max_size=20)
     reason=CHARACTERS,
 )
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
-def test_what_is_written_of_a_record_is_read_again(tmp_path_factory, name, stamp, reason):
+def test_records_are_read_as_written_or_refused(tmp_path_factory, name, stamp, reason):
     directory = tmp_path_factory.mktemp("index")
     index = archive.create(directory / "index", directory)
     with contextlib.suppress(ValueError), index.writing() as writer:
@@ -262,7 +262,7 @@ def test_what_is_written_of_a_record_is_read_again(tmp_path_factory, name, stamp
     field=st.sampled_from(["times", "vectors", "duration", "recorded"]),
 )
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
-def test_what_is_written_of_vectors_is_read_again(tmp_path_factory, frames, bad, field):
+def test_embeddings_are_read_as_written_or_refused(tmp_path_factory, frames, bad, field):
     directory = tmp_path_factory.mktemp("index")
     index = archive.create(directory / "index", directory)
     arrays = VideoArrays(
@@ -369,7 +369,7 @@ def test_a_copy_of_a_removed_video_in_the_index_stays(index, films):
 
 
 @pytest.mark.parametrize("through", ["itself", "folder", "link", "link above"])
-def test_a_place_in_an_index_is_known_through_links(index, tmp_path, through):
+def test_enclosing_index_is_found_through_links(index, tmp_path, through):
     place = index.directory / "index.db"
     if through == "folder":
         place = index.directory / "new" / "folder" / "a.csv"
@@ -422,7 +422,7 @@ def test_a_database_that_cannot_be_read_now_is_not_replaced(index):
                 act(index.directory)
 
 
-def test_only_what_is_known_to_be_gone_is_gone(tmp_path):
+def test_only_certainly_missing_files_count_as_missing(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "circle").symlink_to("circle")

@@ -34,7 +34,7 @@ def test_an_index_that_is_opened_again_has_what_was_written(index):
     np.testing.assert_allclose(cosines, 1, atol=2e-3)
 
 
-def test_a_directory_of_others_is_refused_and_not_touched(tmp_path, films):
+def test_foreign_directory_is_refused_and_unchanged(tmp_path, films):
     for where in (tmp_path / "project", films):
         for name in [*archive.FOREIGN, database.DATABASE]:
             (where / name).parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def test_a_directory_of_others_is_refused_and_not_touched(tmp_path, films):
         assert archive.everything(where) == before
 
 
-def test_what_was_only_begun_is_taken_for_an_empty_directory(tmp_path, films):
+def test_unfinished_creation_counts_as_an_empty_directory(tmp_path, films):
     directory = tmp_path / "index"
     directory.mkdir()
     (directory / ".lock").touch()
@@ -80,7 +80,7 @@ with index.writing() as writer:
 """
 
 
-def test_a_second_run_is_refused_and_short_changes_wait_for_each_other(index):
+def test_second_run_is_refused_and_short_changes_wait(index):
     command = [sys.executable, "-c", PROGRAM, str(index.directory)]
     environment = processes.environment()
     with index.running():
@@ -101,7 +101,7 @@ def test_a_second_run_is_refused_and_short_changes_wait_for_each_other(index):
     assert again.verify() == {}
 
 
-def test_a_change_waits_no_longer_than_it_is_told_to(index):
+def test_change_waits_at_most_the_given_time(index):
     other = Index.open(index.directory)
     with index.writing() as writer:
         writer.drop("a.film")
@@ -112,7 +112,7 @@ def test_a_change_waits_no_longer_than_it_is_told_to(index):
     assert set(Index.open(index.directory).videos) == {"trips/c.film"}
 
 
-def test_a_full_disk_is_one_line_and_what_was_there_stays(index, tmp_path, monkeypatch):
+def test_full_disk_gives_one_line_and_keeps_the_file(index, tmp_path, monkeypatch):
     archive.film(index.root / "new.film", ["red"] * 4)
     monkeypatch.setattr(os, "pwrite", _full)
     with pytest.raises(SearchError, match="is full"):
@@ -128,7 +128,7 @@ def _full(file, data, offset):
     raise OSError(28, "No space left on device")
 
 
-def test_what_killed_writers_left_is_removed(index):
+def test_leftovers_of_killed_writers_are_removed(index):
     own = [database.COPY, f"texts/{'0' * 64}.vectors", f"packed/segments-{'0' * 32}.int8.npy"]
     paths = [index.directory / name for name in own]
     part = ".hlformer-0123456789abcdef.part"
@@ -153,9 +153,7 @@ def loaded(monkeypatch):
     return names
 
 
-def test_a_folder_is_found_again_from_anywhere_and_a_hub_id_by_itself(
-    loaded, tmp_path, monkeypatch
-):
+def test_loaded_encoder_records_absolute_folder_or_hub_id(loaded, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
     assert load_encoder("mine")[1] == (str(tmp_path / "mine"),)
@@ -164,7 +162,7 @@ def test_a_folder_is_found_again_from_anywhere_and_a_hub_id_by_itself(
     assert loaded == ["mine", "mine", HUB]
 
 
-def test_the_first_place_that_is_there_is_taken_unless_another_is_named(loaded, tmp_path):
+def test_first_existing_place_is_loaded_unless_one_is_given(loaded, tmp_path):
     gone, here = tmp_path / "gone", tmp_path / "here"
     here.mkdir()
     facts = lambda *places: EncoderFacts.from_encoder(archive.Encoder(), tuple(map(str, places)))
@@ -182,7 +180,7 @@ def test_the_first_place_that_is_there_is_taken_unless_another_is_named(loaded, 
     assert "--encoder" in refused.value.phrased({"encoder": "--encoder"})
 
 
-def test_tags_survive_whatever_happens_to_a_video_but_taking_them(index, films):
+def test_tags_survive_changes_of_their_videos(index, films):
     with index.writing() as writer:
         writer.tag(["a.film", "b.film"], ["Oma", " at  the sea"])
         writer.tag(["b.film"], ["OMA", "x"], ["at the sea", "never given"])

@@ -22,7 +22,7 @@ def path(tmp_path):
     return tmp_path / "packed" / f"segments-{'0' * 32}.npy"
 
 
-def test_a_derived_matrix_is_made_once_and_anew_when_damaged(path):
+def test_derived_matrix_is_computed_once_and_after_damage(path):
     rows, made = _rows(0, 30).astype(np.float32), []
 
     def make():
@@ -48,13 +48,13 @@ def test_a_derived_matrix_is_made_once_and_anew_when_damaged(path):
         assert len(made) == number and path.read_bytes() == whole
 
 
-def test_where_nothing_can_be_written_a_matrix_is_held_in_memory(path):
+def test_unwritable_matrix_stays_in_memory(path):
     path.parent.write_text("in the way")
     rows = _rows(0, 30).astype(np.float32)
     np.testing.assert_array_equal(packed.load_or_compute(path, rows.shape, lambda: rows), rows)
 
 
-def test_damage_of_any_block_is_seen_and_named(path, tmp_path):
+def test_damage_of_any_block_is_detected_and_named(path, tmp_path):
     rows = _rows(0, 300).astype(np.float32)
     packed.load_or_compute(path, rows.shape, lambda: rows)
     assert packed.list_files(tmp_path) == [path] and packed.find_damaged(tmp_path) == {}
@@ -67,7 +67,7 @@ def test_damage_of_any_block_is_seen_and_named(path, tmp_path):
     assert packed._digest(np.roll(swapped, 4096)) != digest == packed._digest(swapped.copy())
 
 
-def test_what_macos_has_no_call_for_is_done_without(path, monkeypatch):
+def test_calls_that_macos_lacks_are_not_needed(path, monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.delattr(os, "sched_getaffinity")
     assert default_workers() >= 1
@@ -76,7 +76,7 @@ def test_what_macos_has_no_call_for_is_done_without(path, monkeypatch):
     np.testing.assert_array_equal(packed.load_matrix(path, rows.shape, "float32"), rows)
 
 
-def test_rows_of_contents_leave_out_those_between_them():
+def test_rows_of_contents_exclude_unused_rows():
     matrix = _rows(0, 40)
     rows = packed.ContentRows(matrix, np.asarray([3, 10, 25]), np.asarray([7, 20, 30]))
     query = _query(0)
@@ -115,7 +115,7 @@ def _exact(rows, query):
     return rows.astype(np.float64) @ query.astype(np.float64)
 
 
-def test_what_fails_in_a_thread_fails(large):
+def test_error_in_a_thread_is_raised(large):
     with pytest.raises(ValueError, match="broadcast"):
         packed.multiply(_rows(0, 100), _query(0)[:-1])
 
@@ -138,7 +138,7 @@ def test_no_product_is_off_by_more_than_its_bound():
 
 
 @pytest.mark.parametrize("count", [1, 3, 10])
-def test_the_best_are_those_of_brute_force(count, monkeypatch):
+def test_best_videos_agree_with_brute_force(count, monkeypatch):
     monkeypatch.setattr(packed, "MAX_EXACT_ROWS", 7)
     rows = _rows(2, 3000)
     rows[2500:2600] = rows[100:200]  # equal videos
@@ -157,7 +157,7 @@ def test_the_best_are_those_of_brute_force(count, monkeypatch):
         np.testing.assert_array_equal(best[50:52][both], best[2:4][both])
 
 
-def test_where_all_must_be_multiplied_again_nothing_is_found_by_rounding():
+def test_find_best_needs_bounds_that_exclude_rows():
     rows, starts = _rows(4, 400), np.arange(0, 400, 4)
     rounded, among = packed.quantise(rows), np.ones(100, bool)
     assert packed.find_best(rounded, rows, starts, _query(0), 100, among) is None
@@ -165,7 +165,7 @@ def test_where_all_must_be_multiplied_again_nothing_is_found_by_rounding():
     assert packed.find_best(rounded, rows, starts, _query(0), 2, among) is not None
 
 
-def test_rounded_rows_are_kept_beside_their_matrix_and_made_anew_when_damaged(tmp_path):
+def test_quantised_rows_are_stored_and_recomputed_if_missing(tmp_path):
     path, rows = tmp_path / "rows-0123.npy", _rows(5, 1100)
     made = packed.load_quantised(path, rows)
     files = sorted(tmp_path.iterdir())

@@ -70,7 +70,7 @@ def test_files_of_any_date_are_recognised_by_their_content(told, films, date):
 
 
 @pytest.mark.parametrize("date", ["before", *DATES])
-def test_a_change_is_found_whatever_date_it_has(told, films, date):
+def test_change_is_found_for_any_file_date(told, films, date):
     times = {name: (films / name).stat().st_mtime for name in ("b.film", "a.srt")}
     time.sleep(TICK)
     archive.film(films / "b.film", ["blue"] * 20)  # of the same size
@@ -96,7 +96,7 @@ def test_changes_after_2262_differ_from_each_other():
     assert len(stamps) == 3 and all(stamp == stamp.clipped() for stamp in stamps)
 
 
-def test_a_copy_whose_date_has_no_year_replaces_the_database(index):
+def test_copy_with_an_unknown_date_is_used(index):
     if not MEMORY.is_dir():
         pytest.skip("there is no disk that keeps such dates")
     with tempfile.TemporaryDirectory(dir=MEMORY) as directory:

@@ -40,7 +40,7 @@ def counts(report):
     ],
     ids=["nothing", "touched", "changed", "deleted", "not to be listed", "emptied"],
 )  # fmt: skip
-def test_only_what_has_changed_is_decoded_and_what_is_not_there_is_kept(
+def test_only_changed_videos_are_decoded_and_missing_ones_kept(
     index, films, change, expected, encoded
 ):
     change(films)
@@ -57,13 +57,13 @@ def test_only_what_has_changed_is_decoded_and_what_is_not_there_is_kept(
     assert entries[1].frames == (21 if encoded else 20)
 
 
-def test_a_folder_that_is_not_there_is_refused(index, films, tmp_path):
+def test_missing_folder_is_refused(index, films, tmp_path):
     films.rename(tmp_path / "away")
     with pytest.raises(SearchError, match="mounted"):
         archive.fill(index)
 
 
-def test_a_file_that_moved_keeps_its_vectors_and_its_id_without_decoding(index, films):
+def test_moved_file_keeps_embeddings_and_id(index, films):
     before = {entry.video: entry.id for entry in index.entries()}
     vectors = archive.vectors(index)
     (films / "other place").mkdir()
@@ -76,7 +76,7 @@ def test_a_file_that_moved_keeps_its_vectors_and_its_id_without_decoding(index, 
     assert archive.vectors(index) == vectors
 
 
-def test_the_recording_date_is_kept_and_a_file_without_has_its_own(index, films):
+def test_recording_date_is_stored_or_else_the_file_date(index, films):
     probe = lambda path: SimpleNamespace(duration=3.0, recorded=1.5e9)
     archive.film(films / "new.film", ["white"] * 3)
     archive.fill(index, video=archive.VIDEO._replace(probe=probe))
@@ -119,7 +119,7 @@ def test_two_paths_of_one_content_share_the_vectors_and_have_an_id_each(index, f
     assert {entry.video: entry.id for entry in Index.open(index.directory).entries()} == ids
 
 
-def test_a_broken_file_is_named_skipped_and_tried_again_when_asked_or_changed(index, films):
+def test_damaged_video_is_retried_on_request_or_change(index, films):
     (films / "bad.film").write_bytes(b"broken")
     archive.film(films / "empty.film", [])
     report, told = archive.fill(index)
@@ -135,7 +135,7 @@ def test_a_broken_file_is_named_skipped_and_tried_again_when_asked_or_changed(in
     assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3, "forgotten": 1}
 
 
-def test_what_could_not_be_used_of_a_video_stays_known(index, films):
+def test_warning_about_unusable_parts_is_stored(index, films):
     class Cut:
         """Frames of a film whose end cannot be read."""
 
@@ -162,7 +162,7 @@ def test_what_could_not_be_used_of_a_video_stays_known(index, films):
     assert reasons() == dict.fromkeys(("copy.film", "cut.film"), Cut.warning)
 
 
-def test_a_file_whose_disk_goes_away_while_it_is_read_is_tried_again(index, films, tmp_path):
+def test_file_of_a_disk_that_goes_offline_is_retried(index, films, tmp_path):
     archive.film(films / "disk" / "new.film", ["red"] * 5)
 
     def sample(path, fps, size):
@@ -179,9 +179,7 @@ def test_another_encoder_is_refused_before_anything_is_decoded(index):
         archive.fill(index, archive.Encoder("0" * 64))
 
 
-def test_processes_give_the_same_files_and_one_that_dies_fails_its_video_alone(
-    index, films, tmp_path
-):
+def test_crashed_process_fails_only_its_video(index, films, tmp_path):
     archive.film(films / "killer.film", ["red"] * 3)
     for i in range(3):
         archive.random_film(films / f"{i}.film", 70 + i, seed=i)
@@ -201,7 +199,7 @@ def test_processes_give_the_same_files_and_one_that_dies_fails_its_video_alone(
     assert all(step.speed > 0 for step in steps[1:] if step.seconds)
 
 
-def test_a_video_whose_process_was_killed_once_is_tried_once_more(index, films):
+def test_video_of_a_killed_process_is_retried_once(index, films):
     archive.random_film(films / "once killer.film", 40)
     other = Index.open(index.directory)
     report, told = archive.fill(other, workers=1)
@@ -238,9 +236,7 @@ def started(tmp_path, directory, films, workers):
 @pytest.mark.parametrize(
     ("kills", "workers", "least"), [(3, 0, 1), pytest.param(20, 2, 10, marks=pytest.mark.slow)]
 )
-def test_an_index_whose_makers_were_killed_is_that_of_one_that_was_not(
-    tmp_path, kills, workers, least
-):
+def test_killed_runs_give_the_same_index_in_the_end(tmp_path, kills, workers, least):
     films = tmp_path / "films"
     for i in range(12):
         archive.random_film(films / f"slow {i}.film", 5 + i, seed=i)
@@ -312,7 +308,7 @@ def test_frames_come_in_batches_of_one_size_and_in_order(tmp_path):
     assert all(batch.images.shape[1:] == (4, 4, 3) for batch in batches)
 
 
-def test_frames_whose_time_does_not_rise_are_left_out_and_none_is_before_the_beginning(tmp_path):
+def test_frames_without_rising_times_are_left_out(tmp_path):
     path = archive.film(tmp_path / "a.film", ["red"])
     _, batch, _ = events(path, frames_at([-0.5, 0.0, 1.0, 1.0, 0.5, 2.0]))
     assert isinstance(batch, Frames)
@@ -339,12 +335,12 @@ def raises(error):
         (raises(KeyError()), "KeyError: KeyError"),
     ],
 )
-def test_what_cannot_be_decoded_fails_with_one_line(tmp_path, sample, reason):
+def test_undecodable_video_fails_with_one_line(tmp_path, sample, reason):
     path = archive.film(tmp_path / "a.film", ["red"])
     assert events(path, sample)[1:] == [Failed(path, reason)]
 
 
-def test_a_video_that_takes_too_long_fails_alone(tmp_path):
+def test_time_limit_fails_only_its_video(tmp_path):
     """One that never gives a frame, and one that gives them slowly."""
     paths = [archive.film(tmp_path / f"{i}.film", ["red"] * 5) for i in range(4)]
     paths.insert(1, archive.film(tmp_path / "hanging.film", ["red"]))
@@ -359,7 +355,7 @@ def test_a_video_that_takes_too_long_fails_alone(tmp_path):
     assert isinstance(list(decode([slow], job, 0))[-1], Failed)
 
 
-def test_the_limit_of_a_video_grows_with_its_length_and_not_without_bound():
+def test_time_limit_grows_with_the_length_up_to_a_bound():
     job = Job(archive.VIDEO, 1.0, 4, archive.preprocess)
     assert 60 <= job.limit() < job.limit(60) < job.limit(3600) < job.limit(1e12) < 1e7
 

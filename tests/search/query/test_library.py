@@ -48,7 +48,7 @@ def test_the_video_and_the_moment_of_a_sentence_come_first(index, ranker):
     assert library.encoder_name == "colours" and library.ranker_name == (ranker or "best_frame")
 
 
-def test_letters_and_their_accents_are_asked_as_one(library, monkeypatch):
+def test_accents_are_composed_in_queries(library, monkeypatch):
     asked, sentences = [], library.encoder.encode_texts
     monkeypatch.setattr(library.encoder, "encode_texts", lambda x: asked.extend(x) or sentences(x))
     for form in ("NFC", "NFD"):
@@ -56,7 +56,7 @@ def test_letters_and_their_accents_are_asked_as_one(library, monkeypatch):
     assert asked == ["café 강아지"] * 2
 
 
-def test_several_moments_come_apart_and_best_first(index):
+def test_moments_are_separate_and_sorted_by_score(index):
     library = archive.opened(index, ranker="best_frame")
     hit = library.query("red")[0]
     assert hit.video == "a.film"
@@ -131,7 +131,7 @@ def test_scores_of_pictures_are_cosines_for_every_encoder(index):
     assert [hit.score for hit in plain] == [hit.score for hit in probable]
 
 
-def test_videos_of_equal_content_are_one_hit_and_equally_good_ones_follow_their_paths(films, index):
+def test_equal_contents_are_one_result_and_ties_follow_paths(films, index):
     for name in ("z.film", "0.film", "trips/b.film"):
         (films / name).write_bytes((films / "b.film").read_bytes())
     archive.film(films / "a green.film", ["green"] * 3)
@@ -145,7 +145,7 @@ def test_videos_of_equal_content_are_one_hit_and_equally_good_ones_follow_their_
     assert library.query("green", k=2)[1].copies == ("trips/b.film", "z.film")
 
 
-def test_results_go_on_where_they_ended_and_end_at_a_score(library):
+def test_offset_and_min_score_select_results(library):
     every = library.query("red", k=9)
     pages = [hit for start in range(4) for hit in library.query("red", k=1, offset=start)]
     assert [hit.video for hit in pages] == [hit.video for hit in every] == videos_by(every)
@@ -264,7 +264,7 @@ def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, ind
     assert found(library.query("red", k=9)) == every
 
 
-def test_threads_that_ask_at_once_get_the_same_answers(library):
+def test_concurrent_queries_get_the_same_answers(library):
     expected = [hit.video for hit in library.query("red", k=3)]
     with ThreadPoolExecutor(3) as threads:
         found = list(threads.map(lambda _: library.query("red", k=3), "abc"))
@@ -297,7 +297,7 @@ def test_opening_an_index_loads_neither_jax_nor_vectors(index):
     assert done.stdout == "[]\n"
 
 
-def test_a_library_without_a_store_has_nowhere_to_upload_to(library):
+def test_upload_needs_a_store(library):
     with pytest.raises(SearchError, match="store"):
         library.upload()
 
@@ -331,7 +331,7 @@ def test_filters_agree_with_a_loop_over_random_entries():
             assert kept == (within and first <= days <= last)
 
 
-def test_filters_by_length_tags_and_folders_of_any_case_agree_with_a_loop():
+def test_filters_of_any_case_agree_with_a_loop():
     rng = np.random.default_rng(1)
     entries = [
         entry(str(rng.choice(["Trips/Sea", "trips", "x"])))._replace(
@@ -387,12 +387,12 @@ def test_a_folder_that_the_index_lacks_is_refused():
         (datetime.datetime(2026, 1, 10, 5), (2026, 1, 10, 5), (2026, 1, 10, 5, 0, 0, 1)),
     ],
 )  # fmt: skip
-def test_a_date_is_the_whole_span_that_it_names(text, first, after):
+def test_date_covers_its_whole_span(text, first, after):
     expected = [datetime.datetime(*one).timestamp() for one in (first, after)]
     assert list(times.date_span(text)) == expected
 
 
-def test_a_time_may_name_its_zone():
+def test_time_with_a_zone_is_parsed():
     for text in ("2026-01-10T18:30Z", "2026-01-10T19:30+01:00", "20260110T1130-0700"):
         assert times.date_span(text) == (1768069800, 1768069860)
 
@@ -417,12 +417,12 @@ def test_bad_date_is_one_line(text):
 
 
 @pytest.mark.parametrize("text", ["9999", "9999-12", "9999-12-31", "9999-12-31T23:59:59"])
-def test_the_last_dates_have_a_beginning(text):
+def test_last_dates_have_a_start_and_no_end(text):
     begin, end = times.date_span(text)
     assert 253_370_000_000 < begin < end == float("inf")
 
 
-def test_dates_are_written_of_every_year():
+def test_dates_of_every_year_are_formatted():
     assert times.format_date(1768069800.25)[:10] in ("2026-01-10", "2026-01-11")
     assert times.date_span(times.format_date(1768069800))[0] == 1768069800
     assert times.format_date(-1e11).startswith("-") and times.format_date(9e9 * 100)[-1] == "Z"

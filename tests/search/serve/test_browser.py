@@ -135,7 +135,7 @@ def test_typing_sends_fewer_queries_than_letters(page, library):
     assert page.evaluate("document.getElementById('player').paused")
 
 
-def test_an_answer_that_was_overtaken_is_not_shown(page):
+def test_outdated_answer_is_not_shown(page):
     # As if requests could not be aborted: the late answer arrives after the newer one.
     page.evaluate(
         """() => { const real = fetch; window.late = 0;
@@ -245,7 +245,7 @@ def test_a_transcript_follows_the_video_and_is_a_way_into_it(page):
     expect(page.get_by_text("Transcript", exact=True)).to_be_hidden()
 
 
-def test_a_picture_is_looked_for_until_it_is_left_out(page, tmp_path):
+def test_picture_query_lasts_until_its_filter_is_removed(page, tmp_path):
     path = tmp_path / "lilac.png"
     Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(path)
     page.locator("#file").set_input_files(path)
@@ -300,6 +300,15 @@ def test_filters_by_folder_and_date_narrow_the_results(page):
     expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
     expect(page.locator("#note-text")).to_contain_text("filters")
     expect(page.locator("#tips li").first).to_contain_text("Remove a filter")
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_long_filter_is_cut_short_and_fits_a_phone(opened, url, width):
+    page = opened(f"{url}/#q=red&not={'a+very+long+sky+' * 9}", width, 800)
+    chip = page.get_by_role("group", name="Filters in use").get_by_role("button")
+    expect(chip).to_be_visible()
+    assert chip.bounding_box()["width"] <= width - 28
+    assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 def test_a_star_makes_a_favourite_by_which_results_are_filtered(page):
@@ -516,7 +525,7 @@ def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films
     panel.get_by_role("button", name="Stop").click()
     expect(panel.locator("#job-line")).to_have_text("Stopping…")
     changing.encoder.gate.set()
-    expect(panel.locator("#job-line")).to_contain_text("stopped: the indexed videos are kept")
+    expect(panel.locator("#job-line")).to_contain_text("Stopped. The indexed videos are kept")
     panel.get_by_role("button", name="Index again").click()
     expect(panel.locator("#job-line")).to_contain_text("indexed")
     expect(panel.get_by_role("list", name="Folders")).to_contain_text("photos 2 videos")
@@ -544,7 +553,7 @@ def test_job_of_another_page_is_shown(managed, changing, films):
     page.get_by_role("button", name="Index again").click()
     expect(page.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
     other.get_by_role("button", name="Index again").click()
-    expect(other.get_by_role("alert")).to_contain_text("wait until it ends, or stop it")
+    expect(other.get_by_role("alert")).to_contain_text("Wait until that ends, or stop it")
     expect(other.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
     changing.encoder.gate.set()
     for one in (page, other):
@@ -565,7 +574,7 @@ def test_a_failure_is_tried_again_and_a_video_removed(managed, films):
     expect(page.locator("#broken")).to_be_hidden()
     page.get_by_label("Add a folder").fill("films")
     page.get_by_role("button", name="Add", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("give an absolute path")
+    expect(page.get_by_role("alert")).to_contain_text("Give an absolute path")
     page.get_by_role("button", name="Close").click()
     search(page, "red")
     expect(page.locator("#results .open")).to_have_count(4)
@@ -709,7 +718,7 @@ def picture(page, name):
         pytest.param(380, "light", marks=pytest.mark.slow),
     ],
 )
-def test_it_fits_and_is_named_at_both_widths_in_both_schemes(opened, url, tmp_path, width, scheme):
+def test_page_fits_and_has_names_in_all_widths_and_schemes(opened, url, tmp_path, width, scheme):
     folder = pathlib.Path(os.environ.get("HLFORMER_SCREENSHOTS") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
     page = opened(url, width, 860 if width == 1280 else 800, scheme)

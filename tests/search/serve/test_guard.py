@@ -34,7 +34,7 @@ def test_other_hosts_and_origins_are_refused(client, library, headers, refused):
     assert "access-control-allow-origin" not in answered and len(library.asked) == asked
 
 
-def test_its_own_page_and_links_to_it_are_answered(client):
+def test_requests_of_the_page_and_links_to_it_are_answered(client):
     port = client.base_url.port
     own = f"localhost:{port}"
     assert raw(client, "/api/folders", Host=own, Origin=f"http://{own}")[0] == 200
@@ -74,7 +74,7 @@ def test_request_without_the_token_is_refused(library):
             ):
                 answer = client.get(path, headers=wrong)
                 assert answer.status_code == 401 and TOKEN not in answer.text, (path, wrong)
-                assert list(answer.json()) == ["error"] and "set-cookie" not in answer.headers
+                assert answer.json()["code"] == "token" and "set-cookie" not in answer.headers
         for path in ("/?token=", "/?token=x", f"/api/status?token={TOKEN}"):
             assert client.get(path).status_code == 401, path
 
@@ -189,6 +189,7 @@ def test_error_is_one_line_and_crash_has_no_details(client, caplog):
     assert (refused.status_code, refused.json()) == (422, {"error": "the text is refused"})
     crashed = client.get("/api/query", params={"q": "crash"})
     assert crashed.status_code == 500 and "secret" not in crashed.text
+    assert crashed.json()["code"] == "server"
     assert "RuntimeError" in crashed.json()["error"] and "a secret" in caplog.text
 
 
@@ -204,5 +205,6 @@ def test_every_error_is_one_line_of_json(client, library):
     ):
         answer = client.request(method, path, headers=headers)
         assert answer.status_code == status, (method, path)
-        assert list(answer.json()) == ["error"] and "\n" not in answer.json()["error"]
+        assert answer.json().keys() <= {"error", "code", "values"}
+        assert "\n" not in answer.json()["error"]
         assert answer.json()["error"] and str(library.entries[0].path.parent) not in answer.text

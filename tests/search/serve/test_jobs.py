@@ -79,6 +79,11 @@ def under_way(client, library, films):
         library.encoder.gate.set()
 
 
+def test_a_picture_that_is_none_is_refused_by_its_field(client):
+    refused = client.post("/api/query", content=b"no picture")
+    assert (refused.status_code, refused.json()["code"]) == (422, "query.image")
+
+
 # Who may
 
 
@@ -336,7 +341,7 @@ def test_forwarded_request_cannot_change_the_index(client, header):
     assert client.post("/api/index", headers={header.lower(): ""}).status_code == 403
 
 
-def test_tags_that_are_given_at_once_wait_for_each_other(live, library):
+def test_concurrent_tag_changes_wait_for_each_other(live, library):
     id = library.videos()[0].id
     give = lambda i: live.post(f"/api/tag/{id}", params={"add": f"tag {i}"})
     with ThreadPoolExecutor(30) as threads:
@@ -345,7 +350,7 @@ def test_tags_that_are_given_at_once_wait_for_each_other(live, library):
     assert len(library.entry(id).tags) == 30
 
 
-def test_tags_of_one_meaning_are_one(client, library):
+def test_equal_tags_in_different_spellings_are_merged(client, library):
     id = library.videos()[0].id
     tag = lambda **change: client.post(f"/api/tag/{id}", params=change).json()["tags"]
     assert tag(add="Favourite") == ["Favourite"]
@@ -407,7 +412,7 @@ def test_a_wrong_path_is_answered_with_a_whole_example(client):
     assert refused.status_code == 400 and "/home/ann/Videos" in refused.json()["error"]
 
 
-def test_a_name_that_is_no_text_is_shown_replaced(client, films):
+def test_undecodable_name_is_shown_with_replacements(client, films):
     (films / os.fsdecode(b"caf\xe9.film")).write_bytes(b"broken")
     job = change(client, "index")
     assert job["notes"] == ["caf\ufffd.film: is no film: copy it again"]

@@ -62,7 +62,7 @@ def test_a_video_is_tagged_and_found_by_its_tags(client, library):
     client.post(f"/api/tag/{garden}?drop=favourite")
 
 
-def test_a_picture_is_asked_for_by_its_video_and_second(client, library):
+def test_thumbnail_is_requested_by_video_and_second(client, library):
     like = f"{library.id('garden')}@8.5"
     hits = client.get("/api/query", params={"like": like}).json()["results"]
     assert hits[0]["video"] == "trips/Küche & <b>Herd.mp4" and len(hits) == 2
@@ -154,7 +154,7 @@ def test_a_video_is_sent_whole_or_in_ranges(client, library):
         "/%2e%2e/server.py", "/openapi.json", "/docs",
     ],
 )  # fmt: skip
-def test_no_path_leads_to_a_file(client, path):
+def test_paths_in_requests_open_no_file(client, path):
     status, headers, body = page_library.raw(client, path)
     assert status == 404 and headers["content-type"] == "application/json"
     assert b'{"error":"' in body and b"root:" not in body and b"\\n" not in body
@@ -237,7 +237,7 @@ def test_busy_server_refuses_more_than_its_queue_holds(library):
         assert [done.result().status_code for done in waiting].count(200) == 17
 
 
-def test_a_search_that_nobody_waits_for_is_dropped(library):
+def test_abandoned_search_is_cancelled(library):
     with page_library.running(library) as url, httpx.Client(base_url=url, timeout=20) as client:
         library.gate.clear()
         library.inside.clear()
@@ -284,14 +284,14 @@ def served(library, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
-def test_on_this_machine_alone_no_token_is_wanted(served, host):
+def test_local_server_needs_no_token(served, host):
     told, url, client = served(host=host)
     assert len(told) == 1 and "token" not in url
     assert client.get("/api/folders").status_code == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])
-def test_beyond_this_machine_a_token_is_made_and_printed(served, host):
+def test_server_for_other_machines_prints_a_token(served, host):
     _, url, client = served(host=host, allow_hosts=["nas.local"])
     _, other, _ = served(host=host)
     token = url.partition("?token=")[2]
@@ -318,7 +318,7 @@ def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["*.home.arpa", "*.example.com", "*.tail1.ts.net", "com"])
-def test_names_below_a_domain_of_ones_own_are_allowed(served, name):
+def test_names_below_an_allowed_domain_are_accepted(served, name):
     served(allow_hosts=[name])
 
 

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from hlformer_jax.search.serve import server
+from hlformer_jax.search.serve.refusals import REFUSALS
 
 KEY = r'"([a-z]+(?:\.[a-z0-9]+)*)"'
 SCRIPTS = {name: (server.STATIC / name).read_text() for name in ("page.js", "manage.js")}
@@ -47,10 +48,17 @@ def test_every_text_is_defined_once_and_used():
         used |= set(re.findall(KEY, script)) & set(KEYS)
         missing = set(re.findall(rf"\btext\({KEY}", script)) - set(KEYS)
         assert not missing
-    built = {key for key in KEYS if key.partition(".")[0] in ("signals", "date", "job")}
+    built = {key for key in KEYS if key.partition(".")[0] in ("signals", "date", "job", "refused")}
     assert len(set(KEYS)) == len(KEYS) > 100
     assert set(Page().keys) <= set(KEYS)
     assert set(KEYS) - used - built == set()
+
+
+def test_every_refusal_of_the_server_has_a_text_with_its_values():
+    texts = dict(re.findall(r'^  "refused\.([a-z.]+)": (.*),$', TEXTS, re.M))
+    values = {code: re.findall(r"\{\w+\}", sentence) for code, (_, sentence) in REFUSALS.items()}
+    values["query.image"] = []  # of the fields, the one that the page cannot check
+    assert {code: re.findall(r"\{\w+\}", sentence) for code, sentence in texts.items()} == values
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if re.search(rf'"{key}": {{', TEXTS)])

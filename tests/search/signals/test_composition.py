@@ -90,7 +90,7 @@ def test_scores_are_those_of_a_loop_over_all_frames(library, index, wanted, opti
                 assert hit.moments[0].peak == ends[0] and hit.moments[0].end >= ends[1] + 1
 
 
-def test_of_several_sentences_each_has_its_moment(tmp_path):
+def test_each_of_several_sentences_has_its_moment(tmp_path):
     films = archive.folder(tmp_path / "films")
     archive.film(films / "d.film", ["black"] * 4 + ["red"] * 2 + ["black"] * 4 + ["blue"] * 3)
     index = archive.indexed(tmp_path / "index", films)
@@ -120,7 +120,7 @@ def test_text_that_no_video_shows_has_no_good_match(tmp_path, probable):
     assert len(absent) == 12 and not absent.good and not any(hit.is_match for hit in absent)
 
 
-def test_parts_are_asked_of_frames_alone(index):
+def test_queries_with_parts_search_only_frames(index):
     for options in ({"ranker": "segments"}, {"ranker": "top_3_frames"}):
         library = archive.opened(index, **options)
         with pytest.raises(QueryError) as refused:

@@ -107,7 +107,7 @@ def test_text_matches_by_picture_and_transcript(index):
     assert pages == [hit.video for hit in hits]
 
 
-def test_a_match_in_the_transcript_alone_has_no_score(index, monkeypatch):
+def test_transcript_only_match_has_no_score(index, monkeypatch):
     monkeypatch.setattr(library, "WINDOW", 1)
     write(index.root, {"a.film": [(6, 8, "green light")]})
     archive.fill(index, video=archive.TOLD)
@@ -170,7 +170,7 @@ def spoken(tmp_path, films, monkeypatch):
     return index
 
 
-def test_other_words_of_the_same_meaning_are_found_by_their_vectors(spoken):
+def test_paraphrase_is_found_by_its_embedding(spoken):
     library = archive.opened(spoken, encoder=Words())
     [hit] = library.query("boat leaves noon", signals="transcript")
     assert hit.video == "b.film" and hit.passages[0][:3] == (70, 72, "ship leaves midday")
@@ -214,7 +214,7 @@ def test_near_passages_exceed_the_threshold_of_the_bank(spoken, monkeypatch, lea
     assert found > 4
 
 
-def test_vectors_are_made_once_and_anew_where_their_text_or_file_is_another(spoken, films):
+def test_passage_embeddings_are_computed_again_after_changes(spoken, films):
     encoder = Words()
     again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
     again()
@@ -294,7 +294,7 @@ def test_rankings_of_passages_are_fused_by_reciprocal_ranks(share, order):
     assert {one.score for one in found["b"]} == {2 / 62} and found["c"][0].share == 0
 
 
-def test_a_damaged_table_of_passages_is_made_anew(index):
+def test_damaged_passage_table_is_rebuilt(index):
     before = archive.opened(index).query("captain", signals="transcript")[0].passages
     for path in (index.directory / "packed").glob("said-*"):
         content = path.read_bytes()
@@ -358,7 +358,7 @@ def test_subtitle_files_belong_to_one_copy_of_a_content(films, copies):
     }
 
 
-def test_copies_that_say_the_same_are_one_hit(films, copies):
+def test_copies_with_equal_transcripts_are_one_result(films, copies):
     (films / "holiday.srt").write_text('[[1, 3, "purple elephant"], [12, 13, "the end"]]')
     archive.fill(Index.open(copies.directory), video=archive.TOLD)
     found = spoken_in(copies, "elephant", signals="transcript")

@@ -99,7 +99,7 @@ def test_no_address_shows_its_password(address):
         ("postgresql:///", None, "hlformer"),
     ],
 )  # fmt: skip
-def test_an_address_is_libpq_s_but_for_the_schema(address, server, schema):
+def test_all_address_options_except_schema_go_to_libpq(address, server, schema):
     store = Store(address)
     assert (store._server, store._name) == (server or address, schema)
     psycopg.conninfo.conninfo_to_dict(store._server)
@@ -107,7 +107,7 @@ def test_an_address_is_libpq_s_but_for_the_schema(address, server, schema):
         assert secret not in store.address + repr(store)
 
 
-def test_a_server_s_answer_does_not_show_the_password(monkeypatch, index):
+def test_server_error_does_not_show_the_password(monkeypatch, index):
     store = Store("postgresql://me:s%20cret@h/d?sslpassword=k%26y")
 
     def refuse(*_, **__):
@@ -123,7 +123,7 @@ def test_a_server_s_answer_does_not_show_the_password(monkeypatch, index):
     "address",
     ["postgresql://me:secret@{}/films", "postgresql://me@{}/films?password=secret&schema=s"],
 )
-def test_a_server_that_does_not_answer_is_a_line_without_the_password(index, address):
+def test_unreachable_server_gives_one_line_without_password(index, address):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -141,7 +141,7 @@ def test_missing_client_is_reported_with_its_package(monkeypatch):
 
 @pytest.mark.slow  # PostgreSQL starts in seconds
 class TestServer:
-    def test_a_schema_of_another_encoder_rate_ranker_folder_or_program_is_refused(
+    def test_schema_of_another_archive_or_program_is_refused(
         self, index, films, tmp_path, monkeypatch, address
     ):
         with pytest.raises(SearchError, match="has no schema .*upload"):
@@ -174,7 +174,7 @@ class TestServer:
             opened(renamed, foreign).query("red")
 
     @pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments"])
-    def test_the_ranking_is_that_without_a_store(self, index, ranker, address):
+    def test_ranking_agrees_with_and_without_a_store(self, index, ranker, address):
         library = opened(index, address, ranker=ranker)
         count = len(index.contents())
         assert count < 18 and library.upload() == Uploaded(sent=count)
@@ -191,7 +191,7 @@ class TestServer:
         with pytest.raises(SearchError, match="cannot compute"):
             opened(index, address, normalise=True).upload()
 
-    def test_filters_are_those_without_a_store(self, index, address):
+    def test_filters_agree_with_and_without_a_store(self, index, address):
         library, plain = opened(index, address), opened(index, None)
         library.upload()
         library.query("red")
@@ -220,9 +220,7 @@ class TestServer:
         for options in ({}, {"folder": "trips"}, {"until": "1970"}):
             agree(library.query("red", k=50, **options), plain.query("red", k=50, **options))
 
-    def test_a_killed_upload_leaves_whole_contents_and_the_next_goes_on(
-        self, index, address, tmp_path
-    ):
+    def test_killed_upload_is_continued_by_the_next(self, index, address, tmp_path):
         # In the midst of the sixth content: its rows are on their way.
         program = tmp_path / "upload.py"
         program.write_text(
@@ -261,9 +259,7 @@ class TestServer:
                 time.sleep(0.1)
         agree(library.query("red", k=50), opened(index, None).query("red", k=50))
 
-    def test_a_server_that_ends_while_it_is_asked_is_a_line_and_then_answers_again(
-        self, index, address, server
-    ):
+    def test_query_fails_once_after_a_lost_connection(self, index, address, server):
         library = opened(index, address)
         library.upload()
         expected = library.query("red")
@@ -276,7 +272,7 @@ class TestServer:
         ended.join()
         agree(library.query("red"), expected)
 
-    def test_a_content_that_cannot_be_stored_is_not_there_in_part(self, index, address):
+    def test_failed_content_is_not_stored_in_part(self, index, address):
         store, ranker = Store(address), Untrained("best_frame", index, None)
         with store.uploading(index, ranker) as upload:
             wrong = [np.zeros((2, ranker.width), np.float32), np.zeros((1, 3), np.float32)]

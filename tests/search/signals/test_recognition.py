@@ -194,7 +194,7 @@ def test_speech_without_silence_is_transcribed_once(tmp_path, monkeypatch):
     assert said_words == [str(number) for number in range(1, 121)]
 
 
-def test_silence_and_clicks_are_not_given_to_the_model(tmp_path):
+def test_silence_and_clicks_are_not_transcribed(tmp_path):
     sound = beeps(10)
     sound[5 * RATE : 5 * RATE + 800] = 0.5  # 50 ms
     model = Model()
@@ -411,7 +411,7 @@ def test_partial_result_of_something_else_is_discarded(index, model, change):
     assert len(told(index)["loud.mkv"]) == 3
 
 
-def test_progress_tells_the_seconds_of_the_video(index, model):
+def test_progress_shows_the_seconds_of_the_video(index, model):
     positions = []
     with index.running():
         update_transcripts(index, real_video(), print, workers=0)

@@ -88,7 +88,7 @@ def test_a_video_is_found_by_its_sound(index):
     assert archive.opened(index).query("silence", signals="sound") == []
 
 
-def test_sound_takes_part_in_every_query_that_it_accepts(index):
+def test_added_signal_is_used_in_every_query_it_accepts(index):
     library = archive.opened(index)
     results = {one.video: one for one in library.query("red bell rings")}
     assert results["b.film"].signals == ("transcript", "sound")

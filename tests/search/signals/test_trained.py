@@ -123,7 +123,7 @@ def test_passages_are_ranked_by_the_encoder_for_every_ranker(index, tmp_path, mo
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
-def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, monkeypatch, dtype):
+def test_videos_are_encoded_once_for_each_set_of_parameters(index, tmp_path, monkeypatch, dtype):
     config = configuration("gmmformer_v2", **{"model.gaze": False, "eval.corpus": dtype})
     run = write_run(tmp_path / "run", config)
     with index.writing() as writer:
@@ -176,7 +176,7 @@ def test_a_store_refuses_the_score_of_ms_sl(index, tmp_path):
         library.upload()
 
 
-def test_a_run_of_another_encoder_or_none_is_refused_in_one_line(index, tmp_path):
+def test_run_of_another_encoder_is_refused(index, tmp_path):
     records = list(index.videos.values())
     config = configuration("gmmformer_v2")
     run = write_run(tmp_path / "run", config, fingerprint="0" * 64)

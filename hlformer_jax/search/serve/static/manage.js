@@ -92,7 +92,7 @@ function showJob(next) {
   if (!going) { following?.close(); following = null; }
   const stopping = next.state === "stopping", { done, total } = next, name = next.kind && text(`job.${next.kind}`);
   $("job").hidden = next.state === "none";
-  $("job-line").textContent = !going ? next.line : stopping ? text("job.stopping")
+  $("job-line").textContent = next.state === "stopped" ? text("job.stopped") : !going ? next.line : stopping ? text("job.stopping")
     : next.line || (total ? text("job.counts", { job: name, done, videos: countVideos(total) }) : text("job.running", { job: name }));
   $("job-line").className = next.state === "failed" ? "bad" : "";
   const bar = $("job-bar"), part = next.duration ? Math.min(1, next.position / next.duration) : 0;
@@ -115,7 +115,7 @@ function showJob(next) {
   if (runs(before) && !going) showChanged();
 }
 function showChanged() {    // shows the index as the job has left it
-  if (!$("panel").open) toast(job.line);
+  if (!$("panel").open) toast($("job-line").textContent);
   else { showRoots(); if (document.activeElement === document.body) $("panel-close").focus(); }
   listChoices();
   const shown = hits[chosen]?.id;

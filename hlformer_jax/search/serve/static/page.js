@@ -66,7 +66,8 @@ async function get(path, parameters = {}, options = {}) {
     throw new Error(text("error.server"));
   });
   if (response.ok) return response;
-  const { error } = await response.json().catch(() => ({}));
+  const { error, code, values } = await response.json().catch(() => ({}));
+  if (`refused.${code}` in TEXTS) throw new Error(text(`refused.${code}`, values));
   throw new Error(error || text("error.answer", { status: response.status }));
 }
 
@@ -230,7 +231,9 @@ function showHits(answer, asked) {
   measure();
   layout("split");
   $("note").hidden = $("failed").hidden = true;
-  const verdict = answer.verdict.charAt(0).toUpperCase() + answer.verdict.slice(1);
+  const calibrated = answer.match_threshold;
+  const verdict = answer.good ? "" : !calibrated ? text("verdict.near")
+    : text("verdict.threshold", { share: calibrated.false_alarms, count: calibrated.captions });
   announce(joined([verdict, foundLabel(asked), ...answer.warnings]));
   $("advice").hidden = !verdict;
   listTips("advice", tipsFor(asked));

@@ -111,6 +111,34 @@ const TEXTS = {
   "error.answer": "The server answered {status}.",
   "again": "Try again",
 
+  // verdicts of a search
+  "verdict.near": "No good match: these results are the nearest, but none stands out",
+  "verdict.threshold": {
+    one: "No good match: these results are the nearest, but none reaches the match threshold, which " +
+      "{share} % of absent things reach (calibrated with {count} caption)",
+    other: "No good match: these results are the nearest, but none reaches the match threshold, which " +
+      "{share} % of absent things reach (calibrated with {count} captions)",
+  },
+
+  // what the server refuses: an error with a code; others are shown in the server’s words
+  "refused.busy.searches": "Too many searches are waiting. Try again in a moment.",
+  "refused.busy.thumbnails": "Too many pictures are waiting. Try again in a moment.",
+  "refused.busy.cuts": "Too many cuts are waiting. Try again in a moment.",
+  "refused.folder.unknown": "The index has no such folder.",
+  "refused.job.running": "The index is being changed already. Wait until that ends, or stop it.",
+  "refused.manage": "This server does not allow changes of the index: start it with --manage.",
+  "refused.path.relative": "Give an absolute path, such as /home/ann/Videos.",
+  "refused.picture.large": "The picture is larger than {size} MiB. Choose a smaller one.",
+  "refused.query.image": "The picture cannot be read. Choose another one, as JPEG or PNG.",
+  "refused.server": "The server failed ({error}). Its terminal says more.",
+  "refused.token": "This server needs a token: open the address that it printed.",
+  "refused.video.changed": "{video} has changed since it was indexed. Index its folder again.",
+  "refused.video.forbidden": "{video} cannot be read: its permissions forbid it.",
+  "refused.video.link": "{video} is a link out of the indexed folder, which is not followed.",
+  "refused.video.missing": "{video} was deleted or moved since it was indexed. Index its folder again.",
+  "refused.video.unknown": "The index has no such video. Search again.",
+  "refused.video.unreadable": "{video} cannot be read ({reason}). Check its disk.",
+
   // results
   "results": "Results",
   "results.more": "More results",
@@ -176,6 +204,7 @@ const TEXTS = {
   "job": "Progress",
   "job.stop": "Stop",
   "job.stopping": "Stopping…",
+  "job.stopped": "Stopped. The indexed videos are kept; the others will be indexed next time.",
   "job.index": "Indexing",
   "job.retry": "Trying again",
   "job.add": "Adding",

@@ -4,9 +4,10 @@
     DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
     DIR/packed/said-….npy     their embeddings
 
-A passage is a cue and the next one, if that begins within `PAUSE` seconds of its end. Words rank
-passages by BM25 (folded and stemmed; Chinese and Japanese by pairs of characters), embeddings by
-their cosine with the query. Both rankings are fused (`fuse`).
+A passage is a cue, joined with the next cue if that begins at most `PAUSE` seconds after its end.
+Words rank passages by BM25 (folded and stemmed; for Chinese and Japanese, pairs of characters are
+the words). Embeddings rank passages by their cosine with the query. Both rankings are fused
+(`fuse`).
 """
 
 import contextlib
@@ -36,10 +37,10 @@ from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Copies, Transcript
 
 PAUSE = 5.0
-"""Seconds between two cues of one passage."""
+"""Longest pause between two cues of one passage, in seconds."""
 
 MAX_PASSAGES = 2000
-"""Most passages that one query reads, the best by BM25 and by cosine."""
+"""Largest number of passages in each ranking of a query: by BM25, and by cosine."""
 
 RRF = 60
 """The constant of reciprocal rank fusion."""
@@ -47,20 +48,20 @@ RRF = 60
 NULL_QUANTILE = 0.9
 """Share of the bank's sentences that match no passage at the threshold.
 
-The threshold on cosines depends on the encoder and on the amount of speech. For a sentence, m is
-the median of its cosines with all passages. The bank's sentences describe visible things, so their
-values of max - m show how far a sentence without a match rises above m: the threshold lies above m
-by the 0.9 quantile of these values.
+The threshold on cosines depends on the encoder and on the amount of speech. Let m be the median of
+a sentence's cosines with all passages. The bank's sentences describe visible things, which are not
+spoken about, so their values of max - m show how far the best cosine exceeds m without a match. The
+threshold of a query exceeds its m by the 0.9 quantile of these values.
 """
 
 MIN_EMBEDDED_PASSAGES = 32
 """Passages below which the median cosine is meaningless and only words are searched."""
 
 PASSAGES_PER_BATCH = 32
-"""Passages whose embeddings are computed together: a second of work at most."""
+"""Number of passages that are encoded together, which takes at most a second."""
 
 MAX_COMMON_SHARE, MAX_COMMON_PASSAGES = 0.05, 1000
-"""Share and number of passages; a word that exceeds both is too common to search by."""
+"""Share of all passages, and number of passages. A word in more than both is not searched for."""
 
 _DIGEST = 64
 _LISTED = re.compile(r"[0-9a-f]{64}\.vectors")
@@ -82,8 +83,8 @@ class Passage(NamedTuple):
       end: the second at which it ends.
       text: the text of its cues.
       score: BM25 or cosine; after `fuse`, the fused score of its content.
-      share: share of the query's word weights that its words have, 0 to 1; 0 if only its embedding
-        matched.
+      share: weight of the query's words that the passage contains, as a share of the weight of all
+        words of the query, 0 to 1; 0 if only its embedding matched.
       copies: the copies of the content that have the passage.
     """
 
@@ -101,7 +102,7 @@ class Passage(NamedTuple):
 def _split(cues: Sequence[tuple[float, float, str]]) -> Iterator[tuple[str, float, float, bool]]:
     """Yield text, start and end of each passage, and whether it has an embedding.
 
-    Every cue begins a passage, so passages overlap; those with embeddings share no cue.
+    A passage begins at every cue, so passages overlap. Passages with embeddings share no cue.
     """
     is_covered = False  # whether an embedded passage contains this cue already
     for (start, end, text), (next_start, next_end, next_text) in zip(
@@ -129,7 +130,7 @@ def _add_checksum(index: Index, texts: Sequence[str], raw: bytes) -> bytes:
 def _load_embeddings(
     index: Index, content: str, texts: Sequence[str]
 ) -> Float[np.ndarray, "P d"] | None:
-    """Return the embeddings of passages; None if they are missing, damaged or of other texts.
+    """Return the embeddings of passages, float16; None if they are missing, damaged or outdated.
 
     An unreadable file counts as missing, because the embeddings can be computed again.
     """
@@ -186,10 +187,10 @@ def embed_passages(
 
 
 def _list_files(directory: Path) -> list[tuple[str, int, int, int, int]]:
-    """Return the sorted names and stamps of the files of embeddings.
+    """Return the names, sizes, times and inodes of the files of embeddings, sorted.
 
     Raises:
-      DamagedError: when the folder cannot be listed.
+      DamagedError: if the folder cannot be listed.
     """
     listing = []
     try:
@@ -216,7 +217,12 @@ class PassageIndex:
     """
 
     def __init__(self, index: Index, encoder: Encoder | None) -> None:
-        """Load the table of passages and their embeddings, or make and store them."""
+        """Load the table of passages and their embeddings, or make and store them.
+
+        Args:
+          index: the index.
+          encoder: the encoder of the index; may be None if the embeddings of the bank are stored.
+        """
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self.count = 0
@@ -257,7 +263,7 @@ class PassageIndex:
             self._use_embeddings(index, encoder, matrix_path, matrix)
 
     def _path(self, index: Index, listing: Sequence[Any]) -> Path:
-        """Return the path of the table that is made of the listed files."""
+        """Return the path of the table that is made from the listed files."""
         sources = json.dumps([_TABLES, PAUSE, NULL_QUANTILE, rankers.BANK, listing])
         key = hashlib.sha256(sources.encode()).hexdigest()[:32]
         return index.directory / "packed" / f"said-{key}.db"
@@ -273,7 +279,7 @@ class PassageIndex:
         return matrix
 
     def _fill(self, index: Index, contents: Iterable[str]) -> Iterator[np.ndarray]:
-        """Insert all passages, and yield the embeddings in the order of their numbers."""
+        """Insert all passages; yield the embeddings of each content, in the order of the table."""
         for content in contents:
             transcript = transcripts.load(index, content)
             if transcript is None:
@@ -309,7 +315,7 @@ class PassageIndex:
     def _use_embeddings(
         self, index: Index, encoder: Encoder | None, path: Path, matrix: np.ndarray
     ) -> None:
-        """Take the embeddings, and compute or load the threshold of their cosines."""
+        """Set the embeddings, and compute or load the margin of the threshold on their cosines."""
         self._rounded = packed.load_quantised(path, matrix) if len(matrix) >= packed.LARGE else None
         self._matrix, self._sampled = matrix, rankers.sample_rows(matrix)
 
@@ -381,8 +387,9 @@ class PassageIndex:
         """Return the passages that contain the words of a text.
 
         A passage matches if its words have at least half of the weight of the text's words, so
-        articles alone match nothing. The weight of a word in p of P passages is
-        ln(1 + (P - p + 1/2) / (p + 1/2)), with p at least 1.
+        articles alone match nothing. The weight of a word that is in p of P passages is
+        ln(1 + (P - p + 1/2) / (p + 1/2)), with p at least 1. A word that is too common
+        (`MAX_COMMON_SHARE`) adds to the weight of the text, but not to the weight of a passage.
 
         Args:
           text: the text of the query.
@@ -409,7 +416,7 @@ class PassageIndex:
         rows = [row for row, weight in shared.items() if weight >= total / 2]
         if not rows:
             return passages
-        # The plus keeps SQLite from a lookup of each row; BM25 is computed of these rows only.
+        # The plus keeps SQLite from looking up each row; BM25 is computed for these rows only.
         ranked = self._db.execute(
             "SELECT rowid, content, start, stop, text, copies, -bm25(said) FROM said"
             " WHERE said MATCH ?"
@@ -437,12 +444,12 @@ _UNSPACED_RUN = re.compile(f"({_UNSPACED.pattern}+)")
 
 
 def _spaced(text: str) -> str:
-    """Return a text with spaces around the characters of scripts that have none."""
+    """Return a text with spaces around each Chinese or Japanese character."""
     return _UNSPACED.sub(lambda character: f" {character[0]} ", text)
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text; of scripts without spaces each pair of characters."""
+    """Return the words of a text; for Chinese and Japanese, each pair of characters."""
     words: list[str] = []
     for word in re.findall(r"\w+", text):
         for part in _UNSPACED_RUN.split(word):

@@ -1,10 +1,10 @@
 """Speech recognition and OCR for videos without subtitles.
 
-Speech is heard by a model of faster-whisper (extra `speech`), text in pictures is read by RapidOCR
-(extra `ocr`). Sound is decoded by this package (`video.sound`) and handed over in pieces of at most
-`MAX_PIECE` seconds, so memory does not grow with a video's length. A piece ends in a silence. What
-was heard so far is kept in the database of the index (`partial_recognitions`), and a killed run
-goes on from there.
+A model of faster-whisper (extra `speech`) recognises speech, and RapidOCR (extra `ocr`) reads text
+in frames. This package decodes the sound (`video.sound`) and passes it to the model in pieces of at
+most `MAX_PIECE` seconds, so memory does not grow with the length of a video. A piece ends in a
+silence if there is one. The cues recognised so far are stored in the database of the index
+(`partial_recognitions`), and the next run after a killed one continues from there.
 """
 
 import contextlib
@@ -27,64 +27,64 @@ from hlformer_jax.search.times import format_clock
 from hlformer_jax.text import printable
 
 SAMPLE_RATE = 16_000
-"""Samples a second that Whisper and its voice detector take."""
+"""Samples a second that Whisper and its voice detector expect."""
 
 MAX_PIECE, MIN_PIECE = 120.0, 60.0
-"""Seconds of sound that are in memory together, and from which on a piece may end."""
+"""Longest piece of sound that is in memory, and shortest that may end in a silence, in seconds."""
 
 MAX_WINDOW = 28.0
-"""Seconds of sound that the model hears together; Whisper's window has 30."""
+"""Longest sound that the model transcribes at once, in seconds; Whisper's limit is 30."""
 
 MAX_PAUSE_IN_WINDOW = 3.0
-"""Seconds of silence inside a window. In a longer one Whisper's times drift, and it invents."""
+"""Longest silence in a window, in seconds. In a longer one Whisper's times drift and it invents."""
 
 MIN_SILENCE = 0.3
-"""Seconds without a voice that separate two stretches of speech."""
+"""Shortest silence that separates two stretches of speech, in seconds."""
 
 MIN_SPEECH = 0.25
-"""Seconds of voice in a window, below which it is a click rather than a word."""
+"""Shortest voice in a window that is transcribed, in seconds; a shorter one is rather a click."""
 
 PADDING = 0.4
-"""Seconds of sound before and after the voice that the model hears too."""
+"""Seconds of sound before and after a voice that are transcribed with it."""
 
 MIN_SURE_LOGPROB = -0.75
-"""Mean log-probability of words, below which an English model may hear another language.
+"""Mean log-probability of words, below which an English-only model may hear another language.
 
-The model tiny.en gives English of a synthesiser -0.34 to -0.70.
+For synthesised English speech, the model tiny.en gives -0.34 to -0.70.
 """
 
 MAX_WORD_GAP = 1.0
-"""Seconds between two words of one cue."""
+"""Longest gap between two words of one cue, in seconds."""
 
 MIN_PART = 1.0
-"""Seconds of each part of a sentence that is split at a silence."""
+"""Shortest part of a sentence that is split at a silence, in seconds."""
 
 OVERLAP = 2.0
-"""Seconds that are heard again where speech without any silence had to be cut."""
+"""Seconds that are transcribed again where speech without any silence had to be cut."""
 
 MIN_REPORTED_SILENCE = 0.05
-"""Seconds of missing sound in a video from which on it is reported; less is a rounded timestamp."""
+"""Shortest missing sound of a video that is reported, in seconds; less is a rounded timestamp."""
 
 READ_EVERY = 2.0
-"""Seconds from one frame that OCR reads to the next."""
+"""Seconds between two frames that OCR reads."""
 
 READ_SIZE = 720
 """Pixels of the shorter side, to which larger frames are scaled down for OCR."""
 
 _VISIBLE_DIFFERENCE, _MIN_CHANGED_SHARE = 32, 0.002
-"""Difference of two values of 255 that is visible, and the share of values that make a change."""
+"""Visible difference of two 8-bit values, and the share of such values that makes a new frame."""
 
 _SENTENCE_END = re.compile(r"[.?!…。？！]+[\"'”’»)\]]*$")
 _ABBREVIATION = re.compile(r"([A-Z][a-z]{0,2}\.)+$")
 
 TRANSCRIBED, NO_AUDIO, OTHER_LANGUAGE = "transcribed", "without audio", "in another language"
 FAILED, SUBTITLED, DONE, OFFLINE = "failed", "with subtitles", "done before", "offline"
-"""Results of a video, as they are counted."""
+"""Results of a video, by which videos are counted."""
 
 Samples = Float32[np.ndarray, " samples"]
 
 Stretch = tuple[int, int]
-"""First sample of a voice, and the one behind its last."""
+"""Stretch of speech: its first sample, and the sample behind its last."""
 
 
 class Word(NamedTuple):
@@ -96,19 +96,19 @@ class Word(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A part of the recognition of one video."""
+    """The progress of the recognition of one video."""
 
     position: float  # seconds of the video that are done
     duration: float  # seconds of the video; 0 if unknown
-    state: dict[str, Any] | None = None  # what to go on from; None if that cannot be kept
+    state: dict[str, Any] | None = None  # to continue from later; None if that is not possible
 
 
 class Outcome(NamedTuple):
-    """The recognition of one video."""
+    """The result of the recognition of one video."""
 
-    result: str  # what it counts as, such as `TRANSCRIBED`
+    result: str  # the kind of result, such as `TRANSCRIBED`
     cues: list[Cue]
-    notes: Sequence[str] = ()  # lines on what could not be used
+    notes: Sequence[str] = ()  # lines on parts that could not be used
 
 
 @runtime_checkable
@@ -116,18 +116,44 @@ class Recogniser(Protocol):
     """A recogniser of cues in videos."""
 
     source: str  # "speech" or "ocr"
-    name: str  # of the model, to be shown
-    by: str  # identifies model and settings; cues of another are replaced
+    name: str  # name of the model, as it is shown
+    by: str  # identifies model and settings; cues of other ones are replaced
 
     def recognise(self, path: Path, state: dict[str, Any] | None) -> Generator[Step, None, Outcome]:
-        """Recognise a video step by step, from the state of an earlier step if there is one."""
+        """Recognise a video step by step.
+
+        Args:
+          path: the path of the video.
+          state: the state of an earlier step to continue from; None to begin.
+
+        Yields:
+          The progress, with a state from which a later call can continue.
+
+        Returns:
+          The cues of the video.
+
+        Raises:
+          UserError: if the video cannot be read.
+        """
         ...
 
 
 def load_all(
     ocr: bool, speech: str | None, language: str, audio: str, report: Callable[[str], None]
 ) -> list[Recogniser]:
-    """Load the recognisers that are asked for; see `load_ocr` and `load_speech`."""
+    """Load the requested recognisers.
+
+    Args:
+      ocr: whether to recognise text in frames (`load_ocr`).
+      speech: the model of speech recognition (`load_speech`); None for none.
+      language: see `load_speech`.
+      audio: see `load_speech`.
+      report: takes a warning about a model that knows only English.
+
+    Raises:
+      MissingExtra: if a package is not installed.
+      SearchError: if the speech model cannot be loaded.
+    """
     recognisers: list[Recogniser] = [load_ocr()] if ocr else []
     if speech:
         recogniser = load_speech(speech, language, audio)
@@ -147,7 +173,8 @@ def load_speech(model: str, language: str = "", audio: str = "default") -> "Spee
     """Load a recogniser of speech.
 
     Args:
-      model: a size, such as small, which is fetched once, or a folder in CTranslate2's format.
+      model: a size, such as small, whose model is fetched once; or a folder in CTranslate2's
+        format.
       language: code of the language that is spoken, such as de; "" to detect it in each video.
       audio: "default" for one track of each video, "all" for every track.
 
@@ -187,7 +214,15 @@ class SpeechRecogniser:
         language: str = "",
         audio: str = "default",
     ) -> None:
-        """Take a model of faster-whisper and a voice detector; see `load_speech`."""
+        """Set the model and the voice detector; see `load_speech`.
+
+        Args:
+          model: a model of faster-whisper.
+          find_speech: takes samples; returns the stretches of speech.
+          name: name of the model.
+          language: code of the spoken language; "" to detect it.
+          audio: "default" or "all".
+        """
         self._model, self._find_speech = model, find_speech
         self._language, self._audio = language, audio
         self.is_english_only = list(model.supported_languages) == ["en"]
@@ -196,10 +231,10 @@ class SpeechRecogniser:
         self.by = f"{self.name}; words"
 
     def recognise(self, path: Path, state: dict[str, Any] | None) -> Generator[Step, None, Outcome]:
-        """Recognise the speech of a video; the state has the part of each track that is done.
+        """Recognise the speech of a video; the state has the finished part of each track.
 
         Raises:
-          VideoError: if the video or its sound cannot be read; it says why.
+          VideoError: if the video or its sound cannot be read, with the reason.
         """
         read, sound = optional("hlformer_jax.video.read", "search"), _sound()
         heard: dict[str, Any] = {"tracks": {}} if state is None else state
@@ -237,7 +272,7 @@ class SpeechRecogniser:
         return Outcome(TRANSCRIBED if cues else "without speech", cues, notes)
 
     def _choose(self, tracks: Sequence[Any]) -> list[Any]:
-        """Choose the tracks to hear; none if all are in languages that the model lacks."""
+        """Return the tracks to transcribe; none if the model does not know their language."""
         if self._audio == "all":
             return list(tracks)
         language = self._language or ("en" if self.is_english_only else "")
@@ -252,7 +287,7 @@ class SpeechRecogniser:
     def _hear_track(
         self, video: Any, stream: int, track_state: dict[str, Any], heard: dict[str, Any]
     ) -> Iterator[Step]:
-        """Hear the rest of a track; `track_state` is brought up to date after each piece."""
+        """Transcribe the rest of a track; `track_state` is updated after each piece."""
         fault = optional("hlformer_jax.video.read", "search").fault
         with _sound().reading(video, stream, rate=SAMPLE_RATE, layout="mono") as audio:
             if audio is None:
@@ -301,7 +336,7 @@ class SpeechRecogniser:
     def _hear_piece(
         self, samples: Samples, stretches: Sequence[Stretch], track_state: dict[str, Any]
     ) -> tuple[list[Word], list[Stretch]]:
-        """Recognise the words of a piece; times in seconds of the piece."""
+        """Recognise the words of a piece; their times are in seconds from the piece's start."""
         if stretches and not (self._language or track_state["language"] or self.is_english_only):
             voices = np.concatenate([samples[onset:end] for onset, end in stretches])
             track_state["language"] = self._model.detect_language(voices)[0]
@@ -354,13 +389,14 @@ def _same_language(language: str, tag: str) -> bool:
     """Return whether a track's tag, such as "ger" or "de-AT", means a language of Whisper."""
     langcodes = optional("langcodes", "search")
     with contextlib.suppress(langcodes.LanguageTagError):
-        # 10: regional and close variants, such as Norwegian and Bokmål, but no sister languages.
+        # Below 10 are regional and close variants, such as Norwegian and Bokmål; a related but
+        # distinct language is farther away.
         return bool(langcodes.tag_distance(language, tag) < 10)
     return False
 
 
 def _windows(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
-    """Group stretches of speech that the model hears together."""
+    """Group the stretches of speech that are transcribed at once."""
     pause, longest = MAX_PAUSE_IN_WINDOW * SAMPLE_RATE, MAX_WINDOW * SAMPLE_RATE
     groups: list[list[Stretch]] = []
     for onset, end in stretches:
@@ -373,7 +409,10 @@ def _windows(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
 
 
 def _place_to_cut(stretches: Sequence[Stretch], length: int) -> int | None:
-    """Return the sample at which a piece ends: in its longest late silence; None without any."""
+    """Return the sample at which a piece ends; None if it has no silence to end in.
+
+    It ends in the longest silence after `MIN_PIECE` seconds, or else in the last one before.
+    """
     second = SAMPLE_RATE
     ends = [0, *(end for _, end in stretches)]
     begins = [*(onset for onset, _ in stretches), length]
@@ -390,7 +429,11 @@ def _place_to_cut(stretches: Sequence[Stretch], length: int) -> int | None:
 
 
 def _cut_words(words: list[Word], length: int) -> tuple[int, list[Word]]:
-    """Cut a piece without silence behind a word; what follows is heard again."""
+    """Cut a piece without silence after a word; the rest is transcribed again.
+
+    Returns:
+      The number of samples before the cut, and the words before it.
+    """
     limit = length / SAMPLE_RATE - OVERLAP
     complete = [word for word in words if word.end <= limit]
     end = max(complete[-1].end if complete else limit, limit - MAX_WINDOW)
@@ -398,9 +441,9 @@ def _cut_words(words: list[Word], length: int) -> tuple[int, list[Word]]:
 
 
 def _cues_of(words: Sequence[Word], stretches: Sequence[Stretch]) -> list[Cue]:
-    """Make cues of words: one for each sentence, and for each part of it behind a silence.
+    """Make a cue of each sentence, or of each part of a sentence between silences.
 
-    A cue begins and ends with the voice: a word's times reach into the silence around it.
+    A cue begins and ends with the voice, because a word's times extend into the silence around it.
     """
     sentences: list[list[Word]] = []
     for word in words:
@@ -426,14 +469,14 @@ def _cues_of(words: Sequence[Word], stretches: Sequence[Stretch]) -> list[Cue]:
 def _split(
     sentence: Sequence[Word], voices: Sequence[tuple[float, float]]
 ) -> Iterator[Sequence[Word]]:
-    """Split a sentence at the silences in it: the model forgets full stops now and then."""
+    """Split a sentence at the silences in it, because the model sometimes omits a full stop."""
     onset = 0
     for (_, silence), (voice, _) in zip(voices, voices[1:], strict=False):
         middle = (silence + voice) / 2
 
         def distance(place: int, middle: float = middle) -> float:
             before, after = sentence[place - 1], sentence[place]
-            # A word's times are off by 0.2 s at times: a comma tells better where the silence is.
+            # A word's times can be wrong by 0.2 s: a comma is a better sign of the silence.
             comma = 0.2 * before.text.rstrip().endswith((",", ";", ":", "，", "、"))
             return abs((before.end + after.start) / 2 - middle) - comma
 
@@ -451,12 +494,12 @@ def _is_break(before: Word, word: Word) -> bool:
     gap, text = word.start - before.end, before.text.strip()
     if gap > MAX_WORD_GAP:
         return True
-    # "Dr." ends no sentence unless a pause follows.
+    # An abbreviation such as "Dr." ends a sentence only if a pause follows.
     return bool(_SENTENCE_END.search(text)) and (gap > 0.25 or not _ABBREVIATION.search(text))
 
 
 def _merged(cues: Iterable[Cue]) -> list[Cue]:
-    """Sort cues, and leave out those that another track has too: the same words at one time."""
+    """Sort cues, and leave out a cue that repeats the words of an earlier one at the same time."""
     merged: list[Cue] = []
     for cue in sorted(cues):
         words = re.findall(r"\w+", cue.text.casefold())
@@ -469,14 +512,14 @@ def _merged(cues: Iterable[Cue]) -> list[Cue]:
 
 
 def _check_decoded(video: Any, audio: Any, track_state: dict[str, Any]) -> None:
-    """Refuse a track without a decodable packet; note where it ended too early."""
+    """Refuse a track without any decodable packet; note in its state if it ended too early."""
     if audio.packets and not audio.decoded:
         what = f"has {audio.packets} packets of sound, none of which can be decoded"
         fault = optional("hlformer_jax.video.read", "search").fault
         raise fault(video.path, what, "try it in a player, or copy it again")
     end, stated = audio.position / SAMPLE_RATE, float(audio.stated_end or 0)
     reason = f" ({audio.stopped})" if audio.stopped else ""
-    # 2 %: the length that a file states is rounded, or counts from elsewhere.
+    # 2 %: the length in the file may be rounded, or measured from another start.
     if stated - end > max(1.0, 0.02 * stated):
         track_state["end"] = f"ends at {end:.1f} s of the {stated:.1f} s stated in the file{reason}"
     elif audio.stopped:
@@ -520,15 +563,15 @@ class TextRecogniser:
     source = "ocr"
 
     def __init__(self, engine: Any, version: str) -> None:
-        """Take an engine of RapidOCR."""
+        """Set the engine of RapidOCR and the version of the package."""
         self._engine = engine
         self.name = self.by = f"rapidocr {version}"
 
     def recognise(self, path: Path, state: dict[str, Any] | None) -> Generator[Step, None, Outcome]:
-        """Recognise the text of a video; a killed run begins the video again.
+        """Recognise the text of a video from its start; the state is not used.
 
         Raises:
-          VideoError: if the video cannot be read; it says why.
+          VideoError: if the video cannot be read, with the reason.
         """
         video = optional("hlformer_jax.video", "search")
         duration = video.probe(path).duration
@@ -564,14 +607,14 @@ def _differs(before: np.ndarray, image: np.ndarray) -> bool:
 
 
 class Checkpoint:
-    """The kept part of the recognition of one content; it counts only for the same recogniser."""
+    """Stored state of the unfinished recognition of one content by one recogniser."""
 
     def __init__(self, index: Index, content: str, by: str) -> None:
-        """Take the index, the content, and what identifies the recogniser."""
+        """Set the index, the content, and the identity of the recogniser (`Recogniser.by`)."""
         self._index, self._content, self._by = index, content, by
 
     def read(self) -> dict[str, Any] | None:
-        """Return the kept state; None if there is none that counts."""
+        """Return the stored state; None if there is none of this recogniser."""
         rows = self._index.select(
             "SELECT state FROM partial_recognitions WHERE content = ? AND model = ?",
             [self._content, self._by],
@@ -580,7 +623,7 @@ class Checkpoint:
         return state
 
     def write(self, state: dict[str, Any]) -> None:
-        """Keep a state, in place of the one before."""
+        """Store a state in place of the one before."""
         text = json.dumps(state, allow_nan=False)
         with self._index.writing() as writer:
             writer.execute(
@@ -589,7 +632,7 @@ class Checkpoint:
             )  # fmt: skip
 
     def discard(self) -> None:
-        """Remove the kept state."""
+        """Remove the stored state."""
         with self._index.writing() as writer:
             writer.execute("DELETE FROM partial_recognitions WHERE content = ?", self._content)
 
@@ -605,7 +648,7 @@ class Position(NamedTuple):
 
 
 def progress_of(bar: Any) -> Callable[[Position], None]:
-    """Return a function that shows positions on a progress bar of tqdm."""
+    """Return a function that shows a `Position` on a tqdm progress bar."""
 
     def show(position: Position) -> None:
         bar.total, bar.n = position.total, position.done
@@ -626,14 +669,22 @@ def recognise(
     report: Callable[[str], None],
     progress: Callable[[Position], None] = lambda position: None,
 ) -> dict[str, int]:
-    """Recognise the available videos without cues of this recogniser, under the index's lock.
+    """Recognise the available videos that have no cues of this recogniser yet.
 
-    Call it after `transcripts.update`. The cues of a content are written once it is done; of
-    speech, the part heard so far is kept too. Videos with subtitles are not heard. A video that
-    fails gives a line, and is tried again the next time.
+    The caller holds the index's lock and has called `transcripts.update`. The cues of a content are
+    written when its recognition is complete; unfinished speech recognition is stored as a
+    `Checkpoint`. Speech is not recognised in videos with subtitles. A video that fails is reported
+    in one line, and is tried again in the next run.
+
+    Args:
+      index: the index.
+      recogniser: the recogniser of speech or text.
+      report: takes lines about videos that failed or could not be used completely.
+      progress: takes the progress after each step.
 
     Returns:
-      The number of videos of each result, such as `TRANSCRIBED`; equal videos count once.
+      The number of videos of each result, such as `TRANSCRIBED`; videos with equal bytes count
+      once.
     """
     paths = {content: own_paths[0] for content, own_paths in transcripts.videos(index).items()}
     counts = {TRANSCRIBED: 0, f"without {recogniser.source}": 0, NO_AUDIO: 0, OTHER_LANGUAGE: 0}
@@ -675,7 +726,7 @@ def _recognise_video(
     report: Callable[[str], None],
     show: Callable[[Step], None],
 ) -> Outcome:
-    """Recognise one video; an error of it, or of a library on it, makes it a failed one."""
+    """Recognise one video; an error of the video or of a library gives the result `FAILED`."""
     state = checkpoint.read()
     if state is None:
         checkpoint.discard()
@@ -689,7 +740,7 @@ def _recognise_video(
                 return outcome
             except UserError as error:
                 return Outcome(FAILED, [], [str(error)])
-            except Exception as error:  # one video does not end hours of work
+            except Exception as error:  # one bad video must not end hours of work
                 return Outcome(FAILED, [], [f"{str(path)!r}: {error!r}"])
             show(step)
             if step.state is not None:

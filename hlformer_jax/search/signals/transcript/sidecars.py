@@ -1,15 +1,13 @@
 """Matching of subtitle files to videos by their names alone.
 
-A subtitle file belongs to the video whose name its own begins with: `a.srt`, `a.mp4.srt`, and
-`a.en.srt`, `a.English.forced.srt` or `a_pt-BR.srt`, where the words between the video's name and
-the suffix name a language or a kind. If several videos match, the one with the longest name wins:
-`holiday.new.srt` belongs to `holiday.new.mp4`, indexed or not, and never to `holiday.mp4`. Any
-other word (`holiday.cut.srt`) may name a missing video, so the file is left out with a reason.
-Case and Unicode composition do not count, unless they tell two videos apart. The same rules hold in
-a folder `Subs` or `Subtitles` beside the videos. There `Subs/a/2_English.srt` belongs to
-`a.mp4`, and `Subs/2_English.srt` to the only video beside `Subs`.
-
-All work is linear in the number of names, and bounded by the length of each name.
+The name of a subtitle file begins with the name of its video. The files `a.srt`, `a.mp4.srt`,
+`a.en.srt`, `a.English.forced.srt` and `a_pt-BR.srt` belong to `a.mp4`: the words between the
+video's name and the suffix name a language or a kind of subtitles. If several videos match, the one
+with the longest name wins: `holiday.new.srt` belongs to `holiday.new.mp4`, indexed or not, and
+never to `holiday.mp4`. Any other word (`holiday.cut.srt`) may name a missing video, so the file is
+left out with a reason. Case and Unicode composition are ignored, unless two videos differ only in
+them. The same rules hold in a folder `Subs` or `Subtitles` beside the videos. There,
+`Subs/a/2_English.srt` belongs to `a.mp4`, and `Subs/2_English.srt` to the only video beside `Subs`.
 """
 
 import functools
@@ -22,16 +20,16 @@ from typing import NamedTuple
 from hlformer_jax.lazy import optional
 
 UNREAD_SUFFIXES = frozenset({".idx", ".sup", ".mks", ".stl", ".pjs", ".usf"})
-"""Suffixes of subtitle files that no reader takes: mostly pictures of text."""
+"""Suffixes of subtitle files in formats that are not supported, mostly pictures of text."""
 
 FOLDERS = frozenset({"sub", "subs", "subtitle", "subtitles"})
-"""Names of folders beside videos that hold subtitle files, folded."""
+"""Names of folders beside videos in which subtitle files are looked for, folded."""
 
 NO_VIDEO = "no video has this name"
 """Reason to leave out a file without a video."""
 
 MAX_WORDS = 6
-"""Most words between a video's name and the suffix of its subtitle file."""
+"""Largest number of words between a video's name and the suffix of its subtitle file."""
 
 
 def _plain(word: str) -> str:
@@ -45,10 +43,10 @@ def _plain_words(text: str) -> frozenset[str]:
 
 
 _CODES_BESIDE_ISO = frozenset("chs cht cmn fil pob spl tgl tl yue zhs zht".split())
-"""Usual codes of languages without two letters in ISO 639, or that are not in ISO 639."""
+"""Usual codes of languages that have no two-letter code in ISO 639, or are not in ISO 639."""
 
 _ENGLISH_WORDS = frozenset("her kin lat lug mar may nav pan run sag san snd sun ton vol".split())
-"""Codes that are more often English words, months or names."""
+"""Codes of languages that are more often English words, months or names."""
 
 _LANGUAGE_NAMES = _plain_words(
     "afrikaans albanian amharic arabic armenian azerbaijani basque belarusian bengali"
@@ -61,7 +59,7 @@ _LANGUAGE_NAMES = _plain_words(
     " portuguese punjabi romanian russian serbian sinhala slovak slovene slovenian somali"
     " spanish swahili swedish tagalog tajik tamil tatar telugu thai tibetan turkish"
     " turkmen ukrainian urdu uyghur uzbek vietnamese welsh yiddish yoruba zulu"
-    # As their speakers write them.
+    # Languages as their speakers write them.
     " bahasa bosanski brasileiro català čeština česky cymraeg dansk deutsch eesti"
     " ellinika español euskara français gaeilge galego hrvatski indonesia íslenska"
     " italiano kiswahili latviešu lietuvių magyar melayu nederlands nihongo norsk polski"
@@ -83,11 +81,11 @@ _FURTHER_WORDS = _plain_words(
     " orig original parts simplified song songs spain synced text the title titles track"
     " traditional translated translation uk us usa utf"
 )
-"""Words about subtitles beside a language or a kind; alone they may name another video."""
+"""Words that may stand beside a language or a kind; alone they may name another video."""
 
 _SEPARATORS = str.maketrans(dict.fromkeys(" .,_-+&()[]{}", " "))
 _BETWEEN = " ._-([{"
-"""Characters after which a video's name may end in the name of its subtitle file."""
+"""Characters that may follow a video's name in the name of its subtitle file."""
 
 _DIGITS = re.compile(r"[0-9]+")
 
@@ -95,18 +93,18 @@ _DIGITS = re.compile(r"[0-9]+")
 class Matches(NamedTuple):
     """The subtitle files of one folder."""
 
-    of_video: dict[str, list[str]]  # by a video's name, in the order of the files' names
-    left_out: dict[str, str]  # by the file's name, why it belongs to no video
-    near: dict[str, str]  # by a left-out file's name, the video whose name it begins with
+    of_video: dict[str, list[str]]  # subtitle files of each video, sorted
+    left_out: dict[str, str]  # the reason for each file that is not read
+    near: dict[str, str]  # for a file that is not read, the video whose name its name begins with
 
 
 def fold(name: str) -> str:
-    """Return a name without the differences of case and Unicode composition."""
+    """Return a name in the form that ignores case and Unicode composition."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def is_qualifier(words: str) -> bool:
-    """Return whether a text names nothing but languages and kinds of subtitles.
+    """Return whether a text names only languages and kinds of subtitles.
 
     Args:
       words: the text between a video's name and the suffix, such as ".en.forced" or "2_English".
@@ -133,7 +131,10 @@ def is_qualifier(words: str) -> bool:
 
 @functools.lru_cache(4096)
 def _is_language_code(word: str) -> bool:
-    """Return whether a word is a usual code, or one of a language with two letters in ISO 639."""
+    """Return whether a word is the code of a language.
+
+    Apart from `_CODES_BESIDE_ISO`, only languages with a two-letter code in ISO 639 count.
+    """
     if word in _CODES_BESIDE_ISO:
         return True
     if len(word) not in (2, 3) or not (word.isascii() and word.isalpha()):
@@ -144,10 +145,13 @@ def _is_language_code(word: str) -> bool:
 
 
 class Names:
-    """The names of the videos in one folder, found by the beginnings of other names."""
+    """Index of the names of the videos in one folder by the beginnings of other names.
+
+    The time of a search does not grow with the number of videos.
+    """
 
     def __init__(self, videos: Iterable[str]) -> None:
-        """Index the names once, by the folded name with and without its suffix."""
+        """Index the names by their folded form, with and without the suffix."""
         self.videos = sorted(videos)
         self._by_stem: dict[str, list[str]] = {}
         self._by_name: dict[str, list[str]] = {}
@@ -157,7 +161,7 @@ class Names:
         self._lengths = {len(key) for key in (*self._by_stem, *self._by_name)}
 
     def exactly(self, stem: str) -> list[str]:
-        """Return the videos with this name or stem; if case tells them apart, the exact one."""
+        """Return the videos with this name or stem; if several differ in case, the exact one."""
         key = fold(stem)
         if key in self._by_stem:
             alike = [video for video in self._by_stem[key] if PurePosixPath(video).stem == stem]
@@ -166,7 +170,7 @@ class Names:
         return alike or self._by_name.get(key, [])
 
     def longest(self, stem: str) -> tuple[list[str], str]:
-        """Return the videos with the longest name that a stem begins with, and what follows it."""
+        """Return the videos with the longest name that a stem begins with, and the rest of it."""
         if videos := self.exactly(stem):
             return videos, ""
         normal = unicodedata.normalize("NFC", stem)
@@ -174,7 +178,8 @@ class Names:
         same_length = len(folded) == len(normal)
         for cut in sorted(self._lengths, reverse=True):
             if 0 < cut < len(folded) and folded[cut] in _BETWEEN:
-                # A letter that folds to two (ß) moves the place of the cut: then case is lost.
+                # If folding changes the length (ß becomes ss), the cut has another place in the
+                # original, so the folded text is used and case is ignored.
                 beginning = (normal if same_length else folded)[:cut]
                 if videos := self.exactly(beginning):
                     return videos, folded[cut:]
@@ -192,9 +197,9 @@ def match(
     Args:
       names: the videos of the folder.
       files: names of subtitle files in it, or in its folder of subtitles.
-      readable: the suffixes that are read, in lower case.
-      in_subtitle_folder: whether the files lie in a folder of subtitles: then a name that is only a
-        language belongs to the only video.
+      readable: suffixes of the supported formats, in lower case.
+      in_subtitle_folder: whether the files are in a folder of subtitles. Then a file whose name is
+        only a language belongs to the only video.
     """
     matches = Matches({}, {}, {})
     picture_stems = {fold(PurePosixPath(name).stem) for name in files if _suffix(name) == ".idx"}
@@ -217,7 +222,7 @@ def match(
 
 
 def match_all(videos: Sequence[str], files: Iterable[str], readable: Collection[str]) -> Matches:
-    """Give all subtitle files in a folder to the videos that the folder is named after."""
+    """Assign all subtitle files of a folder to the videos that the folder is named after."""
     matches = Matches({}, {}, {})
     for name in sorted(files):
         if not videos:
@@ -236,7 +241,7 @@ def _unread(suffix: str) -> str:
 
 
 def subtitle_names(names: Iterable[str], readable: Collection[str]) -> list[str]:
-    """Return the names that have a suffix of subtitles and do not begin with a dot."""
+    """Return the names that have a suffix of subtitle files and do not begin with a dot."""
     suffixes = UNREAD_SUFFIXES.union(readable)
     return [name for name in names if not name.startswith(".") and _suffix(name) in suffixes]
 
@@ -244,7 +249,7 @@ def subtitle_names(names: Iterable[str], readable: Collection[str]) -> list[str]
 def _refusal(
     name: str, video: str, rest: str, readable: Collection[str], picture_stems: Collection[str]
 ) -> str:
-    """Return why a file whose name begins with a video's is not read; "" if it is."""
+    """Return why a file whose name begins with a video's name is not read; "" if it is read."""
     suffix = _suffix(name)
     shown = repr(rest.strip(" ._-()[]{}")[:60] or rest[:60])
     if rest and not is_qualifier(rest):

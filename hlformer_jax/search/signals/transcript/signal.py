@@ -21,7 +21,7 @@ from hlformer_jax.search.signals.transcript.transcripts import Copies
 
 
 class Transcript:
-    """Passages of subtitles, recognised speech and OCR, by their words and their embeddings."""
+    """Signal of passages of subtitles, speech and OCR, by their words and their embeddings."""
 
     name = "transcript"
 
@@ -38,11 +38,11 @@ class Transcript:
         passages.embed_passages(index, encoder, report, pulse)
 
     def accepts(self, query: SignalQuery) -> bool:
-        """Return whether the query is one text alone; see `Signal`."""
+        """Return whether the query is a single text and nothing else; see `Signal`."""
         return query.single_text is not None
 
     def missing(self) -> str:
-        """Return why no passage can be found; see `Signal`."""
+        """Return why there are no passages to search; "" if there are some; see `Signal`."""
         if self.passages.count:
             return ""
         return "; ".join(self.notes) or (
@@ -51,7 +51,7 @@ class Transcript:
         )
 
     def search(self, query: SignalQuery) -> "PassageMatches":
-        """Find the passages that share words or meaning with the text; see `Signal`."""
+        """Return the passages that match the text by words or by embedding; see `Signal`."""
         text = query.single_text or ""
         by_words = self.passages.search_words(text)
         by_meaning: dict[str, list[Passage]] = {}
@@ -61,7 +61,7 @@ class Transcript:
 
 
 class PassageMatches(NamedTuple):
-    """The passages that match, by content; contents and passages best first."""
+    """The passages that match, by content; both contents and passages are best first."""
 
     passages: Mapping[str, Sequence[Passage]]
     score_kind: ScoreKind | None = "rank_fusion"
@@ -92,7 +92,7 @@ class PassageMatches(NamedTuple):
 
 
 def _groups(scope: Scope, content: int, passages: Sequence[Passage]) -> Iterator[Group]:
-    """Group the allowed videos of a content by the passages that they have."""
+    """Yield groups of the allowed videos of a content that have the same passages, best first."""
     if all(passage.copies == Copies() for passage in passages):
         group = scope.group(content, passages[0].score)
         yield group._replace(certainty=passages[0].share)

@@ -27,13 +27,13 @@ READER_VERSION = 2
 """Version of the subtitle readers; files that an older version read are read again."""
 
 TRANSCRIPTS_AT_ONCE = 256
-"""Most transcripts that are written in one transaction."""
+"""Largest number of transcripts that are written in one transaction."""
 
 MAX_LINES = 20
-"""Most lines of one run about subtitle files; `status` shows them all."""
+"""Largest number of problems that one run reports; `status` lists them all."""
 
 _PULSE_NAMES = 1000
-"""Names of a folder that are listed between two calls of `pulse`."""
+"""Number of files that are listed between two calls of `pulse`."""
 
 
 class Cue(NamedTuple):
@@ -45,7 +45,7 @@ class Cue(NamedTuple):
 
 
 RawCue = tuple[float, float, str]
-"""A cue of any reader."""
+"""A cue as readers return it: start and end in seconds, and text."""
 
 
 @dataclasses.dataclass
@@ -53,15 +53,20 @@ class Source:
     """The cues that were read from one file."""
 
     file: str  # absolute path, as Python decodes file names; "" for the tracks of the video itself
-    stamp: list[int]  # state of the file when it was read; empty: it must be read again
+    stamp: list[int]  # state of the file when it was read; empty if it must be read again
     cues: list[Cue] = dataclasses.field(default_factory=list)
     problem: str = ""  # why cues are missing, as the end of a line about the file
-    videos: list[str] | None = None  # index's names of its copies; None: all copies
+    videos: list[str] | None = None  # names of the copies that it belongs to; None for all copies
 
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """Some copies of a content, by the index's names of videos: the named ones, or all others."""
+    """Some copies of a content, by the names of the videos in the index.
+
+    Attributes:
+      names: names of videos.
+      are_others: whether the copies are all except the named ones.
+    """
 
     names: frozenset[str] = frozenset()
     are_others: bool = True
@@ -74,8 +79,11 @@ class Copies:
 class Transcript:
     """The transcript of one content.
 
-    `recognised` has a mapping for "speech" and one for "ocr", with "by" (the model), "cues" and
-    further fields of the recogniser.
+    Attributes:
+      tracks: the subtitle tracks of the video itself.
+      files: the subtitle files.
+      recognised: a mapping for "speech" and one for "ocr", with the fields "by" (the identity of
+        the recogniser) and "cues".
     """
 
     tracks: Source = dataclasses.field(default_factory=lambda: Source("", []))
@@ -84,7 +92,7 @@ class Transcript:
 
     @property
     def subtitles(self) -> list[Cue]:
-        """The cues of all subtitles, in order, without repetitions."""
+        """The cues of all subtitles, sorted, without repetitions."""
         return sorted({*self.tracks.cues, *(cue for file in self.files for cue in file.cues)})
 
     def cues(self, video: str) -> list[Cue]:
@@ -98,7 +106,10 @@ class Transcript:
         )
 
     def by_copies(self) -> list[tuple[Copies, list[Cue]]]:
-        """Return the cues of all copies; copies with the same cues are grouped."""
+        """Return the cues of each group of copies that have the same cues.
+
+        The first group is all copies except those of the other groups.
+        """
         shared = [file for file in self.files if file.videos is None]
         files_by_video: dict[str, list[Source]] = {}
         for file in self.files:
@@ -127,10 +138,10 @@ class Transcript:
 
 
 class SubtitleTask(NamedTuple):
-    """A subtitle file that a process reads, or a video with subtitle tracks."""
+    """A subtitle file, or a video with subtitle tracks, that must be read."""
 
     path: Path
-    video: Path | None  # to which the subtitle file belongs; None: `path` is a video
+    video: Path | None  # the video of the subtitle file; None if `path` is a video
 
 
 class Subtitles(NamedTuple):
@@ -138,27 +149,27 @@ class Subtitles(NamedTuple):
 
     path: SubtitleTask
     cues: Sequence[RawCue]
-    problem: str  # "" if all is well
-    is_final: bool  # whether reading the unchanged file again would give the same
+    problem: str  # why cues are missing; "" if none are
+    is_final: bool  # whether reading the unchanged file again would give the same result
 
 
 class Reader(NamedTuple):
-    """Functions that read subtitles, by default from `video.subtitles`.
+    """Functions that read subtitles, and the suffixes of files.
 
-    `tracks` takes a video; `file` a subtitle file and its video. Both return an iterable of cues,
-    whose attribute `warnings`, if it has one, says what could not be read.
+    `tracks` takes a video; `file` takes a subtitle file and its video. Both return an iterable of
+    cues, which may have an attribute `warnings` with lines on parts that could not be read.
     """
 
-    suffixes: Iterable[str]  # of subtitle files, in lower case
+    suffixes: Iterable[str]  # suffixes of subtitle files, in lower case
     tracks: Callable[[Path], Iterable[RawCue]]
     file: Callable[[Path, Path | None], Iterable[RawCue]]
-    video_suffixes: Iterable[str] = ()  # of videos, indexed or not, whose subtitles are their own
+    video_suffixes: Iterable[str] = ()  # of videos; a file may belong to an unindexed one
 
 
 # Storage
 
 _TRACKS, _FILE = "tracks", "file"
-"""Sources of cues that are subtitles; the others are kinds of recognition."""
+"""Sources of cues that are subtitles; all other sources are kinds of recognition."""
 
 
 def load(index: Index, content: str) -> Transcript | None:
@@ -182,7 +193,7 @@ def load(index: Index, content: str) -> Transcript | None:
 
 
 def save(index: Index, content: str, transcript: Transcript) -> None:
-    """Write the transcript of a content in a transaction of its own."""
+    """Write the transcript of a content in a separate transaction."""
     with index.writing() as writer:
         put(writer, content, transcript)
 
@@ -220,7 +231,7 @@ def contents(index: Index) -> list[str]:
 def contents_with_cues(index: Index) -> set[str]:
     """Return the contents that have transcripts with cues.
 
-    It may include others, since compressed cues are compared.
+    It may include contents without cues, because compressed cues are compared.
     """
     rows = index.select("SELECT DISTINCT content FROM cues WHERE cues != ?", [_compress([])])
     return {content for [content] in rows}
@@ -236,9 +247,9 @@ def _compress(cues: Sequence[RawCue]) -> bytes:
 class Problem(NamedTuple):
     """A subtitle file that could not be read, or not completely."""
 
-    file: str  # as the index names files (`Index.name_below`)
+    file: str  # the name of the file in the index (`Index.name_below`)
     reason: str
-    video: str = ""  # the video that it belongs to, or whose name its own begins with
+    video: str = ""  # the video that it belongs to, or whose name its name begins with
 
 
 def problems(index: Index) -> list[Problem]:
@@ -263,7 +274,7 @@ def _write_problems(index: Index, listed: Sequence[Problem]) -> None:
 
 
 def videos(index: Index) -> dict[str, list[Path]]:
-    """Return the existing files of each indexed content, by content."""
+    """Return the paths of the existing files of each indexed content."""
     paths: dict[str, list[Path]] = {}
     locate = index.locate()
     for name, record in sorted(index.videos.items()):
@@ -290,8 +301,8 @@ def update(
 
     Args:
       index: the index.
-      reader: says which suffixes files of subtitles and of videos have.
-      read: reads subtitles, in processes or in this one, in any order.
+      reader: the suffixes of subtitle files and of videos.
+      read: reads subtitle files, in other processes or in this one, in any order.
       report: takes a line for each new problem with a subtitle file.
       retry: whether to read unchanged files again that failed before.
       pulse: called about every second. It may raise to stop; complete transcripts are kept.
@@ -302,8 +313,8 @@ def update(
 class _SidecarFile(NamedTuple):
     """A subtitle file of a video, and its state."""
 
-    path: Path  # without links
-    shown: Path  # as it was found
+    path: Path  # with links resolved
+    shown: Path  # the path at which it was found
     stamp: list[int]
 
 
@@ -337,8 +348,8 @@ class _Update:
         self._problems: list[Problem] = []
         self._changed: list[tuple[str, Transcript]] = []
         self._sidecars: dict[Path, list[_SidecarFile]] = {}  # by video
-        self._unlisted: set[Path] = set()  # folders of videos with a listing that failed
-        self._real: dict[Path, Path] = {}  # folders without links
+        self._unlisted: set[Path] = set()  # folders of videos that could not be listed completely
+        self._real: dict[Path, Path] = {}  # folders with links resolved
         self._locate = self.index.locate()
         self._names = {self._locate(name): name for name in self.index.videos}
 
@@ -366,7 +377,7 @@ class _Update:
             self._take(plan.sources.pop(subtitles.path), subtitles)
             if not plan.sources:
                 self._keep(plan)
-                self._save()  # reading takes longer
+                self._save()  # at once: reading a file takes longer than a transaction
 
     def _list_folders(self, videos_by_content: Mapping[str, Sequence[Path]]) -> None:
         """Find the subtitle files of all videos; each folder is listed once."""
@@ -400,7 +411,7 @@ class _Update:
         listed = [
             name
             for name in sidecars.subtitle_names(entries, self._suffixes)
-            if not video_stems.longest(Path(name).stem)[0]  # listed with those videos
+            if not video_stems.longest(Path(name).stem)[0]  # belongs to a video in this folder
         ]
         self._enter(folder, subtitle_folder, sidecars.match(stems, listed, self._suffixes, True))
         for name in (name for name, is_folder in entries.items() if is_folder):
@@ -412,7 +423,7 @@ class _Update:
             )
 
     def _entries(self, folder: Path, place: Path) -> dict[str, bool] | None:
-        """Return the names in a folder, and whether each is a folder; None if unreadable."""
+        """Return each name in a folder, with whether it is a folder; None if unreadable."""
         is_folder: dict[str, bool] = {}
         try:
             with os.scandir(place) as entries:
@@ -420,7 +431,7 @@ class _Update:
                     if i % _PULSE_NAMES == 0:
                         self.pulse()
                     is_folder[entry.name] = entry.is_dir(follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):  # a file of the name Subs
+        except (FileNotFoundError, NotADirectoryError):  # Subs may be a file
             return None
         except OSError as error:
             self._unlisted.add(folder)
@@ -432,7 +443,7 @@ class _Update:
         return os.path.splitext(name)[1].lower() in self._video_suffixes
 
     def _enter(self, folder: Path, place: Path, matches: sidecars.Matches) -> None:
-        """Note the subtitle files in `place` that belong to videos in `folder`."""
+        """Record the subtitle files in `place` that belong to videos in `folder`."""
         for video, names in matches.of_video.items():
             for name in names:
                 if (file := self._check(place / name, folder / video)) is not None:
@@ -442,7 +453,7 @@ class _Update:
             self._add_problem(place / name, reason, folder / video_name if video_name else None)
 
     def _check(self, path: Path, video: Path) -> _SidecarFile | None:
-        """Return a subtitle file unless it is gone, no regular file, or not below a root."""
+        """Return a subtitle file; None if it is missing, not regular, or not below a root."""
         try:
             if path.parent not in self._real:
                 self._real[path.parent] = Path(os.path.realpath(path.parent, strict=True))
@@ -468,7 +479,7 @@ class _Update:
         return None
 
     def _plan(self, content: str, paths: Sequence[Path]) -> _PendingTranscript:
-        """Determine which sources of a transcript must be read."""
+        """Return the new transcript of a content, with the sources that must still be read."""
         before = load(self.index, content)
         stored = before or Transcript()
         transcript = Transcript(stored.tracks, [], stored.recognised)
@@ -482,7 +493,7 @@ class _Update:
                     continue
                 videos_of_file[file.path] = [self._names[video]]
                 source = sources_by_file.pop(str(file.shown), None) or Source(str(file.shown), [])
-                # Not changed in place: `before` has the source as it was.
+                # A copy, because `before` must keep the source unchanged.
                 source = dataclasses.replace(source, videos=videos_of_file[file.path])
                 if file.stamp and (source.stamp != file.stamp or self.retry and source.problem):
                     source.stamp = file.stamp
@@ -527,7 +538,7 @@ class _Update:
             source.stamp = []
 
     def _keep(self, plan: _PendingTranscript) -> None:
-        """Write a transcript if it has changed, and note the problems of its sources."""
+        """Queue a transcript to be written if it has changed; add the problems of its sources."""
         transcript, content = plan.transcript, plan.content
         if transcript != plan.before:
             self._changed.append((content, transcript))
@@ -541,7 +552,7 @@ class _Update:
                 self._add_problem(place if source.file else path, where + source.problem, path)
 
     def _save(self) -> None:
-        """Write the transcripts that have changed."""
+        """Write the queued transcripts."""
         if self._changed:
             with self.index.writing() as writer:
                 for content, transcript in self._changed:

@@ -1,0 +1,73 @@
+"""Image encoders on a CPU by OpenVINO, whose programs are faster than XLA's.
+
+OpenVINO is optional (extra `cpu`). It takes the computation of an architecture as JAX traces it, so
+an architecture is written once.
+"""
+
+import functools
+import importlib
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+_TELEMETRY = "openvino_telemetry"
+
+
+def is_installed() -> bool:
+    """Return whether OpenVINO is installed."""
+    return importlib.util.find_spec("openvino") is not None
+
+
+def compile_program(
+    function: Callable[[Any], Any], argument: jax.ShapeDtypeStruct
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Compile a function of one array by OpenVINO, which computes in float32.
+
+    Args:
+      function: a function that JAX can trace, without loops that depend on values.
+      argument: shape and dtype of its argument.
+
+    Returns:
+      The program; threads that call it wait for each other.
+
+    Raises:
+      ImportError: if OpenVINO cannot be imported.
+      RuntimeError: if OpenVINO does not know an operation.
+    """
+    openvino = _openvino()
+    with jax.disable_jit():  # calls and loops over layers are traced operation by operation
+        traced = jax.make_jaxpr(function)(argument)
+    decoder = importlib.import_module("openvino.frontend.jax.jaxpr_decoder")
+    frontend = openvino.frontend.FrontEndManager().load_by_framework("jax")
+    graph = decoder.JaxprPythonDecoder(traced)  # has to outlive the conversion
+    model = frontend.convert(frontend.load(graph))
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",  # by default bfloat16 where the CPU has it
+        "PERFORMANCE_HINT": "LATENCY",  # all cores for one batch
+    }
+    compiled = openvino.Core().compile_model(model, "CPU", settings)
+    lock = threading.Lock()
+
+    def run(array: np.ndarray) -> np.ndarray:
+        with lock:
+            return np.array(compiled(array)[0])
+
+    return run
+
+
+@functools.cache
+def _openvino() -> Any:
+    """Import OpenVINO without its telemetry, which would report the import over the network."""
+    blocks = _TELEMETRY not in sys.modules
+    if blocks:
+        sys.modules[_TELEMETRY] = None  # type: ignore[assignment]  # importing it fails
+    try:
+        return importlib.import_module("openvino")
+    finally:
+        if blocks:
+            del sys.modules[_TELEMETRY]

@@ -1,0 +1,61 @@
+"""Errors of requests that the page words itself: each has a code, by which it finds its text.
+
+The response has the code and its values beside the English sentence, which clients without the
+page's texts show. A translation of static/texts.js has an entry `refused.CODE` for each.
+"""
+
+from collections.abc import Mapping
+
+from starlette.exceptions import HTTPException
+
+REFUSALS = {
+    "busy.searches": (503, "too many searches are waiting: try again in a moment"),
+    "busy.thumbnails": (503, "too many thumbnails are waiting: try again in a moment"),
+    "busy.cuts": (503, "too many cuts are waiting: try again in a moment"),
+    "folder.unknown": (404, "this index has no added folder of this name"),
+    "job.running": (
+        409,
+        "another change of the index is running: wait until it ends, or stop it",
+    ),
+    "manage": (403, "this server does not allow changes of the index: start it with --manage"),
+    "path.relative": (400, "path: give an absolute path, such as /home/ann/Videos"),
+    "picture.large": (413, "the picture is larger than {size} MiB: send a smaller one"),
+    "server": (500, "the server failed ({error}): see its terminal"),
+    "token": (
+        401,
+        "this server needs a token: open the address that it printed, or send"
+        " Authorization: Bearer TOKEN",
+    ),
+    "video.changed": (410, "{video} has changed since it was indexed: index the folder again"),
+    "video.forbidden": (403, "cannot read {video}: its permissions forbid it"),
+    "video.link": (
+        403,
+        "{video} is a link out of the indexed folder, which is not followed",
+    ),
+    "video.missing": (
+        410,
+        "{video} was deleted or moved since it was indexed: index the folder again",
+    ),
+    "video.unknown": (404, "this index has no such video: search again"),
+    "video.unreadable": (422, "{video} cannot be read ({reason}): check its disk"),
+}
+"""HTTP status and English sentence of each code; braces hold the names of values.
+
+Beside them, a field of a query that cannot be used has the code query.FIELD.
+"""
+
+
+class Refusal(HTTPException):
+    """A request that is refused for a reason in `REFUSALS`.
+
+    Attributes:
+      code: the reason.
+      values: the values of its sentence.
+    """
+
+    def __init__(
+        self, code: str, headers: Mapping[str, str] | None = None, **values: str | int
+    ) -> None:
+        status, sentence = REFUSALS[code]
+        super().__init__(status, sentence.format(**values), dict(headers) if headers else None)
+        self.code, self.values = code, values

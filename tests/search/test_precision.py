@@ -1,0 +1,101 @@
+"""The precision of images is chosen, recorded in the index, printed, and never mixed silently."""
+
+import archive
+import pytest
+
+from hlformer_jax.encoders import cpu, train
+from hlformer_jax.errors import QueryError
+from hlformer_jax.search.__main__ import main
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.ingest.extract import index_folder
+from hlformer_jax.search.ingest.precision import resolve_precision, set_precision
+from hlformer_jax.search.query.library import Library
+
+SIZE = train.Size(width=16, heads=2, patch=4, tokens=4)
+
+
+@pytest.fixture
+def encoder():
+    return train.untrained(8, ["red green", "blue"], size=SIZE)
+
+
+@pytest.fixture(autouse=True)
+def films(tmp_path):
+    (tmp_path / "videos").mkdir()
+    write_film(tmp_path, "first", 1)
+    return tmp_path / "videos"
+
+
+def write_film(folder, name, seed):
+    archive.random_film(folder / "videos" / f"{name}.film", 3, seed)
+
+
+@pytest.fixture
+def index(tmp_path, encoder):
+    return Index.create(tmp_path / "index", tmp_path / "videos", encoder)
+
+
+def run(index, encoder, **options):
+    lines = []
+    report = index_folder(
+        index, encoder, video=archive.VIDEO, workers=0, report=lines.append, **options
+    )
+    assert report.failed == 0
+    return lines
+
+
+def test_new_index_takes_float32(index, encoder):
+    assert run(index, encoder) == []
+    assert encoder.image_precision == "float32"
+    assert index.summary()["precisions"] == ["float32"]
+
+
+def test_index_is_continued_in_its_precision(tmp_path, index, encoder):
+    run(index, encoder, precision="bfloat16")
+    write_film(tmp_path, "second", 2)
+    assert run(Index.open(index.directory), encoder) == []
+    assert encoder.image_precision == "bfloat16"
+    assert Index.open(index.directory).precisions == ("bfloat16",)
+
+
+def test_index_without_a_recorded_precision_is_of_float32(tmp_path, index, encoder):
+    run(index, encoder)
+    with index.writing() as writer:  # as before precisions were recorded
+        writer.execute("DELETE FROM settings WHERE name = 'precisions'")
+    before = Index.open(index.directory)
+    assert before.precisions == () and resolve_precision(before, encoder) == "float32"
+    assert len(Library(index.directory, encoder=encoder).query("red")) == 1
+    write_film(tmp_path, "second", 2)
+    [line] = run(before, encoder, precision="bfloat16")
+    assert "encoded in float32" in line and "encoded in bfloat16" in line
+    assert before.precisions == ("float32", "bfloat16")
+    assert len(Library(index.directory, encoder=encoder).query("red")) == 2
+
+
+def test_another_precision_is_reported_and_recorded(tmp_path, index, encoder, capsys):
+    run(index, encoder, precision="float32")
+    write_film(tmp_path, "second", 2)
+    [line] = run(index, encoder, precision="bfloat16")
+    assert "encoded in float32" in line and "encoded in bfloat16" in line
+    assert index.precisions == ("float32", "bfloat16")
+    assert len(Library(index.directory, encoder=encoder).query("red")) == 2
+    assert main(["status", f"--index={index.directory}"]) == 0
+    assert "1 frames per second, float32 and bfloat16\n" in capsys.readouterr().out
+
+
+def test_precision_and_compiler_are_described(encoder, monkeypatch):
+    assert set_precision(encoder, "float32") == "images are encoded in float32 by OpenVINO"
+    assert set_precision(encoder, "bfloat16") == "images are encoded in bfloat16 by XLA"
+    monkeypatch.setattr(cpu, "is_installed", lambda: False)
+    line = set_precision(encoder, "float32")
+    assert "float32 by XLA (faster by OpenVINO: " in line and "[cpu]" in line
+
+
+def test_encoder_without_a_choice_refuses_one(tmp_path):
+    encoder = archive.Encoder()
+    index = Index.create(tmp_path / "index", tmp_path / "videos", encoder)
+    with pytest.raises(QueryError) as refused:
+        run(index, encoder, precision="bfloat16")
+    assert refused.value.field == "precision"
+    run(index, encoder)
+    assert index.precisions == ()
