@@ -76,7 +76,7 @@ def open(
       The library.
 
     Raises:
-      SearchError: if there is no index, or it has another format.
+      SearchError: if the directory has no index, or one of another format.
       DamagedError: if the database of the index and its copy are damaged.
       QueryError: if the ranker is unknown, the address is wrong, or arguments exclude each other.
       MissingExtra: if a store is given and the extra `postgres` is not installed.

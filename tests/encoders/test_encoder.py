@@ -372,7 +372,7 @@ def test_an_interrupted_fetch_goes_on(server):
 
 
 @pytest.mark.parametrize("name", ["nowhere", "/no/where", ""])
-def test_neither_a_folder_nor_an_id(name, tmp_path, monkeypatch):
+def test_name_that_is_no_encoder_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EncoderError, match=r"no such folder|config\.json"):
         encoders.load(name)

@@ -185,7 +185,7 @@ def test_a_part_of_a_sentence_finds_it(trained):
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_what_cannot_be_trained_on_is_one_line(shape, dtype, sentences, size, part):
+def test_unusable_training_data_gives_one_line(shape, dtype, sentences, size, part):
     with pytest.raises(EncoderError, match=part) as caught:
         module.train(np.zeros(shape, dtype), sentences, size=size, steps=1)
     assert "\n" not in str(caught.value)

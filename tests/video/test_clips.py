@@ -195,7 +195,7 @@ def picture_of(content):
 @pytest.mark.parametrize(
     ("time", "number"), [(-1, 0), (0, 0), (1.0, 12), (1.99, 23), (2.5, 30), (2.99, 35), (60, 35)]
 )
-def test_the_frame_is_the_one_shown_then(tmp_path, name, time, number):
+def test_thumbnail_is_the_frame_shown_at_its_second(tmp_path, name, time, number):
     path = videos.write(tmp_path / name, gop_size=9)
     assert videos.number(picture_of(video.thumbnail(path, time, 64))) == number
 

@@ -94,7 +94,7 @@ def coded(picture, transfer):
 
 
 @pytest.mark.parametrize("transfer", [pixels.PQ, pixels.HLG])
-def test_a_picture_below_the_knee_comes_back_as_it_was(transfer):
+def test_light_below_the_knee_is_unchanged(transfer):
     # sRGB's 224 is light of 0.745.
     picture = np.random.default_rng(0).integers(0, 225, (40, 50, 3), np.uint8)
     found = pixels.to_standard(coded(picture, transfer), transfer, pixels.BT2020)

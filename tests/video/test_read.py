@@ -118,7 +118,7 @@ def test_file_systems_of_the_kernel_are_left_out_and_named(tmp_path):
     assert video.find("/proc", told.append) == [] and "'/proc'" in told[-1]
 
 
-def test_what_cannot_be_read_is_counted_and_named(tmp_path, monkeypatch):
+def test_unreadable_files_are_counted_and_named(tmp_path, monkeypatch):
     touch(tmp_path, "a", "b", "c.mp4", "d/e.ts")
 
     def refuse(path):
@@ -151,7 +151,7 @@ def test_a_search_for_videos_can_be_stopped_anywhere(tmp_path):
 
 @pytest.mark.parametrize("kind", videos.REFUSED)
 @pytest.mark.parametrize("ask", ["probe", "sample", "thumbnail", "cut"])
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, capfd, kind, ask):
+def test_unusable_file_is_refused_in_one_line(tmp_path, capfd, kind, ask):
     make, reason = videos.REFUSED[kind]
     path = make(tmp_path)
     capfd.readouterr()
@@ -573,7 +573,7 @@ def test_second_outside_the_video_is_an_end_frame(tmp_path):
     assert [number for _, _, number in found(path, 500)] == [7]
 
 
-def test_what_is_before_the_second_is_not_decoded(tmp_path, decoders):
+def test_frames_before_the_second_are_not_decoded(tmp_path, decoders):
     path = videos.write(tmp_path / "a.mp4", frames=240, gop_size=12)
     assert len(found(path, 18)) == 24
     assert sum(decoder.packets for decoder in decoders) <= 60

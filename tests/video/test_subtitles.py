@@ -625,7 +625,7 @@ def test_damaged_byte_of_utf8_loses_one_character(tmp_path):
     assert cue.text == "puréple elephant"  # one byte alone is of an older encoding
 
 
-def test_a_mark_of_utf8_before_another_encoding(tmp_path):
+def test_utf8_mark_before_another_encoding_is_ignored(tmp_path):
     data = SUBRIP.encode().replace(b"purple elephant", "Мы идём на рынок".encode("cp1251"))
     assert read(tmp_path, b"\xef\xbb\xbf" + data).cues[0].text == "Мы идём на рынок"
 
@@ -657,7 +657,7 @@ def test_time_is_linear_in_the_length_of_a_file(tmp_path, head, unit):
     assert time.process_time() - start < 1.5  # once 4 s: each opener was followed to the end
 
 
-def test_what_is_too_long_is_cut_with_a_warning(tmp_path, monkeypatch):
+def test_too_many_cues_and_letters_are_cut_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "MAX_CUES", 1)
     found = read(tmp_path, SUBRIP.replace("purple", "purple " * 9999))
     assert len(found) == 1 and len(found.cues[0].text) <= 10_000

@@ -90,7 +90,7 @@ RANKER = (
            " postgresql://USER@HOST/DATABASE?schema=NAME", metavar="URL"),
 )  # fmt: skip
 WORKERS = option(
-    "--workers", "processes that decode videos (default: half the CPU cores)", type=int
+    "--workers", "processes that decode videos (default: one per CPU core, at most 8)", type=int
 )
 TIMEOUT = option("--timeout", "time limit for decoding one video, in seconds (default: 120 plus ten"
                  " times its length)", type=float, metavar="SECONDS")  # fmt: skip

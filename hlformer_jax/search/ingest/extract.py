@@ -157,7 +157,8 @@ def index_folder(
     Args:
       index: the index.
       encoder: the encoder of the index.
-      workers: number of decoding processes; 0 decodes in this one; None: half of the cores.
+      workers: number of decoding processes; 0 decodes in this one; None: one for
+        each core, at most 8.
       retry: whether to try unchanged files again that failed before.
       timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
       only: files to index; other files are not scanned. None: the whole folders.
@@ -244,8 +245,8 @@ def resolve_additions(
 
 
 def default_workers() -> int:
-    """Return half of the cores that this process may use, at least 1 and at most 8."""
-    return min(max(cli.cores() // 2, 1), 8)
+    """Return the number of cores that this process may use, at most 8."""
+    return min(cli.cores(), 8)
 
 
 def real_video() -> Video:

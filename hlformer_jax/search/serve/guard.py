@@ -136,19 +136,16 @@ class Guard:
             logging.getLogger(__name__).exception("%s %s", scope["method"], scope["path"])
             if has_started:
                 raise
-            line = f"the server failed ({type(error).__name__}): see its terminal"
-            await _refuse(500, line)(scope, receive, guarded)
+            failure = Refusal("server", error=type(error).__name__)
+            await _answer(failure)(scope, receive, guarded)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request with an accepted host if its origin and token are accepted too."""
         if line := self._refuse_origin(scope):
             await _refuse(403, line)(scope, receive, send)
         elif self.token and not self._presents_token(scope):
-            line = (
-                "this server needs a token: open the address that it printed, or send"
-                " Authorization: Bearer TOKEN"
-            )
-            await _refuse(401, line, {"www-authenticate": "Bearer"})(scope, receive, send)
+            refusal = Refusal("token", {"www-authenticate": "Bearer"})
+            await _answer(refusal)(scope, receive, send)
         else:
             await self._inside(scope, receive, self._with_cookie(scope, send))
 
@@ -195,8 +192,9 @@ def install(server: FastAPI, library: Library) -> None:
     """Map exceptions to HTTP errors; `Guard` handles unexpected ones."""
 
     async def refused(_: Any, error: Any) -> JSONResponse:
-        code = {"code": error.code, "values": error.values} if isinstance(error, Refusal) else {}
-        return _refuse(error.status_code, str(error.detail), error.headers, **code)
+        if isinstance(error, Refusal):
+            return _answer(error)
+        return _refuse(error.status_code, str(error.detail), error.headers)
 
     async def invalid(_: Any, error: Any) -> JSONResponse:
         first = error.errors()[0]
@@ -209,9 +207,10 @@ def install(server: FastAPI, library: Library) -> None:
             summary = dict(library.status())
         if isinstance(error, ParameterError):  # has no paths of this machine
             return _refuse(400, str(error))
-        is_field = isinstance(error, QueryError)
-        line = error.phrased(schemas.PARAMETERS) if is_field else str(error)
-        return _refuse(422, without_paths(line, summary))
+        if isinstance(error, QueryError):
+            line = without_paths(error.phrased(schemas.PARAMETERS), summary)
+            return _refuse(422, line, code=f"query.{error.field}")
+        return _refuse(422, without_paths(str(error), summary))
 
     server.add_exception_handler(HTTPException, refused)
     server.add_exception_handler(RequestValidationError, invalid)
@@ -271,6 +270,11 @@ class Protocol(H11Protocol):
 
 def _refuse(status: int, line: str, headers: Any = None, **more: Any) -> Answer:
     return Answer({"error": " ".join(LINES.get(line, line).split()), **more}, status, headers)
+
+
+def _answer(refusal: Refusal) -> Answer:
+    code, values = refusal.code, refusal.values
+    return _refuse(refusal.status_code, refusal.detail, refusal.headers, code=code, values=values)
 
 
 def _cookie(scope: Scope) -> str:

@@ -20,6 +20,12 @@ REFUSALS = {
     "manage": (403, "this server does not allow changes of the index: start it with --manage"),
     "path.relative": (400, "path: give an absolute path, such as /home/ann/Videos"),
     "picture.large": (413, "the picture is larger than {size} MiB: send a smaller one"),
+    "server": (500, "the server failed ({error}): see its terminal"),
+    "token": (
+        401,
+        "this server needs a token: open the address that it printed, or send"
+        " Authorization: Bearer TOKEN",
+    ),
     "video.changed": (410, "{video} has changed since it was indexed: index the folder again"),
     "video.forbidden": (403, "cannot read {video}: its permissions forbid it"),
     "video.link": (
@@ -33,7 +39,10 @@ REFUSALS = {
     "video.unknown": (404, "this index has no such video: search again"),
     "video.unreadable": (422, "{video} cannot be read ({reason}): check its disk"),
 }
-"""HTTP status and English sentence of each code; braces hold the names of values."""
+"""HTTP status and English sentence of each code; braces hold the names of values.
+
+Beside them, a field of a query that cannot be used has the code query.FIELD.
+"""
 
 
 class Refusal(HTTPException):

@@ -904,7 +904,7 @@ def test_wrong_captions_are_refused_before_anything_is_indexed(search, films, ca
 
 
 @pytest.mark.slow  # PostgreSQL starts in seconds
-def test_the_commands_upload_and_ask(tmp_path, monkeypatch, capsys, address):
+def test_commands_upload_to_a_store_and_query_it(tmp_path, monkeypatch, capsys, address):
     films = archive.varied_folder(tmp_path / "videos")
     archived = archive.indexed(tmp_path / "archive", films).directory
     monkeypatch.setattr(library, "reload_encoder", lambda facts, given: archive.Encoder())

@@ -244,7 +244,7 @@ CHARACTERS = st.text(st.characters(exclude_characters="\0"), max_size=20)
     reason=CHARACTERS,
 )
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
-def test_what_is_written_of_a_record_is_read_again(tmp_path_factory, name, stamp, reason):
+def test_records_are_read_as_written_or_refused(tmp_path_factory, name, stamp, reason):
     directory = tmp_path_factory.mktemp("index")
     index = archive.create(directory / "index", directory)
     with contextlib.suppress(ValueError), index.writing() as writer:
@@ -262,7 +262,7 @@ def test_what_is_written_of_a_record_is_read_again(tmp_path_factory, name, stamp
     field=st.sampled_from(["times", "vectors", "duration", "recorded"]),
 )
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
-def test_what_is_written_of_vectors_is_read_again(tmp_path_factory, frames, bad, field):
+def test_embeddings_are_read_as_written_or_refused(tmp_path_factory, frames, bad, field):
     directory = tmp_path_factory.mktemp("index")
     index = archive.create(directory / "index", directory)
     arrays = VideoArrays(

@@ -34,7 +34,7 @@ def test_an_index_that_is_opened_again_has_what_was_written(index):
     np.testing.assert_allclose(cosines, 1, atol=2e-3)
 
 
-def test_a_directory_of_others_is_refused_and_not_touched(tmp_path, films):
+def test_foreign_directory_is_refused_and_unchanged(tmp_path, films):
     for where in (tmp_path / "project", films):
         for name in [*archive.FOREIGN, database.DATABASE]:
             (where / name).parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def test_a_directory_of_others_is_refused_and_not_touched(tmp_path, films):
         assert archive.everything(where) == before
 
 
-def test_what_was_only_begun_is_taken_for_an_empty_directory(tmp_path, films):
+def test_unfinished_creation_counts_as_an_empty_directory(tmp_path, films):
     directory = tmp_path / "index"
     directory.mkdir()
     (directory / ".lock").touch()
@@ -128,7 +128,7 @@ def _full(file, data, offset):
     raise OSError(28, "No space left on device")
 
 
-def test_what_killed_writers_left_is_removed(index):
+def test_leftovers_of_killed_writers_are_removed(index):
     own = [database.COPY, f"texts/{'0' * 64}.vectors", f"packed/segments-{'0' * 32}.int8.npy"]
     paths = [index.directory / name for name in own]
     part = ".hlformer-0123456789abcdef.part"

@@ -67,10 +67,13 @@ def test_damage_of_any_block_is_detected_and_named(path, tmp_path):
     assert packed._digest(np.roll(swapped, 4096)) != digest == packed._digest(swapped.copy())
 
 
-def test_what_macos_has_no_call_for_is_done_without(path, monkeypatch):
+def test_calls_that_macos_lacks_are_not_needed(path, monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert default_workers() >= 1
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert default_workers() == 2
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert default_workers() == 8
     rows = _rows(0, 30).astype(np.float32)
     packed.load_or_compute(path, rows.shape, lambda: rows)
     np.testing.assert_array_equal(packed.load_matrix(path, rows.shape, "float32"), rows)
@@ -115,7 +118,7 @@ def _exact(rows, query):
     return rows.astype(np.float64) @ query.astype(np.float64)
 
 
-def test_what_fails_in_a_thread_fails(large):
+def test_error_in_a_thread_is_raised(large):
     with pytest.raises(ValueError, match="broadcast"):
         packed.multiply(_rows(0, 100), _query(0)[:-1])
 
@@ -138,7 +141,7 @@ def test_no_product_is_off_by_more_than_its_bound():
 
 
 @pytest.mark.parametrize("count", [1, 3, 10])
-def test_the_best_are_those_of_brute_force(count, monkeypatch):
+def test_best_videos_agree_with_brute_force(count, monkeypatch):
     monkeypatch.setattr(packed, "MAX_EXACT_ROWS", 7)
     rows = _rows(2, 3000)
     rows[2500:2600] = rows[100:200]  # equal videos

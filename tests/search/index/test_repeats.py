@@ -50,7 +50,7 @@ def row_count(index):
     return index.frames(list(index.records())).matrix.shape[0]
 
 
-def test_rows_shrink_and_arrays_do_not(indexes):
+def test_still_frames_save_rows_and_change_no_array(indexes):
     index, wide = indexes
     assert row_count(index) < row_count(wide) / 2
     for content in index.contents():

@@ -110,7 +110,7 @@ def no_encoder():
     raise SearchError("there is no\nencoder here")
 
 
-def test_a_missing_or_other_file_names_the_machine(tmp_path):
+def test_missing_or_different_file_names_the_machine(tmp_path):
     path = archive.film(tmp_path / "a.film", ["red"] * 3)
     job = Job(archive.VIDEO, 1.0, None, archive.preprocess)
     actor = cluster._Extractor(archive.Encoder, lambda encoder: None, job, 0)
@@ -126,7 +126,7 @@ def node(alive=True, **resources):
     return {"Alive": alive, "Resources": resources}
 
 
-def test_an_actor_has_a_gpu_or_else_a_machine():
+def test_each_actor_has_a_gpu_or_else_a_machine():
     assert cluster._share([node(CPU=8.0), node(CPU=6.0), node(CPU=4.0, alive=False)]) == (2, 6, 0)
     gpus = [node(CPU=64.0, GPU=8.0), node(CPU=16.0, GPU=1.0), node(CPU=4.0)]
     assert cluster._share(gpus) == (9, 8, 1)

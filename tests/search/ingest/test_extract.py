@@ -335,7 +335,7 @@ def raises(error):
         (raises(KeyError()), "KeyError: KeyError"),
     ],
 )
-def test_what_cannot_be_decoded_fails_with_one_line(tmp_path, sample, reason):
+def test_undecodable_video_fails_with_one_line(tmp_path, sample, reason):
     path = archive.film(tmp_path / "a.film", ["red"])
     assert events(path, sample)[1:] == [Failed(path, reason)]
 

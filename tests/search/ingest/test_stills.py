@@ -111,7 +111,7 @@ def test_the_encoder_gets_each_image_once(films):
     assert len(vectors.vectors) == 2 and list(vectors.places) == [0] * 40 + [1]
 
 
-def test_the_bound_is_below_what_a_block_of_one_changed_line_has():
+def test_one_changed_line_exceeds_the_still_bound():
     first = np.full((224, 224, 3), 128, np.uint8)
     second = first.copy()
     second[200, 40:120] += 30  # a line of one pixel, as of thin text

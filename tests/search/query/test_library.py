@@ -264,7 +264,7 @@ def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, ind
     assert found(library.query("red", k=9)) == every
 
 
-def test_threads_that_ask_at_once_get_the_same_answers(library):
+def test_concurrent_queries_get_the_same_answers(library):
     expected = [hit.video for hit in library.query("red", k=3)]
     with ThreadPoolExecutor(3) as threads:
         found = list(threads.map(lambda _: library.query("red", k=3), "abc"))
@@ -297,7 +297,7 @@ def test_opening_an_index_loads_neither_jax_nor_vectors(index):
     assert done.stdout == "[]\n"
 
 
-def test_a_library_without_a_store_has_nowhere_to_upload_to(library):
+def test_upload_needs_a_store(library):
     with pytest.raises(SearchError, match="store"):
         library.upload()
 
@@ -392,7 +392,7 @@ def test_date_covers_its_whole_span(text, first, after):
     assert list(times.date_span(text)) == expected
 
 
-def test_a_time_may_name_its_zone():
+def test_time_with_a_zone_is_parsed():
     for text in ("2026-01-10T18:30Z", "2026-01-10T19:30+01:00", "20260110T1130-0700"):
         assert times.date_span(text) == (1768069800, 1768069860)
 
@@ -417,12 +417,12 @@ def test_bad_date_is_one_line(text):
 
 
 @pytest.mark.parametrize("text", ["9999", "9999-12", "9999-12-31", "9999-12-31T23:59:59"])
-def test_the_last_dates_have_a_beginning(text):
+def test_last_dates_have_a_start_and_no_end(text):
     begin, end = times.date_span(text)
     assert 253_370_000_000 < begin < end == float("inf")
 
 
-def test_dates_are_written_of_every_year():
+def test_dates_of_every_year_are_formatted():
     assert times.format_date(1768069800.25)[:10] in ("2026-01-10", "2026-01-11")
     assert times.date_span(times.format_date(1768069800))[0] == 1768069800
     assert times.format_date(-1e11).startswith("-") and times.format_date(9e9 * 100)[-1] == "Z"

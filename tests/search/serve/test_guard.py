@@ -74,7 +74,7 @@ def test_request_without_the_token_is_refused(library):
             ):
                 answer = client.get(path, headers=wrong)
                 assert answer.status_code == 401 and TOKEN not in answer.text, (path, wrong)
-                assert list(answer.json()) == ["error"] and "set-cookie" not in answer.headers
+                assert answer.json()["code"] == "token" and "set-cookie" not in answer.headers
         for path in ("/?token=", "/?token=x", f"/api/status?token={TOKEN}"):
             assert client.get(path).status_code == 401, path
 
@@ -189,6 +189,7 @@ def test_error_is_one_line_and_crash_has_no_details(client, caplog):
     assert (refused.status_code, refused.json()) == (422, {"error": "the text is refused"})
     crashed = client.get("/api/query", params={"q": "crash"})
     assert crashed.status_code == 500 and "secret" not in crashed.text
+    assert crashed.json()["code"] == "server"
     assert "RuntimeError" in crashed.json()["error"] and "a secret" in caplog.text
 
 

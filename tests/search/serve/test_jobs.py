@@ -79,6 +79,11 @@ def under_way(client, library, films):
         library.encoder.gate.set()
 
 
+def test_a_picture_that_is_none_is_refused_by_its_field(client):
+    refused = client.post("/api/query", content=b"no picture")
+    assert (refused.status_code, refused.json()["code"]) == (422, "query.image")
+
+
 # Who may
 
 

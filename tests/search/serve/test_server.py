@@ -291,7 +291,7 @@ def test_local_server_needs_no_token(served, host):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])
-def test_beyond_this_machine_a_token_is_made_and_printed(served, host):
+def test_server_for_other_machines_prints_a_token(served, host):
     _, url, client = served(host=host, allow_hosts=["nas.local"])
     _, other, _ = served(host=host)
     token = url.partition("?token=")[2]

@@ -99,7 +99,7 @@ def test_no_address_shows_its_password(address):
         ("postgresql:///", None, "hlformer"),
     ],
 )  # fmt: skip
-def test_an_address_is_libpq_s_but_for_the_schema(address, server, schema):
+def test_all_address_options_except_schema_go_to_libpq(address, server, schema):
     store = Store(address)
     assert (store._server, store._name) == (server or address, schema)
     psycopg.conninfo.conninfo_to_dict(store._server)
@@ -107,7 +107,7 @@ def test_an_address_is_libpq_s_but_for_the_schema(address, server, schema):
         assert secret not in store.address + repr(store)
 
 
-def test_a_server_s_answer_does_not_show_the_password(monkeypatch, index):
+def test_server_error_does_not_show_the_password(monkeypatch, index):
     store = Store("postgresql://me:s%20cret@h/d?sslpassword=k%26y")
 
     def refuse(*_, **__):
@@ -174,7 +174,7 @@ class TestServer:
             opened(renamed, foreign).query("red")
 
     @pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments"])
-    def test_the_ranking_is_that_without_a_store(self, index, ranker, address):
+    def test_ranking_agrees_with_and_without_a_store(self, index, ranker, address):
         library = opened(index, address, ranker=ranker)
         count = len(index.contents())
         assert count < 18 and library.upload() == Uploaded(sent=count)
@@ -191,7 +191,7 @@ class TestServer:
         with pytest.raises(SearchError, match="cannot compute"):
             opened(index, address, normalise=True).upload()
 
-    def test_filters_are_those_without_a_store(self, index, address):
+    def test_filters_agree_with_and_without_a_store(self, index, address):
         library, plain = opened(index, address), opened(index, None)
         library.upload()
         library.query("red")
@@ -272,7 +272,7 @@ class TestServer:
         ended.join()
         agree(library.query("red"), expected)
 
-    def test_a_content_that_cannot_be_stored_is_not_there_in_part(self, index, address):
+    def test_failed_content_is_not_stored_in_part(self, index, address):
         store, ranker = Store(address), Untrained("best_frame", index, None)
         with store.uploading(index, ranker) as upload:
             wrong = [np.zeros((2, ranker.width), np.float32), np.zeros((1, 3), np.float32)]

@@ -89,7 +89,7 @@ def test_intervals_are_computed_once_and_again_for_other_videos(index, records, 
     assert len(packed.list_files(index.directory, "segments-")) == 2  # of the last index alone
 
 
-def test_a_damaged_video_is_named_and_an_unknown_ranker_too(index, records):
+def test_damaged_video_and_unknown_ranker_are_named(index, records):
     name = next(name for name, one in index.videos.items() if one == records[2])
     archive.damage(index, name)
     for ranker in ("segments", "best_frame"):
@@ -183,7 +183,7 @@ def by_loops(frames):
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 7, 15, 16, 31, 60, 131, 260])
-def test_segments_are_those_of_an_evaluation_by_loops(frames):
+def test_segments_agree_with_loops(frames):
     vectors = video(frames, seed=frames)
     times = np.arange(frames) * 0.5
     starts, rows = by_loops(vectors)
@@ -198,7 +198,7 @@ def test_segments_are_those_of_an_evaluation_by_loops(frames):
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_frames_that_are_no_numbers_are_refused_and_never_spread(number):
+def test_non_finite_frames_are_refused(number):
     vectors = video(20, seed=1)
     vectors[7, 2] = number
     with pytest.raises(ValueError):
@@ -220,7 +220,7 @@ def test_a_change_of_scene_is_a_cut_before_its_first_frame():
     assert 30.0 in spans[:, 0]
 
 
-def test_peaks_are_those_of_scipy_rows_of_equal_values_too():
+def test_peaks_agree_with_scipy_for_equal_values_too():
     rng = np.random.default_rng(0)
     for _ in range(200):
         details = rng.integers(0, 4, size=rng.integers(1, 30)).astype(float)
