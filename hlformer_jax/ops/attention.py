@@ -86,11 +86,11 @@ def single_query_attention(
     dropout_key: Array | None = None,
     rate: float = 0.0,
 ) -> Float[Array, "*#batch N d"]:
-    """`euclidean_attention` of one query that never computes the keys and values of L positions.
+    """Compute `euclidean_attention` of one query without the keys and values of the L positions.
 
-    It uses q . (x W + b) = (q W^T) . x + q . b for the logits. The weighted sum of x W + b is the
-    weighted sum of x, times W, plus b times the sum of the weights. Keys and values each take d
-    times fewer operations, and the result is the same up to rounding.
+    The logits are q . (x W + b) = (q W^T) . x + q . b. The weighted sum of x W + b is the weighted
+    sum of x, times W, plus b times the sum of the weights. Keys and values each take d times fewer
+    operations, and the result is the same up to rounding.
 
     Args:
       query: one query per head, [*batch, N, d].
@@ -290,6 +290,12 @@ def _check_axes(
 
 def check_mask(mask: Array, shape: tuple[int, ...], axes: str, query: tuple[int, ...]) -> None:
     """Check a mask of keys against the shape [*batch, L].
+
+    Args:
+      mask: the mask.
+      shape: the shape [*batch, L].
+      axes: the axes of the queries, for the message.
+      query: the shape of the queries, for the message.
 
     Raises:
       ValueError: for a mask that does not broadcast to that shape. A common cause is queries

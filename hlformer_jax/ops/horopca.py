@@ -197,7 +197,7 @@ def fit(
       The components.
 
     Raises:
-      ComponentsError: when there are more components than dimensions, or fewer than two points.
+      ComponentsError: if there are more components than dimensions, or fewer than two points.
     """
     points = as_float(points)
     n = points.shape[-1] - 1
@@ -289,7 +289,7 @@ def _next_direction(
     drawn: Float[Array, "starts n"],
     steps: int,
 ) -> Float[Array, " n"]:
-    """Return the direction orthogonal to a basis that with it retains the most variance."""
+    """Return the direction, orthogonal to a basis, that together with it retains most variance."""
     tried = jnp.concatenate([_principal(x), drawn])
     candidates = _normal(jnp.concatenate([tried, -tried]), basis)
 
@@ -345,7 +345,15 @@ def _best_end(
     steps: int,
     climbed: int,
 ) -> Float[Array, "K n"]:
-    """Run ascents from the best starts for which ``real`` is True, and return the best end."""
+    """Run ascents from the ``climbed`` best starts for which ``real`` is True; return the best end.
+
+    Args:
+      height: the function to maximise.
+      starts: starts.
+      real: whether a start is valid.
+      steps: steps of each ascent.
+      climbed: number of ascents.
+    """
     values = jnp.where(real, jax.lax.map(height, starts), -jnp.inf)
     _, best = jax.lax.top_k(values, min(climbed, len(starts)))
     ends, heights = jax.lax.map(lambda start: _ascend(height, start, steps), starts[best])
@@ -387,7 +395,7 @@ def _normal(vectors: Float[Array, "M n"], basis: Float[Array, "K n"]) -> Float[A
     size = jnp.sqrt(dot(vectors, vectors))[:, None]
     once = _rejected(vectors, basis)
     small = jnp.sqrt(dot(once, once))[:, None] < 1e-4 * size
-    # Twice: the second pass removes, at length 1, what rounding left of the span.
+    # The second pass, on vectors of length 1, removes the components that rounding has left.
     return jnp.where(small, 0, unit(_rejected(unit(once), basis)))
 
 

@@ -378,14 +378,14 @@ class Sphere:
         along = jnp.where(small, cosh_sqrt(small_z), jnp.cos(angle))
         across = jnp.where(small, sinhc_sqrt(small_z), jnp.sin(angle) / angle)
         y = self.project(along[..., None] * x + across[..., None] * v)
-        # A point that does not move is returned bit for bit.
+        # A point that does not move is returned unchanged, bit for bit.
         still = jnp.where((z == 0)[..., None], x - y, 0)
         return y + jax.lax.stop_gradient(still)
 
     def log_map(self, x: Points, y: Points) -> Points:
         """Return the part of y orthogonal to x, as long as the distance; smooth at y = x."""
         c, (x, y) = self._align(x, y)
-        # Use the shorter one of x − y and x + y, which is exact.
+        # Use the shorter vector of x − y and x + y, which is exact.
         difference, total = y - x, x + y
         short, long = c * dot(difference, difference) / 2, c * dot(total, total) / 2
         is_acute = (short <= long)[..., None]
@@ -459,7 +459,7 @@ class Sphere:
         return self.exp_map0(_normal(key, self.origin(n), n, shape, scale))
 
     def position_in_frame(self, x: Points) -> Points:
-        """Return the point itself: a sphere has no centre, and `from_frame` maps the point to 0."""
+        """Return the coordinates of x, which `from_frame` maps to 0: weight decay does nothing."""
         return as_float(x)
 
 

@@ -28,7 +28,7 @@ _NEAR_PER_POINT = 4
 
 
 def as_float(x: ArrayLike) -> Array:
-    """Cast to a floating dtype that the package computes in: float32 or float64.
+    """Cast to float32 or float64, the dtypes in which the package computes.
 
     float32 and float64 stay unchanged. Narrower dtypes (bfloat16, float16, integers of up to 32
     bits, booleans) become float32, and integers of 64 bits become float64.
@@ -107,7 +107,7 @@ _CURVATURE_HINT = " (the curvature is -c, so a curvature of -0.5 is c = 0.5)"
 def per_batch(
     c: ArrayLike, x: Float[Array, "*#batch n"], name: str = "c"
 ) -> Float[Array, "*#batch"]:
-    """Cast a curvature to the dtype of ``x`` and give it one axis for each batch axis of ``x``.
+    """Cast a curvature to the dtype of ``x`` and to one axis for each batch axis of ``x``.
 
     Args:
       c: a curvature, or another number for each entry of the batch.
@@ -115,7 +115,7 @@ def per_batch(
       name: name of the argument, for errors.
 
     Returns:
-      The curvature, with axes of length 1 put before its own.
+      The curvature, with additional axes of length 1 in front.
 
     Raises:
       ValueError: for a curvature with more or longer axes than the batch. Also, if values are
@@ -283,9 +283,9 @@ def subtract_multiple(
 ) -> Float[Array, "*#batch n"]:
     """Return v − factor x, with an error of about eps^1.5 |factor x| where the terms cancel.
 
-    The product is split into four that are exact (Dekker, 1971). Without that, its rounding would
-    leave an error of eps |factor x|, in any direction, unless the compiler fuses the subtraction
-    with the product.
+    The product is split into four exact products (Dekker, 1971). Otherwise the rounded product
+    would have an error of eps |factor x| in any direction, unless the compiler fuses the
+    subtraction with the product.
     """
     bits = -(-jnp.finfo(v.dtype).nmant // 2) - 1
     exponent = jnp.finfo(v.dtype).nexp
@@ -327,7 +327,7 @@ def sum_products(
 def weigh_each(
     weights: Float[Array, "*#batch M L"], values: Float[Array, "*#batch M L n"]
 ) -> Float[Array, "*#batch M n"]:
-    """Sum M sets of L vectors with weights, as a matrix product: XLA for CPUs sums rows slowly."""
+    """Return weighted sums of M sets of L vectors by matrix products; CPUs sum rows slowly."""
     sums = jnp.matmul(weights[..., None, :], values, precision=jax.lax.Precision.HIGHEST)
     return sums[..., 0, :]
 
@@ -556,7 +556,7 @@ class Shortening(NamedTuple):
 def shortening(v: Array, limit: Array) -> Shortening:
     """Compute how `limit_norm` shortens a vector; callers define the derivatives themselves."""
     square = dot(v, v)
-    is_long = ~(square <= limit * limit)  # so is NaN
+    is_long = ~(square <= limit * limit)  # True for NaN
     return jax.lax.cond(
         is_any(is_long),
         lambda: _shorten(v, limit, square),
@@ -579,10 +579,11 @@ def _shorten(v: Array, limit: Array, square: Array) -> Shortening:
 
 @jax.custom_batching.custom_vmap
 def is_any(mask: Bool[Array, "*shape"]) -> Bool[Array, ""]:
-    """Return whether any element is true, of all elements under `jax.vmap`.
+    """Return whether any element is true; under `jax.vmap`, any element of the whole batch.
 
-    A branch chosen by it stays a branch under `jax.vmap`, which turns others into a choice between
-    the results of both. So both branches have to be right where the mask is false.
+    Under `jax.vmap`, a `jax.lax.cond` usually computes both branches. With this predicate it still
+    computes only one, for the whole batch. So the branch for a true mask must also be right for
+    elements whose mask is false.
     """
     return jnp.any(mask)
 
@@ -657,10 +658,11 @@ _TANHC = _quotient(
     [Fraction(1, math.factorial(2 * k)) for k in range(20)],
 )
 _FLOAT32_TERMS = 9
-_ENTIRE_BELOW = 1.0  # the series of cosh and sinhc converge everywhere
-_ASINHC_BELOW = 0.0625  # for asinhc and artanhc only for z < 1
-_ARTANHC_BELOW = 0.125
-_TANHC_BELOW = 0.25  # for tanhc with z < 2.4
+# The series are used for z below these thresholds.
+_ENTIRE_BELOW = 1.0  # cosh and sinhc, whose series converge for all z
+_ASINHC_BELOW = 0.0625  # the series converges for z < 1
+_ARTANHC_BELOW = 0.125  # the series converges for z < 1
+_TANHC_BELOW = 0.25  # the series converges for z < 2.4
 
 
 def _series(coefficients: tuple[float, ...], z: Float[Array, "*#batch"]) -> Array:
@@ -678,7 +680,7 @@ def _derivative(coefficients: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _split_at(threshold: float, z: Array) -> tuple[Array, Array, Array]:
-    """Return whether z is small; z where it is, else 0; √z where it is not, else 1."""
+    """Return whether z is small; z if it is small, else 0; and √z if it is not small, else 1."""
     small = z < threshold
     return small, jnp.where(small, z, 0), jnp.sqrt(jnp.where(small, 1, z))
 
@@ -783,7 +785,7 @@ def _scaled_asinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Ar
     # The slope in c is rise³ times the slope of asinh √z / √z at z = c rise².
     small = size * size < _ASINHC_BELOW
     small_rise = jnp.where(small, rise, 0)
-    # `dc` comes first, lest a product overflow and then be multiplied by dc = 0.
+    # `dc` comes first: if dc is 0, a product of the other factors might overflow, and give NaN.
     near = dc * small_rise * small_rise * small_rise
     near = near * _series(_derivative(_ASINHC), c * small_rise * small_rise)
     far = dc * (rate - ratio) / (2 * jnp.where(small, 1, c)) * rise

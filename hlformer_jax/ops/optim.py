@@ -427,9 +427,9 @@ def scale_by_length_adam(
 ) -> optax.GradientTransformation:
     """Scale by Adam with a single second moment for each vector: that of its length.
 
-    If all gradients of a vector are rotated, its updates are rotated too. So in `riemannian` the
-    updates do not depend on the choice of frames. This is the adaptive method of Bécigneul and
-    Ganea for a product of manifolds, with one manifold per point.
+    If all gradients of a vector are rotated, its updates are rotated in the same way. So in
+    `riemannian` the updates do not depend on the choice of frames. This is the adaptive method of
+    Bécigneul and Ganea for a product of manifolds, in which each point has its own manifold.
 
     With ``per_coordinate`` the second moment is the mean of the squared coordinates, as in
     `optax.adam`, and a vector of n coordinates moves by up to about √n times the learning rate.

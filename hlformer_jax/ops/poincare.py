@@ -246,8 +246,8 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
         A r − γ sinh a / 2 = ((1 + r)² e^{−a} − (1 − r)² e^{a}) / 4 + r² |b|² sinh a / 2.
 
-    Vectors with √c λ_p |v| beyond `max_hyperbolic_norm` are shortened to that; they lead to the rim
-    in any case.
+    Vectors for which √c λ_p |v| exceeds `max_hyperbolic_norm` are shortened to that length; they
+    lead to the rim of the ball in any case.
     """
     c, (p, v) = align(c, p, v)
     p, room = inside(p, c)
@@ -256,7 +256,7 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     z = c * square * (2 / room) ** 2
     cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
     lean = c * dot(p, v) * (2 / room) * sinhc  # √c p · u sinh a
-    steep = 2 * lean < -cosh  # so neither p nor v is 0
+    steep = 2 * lean < -cosh  # then neither p nor v is 0
 
     a, r = jnp.sqrt(jnp.where(steep, z, 1)), jnp.sqrt(jnp.where(steep, 1 - room, 1))
     # The result is a combination of p and w, which is v or, if v is steep, a multiple of b.
@@ -376,7 +376,7 @@ def _chord(p: Ball, q: Ball, c: Scalar) -> tuple[Scalar, Shortening, Shortening]
 
     def by_moving() -> tuple[Scalar, Shortening, Shortening]:
         short_p, short_q = shortening(p, limit), shortening(q, limit)
-        # The scale is part of the factor of each vector, so that XLA stores nothing but the sum.
+        # Multiply each vector by one factor that includes the scale: XLA then stores only the sum.
         per_scale = 1 / bounded_scale(2 / jnp.sqrt(c), p.dtype)
         rows = [(short.factor * per_scale)[..., None] for short in (short_p, short_q)]
         scaled = jax.lax.stop_gradient(p * rows[0] - q * rows[1])
@@ -416,7 +416,7 @@ def _distance_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
         (q, dq, short_q, p, by_q, pp),
     ):
         is_apart = chord > 0
-        # The component of the difference along a point at the rim, times the point's radius.
+        # For a point at the rim: the component of the difference along it, times its radius.
         lean = (short.square - partner2 + chord * chord) / jnp.where(is_apart, chord, 1) / 2
         pull = by_chord * jnp.where(short.is_long & is_apart, lean, 0)
         along = jnp.where(short.is_long, -pull / short.square, 2 * c * by_square)
@@ -500,7 +500,7 @@ def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     total = p + q
     total2 = curvature * dot(total, total)
     pp, qq = curvature * dot(p, p), curvature * dot(q, q)
-    # If one is much shorter, the result is the longer one plus a small term, so that adding 0
+    # If one point is much shorter, the result is the longer one plus a small term. So adding 0
     # leaves a point unchanged, bit for bit.
     short_p, short_q = (4 * pp < qq)[..., None], (4 * qq <= pp)[..., None]
     pq = curvature * dot(p, q)
@@ -616,10 +616,10 @@ def gyromidpoint(
 
 @jax.custom_jvp
 def _midpoint(points: Array, weights: Array, c: Array) -> Array:
-    """Compute `gyromidpoint` with 2 V / (N + W) = (N − W) / (2 A) where N² is a difference.
+    """Compute `gyromidpoint` with 2 V / (N + W) = (N − W) / (2 A), from N² as a difference.
 
-    With T = 2 A − W and S = 2 Σ_i a_i p_i, N² is T² − c |S|². Where that would cancel, for any of
-    the sets, all are computed from V. The derivative is that of the form with V.
+    With T = 2 A − W and S = 2 Σ_i a_i p_i, N² is T² − c |S|². If that cancels for any of the sets,
+    all sets are computed from V. The derivative is always that of the form with V.
     """
     short = shortening(points, _max_radius(points.dtype) / jnp.sqrt(c))
     gap = _gap(c * short.square)
@@ -668,14 +668,14 @@ def _midpoint_by_spread(points: Array, weights: Array, c: Array) -> Array:
 
 
 def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ball:
-    """Concatenate the rescaled tangent vectors of points at the origin, to points of a larger ball.
+    """Concatenate rescaled tangent vectors at the origin, which gives points of a larger ball.
 
-    Each tangent vector is multiplied by B(n/2, 1/2) / B(n_i/2, 1/2), where n is the sum of the
-    dimensions n_i and B the beta function. So a random tangent vector keeps its expected length
-    (Shimizu, Mukuta and Harada, 2021).
+    The tangent vector `log_map0` of each point is multiplied by B(n/2, 1/2) / B(n_i/2, 1/2), where
+    n is the sum of the dimensions n_i and B the beta function. So a random tangent vector keeps its
+    expected length (Shimizu, Mukuta and Harada, 2021).
 
     Args:
-      points: points with the same batch axes.
+      points: points with the same batch axes, of any dimensions.
       c: curvature, positive; broadcasts to ``*batch``.
     """
     dims = [p.shape[-1] for p in points]
@@ -684,7 +684,7 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ba
 
 
 def split(p: Ball, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
-    """Split points into points of the dimensions ``dims``: undoes `concatenate`.
+    """Split points into points of the dimensions ``dims``, to undo `concatenate`.
 
     Args:
       p: points.

@@ -6,11 +6,11 @@ Convention: the curvature is −c with c > 0. A point is x = [x_time, x_space] i
 
 and a tangent vector v at x has ⟨x, v⟩ = 0. The space components determine points and tangent
 vectors. Far from the origin, time components of near points are equal after rounding. So all
-functions except `inner`, `pairwise_inner` and `centroid` with ``exact=False`` read only space
-components, and only these receive gradients. An optimiser that updates whole points therefore
-leaves wrong time components, which those three functions and Lorentz attention read. To avoid it,
-optimise tangent vectors or space components, `project` after each update, or use
-`optim.riemannian`. `time_error` measures how wrong time components are.
+functions except `inner`, `pairwise_inner`, `centroid` with ``exact=False`` and `time_error` read
+only the space components of points, and only these receive gradients. An optimiser that updates
+whole points therefore leaves wrong time components, which the first three functions and Lorentz
+attention read. To avoid this, optimise tangent vectors or space components, `project` after each
+update, or use `optim.riemannian`. `time_error` measures the errors of time components.
 
 Arguments: x and y are points; v is a tangent vector at the point before it in the argument list; u
 holds the space components of a tangent vector at the origin, whose time component is 0; c is the

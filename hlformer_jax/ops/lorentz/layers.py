@@ -51,19 +51,19 @@ def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Point:
-    """Concatenate the space components of points, of any dimensions, to points of a larger space.
+    """Concatenate the space components of points, which gives points of a larger space.
 
     Source: Qu and Zou, Autoencoding hyperbolic representation for adversarial generation, 2022.
 
     Args:
-      points: points with the same batch axes.
+      points: points with the same batch axes, of any dimensions.
       c: curvature, positive; broadcasts to ``*batch``.
     """
     return from_space(jnp.concatenate([as_float(x)[..., 1:] for x in points], axis=-1), c)
 
 
 def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
-    """Split points into points with ``dims`` consecutive space components: undoes `concatenate`.
+    """Split points into points with ``dims`` consecutive space components, to undo `concatenate`.
 
     Args:
       x: points.
@@ -86,7 +86,7 @@ def from_linear(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[
 
     Args:
       z: vectors; unlike elsewhere in this package they keep a dtype narrower than float32.
-      scale: logarithm of the largest time above 1.1.
+      scale: logarithm of the largest possible value of time − 1.1.
 
     Returns:
       Points in the dtype of ``z``.

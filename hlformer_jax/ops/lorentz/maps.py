@@ -132,7 +132,7 @@ def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     """
     x, v = common_batch(x, v)
     x = project(x, c)
-    # The map is linear in v. Scale a long v down, lest intermediate results overflow to inf - inf.
+    # The map is linear in v. Scale a long v down: intermediate results might overflow to inf - inf.
     scale = jnp.maximum(largest_coordinate(v), 1)
     v = v / scale
     factor = per_batch(c, x) * inner(x, v)
@@ -365,5 +365,5 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def log_map_in_frame(x: Point, y: Point, c: ArrayLike = 1.0) -> Space:
-    """The logarithm of y at x, in the frame that parallel transport brings from the origin to x."""
+    """Return the logarithm of y at x, in the frame that is parallel transported from the origin."""
     return log_map0(boost(antipode(x, c), y, c), c)

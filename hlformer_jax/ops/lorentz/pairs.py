@@ -32,7 +32,7 @@ from hlformer_jax.ops.numerics import (
 )
 from hlformer_jax.typing import Array
 
-# c |x|² from which on rounding x costs more than a few eps of the distance of near points.
+# For larger c |x|², rounding x changes the distance of near points by more than a few eps.
 _FAR_OUT = 16
 
 Space = Float[Array, "*#batch n"]
@@ -167,8 +167,8 @@ def split_tangent(x: Space, v: Space) -> TangentParts:
     outward = x * per_r[..., None]
     lean = dot(outward, v)
     along = jnp.where(is_near, 0, lean)
-    # Subtract multiples of x, because rounding x / |x| would leave an error of eps v_∥. Then twice
-    # more, to remove the rounding of the multiples.
+    # Subtract multiples of x, because rounding x / |x| would leave an error of eps v_∥. Repeat this
+    # twice, to remove the rounding errors of the multiples.
     across = subtract_multiple(v, along * per_r, x)
     for _ in range(2):
         across = across - x * jnp.where(is_near, 0, dot(outward, across) * per_r)[..., None]
@@ -223,8 +223,8 @@ def sum_pair(x: Space, y: Space, is_far_out: bool = True) -> tuple[PairSums, Spa
     Args:
       x: points.
       y: points.
-      is_far_out: whether to keep the rounding of x − y and of products with x, which is eps |x|.
-        Without it the error of D_⊥ is a few eps √c |x|, from one sum less.
+      is_far_out: whether to correct the rounding errors of x − y and of products with x, which are
+        eps |x|. Otherwise the error of D_⊥ is a few eps √c |x|, and one sum less is computed.
     """
     xx, yy = dot(x, x), dot(y, y)
     is_far = 4 * yy < xx
@@ -248,7 +248,7 @@ def sum_pair(x: Space, y: Space, is_far_out: bool = True) -> tuple[PairSums, Spa
 
 
 def _rounding_of_difference(x: Space, y: Space, difference: Space) -> Space:
-    """Return what rounding took from x − y (Knuth's two-sum)."""
+    """Return the rounding error of x − y, exactly (Knuth's two-sum)."""
     minus_y = difference - x
     return (x - (difference - minus_y)) - (y + minus_y)
 
@@ -258,11 +258,11 @@ def chord_of(sums: PairSums, c: Scalar) -> Chord:
     xx, yy, xy, rise, across2 = sums
     tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
     height = lift(xx, yy, tau_x * tau_y, c)
-    aligned = 2 * xy > height  # so neither is 0, nor much smaller than the other
+    aligned = 2 * xy > height  # then neither point is 0 or much nearer to the origin than the other
     r, q = (jnp.sqrt(jnp.where(aligned, v, 1)) for v in (xx, yy))
     gap = jnp.where(aligned, rise, 0) / (r + q)
     across2 = jnp.where(aligned, across2, 0)
-    # (1 + c r² + c q²) / (τ_x τ_y), whose numerator's square would overflow.
+    # (1 + c r² + c q²) / (τ_x τ_y), in terms whose derivatives do not square the numerator.
     ratio = tau_x / tau_y + tau_y / tau_x - (1 / tau_x) * (1 / tau_y)
     ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
     away = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
@@ -274,7 +274,8 @@ def chord_of(sums: PairSums, c: Scalar) -> Chord:
 @jax.custom_jvp
 def distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
     """Compute `distance` from space components of the same shape and a curvature per pair."""
-    # Squares of differences that are eps of the larger point do not underflow beyond this.
+    # If the larger squared norm exceeds this, squares of differences of relative size eps do not
+    # underflow.
     least = smallest(x.dtype) / float(jnp.finfo(x.dtype).eps) ** 3
     largest = jnp.maximum(dot(x, x), dot(y, y))
     is_usual = (largest > least) & (c * largest < _FAR_OUT)
@@ -380,7 +381,7 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     root, largest = jnp.sqrt(c)[..., None], largest_coordinate(v)
     longest = float(jnp.finfo(v.dtype).eps) ** -2.5 / jax.lax.stop_gradient(root)
     long = largest > longest
-    # Two factors, because for longest / largest XLA multiplies √c and largest, which may overflow.
+    # Two factors: for the factor longest / largest, XLA would multiply √c by largest and overflow.
     v = v * jnp.where(long, 1 / largest, 1) * jnp.where(long, longest, 1)
     parts = split_tangent(x * root, v * root)
     r, tau, z = parts.r, parts.tau, parts.length2
@@ -392,7 +393,7 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     v, across = v * shorten[..., None], parts.across * shorten[..., None]
 
     cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
-    inward = -2 * sinhc * along > cosh * r  # so v is not 0, nor x near the origin
+    inward = -2 * sinhc * along > cosh * r  # then v is not 0, and x is not near the origin
     size = jnp.sqrt(jnp.where(inward, z, 1))
     s = sinhc * size
     gap = (r - s) * ((r + s) / jnp.where(inward, r * cosh + tau * s, 1))

@@ -28,8 +28,8 @@ from hlformer_jax.ops.numerics import (
 )
 from hlformer_jax.typing import Array
 
-# Pairs for which m / 2 is a smaller fraction of (τ_x τ_y − 1) / c are computed one by one. Random
-# pairs are never that near.
+# Pairs for which m / 2 is less than this fraction of (τ_x τ_y − 1) / c are computed one by one.
+# Random pairs are never that near.
 _NEAR = 1 / 16
 
 
@@ -80,7 +80,8 @@ def _chords(
     xx, yy = dot(x, x), dot(y, y)
     tau_x, tau_y = jnp.sqrt(1 + c[..., None] * xx), jnp.sqrt(1 + c[..., None] * yy)
     xy = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    # (τ_x τ_y − 1) / c = (x² τ_y² + y²) / (τ_x τ_y + 1) over τ_x τ_y, which may be large.
+    # (τ_x τ_y − 1) / c = (x² τ_y² + y²) / (τ_x τ_y + 1). Numerator and denominator are divided by
+    # τ_x τ_y, because they may be large.
     low_x, low_y = (1 / tau_x)[..., :, None], (1 / tau_y)[..., None, :]
     along, beside = (xx / tau_x)[..., :, None], (yy / tau_y)[..., None, :]
     half = (along * tau_y[..., None, :] + low_x * beside) / (1 + low_x * low_y)
@@ -222,7 +223,7 @@ def _split_norm(
     base = jnp.take_along_axis(x, heaviest, axis=-2)[..., :, None, :]
     gaps = x[..., None, :, :] - base
     beside = split[..., None] & (dot(gaps, gaps) * c[..., None] <= xx)
-    # Factors of 0 or 1 instead of `where`, which would copy the arrays that are summed.
+    # Multiply by 0 or 1: `where` would copy the arrays that are summed.
     is_beside = beside.astype(x.dtype)[..., None]
     gaps = (x[..., None, :, :] - is_beside * base) * root[..., None]
     across = gaps - dot(gaps, axis[..., None, :])[..., None] * axis[..., None, :]
@@ -240,7 +241,7 @@ def _split_norm(
 
 @_exact_centroid.defjvp
 def _exact_centroid_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    """Σ weight_i (dx_i + ⟨μ, dx_i⟩ μ) / N and Σ dweight_i (x_i + ⟨μ, x_i⟩ μ) / N for c = 1.
+    """Return Σ weight_i (dx_i + ⟨μ, dx_i⟩ μ) / N + Σ dweight_i (x_i + ⟨μ, x_i⟩ μ) / N for c = 1.
 
     N = −Σ weight_i ⟨μ, x_i⟩ is the norm of the weighted sum.
     """

@@ -126,7 +126,11 @@ def _newton(
     c: Float[Array, ""],
     tolerance: float,
 ) -> Float[Array, " n"]:
-    """Run Newton's method in the frame at x; a step that makes it worse is followed by descent."""
+    """Run Newton's method in the frame at x.
+
+    After a step that does not reduce the gradient, the next step is one of gradient descent. After
+    two such steps in a row the iteration ends.
+    """
 
     def going(state: tuple) -> Array:
         step, _, _, failures = state
