@@ -1,18 +1,18 @@
 """Encoders in JAX, read from Hugging Face folders: CLIP, SigLIP, SigLIP2, and RoBERTa for texts.
 
-    protocol     interfaces by which the rest of the package uses an encoder
+    protocol     interfaces through which the rest of the package uses encoders
     encoder      the encoders as objects: images and texts → unit vectors, texts → token features
-    hub          loading by a folder or an id of the hub, and saving
+    hub          loading from a folder or by an id of the hub, and saving
     families     one file for each architecture: configuration, tensors and computation
     config       sizes of an encoder
-    weights      parameters from safetensors, and back
-    cpu          images on a CPU by OpenVINO
+    weights      reading and writing of parameters as safetensors
+    cpu          encoding of images on a CPU by OpenVINO
     tokenizer    texts → ids
     images       resizing and cropping
     transformer  layers that the architectures share
     train        a tiny SigLIP from images and texts, for the demo
 
-SigLIP2 is read if its resolution is fixed. Neither transformers nor PyTorch is needed.
+Of SigLIP2, models of fixed resolution can be read. Neither transformers nor PyTorch is needed.
 
 ```python
 import numpy as np

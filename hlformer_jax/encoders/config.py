@@ -1,7 +1,7 @@
-"""Sizes and options of an encoder, and the checks of the values that state them.
+"""Sizes and options of an encoder, read from `config.json` and checked.
 
-A Hugging Face `config.json` holds only values that differ from transformers' defaults. These are
-not in the folder: each module of `families` has the defaults of its architecture.
+A Hugging Face `config.json` contains only values that differ from the defaults of transformers.
+Each module of `families` therefore has the defaults of its architecture.
 """
 
 import json
@@ -15,7 +15,7 @@ from hlformer_jax.text import suggestion
 
 
 class EncoderError(UserError, ValueError):
-    """A fault of an encoder's folder, name or input."""
+    """Raised for a wrong folder, name or input of an encoder."""
 
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
@@ -27,11 +27,11 @@ class Tower:
     """The sizes of one transformer."""
 
     width: int
-    hidden: int  # of a feed-forward layer
+    hidden: int  # width of the feed-forward layer's hidden units
     layers: int
     heads: int
     activation: str
-    epsilon: float  # added to the variance by layer norms
+    epsilon: float  # number that layer norms add to the variance
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Text(Tower):
     """The sizes of a text encoder."""
 
     vocabulary: int
-    positions: int  # tokens of a text, padding included
-    eos: int  # where CLIP pools; `families.clip.LARGEST_ID`: at the largest id
-    pad: int  # if the tokenizer's files name none
+    positions: int  # number of tokens of a text, including padding
+    eos: int  # id at which CLIP pools; `families.clip.LARGEST_ID`: CLIP pools at the largest id
+    pad: int  # id of padding, if the tokenizer's files have none
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TextConfig:
 
     @property
     def max_tokens(self) -> int:
-        """Return the largest number of tokens of a text, its marks included."""
+        """Return the largest number of tokens of a text, including special tokens."""
         return self.text.positions
 
 
@@ -75,7 +75,7 @@ class Config(TextConfig):
     """The configuration of an image-text encoder."""
 
     vision: Vision
-    width: int  # of the joint space
+    width: int  # number of coordinates of the joint space
 
 
 SIZES = {
@@ -88,14 +88,15 @@ VISION_SIZES = SIZES | {name: name for name in ("image_size", "patch_size")}
 TEXT_SIZES = SIZES | {"vocabulary": "vocab_size", "positions": "max_position_embeddings"}
 TEXT_IDS = {"eos": "eos_token_id", "pad": "pad_token_id"}
 ACTIVATION_AND_EPSILON = {"activation": "hidden_act", "epsilon": "layer_norm_eps"}
-"""Fields of a tower and their keys in `config.json`: positive integers, ids, and the rest."""
+"""These tables map fields of a tower to their keys in `config.json`: positive integers (SIZES,
+VISION_SIZES, TEXT_SIZES), ids of tokens (TEXT_IDS), and the others."""
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
     """Read a JSON object.
 
     Raises:
-      EncoderError: if the file holds something else.
+      EncoderError: if the file is not a JSON object.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -109,10 +110,16 @@ def read_json(path: Path) -> Mapping[str, Any]:
 def merge_section(
     content: Mapping[str, Any], key: str, defaults: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """Return an object of a `config.json` over its defaults; a missing one is empty.
+    """Return a section of a `config.json`, with defaults for missing keys.
+
+    Args:
+      content: the content of the file.
+      key: the key of the section; without the key all values are the defaults.
+      defaults: the default values.
+      where: the file's name, for errors.
 
     Raises:
-      EncoderError: naming the file (`where`), if it is not an object.
+      EncoderError: if the section is not an object.
     """
     section = content.get(key)
     if section is None:
@@ -141,7 +148,7 @@ def read_vision(section: Mapping[str, Any], where: str) -> Vision:
 
 
 def _read_tower(section: Mapping[str, Any], keys: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Return the checked fields of a `Tower` and further sizes, whose `keys` are given."""
+    """Return the checked fields of a `Tower`, and sizes whose keys in the file are in `keys`."""
     sizes = {name: check_size(section[key], f"{where}.{key}") for name, key in keys.items()}
     if sizes["width"] % sizes["heads"]:
         raise EncoderError(
@@ -160,10 +167,10 @@ def _read_tower(section: Mapping[str, Any], keys: Mapping[str, str], where: str)
 
 
 def check_size(value: Any, where: str) -> int:
-    """Return a positive integer; of a list of equal ones (height and width), the first.
+    """Return a positive integer, given as such or as a list of equal ones (height and width).
 
     Raises:
-      EncoderError: naming the field (`where`), for any other value.
+      EncoderError: for any other value; the message begins with the field's place (`where`).
     """
     if isinstance(value, list) and len(set(map(repr, value))) == 1:
         value = value[0]
@@ -173,7 +180,7 @@ def check_size(value: Any, where: str) -> int:
 
 
 def _check_id(value: Any, where: str) -> int:
-    """Return a token's id, and 0 for None."""
+    """Return a token's id; 0 for None."""
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -1,7 +1,7 @@
 """Image encoders on a CPU by OpenVINO, whose programs are faster than XLA's.
 
-OpenVINO is optional (extra `cpu`). It takes the computation of an architecture as JAX traces it, so
-an architecture is written once.
+OpenVINO is optional (extra `cpu`). It compiles the computation that JAX has traced, so that an
+architecture needs no second implementation.
 """
 
 import functools
@@ -26,28 +26,28 @@ def is_installed() -> bool:
 def compile_program(
     function: Callable[[Any], Any], argument: jax.ShapeDtypeStruct
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Compile a function of one array by OpenVINO, which computes in float32.
+    """Compile a function of one array with OpenVINO, which computes in float32.
 
     Args:
-      function: a function that JAX can trace, without loops that depend on values.
+      function: a function that JAX can trace, without loops whose length depends on values.
       argument: shape and dtype of its argument.
 
     Returns:
-      The program; threads that call it wait for each other.
+      The program. If several threads call it, they wait for each other.
 
     Raises:
       ImportError: if OpenVINO cannot be imported.
-      RuntimeError: if OpenVINO does not know an operation.
+      RuntimeError: if OpenVINO does not support an operation.
     """
     openvino = _openvino()
     with jax.disable_jit():  # calls and loops over layers are traced operation by operation
         traced = jax.make_jaxpr(function)(argument)
     decoder = importlib.import_module("openvino.frontend.jax.jaxpr_decoder")
     frontend = openvino.frontend.FrontEndManager().load_by_framework("jax")
-    graph = decoder.JaxprPythonDecoder(traced)  # has to outlive the conversion
+    graph = decoder.JaxprPythonDecoder(traced)  # must not be freed before the conversion ends
     model = frontend.convert(frontend.load(graph))
     settings = {
-        "INFERENCE_PRECISION_HINT": "f32",  # by default bfloat16 where the CPU has it
+        "INFERENCE_PRECISION_HINT": "f32",  # the default is bfloat16 if the CPU supports it
         "PERFORMANCE_HINT": "LATENCY",  # all cores for one batch
     }
     compiled = openvino.Core().compile_model(model, "CPU", settings)

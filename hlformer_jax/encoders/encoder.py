@@ -19,28 +19,28 @@ from hlformer_jax.encoders.transformer import Params
 from hlformer_jax.typing import Array
 
 IMAGES_AT_ONCE = {"cpu": 16}
-"""Images of a batch, by the kind of device; elsewhere `MAX_IMAGES_AT_ONCE`.
+"""Number of images of a batch by the kind of device; on other devices it is `MAX_IMAGES_AT_ONCE`.
 
-A single image is padded to a batch, so that it has the same vector alone and among others.
+A single image is padded to a batch, so that its vector does not depend on other images.
 """
 
 MAX_IMAGES_AT_ONCE = 128
 TEXTS_AT_ONCE = 32
-"""Texts of a batch; a single text is a batch by itself, for the least delay."""
+"""Number of texts of a batch; a single text is encoded alone, which is faster."""
 
 
 class TextEncoder:
-    """A `TokenEncoder`; `hlformer_jax.encoders.load_text` reads one.
+    """A `TokenEncoder`, which `hlformer_jax.encoders.load_text` reads.
 
-    Batches have fixed sizes and are padded, so that texts compile twice: for one and for many.
-    Padding does not change a result.
+    Batches have fixed sizes and are padded, so that only two programs are compiled for texts: one
+    for a single text and one for a batch. Padding does not change a result.
 
     Attributes:
       name: id of the hub, or name of the folder.
       kind: "clip", "siglip", "siglip2" or "roberta".
       dtype: dtype of the operands of matrix products, "float32" or "bfloat16".
       token_width: coordinates of a token's feature.
-      max_tokens: largest number of tokens of a text, its marks included.
+      max_tokens: largest number of tokens of a text, including special tokens.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class TextEncoder:
           params: its parameters.
           tokenizer: its tokenizer.
           name: the name that users see.
-          digest: returns the checksum of its weights, when the fingerprint is first needed.
+          digest: function that returns the checksum of its weights; called when the fingerprint is
+            first needed.
           dtype: dtype of the operands of matrix products.
         """
         self.name = name
@@ -79,7 +80,7 @@ class TextEncoder:
         return hashlib.sha256(json.dumps(self._identity(), sort_keys=True).encode()).hexdigest()
 
     def _identity(self) -> dict[str, Any]:
-        """Return everything that determines a float32 result, as JSON."""
+        """Return all facts that determine a float32 result, in types of JSON."""
         return {
             "weights": self._digest(),
             "config": asdict(self.config),
@@ -90,9 +91,15 @@ class TextEncoder:
         }
 
     def encode_tokens(self, texts: Sequence[str]) -> list[Float[np.ndarray, "W I"]]:
-        """Return the last hidden states of the tokens of each text, its marks included.
+        """Return the last hidden states of the tokens of each text, including special tokens.
 
         HLFormer's query encoder reads them. Tokens beyond `max_tokens` are dropped.
+
+        Returns:
+          For each text an array of its W tokens, float32, without padding.
+
+        Raises:
+          EncoderError: if `texts` is one string.
         """
         return [
             states[real]
@@ -101,7 +108,10 @@ class TextEncoder:
         ]
 
     def _encode_batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, tuple]]:
-        """Yield the mask of each batch's tokens, and its vectors (or None) and states."""
+        """Yield for each batch the mask of its tokens, and a pair of its vectors and states.
+
+        The vectors are None for a text encoder without a joint space.
+        """
         if isinstance(texts, str):
             raise EncoderError(f"{self.name}: give a list of texts, not one string")
         batch_size = 1 if len(texts) == 1 else TEXTS_AT_ONCE
@@ -112,19 +122,20 @@ class TextEncoder:
 
 
 class ImageTextEncoder(TextEncoder):
-    """An `Encoder` and `TokenEncoder`; `hlformer_jax.encoders.load` reads one.
+    """An `Encoder` and `TokenEncoder`, which `hlformer_jax.encoders.load` reads.
 
-    Any number of images compiles once.
+    One compiled program encodes any number of images.
 
     Attributes:
       config: its sizes.
       width: coordinates of a unit vector.
       image_size: height and width of an input, in pixels.
       scale: factor of a cosine in the trained loss.
-      bias: number added to the product; 0 for CLIP.
+      bias: number that the trained loss adds to scale · cosine; 0 for CLIP.
       preprocessing: description of `preprocess`.
-      preprocess: resizes and crops an image to the encoder's input.
-      image_precision: dtype of the products of images, `dtype` until `set_image_precision`.
+      preprocess: function that resizes and crops an image to the encoder's input.
+      image_precision: precision of `encode_images`; it is `dtype` until `set_image_precision`
+        changes it.
     """
 
     config: Config
@@ -150,16 +161,16 @@ class ImageTextEncoder(TextEncoder):
         self._report: Callable[[str], None] = print
 
     def set_image_precision(self, precision: str, report: Callable[[str], None] = print) -> None:
-        """Choose the precision of `encode_images`; that of texts stays.
+        """Set the precision of `encode_images`; the precision of texts stays the same.
 
-        Vectors of both precisions are of the same space.
+        Vectors of both precisions can be compared with each other.
 
         Args:
           precision: "float32" or "bfloat16".
-          report: receives a line if OpenVINO is installed and cannot compile the encoder.
+          report: receives a line if OpenVINO is installed but cannot compile the encoder.
 
         Raises:
-          EncoderError: for another precision, or float32 of an encoder in bfloat16.
+          EncoderError: for another precision, or for float32 if `dtype` is bfloat16.
         """
         allowed = list(weights.DTYPES) if self.dtype == "float32" else [self.dtype]
         if precision not in allowed:
@@ -173,12 +184,12 @@ class ImageTextEncoder(TextEncoder):
 
     @property
     def image_backend(self) -> str:
-        """Return the compiler of batches of images: "OpenVINO", or "XLA"."""
+        """The compiler of the program for images: "OpenVINO" or "XLA"."""
         return "OpenVINO" if self._suits_openvino and cpu.is_installed() else "XLA"
 
     @property
     def lacks_openvino(self) -> bool:
-        """Return whether OpenVINO would encode the images if it were installed."""
+        """True if OpenVINO is not installed, and would otherwise encode the images."""
         return self._suits_openvino and not cpu.is_installed()
 
     @property
@@ -187,7 +198,7 @@ class ImageTextEncoder(TextEncoder):
 
     @cached_property
     def _encode_batch(self) -> Callable[[np.ndarray], Any]:
-        """Return the program of a full batch of images."""
+        """The program that encodes a full batch of images."""
         if self.image_backend == "XLA":
             return self._encode_by_xla
         size = (_images_at_once(), self.image_size, self.image_size, 3)
@@ -207,7 +218,7 @@ class ImageTextEncoder(TextEncoder):
 
     @cached_property
     def _rounded(self) -> Params:
-        """Return the parameters of images with kernels in bfloat16."""
+        """The parameters of the image encoder, with kernels in bfloat16."""
 
         def cast(path: tuple, leaf: Array) -> Array:
             return leaf.astype("bfloat16") if path[-1].key == "kernel" else leaf
@@ -219,7 +230,7 @@ class ImageTextEncoder(TextEncoder):
         return super()._identity() | {"preprocessing": preprocessing}
 
     def encode_images(self, pixels: UInt8[np.ndarray, "V S S 3"]) -> Float[np.ndarray, "V d"]:
-        """Return unit vectors of any number of images that `preprocess` returned.
+        """Return float32 unit vectors of any number of images that `preprocess` returned.
 
         Raises:
           EncoderError: for another shape or dtype.
@@ -236,14 +247,21 @@ class ImageTextEncoder(TextEncoder):
         return np.concatenate(list(_run_batches(self._encode_batch, _images_at_once(), pixels)))
 
     def encode_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
-        """Return unit vectors of any number of texts; tokens beyond `max_tokens` are dropped."""
+        """Return float32 unit vectors of any number of texts.
+
+        Tokens beyond `max_tokens` are dropped.
+
+        Raises:
+          EncoderError: if `texts` is one string.
+        """
         batches = [vectors for _, (vectors, _) in self._encode_batches(texts)]
         return np.concatenate(batches) if batches else np.zeros((0, self.width), np.float32)
 
     def probability(self, cosines: Any) -> Any:
-        """Return the probabilities that images and texts of these cosines belong together.
+        """Return the probabilities that images and texts with these cosines belong together.
 
-        The trained loss defines them; None for CLIP, whose loss compares within a batch.
+        SigLIP's loss defines them. The result is None for CLIP, whose loss only compares the pairs
+        of a batch.
         """
         family = families.image_text_family(self.config)
         return family.probability(cosines, self.scale, self.bias)
@@ -256,9 +274,9 @@ def _images_at_once() -> int:
 def _run_batches(
     program: Callable[..., Any], batch_size: int, *inputs: np.ndarray
 ) -> Iterator[Any]:
-    """Yield the results of a program of one batch size, without the rows of padding.
+    """Yield the results of a program that takes batches of one size, without rows of padding.
 
-    A batch starts before the result of the previous one is fetched.
+    Each batch starts before the result of the previous batch is fetched.
     """
     previous: tuple[Any, int] | None = None
     total = len(inputs[0])
@@ -286,13 +304,13 @@ def _fetch_rows(result: Any, count: int) -> Any:
 def encode_images(
     params: Params, config: Config, image_processor: Preprocessing, pixels: UInt8[Array, "V S S 3"]
 ) -> Float[Array, "V d"]:
-    """Return unit vectors of images; XLA compiles once for each batch size.
+    """Return unit vectors of images, float32; XLA compiles once for each batch size.
 
     Args:
       params: the part "vision" of the parameter tree.
       config: the encoder's sizes.
-      image_processor: how the images are normalised.
-      pixels: images that are resized and cropped.
+      image_processor: the settings of the normalisation.
+      pixels: images that have been resized and cropped.
     """
     family = families.image_text_family(config)
     return family.encode_images(params, config, image_processor, pixels)

@@ -1,7 +1,7 @@
 """Loading of encoders from a folder or the Hugging Face hub, and saving.
 
-Files in the hub's cache are used without a look at the network. Before anything is fetched, a line
-says what, from where and how large.
+If all files are in the hub's cache, the network is not used. Before files are fetched, a line
+reports their names, address and size.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from hlformer_jax.encoders.encoder import ImageTextEncoder, TextEncoder
 
 CONFIG = "config.json"
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
-"""Files with the settings of image processing; transformers from 5 on writes the second."""
+"""Names of the file with the settings of image processing; transformers 5 writes the second."""
 
 _SMALL_FILES = (CONFIG, *PREPROCESSORS, tokenizer.SETTINGS, "special_tokens_map.json")
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
@@ -40,8 +40,8 @@ def load(
       dtype: dtype of the operands of matrix products: "float32", or "bfloat16", which is faster on
         GPUs and on CPUs with AMX.
       revision: branch, tag or commit of an id.
-      offline: never use the network; None: as the environment's HF_HUB_OFFLINE says.
-      report: receives a line before something is fetched: what, from where, how large.
+      offline: True never uses the network; None takes the environment variable HF_HUB_OFFLINE.
+      report: receives a line, with names, address and size, before files are fetched.
 
     Raises:
       EncoderError: if the name is unknown, the network is missing, a file is damaged, or the
@@ -60,7 +60,10 @@ def load_text(
     offline: bool | None = None,
     report: Callable[[str], None] = print,
 ) -> TextEncoder:
-    """Load an encoder of any architecture, such as FacebookAI/roberta-large; see `load`."""
+    """Load an encoder of texts of any architecture, such as FacebookAI/roberta-large.
+
+    Arguments and errors are those of `load`.
+    """
     return _load(name_or_path, True, dtype, revision, offline, report)
 
 
@@ -101,8 +104,12 @@ def _load(
 def save(encoder: ImageTextEncoder, folder: str | Path) -> None:
     """Write a float32 SigLIP as a Hugging Face folder, for `load` and transformers.
 
-    Each file is written whole or not at all, `config.json` last: without it a folder does not load.
-    Files of an earlier `save` are replaced if nobody has changed them.
+    Each file is written atomically. `config.json` is the last, and a folder without it does not
+    load. Files of an earlier `save` are replaced if they were not changed since.
+
+    Args:
+      encoder: the encoder.
+      folder: the folder.
 
     Raises:
       EncoderError: if the encoder has another architecture or dtype.
@@ -150,7 +157,7 @@ def _digest(paths: list[Path]) -> str:
 
 
 def _digest_file(path: Path) -> str:
-    # The hub's cache names large files by their SHA-256: reading a gigabyte again takes seconds.
+    # The hub's cache names large files by their SHA-256, which saves seconds of reading a gigabyte.
     is_digest = path.parent.name == "blobs" and len(path.name) == 64
     return path.name if is_digest else files.digest(path)
 
@@ -158,7 +165,7 @@ def _digest_file(path: Path) -> str:
 def _find(
     name: str, revision: str | None, offline: bool | None, report: Callable[[str], None]
 ) -> tuple[Path, str]:
-    """Return the folder of an encoder, fetched if needed, and its name: the id or the folder's."""
+    """Return the folder of an encoder, fetched if needed, and its name: its id or the folder's."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path, path.resolve().name
@@ -169,7 +176,7 @@ def _find(
             f"{name!r}: no such folder, and not an id of the hub, such as"
             " google/siglip-base-patch16-224"
         )
-    import huggingface_hub  # takes half a second, which a local folder does not need
+    import huggingface_hub  # imported here: it takes half a second, and a local folder needs none
 
     cached = huggingface_hub.try_to_load_from_cache(name, CONFIG, revision=revision)
     if isinstance(cached, str) and not missing_files(Path(cached).parent):
@@ -241,7 +248,7 @@ def _fetch(
         raise EncoderError(message) from error
     except errors.RevisionNotFoundError as error:
         raise EncoderError(f"{name}: {constants.ENDPOINT} has no revision {revision!r}") from error
-    except Exception as error:  # the library's transport, and with it its errors, changes
+    except Exception as error:  # the library's errors depend on its version
         raise EncoderError(
             f"{name}: not fetched from {constants.ENDPOINT}"
             f" ({type(error).__name__}: {' '.join(str(error).split())});"
@@ -250,7 +257,7 @@ def _fetch(
 
 
 def _files_to_fetch(names: set[str], model: str) -> list[str]:
-    """Return the needed ones of a model's files; weights last."""
+    """Return the names of the files that an encoder needs, weights last."""
     if tokenizer.FILE not in names:
         raise tokenizer.missing_error(model)
     needed = [*(name for name in _SMALL_FILES if name in names), tokenizer.FILE]

@@ -1,7 +1,7 @@
-"""Resizing and cropping of images, as a `preprocessor_config.json` says.
+"""Resizing and cropping of images, with the settings of a `preprocessor_config.json`.
 
-The reference, to the bit, is the image processor of transformers that works with Pillow (its "slow"
-one); the "fast" ones, of torchvision, differ from it by the rounding of their filters.
+Results equal those of the "slow" image processors of transformers, which use Pillow, bit for bit.
+The "fast" ones, which use torchvision, differ by the rounding of their filters.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from PIL import Image
 from hlformer_jax.encoders.config import EncoderError
 
 VERSION = 1
-"""Counts changes of the results of `Preprocessing.apply`; an index records it."""
+"""Number to increase if the results of `Preprocessing.apply` change; an index records it."""
 
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _DEFAULTS = {
@@ -26,16 +26,19 @@ _DEFAULTS = {
     "do_normalize": True,
 }
 _MAX_PIXELS = 2**24
-"""Pixels of a resized image; the ends of a longer one, which the crop drops, are cut first."""
+"""Largest number of pixels of a resized image. If it would have more, the ends of the image, which
+the crop would remove, are cut before resizing."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Resizing and cropping, and the normalisation to (pixels · factor − mean) / std."""
+    """Settings of resizing, cropping and the normalisation (pixels · factor − mean) / std."""
 
-    size: int  # height and width of the input, in pixels
-    edge: int | None  # shorter side before the crop; None: resized to `size`, ignoring the ratio
-    filter: str  # of Pillow's resampling
+    size: int  # height and width of the encoder's input, in pixels
+    # Shorter side of the resized image, before the crop. None: resize to a square of `size`,
+    # without keeping the ratio of the sides.
+    edge: int | None
+    filter: str  # name of Pillow's resampling filter
     factor: float
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -47,16 +50,16 @@ class Preprocessing:
 
     @property
     def shift(self) -> tuple[float, ...]:
-        """Return the number that is subtracted from pixels of 0 to 255, for each channel."""
+        """The number that is subtracted from pixels of 0 to 255, for each channel."""
         return tuple(mean / self.factor for mean in self.mean)
 
     @property
     def scale(self) -> tuple[float, ...]:
-        """Return the factor of the difference, for each channel."""
+        """The factor that multiplies the difference, for each channel."""
         return tuple(self.factor / std for std in self.std)
 
     def apply(self, image: UInt8[np.ndarray, "height width 3"]) -> UInt8[np.ndarray, "S S 3"]:
-        """Resize and crop an image, red, green and blue of 0 to 255.
+        """Resize and crop an image; channels are red, green and blue, from 0 to 255.
 
         Raises:
           EncoderError: for another shape or dtype.
@@ -97,8 +100,8 @@ def read(content: Mapping[str, Any], defaults: Mapping[str, Any], where: str) ->
 
     Args:
       content: the JSON object.
-      defaults: values of missing keys, by the architecture (`ImageTextFamily.image_settings`). If
-        their `size` has a shortest edge, a number alone is one.
+      defaults: the architecture's values of missing keys (`ImageTextFamily.image_settings`). If
+        their `size` has a shortest edge, a plain number as `size` is a shortest edge too.
       where: the file's name, for errors.
 
     Raises:
@@ -113,7 +116,7 @@ def read(content: Mapping[str, Any], defaults: Mapping[str, Any], where: str) ->
     if fields["do_center_crop"]:
         crop = fields.get("crop_size", 224)
         crop_height, crop_width, _ = _read_size(crop, False, f"{where}: crop_size")
-        # A crop of the resized size changes nothing.
+        # A crop to the size of the resized image changes nothing.
         if edge is None and (crop_height, crop_width) != (height, width):
             raise EncoderError(f"{where}: crop_size differs from a size of fixed height and width")
         height, width = crop_height, crop_width
@@ -135,11 +138,11 @@ def read(content: Mapping[str, Any], defaults: Mapping[str, Any], where: str) ->
 
 
 def write(preprocessing: Preprocessing, processor: str) -> dict[str, Any]:
-    """Return the content of a `preprocessor_config.json`, for transformers too.
+    """Return the content of a `preprocessor_config.json`, which transformers can read too.
 
     Args:
-      preprocessing: one that resizes to a fixed size.
-      processor: the class of transformers that reads it.
+      preprocessing: settings whose `edge` is None.
+      processor: the class of transformers that reads the file.
     """
     return {
         **_DEFAULTS,
@@ -154,7 +157,7 @@ def write(preprocessing: Preprocessing, processor: str) -> dict[str, Any]:
 
 
 def _cut_ends(image: np.ndarray, ratio: float) -> np.ndarray:
-    """Return the middle of an image whose sides have a larger ratio."""
+    """Return the middle of an image, so that the ratio of its sides is at most `ratio`."""
     shorter, axis = min(image.shape[:2]), int(np.argmax(image.shape[:2]))
     length = int(shorter * ratio)
     start = (image.shape[axis] - length) // 2
@@ -162,7 +165,7 @@ def _cut_ends(image: np.ndarray, ratio: float) -> np.ndarray:
 
 
 def _crop_centre(image: np.ndarray, size: int) -> np.ndarray:
-    """Return the middle of an image, framed in black if it is smaller."""
+    """Return the middle square of an image, with a black border if the image is smaller."""
     height, width = image.shape[:2]
     if height < size or width < size:
         padded_height, padded_width = max(height, size), max(width, size)
@@ -189,7 +192,7 @@ def _read_size(value: Any, number_is_edge: bool, where: str) -> tuple[Any, Any, 
 
 
 def _read_channels(value: Any, where: str) -> tuple[float, float, float]:
-    """Return three numbers; a single one holds for all channels."""
+    """Return the numbers of the three channels; a single number is used for all of them."""
     values = value if isinstance(value, list | tuple) else [value] * 3
     if len(values) != 3 or not all(map(_is_number, values)):
         raise EncoderError(f"{where} is {value!r}: not three numbers")

@@ -1,10 +1,10 @@
-"""Interfaces of encoders, by which search and training use one.
+"""Interfaces of encoders, which search and training use.
 
     Encoder         images and texts → unit vectors of one space
     TokenEncoder    texts → a feature of each token
 
-`hlformer_jax.encoders.load` returns an object that is both. Any object with these attributes may
-take its place: a client of a service, another library's model, or a fake of a test.
+`hlformer_jax.encoders.load` returns an object with both interfaces. Any other object with these
+attributes can be used instead: a client of a service, another library's model, a fake in a test.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from jaxtyping import Float, UInt8
 Preprocess = Callable[
     [UInt8[np.ndarray, "height width 3"]], UInt8[np.ndarray, "image_size image_size 3"]
 ]
-"""Maps an image of any size to an encoder's input; both are red, green and blue of 0 to 255."""
+"""Type of functions from an image of any size to an encoder's input, both RGB from 0 to 255."""
 
 
 @runtime_checkable
@@ -29,11 +29,11 @@ class Encoder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Return 64 hexadecimal digits; encoders with equal ones give equal vectors."""
+        """Return 64 hexadecimal digits; encoders with equal fingerprints give equal vectors."""
 
     @property
     def width(self) -> int:
-        """Return the number of coordinates of a vector."""
+        """Return the number of coordinates of a unit vector."""
 
     @property
     def image_size(self) -> int:
@@ -47,7 +47,8 @@ class Encoder(Protocol):
     def preprocess(self) -> Preprocess:
         """Return the function that resizes and crops an image.
 
-        It is pickled for the processes that decode videos, so it should not refer to weights.
+        It is pickled and sent to the processes that decode videos, so it should not refer to
+        weights.
         """
 
     def encode_images(
@@ -59,13 +60,13 @@ class Encoder(Protocol):
         """Return float32 unit vectors of any number of texts, each of any length."""
 
     def probability(self, cosines: Any) -> Any:
-        """Return the probabilities that images and texts of these cosines belong together.
+        """Return the probabilities that images and texts with these cosines belong together.
 
         Args:
           cosines: a number or an array of cosines.
 
         Returns:
-          Probabilities in [0, 1] of the same shape; None if the encoder's cosines only rank.
+          Probabilities in [0, 1] of the same shape; None if cosines of the encoder can only rank.
         """
 
 
@@ -79,7 +80,7 @@ class TokenEncoder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Return 64 hexadecimal digits; encoders with equal ones give equal features."""
+        """Return 64 hexadecimal digits; encoders with equal fingerprints give equal features."""
 
     @property
     def token_width(self) -> int:

@@ -1,9 +1,9 @@
-"""Texts as tokens, by the files of a Hugging Face folder.
+"""Tokens of texts, with the tokenizer of a Hugging Face folder.
 
-The library `tokenizers` does what `tokenizer.json` says. This module
-adds what transformers does by the class that `tokenizer_config.json` names: SigLIP's texts lose
-capitals and punctuation, SigLIP2's capitals (each as in its training), and a Gemma tokenizer marks
-the ends that the configuration asks for.
+The library `tokenizers` executes `tokenizer.json`. This module adds the steps of the transformers
+class that `tokenizer_config.json` names. As in their training, texts of SigLIP are in lower case
+and without punctuation, and texts of SigLIP2 in lower case. A Gemma tokenizer adds the tokens for
+the beginning and the end of a text that the configuration asks for.
 """
 
 import re
@@ -26,27 +26,29 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Maps texts to a fixed number of ids, padded."""
+    """A function from texts to a fixed number of ids, with padding."""
 
-    backend: tokenizers.Tokenizer  # set to truncate and pad
-    length: int  # tokens of a padded text
-    content: bytes  # defines it, for a fingerprint and to save it
-    settings: Mapping[str, Any]  # of `tokenizer_config.json`
+    backend: tokenizers.Tokenizer  # truncates and pads
+    length: int  # number of tokens of a padded text
+    content: bytes  # the content of `tokenizer.json`, for the fingerprint and for saving
+    settings: Mapping[str, Any]  # the content of `tokenizer_config.json`
 
     @property
     def name(self) -> str:
-        """Return the class of transformers that the folder names, without "Fast", or ""."""
+        """The class of transformers that the folder names, without "Fast"; "" if it names none."""
         return str(self.settings.get("tokenizer_class") or "").removesuffix("Fast")
 
     @property
     def is_gemma(self) -> bool:
-        """Return whether it is the tokenizer of a SigLIP2."""
+        """True for the tokenizer of a SigLIP2."""
         return self.name in ("GemmaTokenizer", "Siglip2Tokenizer")
 
     def __call__(
         self, texts: Sequence[str]
     ) -> tuple[Int[np.ndarray, "Q W"], Bool[np.ndarray, "Q W"]]:
-        """Return the ids of texts, and False for padding; a long text keeps its end mark.
+        """Return the ids of texts, and a mask that is False for padding.
+
+        A text that is too long is cut, but keeps its end token.
 
         Raises:
           EncoderError: if a text is not a string.
@@ -61,7 +63,7 @@ class Tokenizer:
         return ids.reshape(shape), real.reshape(shape)
 
     def _normalise(self, text: str) -> str:
-        # Lone surrogates, as file names may hold, cannot be encoded.
+        # Unpaired surrogates, which file names may contain, cannot be encoded.
         text = text.encode("utf-8", "replace").decode("utf-8")
         if self.name == "SiglipTokenizer":
             if self.settings.get("do_lower_case", True):
@@ -89,7 +91,7 @@ def read(folder: Path, config: TextConfig) -> Tokenizer:
 
 
 def missing_error(where: str) -> EncoderError:
-    """Return the error for a folder, or a model of the hub, without `tokenizer.json`."""
+    """Return the error for a folder or a model of the hub (`where`) without `tokenizer.json`."""
     return EncoderError(
         f"{where}: lacks {FILE}; in an environment with transformers,"
         f" AutoTokenizer.from_pretrained({where!r}).save_pretrained(FOLDER) writes one from a"
@@ -109,13 +111,13 @@ def build(
 
     Args:
       backend: the tokenizer, which is changed.
-      content: the bytes that define it.
+      content: the content of its `tokenizer.json`.
       settings: the content of `tokenizer_config.json`.
       config: the encoder's configuration.
       where: the folder, for errors.
 
     Raises:
-      EncoderError: if its ids exceed the encoder's vocabulary, or it lacks a mark.
+      EncoderError: if its ids exceed the encoder's vocabulary, or it lacks a special token.
     """
     tokenizer = Tokenizer(backend, config.max_tokens, content, settings)
     if tokenizer.is_gemma and ("add_bos_token" in settings or "add_eos_token" in settings):
@@ -155,9 +157,9 @@ def _token_text(value: Any) -> str | None:
 
 
 def _padding_id(tokenizer: Tokenizer, config: TextConfig) -> int:
-    """Return the padding's id by the settings, `tokenizer.json` or `config.json`, in this order.
+    """Return the id of padding: from the settings, else `tokenizer.json`, else `config.json`.
 
-    SigLIP attends to its padding, so a wrong id changes every embedding.
+    SigLIP attends to padding, so a wrong id would change every embedding.
     """
     token = _token_text(tokenizer.settings.get("pad_token"))
     number = tokenizer.backend.token_to_id(token) if token else None
@@ -168,7 +170,7 @@ def _padding_id(tokenizer: Tokenizer, config: TextConfig) -> int:
 
 
 def _mark_ends(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], where: str) -> None:
-    """Mark the ends of a text as `add_bos_token` and `add_eos_token` say."""
+    """Let a tokenizer add the special tokens of `add_bos_token` and `add_eos_token`."""
     template, marks = ["$A"], []
     for side, default, flag in (("bos", True, "add_bos_token"), ("eos", False, "add_eos_token")):
         if settings.get(flag, default):

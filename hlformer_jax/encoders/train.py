@@ -1,7 +1,8 @@
-"""A tiny SigLIP trained from images and sentences, without any download.
+"""Training of a tiny SigLIP from images and sentences, without any download.
 
-It uses the same functions as the large ones and is saved like any other. Trained for a minute, it
-knows the words and the looks of its few hundred pairs: it serves the demo and does not generalise.
+It uses the same functions as large encoders and can be saved like them. After a minute of training
+it knows the words and images of its few hundred pairs, which is enough for the demo; it does not
+generalise.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ from hlformer_jax.typing import Array
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
 PAD_ID, END_ID, UNKNOWN_ID = 0, 1, 2
 MAX_SENTENCES_OF_A_STEP = 128
-"""Largest number of different sentences that a step compares with each image."""
+"""Largest number of different sentences with which a step compares each image."""
 
 SIGLIP = Siglip()
 _GREY = (0.5, 0.5, 0.5)
@@ -41,12 +42,12 @@ _GREY = (0.5, 0.5, 0.5)
 class Size:
     """The sizes of a tiny encoder, the same for images and sentences."""
 
-    width: int = 96  # of unit vectors and of every position
+    width: int = 96  # number of coordinates of unit vectors and of hidden states
     layers: int = 1
     heads: int = 4
-    expansion: int = 2  # width of a feed-forward layer, in widths
-    patch: int = 8  # pixels
-    tokens: int = 16  # of a sentence, its end mark included
+    expansion: int = 2  # width of a feed-forward layer as a multiple of `width`
+    patch: int = 8  # height and width of a patch, in pixels
+    tokens: int = 16  # largest number of tokens of a sentence, including the end token
     vocabulary: int = 2000  # largest number of words
 
 
@@ -66,13 +67,13 @@ def train(
 
     The loss is SigLIP's: a sigmoid cross-entropy for each pair of an image and a sentence. The
     images of a step are compared with all different sentences of the data, up to
-    `MAX_SENTENCES_OF_A_STEP`: most pairs of a batch alone differ in many words and teach little
-    about single ones. Half of the sentences lose words at random; a shortened sentence is positive
-    for every image whose sentence contains its words in that order, so that "circle" finds the
-    image of "a red circle on the left".
+    `MAX_SENTENCES_OF_A_STEP`. (The sentences of a batch alone mostly differ in many words, so that
+    they teach little about single words.) Half of the sentences lose words at random. A shortened
+    sentence is positive for every image whose sentence contains its words in that order, so that
+    "circle" finds the image of "a red circle on the left".
 
-    Every image is drawn once before any is drawn again. Equal seeds give equal encoders on the same
-    machine.
+    Every image is used once before any image is used again. Equal seeds give equal encoders on the
+    same machine.
 
     Args:
       images: images of one size.
@@ -80,10 +81,11 @@ def train(
       size: sizes of the encoder.
       steps: number of optimiser steps.
       batch: images of a step.
-      learning_rate: its peak, reached after a tenth of the steps; then it falls as a cosine.
-      seed: of initial parameters and draws.
+      learning_rate: the largest learning rate, reached after a tenth of the steps; then it falls
+        as a cosine.
+      seed: seed of initial parameters and random choices.
       name: name of the encoder.
-      report: receives a line with the loss, ten times.
+      report: receives a line with the loss ten times during the training.
 
     Raises:
       EncoderError: if images and sentences are not pairs, or too few, or the sizes do not fit.
@@ -97,7 +99,7 @@ def train(
 
     generator = np.random.default_rng(seed)
     params = initial_params(config, generator)
-    # Unknown words contribute nothing, instead of something random.
+    # Unknown words have the embedding 0 instead of a random one.
     params["text"]["tokens"][UNKNOWN_ID] = 0.0
     state = _OPTIMISER.init(params)
     rates = _learning_rates(learning_rate, steps)
@@ -116,14 +118,14 @@ def untrained(
     seed: int = 0,
     name: str = "untrained",
 ) -> ImageTextEncoder:
-    """Return a SigLIP of random parameters: as large and as fast as a trained one.
+    """Return a SigLIP with random parameters, for measurements of time and memory.
 
     Args:
       image_size: height and width of its images, in pixels.
       sentences: texts whose words are its vocabulary.
-      size: its sizes.
-      seed: of its parameters.
-      name: its name.
+      size: sizes of the encoder; None for the default sizes.
+      seed: seed of its parameters.
+      name: name of the encoder.
     """
     parts = build_parts(image_size, sentences, size or Size(), name)
     return _make_encoder(initial_params(parts[0], np.random.default_rng(seed)), *parts, name)
@@ -165,7 +167,7 @@ def loss(
     ids: Int[Array, "Q W"],
     is_pair: Bool[Array, "V Q"],
 ) -> Float[Array, ""]:
-    """Return SigLIP's loss: over images, the mean of the sum of sigmoid losses with all texts."""
+    """Return SigLIP's loss: the sum over texts of sigmoid losses, as a mean over images."""
     images = SIGLIP.encode_images(params["vision"], config, preprocessing, pixels)
     texts, _ = SIGLIP.encode_texts(params["text"], config, ids)
     logits = jnp.exp(params["scale"]) * (images @ texts.T) + params["bias"]
@@ -181,7 +183,7 @@ def _learning_rates(peak: float, steps: int) -> Float[np.ndarray, " steps"]:
     return (peak * np.minimum(step / rise, cosine)).astype(np.float32)
 
 
-# So short a training needs a second moment of its last steps. A step scales the updates.
+# A short training needs a second moment of only a few steps. `_step` multiplies by the rate.
 _OPTIMISER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1.0, b2=0.95))
 
 
@@ -210,7 +212,7 @@ def _draw_steps(
     batch: int,
     generator: np.random.Generator,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield for each step its images, the tokens of its sentences, and which of them are pairs."""
+    """Yield for each step its images, the ids of its sentences, and which of these are pairs."""
     sentence_count = min(len(ids), max(MAX_SENTENCES_OF_A_STEP, batch))
     order = np.zeros(0, np.int64)
     for _ in range(steps):
@@ -226,9 +228,10 @@ def _draw_steps(
 
 
 def drop_words(ids: Int[np.ndarray, "Q W"], generator: np.random.Generator) -> np.ndarray:
-    """Drop words of half of the sentences, drawn by chance, each with its own rate of loss.
+    """Drop random words of half of the sentences, at a random rate for each sentence.
 
-    An end mark and padding follow the words; a sentence that would be empty stays as it is.
+    The end token and padding follow the remaining words. A sentence that would lose all words stays
+    unchanged.
     """
     words = ids > UNKNOWN_ID
     loss_rate = generator.random((len(ids), 1)) * (generator.random((len(ids), 1)) < 0.5)
@@ -243,7 +246,7 @@ def drop_words(ids: Int[np.ndarray, "Q W"], generator: np.random.Generator) -> n
 def contains_words(
     shorter: Int[np.ndarray, "Q W"], longer: Int[np.ndarray, "V W"]
 ) -> Bool[np.ndarray, "V Q"]:
-    """Return which longer sentences have all words of the shorter ones, in their order."""
+    """Return which longer sentences contain all words of which shorter ones, in the same order."""
     matched = np.zeros((len(longer), len(shorter)), np.int64)  # words matched so far
     lengths = (shorter > END_ID).sum(1)
     for column in range(longer.shape[1]):
@@ -274,7 +277,7 @@ def _check(
 
 
 def _word_tokenizer(sentences: Sequence[str], max_words: int) -> tokenizers.Tokenizer:
-    """Return a tokenizer of whole words, without capitals and punctuation."""
+    """Return a tokenizer of whole words, in lower case and without punctuation."""
     normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     splitter = pre_tokenizers.Sequence(
         [pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation("removed")]
@@ -283,7 +286,7 @@ def _word_tokenizer(sentences: Sequence[str], max_words: int) -> tokenizers.Toke
     for sentence in sentences:
         words = splitter.pre_tokenize_str(normalizer.normalize_str(sentence))
         counts.update(word for word, _ in words)
-    # The library's own trainer orders equally frequent words at random.
+    # The trainer of the library would sort equally frequent words at random.
     frequent = sorted(counts, key=lambda word: (-counts[word], word))
     marks = (PAD, END, UNKNOWN)
     words_by_id = [*marks, *(word for word in frequent if word not in marks)][:max_words]
@@ -318,7 +321,7 @@ def _make_config(image_size: int, size: Size, vocabulary: int) -> Config:
 
 
 def initial_params(config: Config, generator: np.random.Generator) -> Params:
-    """Return kernels of variance 1 / inputs, norms that do nothing, and zero biases."""
+    """Return kernels with the variance 1 / inputs, norms with scale 1, and zero biases."""
 
     def fill(path: tuple, zeros: np.ndarray) -> np.ndarray:
         name = path[-1].key

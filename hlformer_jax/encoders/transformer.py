@@ -1,7 +1,7 @@
 """Layers that the architectures share, as pure functions over their parameters.
 
-Matrix products take operands of their kernel's dtype and accumulate in float32; sums, norms and
-softmaxes are float32. A stack of layers is one program for a layer, which is scanned.
+Matrix products take operands in the dtype of the kernel and accumulate in float32. Sums, norms and
+softmaxes are computed in float32. A stack of layers is a scan, so that XLA compiles one layer.
 """
 
 from functools import partial
@@ -17,11 +17,11 @@ from hlformer_jax.typing import Array
 Params = Any
 """A tree of arrays, nested by name."""
 
-_EXACT = jax.lax.Precision.HIGHEST  # a GPU may round float32 operands to fewer bits otherwise
+_EXACT = jax.lax.Precision.HIGHEST  # otherwise a GPU may round float32 operands to fewer bits
 
 
 def linear(params: Params, inputs: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
-    """Apply an affine map; the bias may be missing."""
+    """Apply an affine map, with or without a bias."""
     kernel = params["kernel"]
     outputs = jnp.einsum(
         "...i,io->...o",
@@ -54,7 +54,7 @@ def activation(name: str, x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         case "gelu_new" | "gelu_pytorch_tanh":
             return jax.nn.gelu(x, approximate=True)
         case "relu":
-            return jnp.maximum(x, 0.0)  # OpenVINO cannot read the derivative that jax.nn states
+            return jnp.maximum(x, 0.0)  # OpenVINO cannot read jax.nn.relu's custom derivative
         case "silu":
             return jax.nn.silu(x)
     raise ValueError(f"unknown activation {name!r}")
@@ -63,7 +63,7 @@ def activation(name: str, x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
 def feed_forward(
     params: Params, inputs: Float[Array, "*batch I"], tower: Tower
 ) -> Float[Array, "*batch I"]:
-    """Apply two affine maps with an activation between."""
+    """Apply two affine maps with an activation between them."""
     return linear(params["fc2"], activation(tower.activation, linear(params["fc1"], inputs)))
 
 
@@ -75,7 +75,7 @@ def attend(
     dtype: Any,
     mask: Bool[Array, "#Q #M L"] | None = None,
 ) -> Float[Array, "Q M I"]:
-    """Apply multi-head attention to float32 inputs, without its last affine map.
+    """Apply multi-head attention to float32 inputs, without the output projection.
 
     Args:
       query: the positions that attend.
@@ -83,7 +83,7 @@ def attend(
       value: their values.
       heads: number of heads, which share the width.
       dtype: dtype of the products' operands.
-      mask: True where a position may be attended to; by default everywhere.
+      mask: True for positions that may be attended to; None for all.
     """
     width = query.shape[-1] // heads
     product = partial(_product, dtype)
@@ -119,14 +119,15 @@ def transformer(
     mask: Bool[Array, "#Q #L L"] | None = None,
     post_norm: bool = False,
 ) -> Float[Array, "Q L I"]:
-    """Apply a stack of layers, each of attention and a feed-forward net with residual sums.
+    """Apply a stack of layers: attention and a feed-forward net, each with a residual connection.
 
     Args:
       layers: parameters, stacked along their first axis.
       inputs: the positions.
       tower: the sizes of a layer.
       mask: as for `attend`.
-      post_norm: normalise the sums, instead of the inputs of attention and feed-forward net.
+      post_norm: True normalises the residual sums, as RoBERTa does; False normalises the inputs of
+        attention and feed-forward net.
     """
 
     def attend_to(x: Float[Array, "Q L I"], params: Params) -> Float[Array, "Q L I"]:
@@ -153,12 +154,12 @@ def unit(vectors: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
 
 
 def _leading(vector: Float[Array, " I"], ndim: int) -> Float[Array, "*ones I"]:
-    """Return a vector with leading axes of size 1, since ranks are not promoted silently."""
+    """Return a vector with leading axes of size 1; JAX is set not to promote ranks silently."""
     return vector.reshape((1,) * (ndim - 1) + vector.shape)
 
 
 def patches(pixels: Float[Array, "V S S 3"], vision: Vision) -> Float[Array, "V P X"]:
-    """Return the whole patches of images, row by row, each flattened: row, column, channel."""
+    """Return the whole patches of images, row by row; a patch has row, column, channel in order."""
     grid, size = vision.grid, vision.patch_size
     cropped = pixels[:, : grid * size, : grid * size]
     cells = cropped.reshape(len(pixels), grid, size, grid, size, 3)

@@ -1,8 +1,8 @@
-"""Parameters of an encoder from safetensors files of a Hugging Face folder, and back.
+"""Parameters of an encoder, read from and written to safetensors files of a Hugging Face folder.
 
-An architecture's `leaves` say where each parameter stands in a file: its name, shape and layout
-there. Reading is strict: a tensor that is missing, unknown or of another shape is an error, since a
-model that runs with a part of its weights gives meaningless numbers.
+An architecture's `leaves` give the name, shape and layout of each parameter in a file. Reading is
+strict: a tensor that is missing, unknown or of another shape is an error, because a model with only
+a part of its weights would give meaningless numbers.
 """
 
 import json
@@ -23,13 +23,13 @@ from hlformer_jax.encoders.config import EncoderError, Text, Tower, Vision
 from hlformer_jax.encoders.transformer import Params
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-"""Names of the file of all weights, and of the list of several files."""
+"""Name of the file with all weights, and of the list if there are several files of weights."""
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
-"""Dtypes in which matrix products may be computed, by name."""
+"""Possible dtypes of the operands of matrix products, by name."""
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
-_BUFFERS = ".position_ids"  # in old files: the numbers from 0, not a parameter
+_BUFFERS = ".position_ids"  # tensors of old files with the numbers 0, 1, …; not parameters
 _LAYER = {
     "norm1": "layer_norm1",
     "norm2": "layer_norm2",
@@ -42,7 +42,7 @@ _LAYER = {
 }
 
 Place = tuple[str, ...]
-"""The names on the way to a leaf of the parameter tree."""
+"""Path of a leaf in the parameter tree."""
 
 
 def _identity(array: np.ndarray) -> np.ndarray:
@@ -53,20 +53,20 @@ def _identity(array: np.ndarray) -> np.ndarray:
 class Leaf:
     """One leaf of the parameter tree."""
 
-    names: tuple[str, ...]  # of its tensors in the file: one, or one for each layer
-    shape: tuple[int, ...]  # of each of these tensors
-    read: Callable[[np.ndarray], np.ndarray] = _identity  # file's layout → tree's
-    write: Callable[[np.ndarray], np.ndarray] = _identity  # tree's layout → file's
-    is_matrix: bool = False  # a kernel or token embeddings, which a smaller dtype may hold
+    names: tuple[str, ...]  # names of its tensors in the file: one, or one for each layer
+    shape: tuple[int, ...]  # shape of each of these tensors
+    read: Callable[[np.ndarray], np.ndarray] = _identity  # layout of the file → layout of the tree
+    write: Callable[[np.ndarray], np.ndarray] = _identity  # layout of the tree → layout of the file
+    is_matrix: bool = False  # a kernel or token embeddings, which may be stored in bfloat16
 
     @property
     def is_stacked(self) -> bool:
-        """Return whether the leaf's first axis is the layer."""
+        """True if the first axis of the leaf is the number of the layer."""
         return re.search(r"\.layers?\.\d", self.names[0]) is not None
 
 
 Leaves = dict[Place, Leaf]
-"""Leaves by their places."""
+"""Leaves by their paths in the parameter tree."""
 
 
 def as_scalar(array: np.ndarray) -> np.ndarray:
@@ -89,10 +89,10 @@ def linear_leaves(
     """Return the leaves of an affine map.
 
     Args:
-      path: its place in the tree.
+      path: its path in the tree.
       name: its name in the file, or a name for each layer.
-      sizes: coordinates of its input and of its output.
-      bias: whether it has one.
+      sizes: numbers of coordinates of its input and its output.
+      bias: whether it has a bias.
     """
     names = (name,) if isinstance(name, str) else name
     inputs, outputs = sizes
@@ -106,7 +106,7 @@ def linear_leaves(
 
 
 def norm_leaves(path: Place, name: str | tuple[str, ...], tower: Tower) -> Leaves:
-    """Return the leaves of a layer norm; `name` may be one for each layer."""
+    """Return the leaves of a layer norm; `name` may be a tuple with a name for each layer."""
     names = (name,) if isinstance(name, str) else name
     return {
         (*path, field): Leaf(tuple(f"{name}.{key}" for name in names), (tower.width,))
@@ -118,10 +118,10 @@ def layer_leaves(path: Place, stem: str, tower: Tower, names: Mapping[str, str] 
     """Return the leaves of a stack of layers.
 
     Args:
-      path: its place in the tree.
+      path: its path in the tree.
       stem: the beginning of its names in the file, before the number of a layer.
       tower: its sizes.
-      names: the names in a layer's file, by the names in `transformer`.
+      names: the names of a layer's parts in the file, by their names in `transformer`.
     """
     hidden = {"fc1": (tower.width, tower.hidden), "fc2": (tower.hidden, tower.width)}
     leaves: Leaves = {}
@@ -153,7 +153,7 @@ def text_leaves(text: Text) -> Leaves:
 
 
 def patch_leaves(path: Place, name: str, vision: Vision, bias: bool) -> Leaves:
-    """Return the leaves of a convolution of patches, which the tree holds as a matrix product."""
+    """Return the leaves of a convolution of patches, which is a matrix product in the tree."""
     size, width = vision.patch_size, vision.width
     leaves = {
         (*path, "kernel"): Leaf(
@@ -206,7 +206,7 @@ def _unflatten_probe(probe: np.ndarray) -> np.ndarray:
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the files of weights of a folder, in a fixed order; they may be missing.
+    """Return the paths of a folder's weight files, in a fixed order; files may be missing.
 
     Raises:
       EncoderError: if the list of several files is damaged.
@@ -235,8 +235,8 @@ def read(
 
     Args:
       paths: safetensors files.
-      leaves_of: returns the leaves for a prefix of the tensors' names.
-      dtype: a name of `DTYPES`, for kernels and token embeddings; all else is float32.
+      leaves_of: function that returns the leaves for a prefix of the tensors' names.
+      dtype: a name of `DTYPES`, for kernels and token embeddings; other leaves are float32.
       prefix: an optional beginning of the names of all tensors.
       unread: beginnings of the names of tensors to ignore.
 
@@ -283,7 +283,7 @@ def to_bytes(params: Params, leaves: Leaves) -> bytes:
 
 
 def empty(leaves: Leaves) -> Params:
-    """Return a parameter tree of float32 zeros, which an initialisation fills."""
+    """Return a parameter tree of float32 zeros, to be filled by an initialisation."""
     params: Params = {}
     for place, leaf in leaves.items():
         shape = leaf.read(np.zeros(leaf.shape, np.float32)).shape
@@ -293,7 +293,7 @@ def empty(leaves: Leaves) -> Params:
 
 
 def _check(holders: Mapping[str, Any], leaves: Leaves, where: str) -> None:
-    """Refuse files that do not hold exactly these parameters."""
+    """Refuse files that do not contain exactly these parameters."""
     shapes = {name: leaf.shape for leaf in leaves.values() for name in leaf.names}
     missing = sorted(shapes.keys() - holders.keys())
     unexpected = sorted(
@@ -312,7 +312,7 @@ def _check(holders: Mapping[str, Any], leaves: Leaves, where: str) -> None:
     for name, shape in shapes.items():
         tensor = holders[name].get_slice(name)
         actual = tuple(tensor.get_shape())
-        # CLIP and SigLIP differ in whether a logit's scale is a vector of one number.
+        # The scale of the logits is a number in some files and a vector of one number in others.
         if actual != shape and not (name.startswith("logit_") and actual in ((), (1,))):
             raise EncoderError(
                 f"{where}: the tensor {name} has the shape {actual}, but config.json says {shape}"

@@ -5,8 +5,8 @@
     siglip    SigLIP, and SigLIP2 of fixed resolution
     roberta   RoBERTa, for texts alone
 
-`FAMILIES` maps the `model_type` of a `config.json` to its architecture. A new one is a file with a
-subclass of `TextFamily` or `ImageTextFamily` and an entry here.
+`FAMILIES` maps the `model_type` of a `config.json` to its architecture. To add an architecture,
+write a file with a subclass of `TextFamily` or `ImageTextFamily`, and add an entry here.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ FAMILIES: dict[str, TextFamily] = {family.name: family for family in (Clip(), Si
 
 
 def text_family(config: TextConfig) -> TextFamily:
-    """Return the architecture of a text encoder, which may have images too."""
+    """Return the architecture of a text encoder or an image-text encoder."""
     return FAMILIES[config.family]
 
 

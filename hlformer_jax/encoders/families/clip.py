@@ -15,7 +15,7 @@ from hlformer_jax.encoders.weights import Leaf, Place
 from hlformer_jax.typing import Array
 
 LARGEST_ID = 2
-"""The `eos_token_id` in OpenAI's files; it means that a text is pooled at its largest id."""
+"""The `eos_token_id` in OpenAI's files, which means that a text is pooled at its largest id."""
 
 _LAYERS = {"num_hidden_layers": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 _VISION = {
@@ -39,7 +39,7 @@ _TEXT = {
 
 
 class Clip(ImageTextFamily):
-    """CLIP, of OpenAI and of others who use its layout."""
+    """CLIP, from OpenAI or in the same layout."""
 
     name = "clip"
     image_settings = {
@@ -126,7 +126,7 @@ class Clip(ImageTextFamily):
         states: Float[Array, "Q W I"],
         ids: Int[Array, "Q W"],
     ) -> Float[Array, "Q d"]:
-        """Project the first end mark, or the first of the largest ids (`LARGEST_ID`)."""
+        """Project the first end token, or the first of the largest ids (`LARGEST_ID`)."""
         eos = config.text.eos
         ranked = ids if eos == LARGEST_ID else (ids == eos).astype(jnp.int32)
         ends = jnp.argmax(ranked, axis=1)
@@ -138,7 +138,10 @@ class Clip(ImageTextFamily):
 def _section(
     content: Mapping[str, Any], part: str, defaults: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """Return a part's section; an old file's second one, over the defaults, overrides the first."""
+    """Return the section of a part of the encoder.
+
+    Old files have a second section; its values, with defaults for missing keys, take precedence.
+    """
     section = configs.merge_section(content, f"{part}_config", defaults, where)
     if content.get(f"{part}_config_dict") is None:
         return section

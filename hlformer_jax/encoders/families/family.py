@@ -1,4 +1,4 @@
-"""The interface of an architecture: what an encoder's files hold and what it computes."""
+"""The interface of an architecture: the content of an encoder's files, and its computation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from hlformer_jax.typing import Array
 
 
 class TextFamily(ABC):
-    """An architecture of text encoders, without state of its own.
+    """An architecture of text encoders; its instances have no state.
 
     Attributes:
       name: the `model_type` of its `config.json`.
@@ -29,16 +29,20 @@ class TextFamily(ABC):
     unread: ClassVar[tuple[str, ...]] = ()
 
     def kind(self, tokenizer: Tokenizer) -> str:
-        """Return the name of an encoder's architecture, which its tokenizer may narrow."""
+        """Return the name of an encoder's architecture, which may depend on its tokenizer."""
         return self.name
 
     @abstractmethod
     def read_config(self, content: Mapping[str, Any], where: str) -> TextConfig:
-        """Read the content of a `config.json`; errors name the file (`where`)."""
+        """Read the content of a `config.json`.
+
+        Raises:
+          EncoderError: if a value is invalid; the message names the file (`where`).
+        """
 
     @abstractmethod
     def leaves(self, config: Any, prefix: str = "") -> dict[Place, Leaf]:
-        """Return every parameter by its path in the tree; `prefix` begins the tensors' names."""
+        """Return every parameter by its path in the tree; tensors' names begin with `prefix`."""
 
     @abstractmethod
     def token_states(
@@ -48,13 +52,13 @@ class TextFamily(ABC):
         ids: Int[Array, "Q W"],
         real: Bool[Array, "Q W"] | None = None,
     ) -> Float[Array, "Q W I"]:
-        """Return the last hidden states of all tokens, padding included.
+        """Return the last hidden states of all tokens, including padding.
 
         Args:
           params: the part "text" of the parameter tree.
           config: the encoder's configuration.
           ids: tokens of each text.
-          real: False at padding; by default at the padding's id.
+          real: False for padding; None: padding is recognised by its id.
         """
 
 
@@ -102,7 +106,7 @@ class ImageTextFamily(TextFamily):
         preprocessing: Preprocessing,
         pixels: UInt8[Array, "V S S 3"],
     ) -> Float[Array, "V d"]:
-        """Return unit vectors of images that are resized and cropped."""
+        """Return unit vectors of images that have been resized and cropped."""
         shift, scale = map(_channels, (preprocessing.shift, preprocessing.scale))
         normal = (pixels.astype(jnp.float32) - shift) * scale
         return unit(self.pool_images(params, config, self.image_states(params, config, normal)))
@@ -115,14 +119,14 @@ class ImageTextFamily(TextFamily):
         return unit(self.pool_texts(params, config, states, ids)), states
 
     def probability(self, cosines: Any, scale: float, bias: float) -> Any:
-        """Return probabilities by the trained loss; None if the loss compares within a batch."""
+        """Return probabilities as the trained loss defines them, None if it defines none."""
         return None
 
     def write_config(self, config: Config) -> dict[str, Any]:
         """Return the content of a `config.json`.
 
         Raises:
-          EncoderError: if encoders of this architecture are only read.
+          EncoderError: if encoders of this architecture cannot be saved.
         """
         raise EncoderError(f"an encoder of the architecture {self.name} cannot be saved")
 

@@ -16,7 +16,7 @@ from hlformer_jax.encoders.weights import Leaf, Place
 from hlformer_jax.typing import Array
 
 MAX_TOKENS = 30
-"""Tokens of a text that are read, as in the released features of captions."""
+"""Largest number of tokens of a text, as in the released features of captions."""
 
 _DEFAULTS = {
     "num_hidden_layers": 12,
@@ -44,13 +44,13 @@ _LAYER = {
 
 @dataclass(frozen=True)
 class RobertaConfig(TextConfig):
-    """The configuration of a RoBERTa; `text.positions` excludes padding's."""
+    """The configuration of a RoBERTa; `text.positions` does not count positions of padding."""
 
-    segments: int  # kinds of segments; a text is of the first
+    segments: int  # number of segment types; all tokens are of the first type
 
     @property
     def max_tokens(self) -> int:
-        """Return the largest number of tokens of a text, its marks included."""
+        """Return the largest number of tokens of a text, including special tokens."""
         return min(self.text.positions, MAX_TOKENS)
 
 
@@ -71,7 +71,7 @@ class Roberta(TextFamily):
             )
         text = configs.read_text(section, where)
         segments = configs.check_size(section["type_vocab_size"], f"{where}: type_vocab_size")
-        # The table begins with padding: tokens are numbered from pad + 1.
+        # The table of positions begins with padding; positions of tokens begin at pad + 1.
         positions = configs.check_size(
             text.positions - text.pad - 1, f"{where}: max_position_embeddings less pad"
         )
@@ -106,9 +106,9 @@ class Roberta(TextFamily):
         ids: Int[Array, "Q W"],
         real: Bool[Array, "Q W"] | None = None,
     ) -> Float[Array, "Q W I"]:
-        """Return the last hidden states; at padding they have no meaning.
+        """Return the last hidden states; those of padding have no meaning.
 
-        Tokens attend to the `real` ones. Ids other than padding's are numbered from pad + 1.
+        Tokens attend to `real` tokens. The positions of ids that are not padding begin at pad + 1.
         """
         text = config.text
         is_token = ids != text.pad

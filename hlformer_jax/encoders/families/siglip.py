@@ -38,7 +38,7 @@ _TEXT = {**_TOWER, "vocab_size": 32000, "max_position_embeddings": 64, "pad_toke
 
 
 class Siglip(ImageTextFamily):
-    """SigLIP; a SigLIP2 of fixed resolution differs in its tokenizer alone."""
+    """SigLIP, and SigLIP2 of fixed resolution, which differs only in its tokenizer."""
 
     name = "siglip"
     image_settings = {
@@ -133,7 +133,7 @@ class Siglip(ImageTextFamily):
         ids: Int[Array, "Q W"],
         real: Bool[Array, "Q W"] | None = None,
     ) -> Float[Array, "Q W I"]:
-        """Return the last hidden states; padding takes part in attention, as in training."""
+        """Return the last hidden states; tokens attend to padding too, as in training."""
         x = params["tokens"][ids].astype(jnp.float32)
         x = x + params["positions"][None, : ids.shape[1]]
         x = transformer(params["layers"], x, config.text)
@@ -146,16 +146,16 @@ class Siglip(ImageTextFamily):
         states: Float[Array, "Q W I"],
         ids: Int[Array, "Q W"],
     ) -> Float[Array, "Q d"]:
-        """Project the last position, which is padding in all but the longest texts."""
+        """Project the last position, which is padding except in the longest texts."""
         return linear(params["head"], states[:, -1])
 
     def probability(self, cosines: Any, scale: float, bias: float) -> Any:
-        """Return the sigmoid of the trained loss: of scale · cosine + bias."""
-        # By tanh, which does not overflow.
+        """Return the sigmoid of scale · cosine + bias, as in the trained loss."""
+        # Computed by tanh, which does not overflow.
         return 0.5 * (1 + np.tanh((scale * np.asarray(cosines) + bias) / 2))
 
     def write_config(self, config: Config) -> dict[str, Any]:
-        """Return the content of a `config.json` with every field, for transformers too."""
+        """Return the content of a `config.json` with every field, which transformers can read."""
         text_keys = configs.TEXT_SIZES | configs.TEXT_IDS
         return {
             "architectures": ["SiglipModel"],
@@ -175,7 +175,7 @@ class Siglip(ImageTextFamily):
         }
 
     def write_preprocessing(self, preprocessing: Preprocessing) -> dict[str, Any]:
-        """Return the content of a `preprocessor_config.json`, for transformers too."""
+        """Return the content of a `preprocessor_config.json`, which transformers can read."""
         return images.write(preprocessing, "SiglipImageProcessor")
 
 
