@@ -154,7 +154,7 @@ def unit(vectors: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
 
 
 def _leading(vector: Float[Array, " I"], ndim: int) -> Float[Array, "*ones I"]:
-    """Return a vector with leading axes of size 1; JAX is set not to promote ranks silently."""
+    """Return a vector with leading axes of size 1, as `jax_numpy_rank_promotion` may require."""
     return vector.reshape((1,) * (ndim - 1) + vector.shape)
 
 

@@ -78,7 +78,7 @@ Captions: TypeAlias = Mapping[str, Sequence[Caption]]
 class Teacher(NamedTuple):
     """A teacher's vectors of a video's frames, in time order, and captions; float32, of any norm.
 
-    The number of frames may differ from that of the video's features.
+    The video's features may have another number of frames.
     """
 
     frames: Float[np.ndarray, "T D"]

@@ -75,7 +75,7 @@ class PlantedCorpus(abc.ABC):
     videos: tuple[int, int, int] = (384, 64, 128)  # numbers of videos of train, val and test
     visual_dim: int = 64
     text_dim: int = 48
-    noise: float = 0.3  # standard deviation of a frame's noise; that of the map is about 1
+    noise: float = 0.3  # standard deviation of a frame's noise; the map has about 1
     style: float = 0.5  # standard deviation of the vector that all frames of a video share
 
     name: ClassVar[str] = "synthetic"
@@ -124,7 +124,7 @@ class Corpus(PlantedCorpus):
     min_frames: int = 24  # of a video
     max_frames: int = 96
     teacher_dim: int = 0  # width of the teacher's vectors
-    teacher_noise: float = 1.0  # standard deviation of the noise; that of the map is about 1
+    teacher_noise: float = 1.0  # standard deviation of the noise; the map has about 1
 
     version: ClassVar[int] = 2  # version 2 added the times of moments
 
@@ -140,7 +140,7 @@ class Corpus(PlantedCorpus):
         return super().max_bytes + (latents if self.teacher_dim else 0)
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields that identify the corpus; those of a teacher only if there is one."""
+        """Return the fields that identify the corpus; a teacher's only if there is a teacher."""
         return {
             name: value
             for name, value in super().fields().items()

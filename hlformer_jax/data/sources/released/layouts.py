@@ -1,9 +1,9 @@
 """The released layout: features as MS-SL published them; and the layouts of CLIP features.
 
-docs/data.md lists the files, docs/hover.md those of moments and trees. Opening a collection checks
-everything that can be checked without reading all features: sizes, names, captions, the shape of
-every caption's word features, and a sample of rows. The preparation checks all values. Every error
-names the file, the line or the id, and the remedy.
+docs/data.md lists the files, docs/hover.md the files of moments and trees. Opening a collection
+checks everything that can be checked without reading all features: sizes, names, captions, the
+shape of every caption's word features, and a sample of rows. The preparation checks all values.
+Every error names the file, the line or the id, and the remedy.
 """
 
 import contextlib
