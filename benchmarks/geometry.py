@@ -393,7 +393,19 @@ def errors_of(
     libraries: Mapping[str, Library],
     radii: Sequence[float] = Sizes().radii,
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the errors of one function in one dtype, by library."""
+    """Yield the errors of one function in one dtype, by library.
+
+    Args:
+      model: "lorentz" or "poincare".
+      name: an entry of `FUNCTIONS`.
+      dtype: "float32" or "float64".
+      libraries: the libraries, set to this dtype.
+      radii: distances of the points from the origin.
+
+    Yields:
+      The name of a library, its largest error, its largest error of gradients, and the number of
+      its values and gradients that are not finite.
+    """
     a, b, u = _cases(radii)
     if name != "exp_map":  # all other functions are linear in u, so its length does not matter
         u = u / np.linalg.norm(u, axis=-1, keepdims=True) / 2

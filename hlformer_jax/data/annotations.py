@@ -76,6 +76,10 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def parse_object(text: str, where: str) -> dict[str, Any]:
     """Parse a JSON object.
 
+    Args:
+      text: the text of the object.
+      where: the place of the text in error messages.
+
     Raises:
       DataError: if the text is not JSON, or has NaN, infinities or a key twice in one object.
     """
@@ -135,7 +139,14 @@ def field(
 
 
 def as_text(value: Any, what: str, where: str, one_line: bool = True) -> str:
-    """Return a text that is not blank and, with `one_line`, on one line; else raise a DataError."""
+    """Return a text that is not blank and, with `one_line`, on one line; else raise a DataError.
+
+    Args:
+      value: the value to check.
+      what: the name of the value in error messages.
+      where: the place of the value in error messages.
+      one_line: whether to refuse line breaks and zero bytes.
+    """
     requirement = None
     if not isinstance(value, str) or not value.strip():
         requirement = "it must be a string that is not blank"
@@ -149,7 +160,10 @@ def as_text(value: Any, what: str, where: str, one_line: bool = True) -> str:
 
 
 def as_seconds(value: Any, what: str, where: str) -> float:
-    """Return a time in seconds, a finite number of at least 0; else raise a DataError."""
+    """Return a time in seconds, a finite number of at least 0; else raise a DataError.
+
+    `what` and `where` are as in `as_text`.
+    """
     try:
         number = math.nan if isinstance(value, bool | str) else float(value)
     except (TypeError, OverflowError):
@@ -162,7 +176,10 @@ def as_seconds(value: Any, what: str, where: str) -> float:
 
 
 def as_list(value: Any, what: str, where: str, length: int | None = None) -> list[Any]:
-    """Return a list, of the given length if any; else raise a DataError."""
+    """Return a list, with `length` items unless that is None; else raise a DataError.
+
+    `what` and `where` are as in `as_text`.
+    """
     if not isinstance(value, list) or (length is not None and len(value) != length):
         requirement = "a list" if length is None else f"a list of {length}"
         raise DataError(f"{where}: {what} is {shown(value)}; it must be {requirement}")
@@ -300,7 +317,13 @@ class TimedVideo(NamedTuple):
 def write_moments(
     path: Path, videos: Iterable[TimedVideo], replace: files.Replace = files.Replace.ANY
 ) -> None:
-    """Write a file of moments atomically."""
+    """Write a file of moments atomically.
+
+    Args:
+      path: the file.
+      videos: the videos, one for each line.
+      replace: the existing files that may be replaced.
+    """
     lines = (json.dumps(moments_to_json(video), ensure_ascii=False) for video in videos)
     files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode(), replace)
 
@@ -357,7 +380,15 @@ def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
 
 
 def moments_from_json(record: Mapping[str, Any], where: str) -> TimedVideo:
-    """Parse a line of a file of moments; raise a DataError if it is wrong or has no moment."""
+    """Parse a line of a file of moments.
+
+    Args:
+      record: the JSON object of the line.
+      where: the place of the line in error messages.
+
+    Raises:
+      DataError: if the line is faulty or has no moment.
+    """
     name = field(record, "video", where, as_text)
     duration = field(record, "duration", where, as_seconds)
     if duration == 0:

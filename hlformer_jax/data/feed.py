@@ -115,7 +115,13 @@ class Group(NamedTuple):
 
 
 def in_order(num_videos: int, batch_size: int, longest: int) -> list[Group]:
-    """Return all videos in their order, in batches, in groups of at most `longest` batches."""
+    """Return all videos in their order, in batches of `batch_size`.
+
+    Args:
+      num_videos: number of videos.
+      batch_size: number of videos of a batch; the last batch may have fewer.
+      longest: largest number of batches of a group.
+    """
     videos = np.arange(num_videos)
     steps = [videos[start : start + batch_size] for start in range(0, num_videos, batch_size)]
     return [Group(a, steps[a : a + longest]) for a in range(0, len(steps), longest)]
@@ -197,7 +203,14 @@ def gather(
 
 
 def take_masked(mesh: Mesh, rows: Array, index: Array, mask: Array) -> jax.Array:
-    """Take rows of a sharded array by a global index; zero if `mask` is False (inside of jit)."""
+    """Take rows of a sharded array by their global numbers (inside of jit).
+
+    Args:
+      mesh: the devices.
+      rows: the array, sharded along its first axis.
+      index: numbers of rows, of any shape.
+      mask: False for rows that are 0 in the result; has the shape of `index`.
+    """
     gathered = devices.take_rows(mesh, rows, index)
     mask = jnp.asarray(mask).reshape(mask.shape + (1,) * (gathered.ndim - mask.ndim))
     return jnp.where(mask, gathered, jnp.zeros((), gathered.dtype))
@@ -474,7 +487,13 @@ class DeviceFeed(Generic[B]):
         return self._gather(chunk.features, chunk.indices, np.int32(step))
 
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> B:
-        """Return the batch of one step of a chunk (inside of jit)."""
+        """Return the batch of one step of a chunk (inside of jit).
+
+        Args:
+          features: the chunk's features.
+          indices: the chunk's indices.
+          step: number of the step in the chunk, from 0.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
@@ -576,6 +595,11 @@ def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
     """Return whether a split may stay on the devices, by `config.data.resident` and free memory.
 
     On a CPU, whose memory other programs use too, the limit is `config.data.cache_gib`.
+
+    Args:
+      split: the videos.
+      mesh: the devices.
+      config: the whole configuration.
     """
     if config.data.resident != "auto":
         return config.data.resident == "always"

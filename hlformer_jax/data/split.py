@@ -187,7 +187,13 @@ class Split:
         data: ConfigDict,
         spans: Mapping[str, Span] = MappingProxyType({}),
     ) -> None:
-        """Store the settings, without reading a record; `data` is `config.data`."""
+        """Store the settings, without reading a record.
+
+        Args:
+          videos: the records of the split.
+          data: `config.data`.
+          spans: the moments of captions by their ids; see `spans` of this class.
+        """
         self.spans = spans
         self.video_ids: Sequence[str] = videos.video_ids
         self.captions_per_video = videos.captions_per_video

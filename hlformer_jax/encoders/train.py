@@ -134,7 +134,14 @@ def untrained(
 def build_parts(
     image_size: int, sentences: Sequence[str], size: Size, name: str
 ) -> tuple[Config, Tokenizer, Preprocessing]:
-    """Return the parts of an encoder other than its parameters."""
+    """Return the parts of an encoder other than its parameters.
+
+    Args:
+      image_size: height and width of its images, in pixels.
+      sentences: texts whose words are its vocabulary.
+      size: sizes of the encoder.
+      name: name of the encoder, for errors.
+    """
     backend = _word_tokenizer(sentences, size.vocabulary)
     config = _make_config(image_size, size, backend.get_vocab_size())
     content = backend.to_str(pretty=True).encode()
@@ -167,7 +174,19 @@ def loss(
     ids: Int[Array, "Q W"],
     is_pair: Bool[Array, "V Q"],
 ) -> Float[Array, ""]:
-    """Return SigLIP's loss: the sum over texts of sigmoid losses, as a mean over images."""
+    """Return SigLIP's loss: the sum over texts of sigmoid losses, as a mean over images.
+
+    Args:
+      params: the parameter tree.
+      config: the encoder's sizes.
+      preprocessing: the settings of the normalisation.
+      pixels: images that have been resized and cropped.
+      ids: the ids of the texts.
+      is_pair: whether image and text belong together.
+
+    References:
+      Zhai, Mustafa, Kolesnikov and Beyer, Sigmoid loss for language image pre-training, ICCV 2023.
+    """
     images = SIGLIP.encode_images(params["vision"], config, preprocessing, pixels)
     texts, _ = SIGLIP.encode_texts(params["text"], config, ids)
     logits = jnp.exp(params["scale"]) * (images @ texts.T) + params["bias"]

@@ -87,11 +87,10 @@ def aperture(radius: Scalar, sine: Scalar) -> Scalar:
 def exterior_angle(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
     """Return the angle in [0, π] at x between the cone's axis and the geodesic to y.
 
-    It is π minus the angle O x y for the origin O. It is 0 if y lies
-    straight behind x as seen from the origin, and π if y lies between the origin and x. Both cases
-    are kinks: the gradient is 0 if the transverse component is exactly 0, and otherwise the
-    gradient of the side on which rounding has put y. Two cases are defined by convention, with
-    gradient 0:
+    It is π minus the angle O x y for the origin O. It is 0 if y lies straight behind x as seen from
+    the origin, and π if y lies between the origin and x. In both cases the angle is not
+    differentiable: the gradient is 0 if the transverse component is exactly 0, and otherwise that
+    on the side of y after rounding. Two cases are defined by convention, with gradient 0:
 
     * 0 at y = x, because a point lies in its own cone;
     * π/2 at x = origin, y ≠ x, because no direction is radial there.
@@ -99,6 +98,14 @@ def exterior_angle(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
     Apexes nearer to the origin than 1e-18 (float32; 2e-153 in float64) count as the origin, because
     the second derivatives of the angle would overflow there. In float32 the gradient is lost to
     rounding if √c times the distance of x from the origin exceeds 27.
+
+    Args:
+      x: apexes of the cones, points of the Lorentz model.
+      y: points of the Lorentz model.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      Angles in radians.
     """
     radial, across = lorentz.direction(x, y, c)
     return safe_atan2(safe_norm(across), radial)
@@ -117,12 +124,21 @@ def energy(x: Point, y: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) 
     """Return the angle from y to the cone of x: max(0, exterior angle − half aperture), in [0, π].
 
     Inside the cone it is 0, with gradient 0.
+
+    Args:
+      x: apexes of the cones, points of the Lorentz model.
+      y: points of the Lorentz model.
+      c: curvature, positive; broadcasts to ``*batch``.
+      min_radius: as in `half_aperture`.
+
+    Returns:
+      Angles in radians.
     """
     x, y = common_batch(x, y)
     return jax.nn.relu(exterior_angle(x, y, c) - half_aperture(x, c, min_radius))
 
 
 def poincare_energy(p: Ball, q: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
-    """Return `energy` in the Poincaré ball."""
+    """Return `energy` in the Poincaré ball, in radians; p are the apexes of the cones."""
     p, q = common_batch(p, q)
     return jax.nn.relu(poincare_exterior_angle(p, q, c) - poincare_half_aperture(p, c, min_radius))

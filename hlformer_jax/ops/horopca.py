@@ -260,7 +260,12 @@ def embed(components: HoroPCA, projected: Float[Array, "*batch k1"]) -> Float[Ar
 
 
 def variance(points: Float[Array, "N n1"], c: ArrayLike = 1.0) -> Float[Array, ""]:
-    """Return the generalised variance: the mean squared distance over all N² ordered pairs."""
+    """Return the generalised variance: the mean squared distance over all N² ordered pairs.
+
+    Args:
+      points: points of the Lorentz model.
+      c: curvature, positive, one number.
+    """
     return jnp.mean(jnp.square(lorentz.pairwise_distance(points, points, c)))
 
 

@@ -200,7 +200,13 @@ class Encoder:
         self.second = rng.standard_normal((hidden, corpus.visual_dim)) * 1.3 / np.sqrt(hidden)
 
     def latent(self, concepts: np.ndarray, num_frames: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw the latents Σ_c a_c z_c of frames with the given concepts, [num_frames, latents]."""
+        """Draw the latents Σ_c a_c z_c of frames, [num_frames, latents].
+
+        Args:
+          concepts: numbers of the concepts of all frames.
+          num_frames: number of frames.
+          rng: generator of the amplitudes a_c.
+        """
         shown = rng.uniform(0.7, 1.3, (num_frames, len(concepts)))
         return shown @ self.latents[concepts] / np.sqrt(len(concepts))
 

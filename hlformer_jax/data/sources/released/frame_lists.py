@@ -131,7 +131,12 @@ def read_frame_lists(
 class FrameFeatures:
     """An open feature.bin, whose size and a sample of whose values were checked.
 
-    The constructor raises a DataError if a check fails.
+    Args:
+      directory: the folder with feature.bin and shape.txt.
+      width: width of the features in the configuration.
+
+    Raises:
+      DataError: if a check fails.
     """
 
     def __init__(self, directory: Path, width: int) -> None:

@@ -47,7 +47,16 @@ TEACHER_CAPTIONS = dataclasses.replace(SENTENCES, features="teacher's", field="d
 
 
 class FeatureFile:
-    """An open HDF5 file of features."""
+    """An open HDF5 file of features.
+
+    Args:
+      path: the file.
+      width: width of the features in the configuration.
+      kind: the kind of features.
+
+    Raises:
+      DataError: if the file cannot be read as HDF5.
+    """
 
     def __init__(self, path: Path, width: int, kind: FeatureKind) -> None:
         self.path, self.width, self.kind = path, width, kind
