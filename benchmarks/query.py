@@ -249,7 +249,9 @@ def encoder_size(name: str) -> tuple[int, Any]:
 
 
 def search(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """Measure queries over archives of 1, 10, 100 and 1,000 hours, and a process's first result.
+    """Measure queries over archives of up to `options.hours`, and a process's first result.
+
+    The archives have a thousandth, a hundredth, a tenth and all of these hours.
 
     Each query runs once before it is timed, so that files are in the system's cache if they fit
     into memory.

@@ -202,7 +202,8 @@ def _learning_rates(peak: float, steps: int) -> Float[np.ndarray, " steps"]:
     return (peak * np.minimum(step / rise, cosine)).astype(np.float32)
 
 
-# A short training needs a second moment of only a few steps. `_step` multiplies by the rate.
+# In a short training, the second moment should depend on the last steps only. `_step` multiplies
+# the updates by the learning rate.
 _OPTIMISER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1.0, b2=0.95))
 
 

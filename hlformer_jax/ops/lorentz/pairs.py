@@ -262,7 +262,7 @@ def chord_of(sums: PairSums, c: Scalar) -> Chord:
     r, q = (jnp.sqrt(jnp.where(aligned, v, 1)) for v in (xx, yy))
     gap = jnp.where(aligned, rise, 0) / (r + q)
     across2 = jnp.where(aligned, across2, 0)
-    # (1 + c r² + c q²) / (τ_x τ_y), in terms whose derivatives do not square the numerator.
+    # (1 + c r² + c q²) / (τ_x τ_y), from quotients: the square of the numerator would overflow.
     ratio = tau_x / tau_y + tau_y / tau_x - (1 / tau_x) * (1 / tau_y)
     ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
     away = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
