@@ -84,14 +84,15 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
     """Return the prepared set of a source, made on first use with a progress bar.
 
     Args:
-      source: the data set. If it is missing, the only set that was prepared from a source with
-        its name, feature and widths is used.
+      source: the data set. If it is missing, a set is used that was prepared from a source with its
+        name, feature and widths, in the same storage dtype, if there is exactly one.
       data_dir: folder of the prepared sets; empty for TFDS's default, TFDS_DATA_DIR or
         ~/tensorflow_datasets.
       storage: dtype of the stored features, float32 or float16.
 
     Raises:
-      DataError: if the source is missing or faulty.
+      ValueError: for another storage dtype.
+      DataError: if the source is faulty, or is missing and there is not exactly one such set.
       OutputError: if the folder of a damaged set holds other files.
       OSError: if the disk is full.
     """

@@ -79,7 +79,7 @@ def riemannian(
 
     The optimiser does not receive the coordinates of a point, but the vector from the origin to the
     point: in the frame at the point, and as long as their distance (`Manifold.position_in_frame`).
-    Only for a point of a sphere it receives the coordinates. So transformations that scale by the
+    For a point of a sphere it does receive the coordinates. So transformations that scale by the
     size of a parameter (`optax.adaptive_grad_clip`, `fromage`, `lamb`, `lars`, `adafactor`) scale
     by the distance from the origin, and weight decay moves points along geodesics towards the
     origin (on a sphere it does nothing). As in Euclidean space, the result depends on the choice of

@@ -208,7 +208,8 @@ class Source(Protocol):
 
         Raises:
           MissingSourceError: if the source is missing. Then a set is used that was prepared from a
-            source with this name, feature and widths, if there is exactly one.
+            source with this name, feature and widths, in the same storage dtype, if there is
+            exactly one.
           DataError: if a part of the source is missing.
         """
         ...

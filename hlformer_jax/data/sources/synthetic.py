@@ -176,7 +176,7 @@ class TreeCorpus(PlantedCorpus):
         return max(LEAVES) * _MOMENT_FRAMES[1]
 
     def fields(self) -> dict[str, Any]:
-        """Return the identifying fields. "shared" keeps the fingerprints that tests recorded."""
+        """Return the identifying fields; "shared" keeps recorded fingerprints valid."""
         return super().fields() | {"shared": 0}
 
     def open(self) -> contextlib.nullcontext["TreesReader"]:

@@ -84,7 +84,8 @@ class FeatureFile:
           listed: place of the line that lists it, for messages.
 
         Raises:
-          DataError: if the features are missing, damaged, too large or stored elsewhere.
+          DataError: if the features are missing or damaged, have another width or dtype, are too
+            large, or are stored in another file.
         """
         item = self._stored(item)
         try:
