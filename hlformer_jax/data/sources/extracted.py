@@ -73,7 +73,7 @@ def contents(folder: str | Path) -> dict[str, Any]:
     except DataError as error:
         raise DataError(f"{path} is damaged: make the features again ({error})") from None
     if table.get("format") != FORMAT or "digest" not in table:
-        # Without its digest, the writing was cut short.
+        # A table without a digest belongs to a folder whose writing was interrupted.
         raise DataError(f"{path} is incomplete, or not of format {FORMAT}: make the features again")
     return table
 
