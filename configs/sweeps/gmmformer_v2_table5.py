@@ -4,8 +4,9 @@
         --config.base.data.manual_dir=PATH
 
 The paper samples the blocks "uniformly" and does not say which widths this gives. Here they are
-evenly spaced in the sorted list of all eight widths, including its ends; 0 stands for no window.
-GMMFormer with four blocks is the unchanged configuration of GMMFormer.
+evenly spaced in the sorted list of all eight widths, including its ends. "No window", which is
+written as 0, counts as an infinite width. GMMFormer with four blocks is the unchanged configuration
+of GMMFormer.
 """
 
 from ml_collections import ConfigDict
