@@ -10,8 +10,8 @@
 #
 # --index=DIR is the directory of the index (default: FOLDER/.hlformer-search; demo: runs/search-demo).
 # --port, --host, --allow-host, --token-file, --no-token, --manage, --no-manage, --ranker and
-# --normalise are flags of serve; --encoder, --fps, --checkpoint, --workers, --timeout and --retry are
-# flags of index.
+# --normalise are flags of serve; --encoder, --fps, --every-frame, --precision, --checkpoint, --workers,
+# --timeout, --retry and --ray are flags of index.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
@@ -30,7 +30,8 @@ for flag in "$@"; do
     -h | --help) exec "$BASH" "${BASH_SOURCE[0]}" --help ;;
     --index=*) index=${flag#--index=} ;;
     --port=* | --host=* | --allow-host=* | --token-file=* | --no-token | --manage | --no-manage | --ranker=* | --normalise) serving+=("$flag") ;;
-    --encoder=* | --fps=* | --checkpoint=* | --workers=* | --timeout=* | --retry) indexing+=("$flag") ;;
+    --encoder=* | --fps=* | --checkpoint=* | --workers=* | --timeout=* | --retry \
+      | --precision=* | --every-frame | --ray=*) indexing+=("$flag") ;;
     -*) die "unknown flag $flag (flags are written --name=value); $usage" ;;
     *)
       [[ -z $folder ]] || die "two folders, $folder and $flag: quote names with spaces; $usage"

@@ -76,9 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m hlformer_jax.data.moments", description=__doc__.splitlines()[0]
     )
     place = cli.path_argument
-    parser.add_argument(
-        "file", type=place, metavar="FILE", help="published annotations, or a file of moments"
-    )
+    parser.add_argument("file", type=place, metavar="FILE", help="file of published annotations")
     parser.add_argument(
         "--out", type=place, metavar="MOMENTS.jsonl", help="also write the moments to this file"
     )

@@ -43,9 +43,10 @@ def launch(tmp_path):
 
 def test_a_folder_is_indexed_into_itself_and_served(launch):
     page = "--port=8001", "--allow-host=nas", "--token-file=a b", "--no-token"
-    done, started = launch("my films", "--fps=2", *page, "--retry")
+    indexing = "--fps=2", "--retry", "--every-frame", "--precision=float32", "--ray=local"
+    done, started = launch("my films", *indexing, *page)
     assert done.returncode == 0 and started == [
-        "index|--index=my films/.hlformer-search|--fps=2|--retry|--|my films|",
+        f"index|--index=my films/.hlformer-search|{'|'.join(indexing)}|--|my films|",
         f"serve|--index=my films/.hlformer-search|--open|{'|'.join(page)}|",
     ]
 
