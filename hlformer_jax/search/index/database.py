@@ -24,7 +24,6 @@ import sqlite3
 import stat
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,7 +130,6 @@ class Database:
         self.note = ""  # a line about the damage, if the copy is used
         self._sums_note = ""  # a line about index.sums, if the database could not be compared
         self._connection: sqlite3.Connection | None = None
-        self._close: weakref.finalize | None = None
         self._inode = 0
         self._lock = threading.RLock()
         self._is_unreadable = False
@@ -232,11 +230,11 @@ class Database:
                 connection.close()
                 raise
         with self._lock:
-            if self._close is not None:
-                self._close()
+            if self._connection is not None:
+                self._connection.close()
+            # SQLite closes the last connection with this object. A finalizer in Python would
+            # swallow a Ctrl-C that comes while it runs.
             self._connection, self._sums_note = connection, sums_note
-            # Python warns of a connection that is left open.
-            self._close = weakref.finalize(self, connection.close)
 
     def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a query.

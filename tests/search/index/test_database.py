@@ -1,6 +1,5 @@
 """The database of an index: damage is named and mended from the copy, other formats are refused."""
 
-import gc
 import hashlib
 import os
 import shutil
@@ -173,15 +172,6 @@ def test_a_change_whose_checksum_was_not_written_is_kept(index, monkeypatch):
     archive.fill(again)
     (index.directory / DATABASE).unlink()
     assert len(Index.open(index.directory).tags) == 1
-
-
-def test_a_connection_is_closed_with_its_database(index):
-    opened = database.Database(index.directory)
-    connection = opened._connection
-    del opened
-    gc.collect()
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        connection.execute("SELECT 1")
 
 
 def test_missing_mark_is_accepted_foreign_database_refused(index, films, tmp_path):
