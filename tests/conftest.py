@@ -69,7 +69,7 @@ MAX_BYTES = 2**31
 FIRST = (
     "test_sweeps_end_to_end.py", "test_public.py", "test_parallel.py", "test_prvr.py",
     "test_parity.py", "test_processes.py", "test_base_installation.py", "test_cluster.py",
-    "test_demo.py",
+    "test_demo.py", "test_documentation.py",
 )  # fmt: skip
 """Files that start first: those that take longest, lest one process end with them alone.
 
