@@ -1,11 +1,12 @@
 """The search page and its server, and a server for AI agents.
 
-server       its addresses, and `serve`
+server       the addresses of the page and the HTTP API, and `serve`
 guard        access control: hosts, origins, tokens, errors
-jobs         changes of the index by the page: index, add, remove, retry
-files        files of videos by their ids
+jobs         changes of the index that the page starts: index, add, remove, retry
+files        opening and sending the files of videos, which requests name by their ids
 schemas      JSON responses and their schemas
-redaction    lines without paths of this machine
+refusals     errors of requests, each with a code that the page translates
+redaction    removal of this machine's paths from messages
 mcp          tools for agents that speak the Model Context Protocol
 static       the page: index.html, page.css, page.js, manage.js, texts.js
 """

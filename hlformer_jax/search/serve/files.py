@@ -27,7 +27,10 @@ MEDIA_TYPES = {
     ".mov": "video/quicktime", ".mp4": "video/mp4", ".mpeg": "video/mpeg", ".mpg": "video/mpeg",
     ".ogv": "video/ogg", ".ts": "video/mp2t", ".webm": "video/webm",
 }  # fmt: skip
-"""Media types by suffix. A browser inspects other files itself. HTML is never served."""
+"""Media types by suffix.
+
+Other files are sent as application/octet-stream, so no file is ever served as HTML.
+"""
 
 
 class VideoFile:
@@ -37,7 +40,7 @@ class VideoFile:
         self.entry, self.status = entry, os.fstat(descriptor)
         self.path = Path(
             f"/dev/fd/{descriptor}"
-        )  # the open file, even if another has its name by now
+        )  # always the open file, even if another file has taken over its path
         self._descriptor = descriptor
 
     def __del__(self) -> None:
@@ -51,8 +54,16 @@ class VideoFile:
 
 
 def indexed(library: Library, id: str) -> Any:
-    """Return the indexed video of an id; a `Refusal` (404) if there is none."""
-    with contextlib.suppress(LookupError, UserError):  # the error may have paths of this machine
+    """Return the entry of an indexed video.
+
+    Args:
+      library: the archive.
+      id: the id of the video in the index.
+
+    Raises:
+      Refusal: 404 if the index has no video with this id, or could not index it.
+    """
+    with contextlib.suppress(LookupError, UserError):  # the error may contain paths of this machine
         entry = library.entry(id)
         if entry.state != "failed":
             return entry
@@ -62,12 +73,16 @@ def indexed(library: Library, id: str) -> Any:
 def open_video(library: Library, id: str) -> VideoFile:
     """Open the file of an indexed video, if it is still the file that was indexed.
 
-    Links are followed within the indexed folder, but not out of it.
+    Links are followed if their targets are in the indexed folder.
+
+    Args:
+      library: the archive.
+      id: the id of the video in the index.
 
     Raises:
-      Refusal: 404 for an unknown id or a video that is not indexed, 403 for a file that may
-        not be read or is outside of the folder, 410 for a missing or changed file, 422 for a file
-        that cannot be read.
+      Refusal: 404 for an unknown id or a video that is not indexed, 403 for a file that this
+        process may not read or a link out of the folder, 410 for a missing or changed file, 422
+        for a file that cannot be read for another reason, such as a disk error.
     """
     entry = indexed(library, id)
     try:
@@ -94,7 +109,15 @@ class _LinkOutside(Exception):
 
 
 def _open_below(entry: Any) -> int:
-    """Open the file of an entry from its root, folder by folder and without links."""
+    """Open the file of an entry, and return its descriptor.
+
+    Links are resolved and checked first. Then each folder is opened below the previous one without
+    following links, so that a link that replaces a folder in the meantime is not followed.
+
+    Raises:
+      _LinkOutside: if a link leads out of the root.
+      OSError: if the file is missing or cannot be opened.
+    """
     path, name = Path(entry.path), split_name(entry.video)[1]
     depth = len(PurePosixPath(name).parts)
     root = Path(os.path.realpath(path.parents[depth - 1], strict=True))
@@ -109,13 +132,25 @@ def _open_below(entry: Any) -> int:
             child = os.open(folder, flags | os.O_DIRECTORY, dir_fd=parent)
             os.close(parent)
             parent = child
-        return os.open(name, flags | os.O_NONBLOCK, dir_fd=parent)  # do not wait for a pipe
+        return os.open(name, flags | os.O_NONBLOCK, dir_fd=parent)  # opening a pipe does not wait
     finally:
         os.close(parent)
 
 
 def reading(file: VideoFile, work: Callable[[Path], Result]) -> Result:
-    """Return the result of a function of an open file; its errors name the video."""
+    """Apply a function to an open file, and name the video in its errors.
+
+    Args:
+      file: the open file.
+      work: function that takes the path of the file, such as `video.thumbnail`.
+
+    Returns:
+      The result of `work`.
+
+    Raises:
+      SearchError: if `work` raises a `UserError`, with the same line for the video's path in the
+        index.
+    """
     try:
         return work(file.path)
     except UserError as error:
@@ -124,15 +159,15 @@ def reading(file: VideoFile, work: Callable[[Path], Result]) -> Result:
 
 
 class OpenFileResponse(FileResponse):
-    """A response with a video's file, or ranges of it, from the checked descriptor."""
+    """A response with a video's file, or ranges of it, read from the open descriptor."""
 
     def __init__(self, file: VideoFile) -> None:
         super().__init__(file.path, media_type=file.media_type, stat_result=file.status)
-        self._file = file  # stays open
+        self._file = file  # keeps the descriptor open until the response is sent
 
 
 class TemporaryFileResponse(FileResponse):
-    """A response with a file that is deleted afterwards, even after an error."""
+    """A response with a file that is deleted after sending, even if sending fails."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file, and delete it."""

@@ -1,9 +1,10 @@
 """Access control of the server: hosts, origins, tokens and connections, and its error messages.
 
-Any web site can make the browser of its visitor send requests to a local server. Three headers that
-no script can set identify such requests: `Host` (an attacker's name that points at this machine is
-not one of the server's), `Origin` and `Sec-Fetch-Site`. If other machines can connect, a token
-identifies invited people. Every error is {"error": "one line"} in JSON, a `Refusal` with its code.
+Any web site can make a visitor's browser send requests to a local server. Three headers, which no
+script can set, reveal such requests: `Host` (an attacker can point a domain at this machine, but
+that domain is not a host name of the server), `Origin` and `Sec-Fetch-Site`. If other machines can
+connect, a token identifies invited people. Every error is sent as JSON, {"error": "one line"}; a
+`Refusal` adds its code and values.
 """
 
 import http
@@ -50,10 +51,13 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""Headers of every response. The page loads only from this server, and no other page reads it."""
+"""Headers of every response.
+
+The page loads files from this server only. Pages of other sites cannot embed or read responses.
+"""
 
 REQUEST_SECONDS = 10.0
-"""Seconds in which a connection must send a complete request."""
+"""Seconds within which a connection must send a complete request."""
 
 LINES = {
     "Invalid host header": "this server does not accept this host name: open the address that it"
@@ -61,7 +65,7 @@ LINES = {
     "Method Not Allowed": "use GET, or POST to search by a picture or to change the index",
     "Not Found": "this address does not exist",
 }
-"""Messages in place of the frameworks' own."""
+"""Messages that replace those of Starlette, by the replaced message."""
 
 
 class ParameterError(UserError, ValueError):
@@ -69,7 +73,7 @@ class ParameterError(UserError, ValueError):
 
 
 class Answer(JSONResponse):
-    """A JSON response of any value; see `jsonable`."""
+    """A JSON response whose content `jsonable` converts to types of JSON."""
 
     def render(self, content: Any) -> bytes:
         """Return the bytes of the body."""
@@ -77,13 +81,14 @@ class Answer(JSONResponse):
 
 
 class Guard:
-    """ASGI middleware that refuses requests of strangers and turns every error into a JSON line.
+    """ASGI middleware that refuses unauthorised requests and sends every error as a line of JSON.
 
     Args:
       application: the application to protect.
       hosts: accepted host names, without ports.
       addresses: whether to accept every IP address as a host, for a server that listens on all
-        addresses. Attackers can point names at this machine, but not addresses.
+        addresses. This is safe because an attacker can point a domain at this machine, but cannot
+        take over its IP address.
       token: token that a request must present as a cookie, as `Authorization: Bearer TOKEN`, or in
         the address of the page, `/?token=TOKEN`; "" for none.
     """
@@ -114,7 +119,7 @@ class Guard:
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 is_json = headers.get("content-type", "") == "application/json"
-                if message["status"] >= 400 and not is_json:  # of a framework
+                if message["status"] >= 400 and not is_json:  # an error of Starlette
                     refusal = message
                     return
             if refusal is None:
@@ -140,7 +145,7 @@ class Guard:
             await _answer(failure)(scope, receive, guarded)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request with an accepted host if its origin and token are accepted too."""
+        """Check origin and token of a request with an accepted host, and pass it on."""
         if line := self._refuse_origin(scope):
             await _refuse(403, line)(scope, receive, send)
         elif self.token and not self._presents_token(scope):
@@ -150,13 +155,13 @@ class Guard:
             await self._inside(scope, receive, self._with_cookie(scope, send))
 
     def _refuse_origin(self, scope: Scope) -> str:
-        """Return why a request is not from the server's own page; "" if it is."""
+        """Return an error line if a request is not from the server's own page, or else ""."""
         headers = HTTPConnection(scope).headers
         origin = headers.get("origin")
         if origin is not None and origin != f"{scope['scheme']}://{headers['host']}":
             return f"requests from {origin[:100]!r} are refused: open the page of this server"
         site = headers.get("sec-fetch-site", "none")
-        # Links to the page from other sites are allowed.
+        # Other sites may link to the page.
         is_link = headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
         if site not in ("same-origin", "none") and not is_link:
             return "requests from other sites are refused: open the page of this server"
@@ -170,12 +175,12 @@ class Guard:
             bearer.strip() if kind.lower() == "bearer" else "",
             *_tokens_of_address(scope),
         ]
-        # Compare all of them, so that the time reveals nothing.
+        # Compare all presented tokens in constant time, so that the duration reveals nothing.
         equal = [secrets.compare_digest(text.encode(), self.token.encode()) for text in presented]
         return any(equal)
 
     def _with_cookie(self, scope: Scope, send: Send) -> Send:
-        """Set a cookie for a browser that opened the address with the token."""
+        """Return `send`, extended to set the cookie if the page's address contained the token."""
         if not self.token or not _tokens_of_address(scope):
             return send
 
@@ -189,7 +194,14 @@ class Guard:
 
 
 def install(server: FastAPI, library: Library) -> None:
-    """Map exceptions to HTTP errors; `Guard` handles unexpected ones."""
+    """Install handlers that turn expected exceptions into JSON errors.
+
+    `Guard` handles unexpected exceptions.
+
+    Args:
+      server: the application.
+      library: the archive, whose paths are removed from error lines.
+    """
 
     async def refused(_: Any, error: Any) -> JSONResponse:
         if isinstance(error, Refusal):
@@ -198,14 +210,14 @@ def install(server: FastAPI, library: Library) -> None:
 
     async def invalid(_: Any, error: Any) -> JSONResponse:
         first = error.errors()[0]
-        _, *names = first["loc"]  # of a repeated parameter, its number follows its name
+        _, *names = first["loc"]  # ("query", name), and an index if the parameter is repeated
         return _refuse(400, f"{names[0] if names else 'the request'}: {first['msg']}")
 
-    def failed(_: Any, error: Any) -> JSONResponse:  # in a thread, as it may read the index
+    def failed(_: Any, error: Any) -> JSONResponse:  # not async: it runs in a thread to read files
         summary = {}
         with suppress(Exception):
             summary = dict(library.status())
-        if isinstance(error, ParameterError):  # has no paths of this machine
+        if isinstance(error, ParameterError):  # never contains paths of this machine
             return _refuse(400, str(error))
         if isinstance(error, QueryError):
             line = without_paths(error.phrased(schemas.PARAMETERS), summary)
@@ -218,35 +230,35 @@ def install(server: FastAPI, library: Library) -> None:
 
 
 class Protocol(H11Protocol):
-    """An HTTP connection that is closed if a request takes more than `REQUEST_SECONDS`."""
+    """An HTTP connection that is closed if no complete request arrives in `REQUEST_SECONDS`."""
 
     _deadline: Any = None
 
     def connection_made(self, transport: Any) -> None:
-        """Start to wait for a request."""
+        """Start the time limit of the first request."""
         super().connection_made(transport)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Cancel the time limit."""
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read data, and wait for the rest of the request."""
+        """Read data; cancel the time limit if the request is complete."""
         super().data_received(data)
         self._wait()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Start the time limit of the next request."""
         super().on_response_complete()
         self._wait()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse data that is not HTTP."""
+        """Answer data that is not HTTP with a JSON error, and close the connection."""
         if self.cycle is not None:
-            self.cycle.disconnected = True  # its response is dropped
+            self.cycle.disconnected = True  # drop the response to an earlier request
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps({"error": "the request is malformed: send HTTP"}).encode()
             headers = {**HEADERS, "content-type": "application/json", "connection": "close"}
@@ -278,12 +290,15 @@ def _answer(refusal: Refusal) -> Answer:
 
 
 def _cookie(scope: Scope) -> str:
-    """Return the name of the cookie, with the port: browsers share cookies between ports."""
+    """Return the name of the cookie.
+
+    It contains the port, because browsers share cookies between the ports of a host.
+    """
     return f"hlformer-{(scope.get('server') or ('', 0))[1]}"
 
 
 def _tokens_of_address(scope: Scope) -> list[str]:
-    """Return the tokens in the address of the page."""
+    """Return the tokens in the address of the page, `/?token=TOKEN`; [] for other addresses."""
     if scope["path"] != "/":
         return []
     return parse_qs(scope["query_string"].decode("latin-1")).get("token", [])

@@ -1,11 +1,11 @@
-"""Changes of the index by the page: one job at a time, in a thread of the server.
+"""Changes of the index that the page starts: one job at a time, in a thread of the server.
 
-A job does the same as the commands `index`, `add` and `remove`, under the same lock, with the
-encoder that serves queries. It belongs to the server, not to a connection, and every page shows its
-progress. Queries see the videos that it has indexed so far.
+A job does the same as the commands `index`, `add` and `remove`. It takes the same lock and uses the
+encoder that serves queries. The job belongs to the server, not to a connection, so every open page
+shows its progress. Queries see the videos that the job has indexed so far.
 
-People who may watch the videos may not always index folders of this machine: every address checks
-`Permission`.
+Not everyone who may watch the videos may also index folders of this machine, so every address here
+checks `Permission`.
 """
 
 import asyncio
@@ -42,20 +42,20 @@ PROXY_HEADERS = frozenset(
     "cdn-loop cf-connecting-ip client-ip do-connecting-ip fastly-client-ip fly-client-ip forwarded"
     " forwarded-for forwarded-host forwarded-proto true-client-ip via".split()
 )
-"""Headers of requests through a proxy, which may come from another machine."""
+"""Headers that proxies add. A request that has one may come from another machine."""
 
 PROXY_PREFIXES = (
     "cf-", "tailscale-", "x-amz-cf-", "x-appengine-", "x-azure-", "x-client-", "x-cluster-client-",
     "x-envoy-", "x-forwarded", "x-original-", "x-originating-", "x-proxy", "x-real-", "x-remote-",
 )  # fmt: skip
-"""Prefixes of further headers of proxies."""
+"""Prefixes of further headers that proxies add."""
 
 MAX_NOTES = 20
-"""Most lines about failed and damaged files that a job keeps; older ones are dropped."""
+"""Maximum number of lines about failed and damaged files in a job; older lines are dropped."""
 
 POLL_SECONDS = 0.2  # between checks of a job's progress
-HEARTBEAT_SECONDS = 15.0  # of silence, after which a heartbeat detects closed connections
-STOP_SECONDS = 5.0  # to wait for a job when the server ends
+HEARTBEAT_SECONDS = 15.0  # without an event, after which a comment detects a closed connection
+STOP_SECONDS = 5.0  # for which the server waits for a job when it ends
 
 Ids = Annotated[tuple[Annotated[str, Query(max_length=100)], ...], Query(max_length=1000)]
 
@@ -65,7 +65,12 @@ class _Stopped(Exception):
 
 
 class Permission:
-    """Permission to change the index: for everyone, for nobody, or (None) without a proxy."""
+    """Permission to change the index.
+
+    Args:
+      manage: True: every request that passed the guard has it; False: none; None: only requests
+        that did not come through a proxy.
+    """
 
     def __init__(self, manage: bool | None) -> None:
         self._manage = manage
@@ -86,7 +91,13 @@ class Permission:
 
 
 class Jobs:
-    """Jobs of a library, one at a time; `job` is the current or the last one."""
+    """Jobs that change the index of a library, one at a time.
+
+    The methods that start a job return at once. They raise a `Refusal` (409) if a job is running.
+
+    Attributes:
+      job: the state of the current job, or else of the last one.
+    """
 
     def __init__(self, library: Library) -> None:
         self.job = Job()
@@ -96,16 +107,20 @@ class Jobs:
         self._thread: threading.Thread | None = None
 
     def index(self, retry: bool) -> Job:
-        """Update the index with its folders; `retry` also tries failed files again."""
+        """Start to update the index with its folders.
+
+        Args:
+          retry: whether to try failed files again.
+        """
         kind: Kind = "retry" if retry else "index"
         return self._start(kind, lambda index: self._extract(index, retry=retry))
 
     def retry(self, path: Path) -> Job:
-        """Try one file of the index again."""
+        """Start to try one file of the index again."""
         return self._start("retry", lambda index: self._extract(index, [path], retry=True))
 
     def add(self, path: Path) -> Job:
-        """Add a folder or file, as the command `add` does."""
+        """Start to add a folder or a file, as the command `add` does."""
 
         def work(index: Index) -> str:
             videos, roots = resolve_additions(index, [path], self._note, self._pulse)
@@ -114,7 +129,13 @@ class Jobs:
         return self._start("add", work)
 
     def remove(self, videos: Collection[str]) -> Job:
-        """Remove videos and added folders, as the command `remove` does. The files stay."""
+        """Start to remove videos and added folders, as the command `remove` does.
+
+        The files stay.
+
+        Args:
+          videos: paths of videos in the index, and paths of added folders.
+        """
 
         def work(index: Index) -> str:
             count = index.remove(videos)
@@ -123,7 +144,7 @@ class Jobs:
         return self._start("remove", work)
 
     def stop(self) -> Job:
-        """Stop the job after the current frames. Complete videos stay indexed."""
+        """Ask the job to stop after the current frames. Complete videos stay indexed."""
         self._stop.set()
         self._change(lambda job: {"state": "stopping"} if job.runs else {})
         return self.job
@@ -135,7 +156,10 @@ class Jobs:
             self._thread.join(STOP_SECONDS)
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield the state as a server-sent event, now and at each change, until the job ends."""
+        """Yield the state of the job as server-sent events, until the job ends.
+
+        The first event comes at once, the others after each change.
+        """
         sent, sent_at = None, time.monotonic()
         while sent is None or sent.runs:
             if (job := self.job) is not sent:
@@ -148,7 +172,15 @@ class Jobs:
                 await asyncio.sleep(POLL_SECONDS)
 
     def _start(self, kind: Kind, work: Callable[[Index], str]) -> Job:
-        """Run a function in a thread, which returns the job's last line; 409 if a job runs."""
+        """Start a job in a thread.
+
+        Args:
+          kind: the kind of the job.
+          work: function that changes the index and returns the line with the job's result.
+
+        Raises:
+          Refusal: 409 if a job is running.
+        """
         with self._changing:
             if self.job.runs:
                 raise Refusal("job.running")
@@ -221,7 +253,13 @@ class EventStream(StreamingResponse):
 
 
 def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter:
-    """Return the addresses that change an index, for those with permission."""
+    """Return the addresses that change an index and show its folders and jobs.
+
+    Args:
+      library: the archive.
+      jobs: its jobs.
+      permission: checks every request to these addresses.
+    """
     error = {"model": schemas.Problem, "description": "refused, in one line"}
     router = APIRouter(dependencies=[Depends(permission)], responses={403: error, 409: error})
 

@@ -2,11 +2,11 @@
 
     search   find videos and moments by text: the JSON of `query --json`
     show     show the frame at a second of a video, as a JPEG
-    cut      write a clip of a moment into the folder `clips`, if there is one
+    cut      write a clip of a moment into the folder `clips`, if the server has one
 
-Agents name videos by ids and choose no paths: only indexed files are opened, as for the page
-(`files.open_video`), and clips have generated names and replace nothing. Errors are lines without
-paths of this machine.
+Agents name videos by ids and cannot choose paths. Only indexed files are opened, in the same way as
+for the page (`files.open_video`). Clips have generated names and never replace a file. Errors are
+single lines without paths of this machine.
 """
 
 import contextlib
@@ -34,26 +34,26 @@ from hlformer_jax.search.serve.redaction import without_paths
 from hlformer_jax.text import legible, suggestion
 
 FRAME_WIDTH = 768
-"""Width of a shown frame, in pixels."""
+"""Width in pixels of the frames that `show` returns."""
 
 
 def server(library: Library, clips: Path | None = None) -> Any:
-    """Return the server of a library.
+    """Return a Model Context Protocol server with the tools of a library.
 
     Args:
       library: the archive.
-      clips: folder for clips, or None for no tool `cut`.
+      clips: folder for clips; None leaves out the tool `cut`.
 
     Raises:
-      MissingExtra: without the package `mcp`.
-      OutputError: if `clips` is a link or a file, or inside an index.
+      MissingExtra: if the package `mcp` is not installed.
+      OutputError: if `clips` is a link or a file, or is inside an index.
     """
     mcp = optional("mcp.server.mcpserver", "mcp")
     failure = optional("mcp.server.mcpserver.exceptions", "mcp").ToolError
     base: Any = mcp.MCPServer
 
     class Server(base):
-        """A server that refuses unknown arguments of a tool in one line."""
+        """A server that refuses unknown and invalid arguments of a tool in one line."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
             """Call a tool by its name; see `MCPServer`."""
@@ -79,7 +79,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
 
     @contextlib.contextmanager
     def lines() -> Iterator[None]:
-        """Turn errors that an agent can correct into lines."""
+        """Turn errors that an agent or its operator can correct into one line for the agent."""
         try:
             yield
         except HTTPException as error:
@@ -172,19 +172,23 @@ def server(library: Library, clips: Path | None = None) -> Any:
 class _Messages(io.RawIOBase):
     """Standard input as lines of JSON that the package `mcp` can read.
 
-    A line that is not a JSON-RPC message gets the error of that protocol, where `mcp` is silent. A
-    lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
+    A line that is not a JSON object is answered with JSON-RPC's parse error; `mcp` would not answer
+    it. A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
+
+    Args:
+      source: binary file with one message on each line.
+      refuse: function that writes an error message to the client.
     """
 
     def __init__(self, source: Any, refuse: Callable[[bytes], object]) -> None:
         self._source, self._refuse, self._rest = source, refuse, b""
 
     def readable(self) -> bool:
-        """Return True: it can be read."""
+        """Return True, as `io.BufferedReader` requires."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read the next bytes into a buffer."""
+        """Read the next bytes into a buffer; return their number, 0 at the end of the input."""
         while not self._rest:
             line = self._source.readline()
             if not line:
@@ -218,8 +222,12 @@ _PARSE_ERROR = (
 
 
 def run(tools: Any) -> None:
-    """Serve over standard input and output until the input ends."""
-    # `mcp` writes whole lines to a duplicate of standard output, as this does.
+    """Serve over standard input and output until the input ends.
+
+    Args:
+      tools: the result of `server`.
+    """
+    # `mcp` also writes to a duplicate of standard output. Both write whole lines.
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     messages = io.BufferedReader(_Messages(sys.stdin.buffer, output.write))
     sys.stdin = io.TextIOWrapper(messages, encoding="utf-8")
@@ -229,10 +237,10 @@ def run(tools: Any) -> None:
 OPERATOR_FLAGS = {
     name: f"--{name}" for name in ("ranker", "checkpoint", "normalise", "store", "encoder")
 }
-"""Fields that only the person who runs the server can change."""
+"""Flags for the fields in errors that only the person who runs the server can change."""
 
 ASK = "ask the person who runs this server to change that"
-"""Advice in place of options of a command line."""
+"""Advice that replaces advice about options of a command line."""
 
 
 def _for_agents(line: str) -> str:

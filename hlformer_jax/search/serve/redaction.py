@@ -16,8 +16,9 @@ def without_paths(line: str, summary: Mapping[str, Any]) -> str:
     """Return a line with each absolute path replaced by its last part.
 
     Args:
-      line: the line.
-      summary: state of the index (`Library.status`); its paths are replaced too.
+      line: the line; passwords in its addresses are hidden too.
+      summary: state of the index (`Library.status`). Its paths are replaced even if they contain
+        spaces or quotes.
     """
     paths = {str(value) for value in summary.values() if base_name(value) != value}
     paths |= {*summary.get("folders", {}).values()}

@@ -1,7 +1,8 @@
-"""Errors of requests that the page words itself: each has a code, by which it finds its text.
+"""Errors of requests, each with a code that the page translates.
 
-The response has the code and its values beside the English sentence, which clients without the
-page's texts show. A translation of static/texts.js has an entry `refused.CODE` for each.
+A response contains the code, the values of its sentence and the English sentence. The page finds
+its own text by the code, in the entry `refused.CODE` of static/texts.js. Other clients show the
+English sentence.
 """
 
 from collections.abc import Mapping
@@ -39,18 +40,23 @@ REFUSALS = {
     "video.unknown": (404, "this index has no such video: search again"),
     "video.unreadable": (422, "{video} cannot be read ({reason}): check its disk"),
 }
-"""HTTP status and English sentence of each code; braces hold the names of values.
+"""HTTP status and English sentence of each code; names in braces are replaced by values.
 
-Beside them, a field of a query that cannot be used has the code query.FIELD.
+Errors about a field of a query are not in this table: their code is query.FIELD.
 """
 
 
 class Refusal(HTTPException):
     """A request that is refused for a reason in `REFUSALS`.
 
+    Args:
+      code: key of `REFUSALS`.
+      headers: further headers of the response.
+      values: values for the names in braces of the sentence.
+
     Attributes:
-      code: the reason.
-      values: the values of its sentence.
+      code: key of `REFUSALS`.
+      values: values for the names in braces of the sentence.
     """
 
     def __init__(

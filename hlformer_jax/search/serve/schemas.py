@@ -25,17 +25,22 @@ PARAMETERS = {"text": "q", "image": "the picture", "without": "not", "tags": "ta
 """Parameters of a query whose names are not those of the fields of `Query`."""
 
 MAX_POINTS = 600
-"""Most points of a curve of scores; the page has no room for more."""
+"""Maximum number of points of a curve of scores; the page has no room for more."""
 
 MAX_RECENT = 12
 """Number of newest videos that the page shows before the first query."""
 
 MAX_FAILURES = 100
-"""Most failed files to list with their reasons."""
+"""Maximum number of failed files, and of subtitle problems, that are listed with reasons."""
 
 
 def results(library: Library, best: archive.Results) -> dict[str, Any]:
-    """Return `Result.as_json` of each, with a curve of at most `MAX_POINTS` scores."""
+    """Return the response to a query (`Results`, without `seconds`).
+
+    Args:
+      library: the archive, whose paths are removed from warnings.
+      best: the results of the query. Their curves are reduced to at most `MAX_POINTS` points.
+    """
     shown = []
     for result in best:
         times, scores = thin(np.asarray(result.times), np.asarray(result.scores))
@@ -51,13 +56,18 @@ def results(library: Library, best: archive.Results) -> dict[str, Any]:
 
 
 def warnings(library: Library, best: archive.Results) -> list[str]:
-    """Return the warnings of a query, without paths."""
+    """Return the warnings of a query, without paths of this machine."""
     summary = library.status() if best.warnings else {}
     return [without_paths(line, summary) for line in best.warnings]
 
 
 def status(library: Library, manage: bool) -> dict[str, Any]:
-    """Return the state of an index: encoder, counts, failures and newest videos."""
+    """Return the state of an index: encoder, counts, failures and newest videos (`Status`).
+
+    Args:
+      library: the archive.
+      manage: whether the request may change the index.
+    """
     entries = library.videos()
     indexed = [entry for entry in entries if entry.state == "indexed"]
     failed = [entry for entry in entries if entry.state == "failed"]
@@ -96,7 +106,7 @@ def status(library: Library, manage: bool) -> dict[str, Any]:
 
 
 def roots(index: Index) -> dict[str, Any]:
-    """Return the folders of an index with their paths, for people who may change it."""
+    """Return the folders of an index with their paths (`Roots`), for people who may change it."""
     counts = {name: {"videos": 0, "failed": 0} for name in index.roots}
     for video, record in index.videos.items():
         if count := counts.get(split_name(video)[0]):
@@ -110,7 +120,14 @@ def roots(index: Index) -> dict[str, Any]:
 
 
 def folders(entries: Sequence[Any]) -> list[str]:
-    """Return all folders with videos, or with folders of videos, below the indexed folder."""
+    """Return the folders that contain videos, directly or in a folder below, in sorted order.
+
+    Args:
+      entries: entries of the index (`Entry`).
+
+    Returns:
+      Paths relative to the indexed folder. The indexed folder itself is left out.
+    """
     paths = (PurePosixPath(legible(entry.video)).parents for entry in entries)
     return sorted({str(path) for parents in paths for path in parents} - {".", "/"})
 
@@ -118,7 +135,16 @@ def folders(entries: Sequence[Any]) -> list[str]:
 def thin(
     times: np.ndarray, scores: np.ndarray, points: int = MAX_POINTS
 ) -> tuple[list[float], list[float]]:
-    """Reduce a curve to at most `points`: the best score of each interval, and its time."""
+    """Reduce a curve to at most `points` points: the best score of each interval, and its time.
+
+    Args:
+      times: seconds [T].
+      scores: scores [T]; NaN counts as the lowest score.
+      points: maximum number of points.
+
+    Returns:
+      Times and scores as lists of equal length.
+    """
     count = len(times)
     if count > points:
         edges = np.linspace(0, count, points + 1).astype(np.int64)
@@ -176,14 +202,22 @@ class Result(Video):
 
 
 class MatchThreshold(_Schema):
-    """The calibration of the match threshold: percent of absent things that reach it."""
+    """The calibration of the match threshold.
+
+    `false_alarms`: percentage of queries for absent things that reach the threshold. `captions`:
+    number of captions that it was calibrated with.
+    """
 
     false_alarms: float
     captions: int
 
 
 class Results(_Schema):
-    """Results, best first. `good`: whether one is a good match; `verdict`: why none is."""
+    """Results, best first.
+
+    `good`: whether at least one result may be a match. `verdict`: a line that says why no result is
+    a match, or "". `seconds`: time of the search.
+    """
 
     results: list[Result]
     good: bool
@@ -202,7 +236,7 @@ class Failure(_Schema):
 
 
 class SubtitleProblem(_Schema):
-    """A subtitle file that is not, or not fully, searched."""
+    """A subtitle file that is not searched, or only in part."""
 
     file: str
     reason: str
@@ -211,7 +245,7 @@ class SubtitleProblem(_Schema):
 class Status(_Schema):
     """Contents of the index. `manage`: whether this request may change it.
 
-    `demo_encoder`: whether the encoder is that of a demo, which knows only the demo's videos.
+    `demo_encoder`: whether the encoder belongs to a demo; it recognises only the demo's videos.
     """
 
     encoder: str
@@ -227,7 +261,7 @@ class Status(_Schema):
 
 
 class Folders(_Schema):
-    """Folders with videos, or with folders of videos; tags of videos; and all signals."""
+    """Folders with videos, directly or in a folder below; tags of videos; and all signals."""
 
     folders: list[str]
     tags: list[str]
@@ -241,7 +275,11 @@ class Tags(_Schema):
 
 
 class Root(_Schema):
-    """A folder of the index. The first has no name. `available`: whether its disk is mounted."""
+    """A folder of the index; the name of the first is "".
+
+    `available`: whether the folder exists and is not empty. `videos` and `failed` count its indexed
+    videos and its failed files.
+    """
 
     name: str
     path: str
@@ -262,8 +300,9 @@ Kind = Literal["", "index", "retry", "add", "remove"]
 class Job(_Schema):
     """A change of the index. `line` is its result or its error.
 
-    `done` and `failed` count the `total` videos to encode. `position` and `duration` are seconds of
-    the current `video`, `speed` is a multiple of real time, `seconds_left` an estimate.
+    `total` videos must be decoded; `done` of them were decoded or failed. `failed` counts the files
+    that failed in this run. `position` and `duration` are seconds of the current `video`. `speed`
+    is a multiple of real time. `seconds_left` is an estimate.
     """
 
     kind: Kind = ""
@@ -292,7 +331,7 @@ class Transcript(_Schema):
 
 
 class Problem(_Schema):
-    """An error, in one line; `code` and `values` of the errors that the page words itself."""
+    """An error, in one line. Errors that the page translates also have `code` and `values`."""
 
     error: str
     code: str | None = None
@@ -300,6 +339,6 @@ class Problem(_Schema):
 
 
 def responses(schema: type[_Schema]) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of an address with this schema."""
+    """Return the argument `responses` of a FastAPI route that answers with this schema."""
     error = {"model": Problem, "description": "refused, in one line"}
     return {200: {"model": schema}, 400: error, 422: error}

@@ -1,7 +1,7 @@
-"""Server of the search page: its addresses, and `serve`, which runs it.
+"""Server of the search page: its addresses, and the function `serve`, which runs the server.
 
-docs/search/programs.md lists the addresses and their responses. Requests name videos by ids of the
-index, never by paths.
+docs/search/programs.md lists the addresses and their responses. Requests name videos by their ids
+in the index, never by paths.
 """
 
 import asyncio
@@ -60,16 +60,18 @@ STATIC_FILES = {
     "/manage.js": ("manage.js", "text/javascript; charset=utf-8"),
 }
 
-MAX_SENTENCE = 500  # characters
-MAX_PICTURE = 32 * 2**20  # bytes of a sent picture
-MAX_THUMBNAILS = 512  # kept in memory
+MAX_SENTENCE = 500  # characters of a text of a query
+MAX_PICTURE = 32 * 2**20  # bytes of a picture in a query
+MAX_THUMBNAILS = 512  # thumbnails kept in memory
 DISCONNECT_POLL_SECONDS = 0.1  # between checks that the client is still connected
 
 TOKEN = re.compile(r"[0-9A-Za-z_.~-]{16,200}")
-"""Valid tokens: characters that addresses and cookies do not quote, and too long to guess."""
+"""Valid tokens: long enough not to be guessed, of characters that need no quoting in addresses and
+cookies."""
 
 HOME_DOMAIN = "home.arpa"
-"""Domain of home networks (RFC 8375); lists of public suffixes have it too."""
+"""Domain of home networks (RFC 8375). It counts as private, although lists of public suffixes
+contain it."""
 
 HOST_NAME = re.compile(r"(\*\.)?[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 
@@ -81,11 +83,17 @@ Date = Annotated[str | None, Parameter(max_length=40)]
 
 
 class ServeError(UserError, OSError):
-    """A server that cannot be started."""
+    """The server cannot be started."""
 
 
 class BoundedExecutor:
-    """Threads with a bounded queue."""
+    """Threads with a bounded queue.
+
+    Args:
+      name: name of the work, as in the code `busy.NAME` of a refusal.
+      workers: number of threads.
+      waiting: maximum number of functions that wait for a thread.
+    """
 
     def __init__(self, name: str, workers: int, waiting: int) -> None:
         self._name, self._limit = name, workers + waiting
@@ -96,12 +104,16 @@ class BoundedExecutor:
     async def run(self, request: Request, work: Callable[[], T]) -> T:
         """Run a function in a thread and return its result.
 
-        A function that still waits is dropped when the client disconnects: a page sends a new query
-        with every word that is typed.
+        If the client disconnects while the function is still waiting, the function is dropped: the
+        page sends a new query with every word that is typed.
+
+        Args:
+          request: the request that needs the result.
+          work: the function.
 
         Raises:
-          Refusal: if the queue is full.
-          HTTPException: 499 if the client has disconnected.
+          Refusal: 503 if the queue is full.
+          HTTPException: 499 if the client disconnected before the function started.
         """
         with self._counting:
             if self._inside >= self._limit:
@@ -117,7 +129,7 @@ class BoundedExecutor:
         return result.result()
 
     def close(self) -> None:
-        """Drop waiting functions, and do not wait for running ones."""
+        """Drop waiting functions; do not wait for running functions."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _leave(self, _: "Future[Any]") -> None:
@@ -136,13 +148,13 @@ def app(
 
     Args:
       library: the archive.
-      hosts: accepted host names; see `guard.Guard`, also for the next two.
-      addresses: whether to accept every IP address as a host.
-      token: token that requests must present, or "".
-      manage: who may change the index; see `jobs.Permission`.
+      hosts: accepted host names, without ports; see `guard.Guard`.
+      addresses: whether to accept every IP address as a host; see `guard.Guard`.
+      token: token that requests must present, or "" for none; see `guard.Guard`.
+      manage: which requests may change the index; see `jobs.Permission`.
     """
-    # One search at a time, as JAX uses all cores. Searches, thumbnails and cuts do not wait for
-    # each other.
+    # Only one search runs at a time, because JAX uses all cores. Searches, thumbnails and cuts have
+    # separate threads, so none of them waits for another kind.
     searching = BoundedExecutor("searches", workers=1, waiting=16)
     drawing = BoundedExecutor("thumbnails", workers=2, waiting=128)
     cutting = BoundedExecutor("cuts", workers=1, waiting=4)
@@ -215,7 +227,8 @@ def app(
         results = await searching.run(request, search)
         return Answer(results | {"seconds": round(time.perf_counter() - started, 4)})
 
-    # Short work is done in threads of FastAPI, so that it never waits for a search.
+    # These functions are short and not async: FastAPI runs them in its own threads, where they
+    # never wait for a search.
 
     @server.get("/api/status", responses=schemas.responses(schemas.Status))
     def status(request: Request) -> Response:
@@ -318,19 +331,21 @@ def serve(
 
     Args:
       library: the archive.
-      port: port to listen on; 0 chooses a free one.
-      host: address to listen on. By default only this machine can connect; with "0.0.0.0" every
-        machine of the network can, with the token.
+      port: port to listen on; 0 chooses a free port.
+      host: address to listen on. By default only this machine can connect. With "0.0.0.0" every
+        machine of the network can connect if it presents the token.
       open_browser: whether to open the page in a browser.
-      token_file: file with the token; by default a random one if other machines can connect.
-      no_token: whether to let everyone in who can connect.
-      allow_hosts: further names of the server.
-      manage: whether people with access may change the index, with any folder of this machine. By
-        default only if no other machine can connect and there are no further names.
+      token_file: file with the token. By default the token is random if other machines can connect,
+        and there is no token otherwise.
+      no_token: whether everyone who can connect has access without a token.
+      allow_hosts: further host names of the server, without ports; "*.NAME" allows all names below.
+      manage: whether everyone with access may change the index and add any folder of this machine.
+        By default this is allowed only if no other machine can connect, `allow_hosts` is empty, and
+        the request did not come through a proxy.
 
     Raises:
-      ServeError: if the address or port is not available, the token or a name is invalid, or
-        strangers could change the index.
+      ServeError: if the address or port is not available, the token or a host name is invalid,
+        `no_token` and `token_file` are both given, or `no_token` and `manage` are both given.
     """
     for name in allow_hosts:
         if not HOST_NAME.fullmatch(name):
@@ -360,7 +375,7 @@ def serve(
             raise ServeError(
                 f"cannot listen on port {port} of {host} ({why}): choose another --port"
             ) from None
-        listener.listen(128)  # browsers can connect from now on
+        listener.listen(128)  # from now on connections wait until the server answers them
         address, port = listener.getsockname()[:2]
         bound = ipaddress.ip_address(address)
         name = host if family == socket.AF_INET else f"[{host}]"
@@ -377,11 +392,11 @@ def serve(
             who = "with this token" if token else "without a token"
             what = "watch the videos" + (", and index any folder of this machine" if manage else "")
             print(f"anyone who can reach {host} {who} can {what}")
-        sys.stdout.flush()  # programs may wait for the address
+        sys.stdout.flush()  # a program that started the server may wait for the address
         config = uvicorn.Config(
             app(library, hosts, bound.is_unspecified, token, manage), http=guard.Protocol,
             ws="none", log_level="error", access_log=False, server_header=False,
-            timeout_graceful_shutdown=1,  # a playing video keeps its connection
+            timeout_graceful_shutdown=1,  # seconds; a playing video never closes its connection
         )  # fmt: skip
         if open_browser:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
@@ -392,7 +407,7 @@ def serve(
 
 
 def _is_public(domain: str) -> bool:
-    """Return whether anyone can have a name directly below a domain, as com or co.uk."""
+    """Return whether anyone can register names directly below a domain, such as com or co.uk."""
     domain = domain.lower().rstrip(".")
     suffixes = publicsuffixlist.PublicSuffixList(accept_unknown=True)
     return suffixes.privatesuffix(domain) is None and domain != HOME_DOMAIN
@@ -425,7 +440,12 @@ def _static(name: str, media_type: str) -> Callable[[], Any]:
 
 
 async def _picture(request: Request) -> bytes | None:
-    """Return the body of a request, at most `MAX_PICTURE` bytes; None if it is empty."""
+    """Return the body of a request; None if it is empty.
+
+    Raises:
+      Refusal: 413 if the body has more than `MAX_PICTURE` bytes.
+      HTTPException: 499 if the client disconnected.
+    """
     body = bytearray()
     try:
         async for chunk in request.stream():
