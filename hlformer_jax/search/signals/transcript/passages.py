@@ -20,7 +20,6 @@ import os
 import re
 import sqlite3
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -336,10 +335,8 @@ class PassageIndex:
         return self._matrix is not None
 
     def _open_database(self) -> sqlite3.Connection:
-        """Open an empty database in memory, which is closed with this object."""
-        database = sqlite3.connect(":memory:", check_same_thread=False)
-        weakref.finalize(self, database.close)
-        return database
+        """Open an empty database in memory, which SQLite closes with this object."""
+        return sqlite3.connect(":memory:", check_same_thread=False)
 
     def _load(self, path: Path) -> bool:
         """Load a stored table; return False if it is missing or damaged."""
