@@ -19,7 +19,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from hlformer_jax import terminal
-from hlformer_jax.config import CONFIGS, family_of, flat, leaves, load, locate
+from hlformer_jax.config import config_names, family_of, flat, leaves, load, locate
 from hlformer_jax.config.names import COMMON_NAMES, ENVIRONMENT, field_suggestion
 from hlformer_jax.errors import ConfigError
 from hlformer_jax.lazy import optional
@@ -180,8 +180,7 @@ def _completion_parser() -> argparse.ArgumentParser:
                 continue
             choices = getattr(flag.parser, "enum_values", None)
             if flag.name == "config":  # a shell completes paths if no name of the package fits
-                names = [path.relative_to(CONFIGS) for path in CONFIGS.rglob("[!_]*.py")]
-                choices = sorted(str(name.with_suffix("")) for name in names)
+                choices = config_names()
             parser.add_argument(f"--{flag.name}", action="append", choices=choices, help=flag.help)
     return parser
 

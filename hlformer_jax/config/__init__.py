@@ -27,7 +27,7 @@ from hlformer_jax.config.definitions import (
     variant,
 )
 from hlformer_jax.config.fields import FIELDS, Field, default, family_of, flat, leaves
-from hlformer_jax.config.loading import CONFIGS, fault, load, locate
+from hlformer_jax.config.loading import CONFIGS, config_names, fault, load, locate
 from hlformer_jax.errors import ConfigError
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Field",
     "check",
     "check_values",
+    "config_names",
     "conflicts",
     "debug",
     "default",

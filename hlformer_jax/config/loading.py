@@ -32,6 +32,12 @@ def locate(file: str | os.PathLike[str]) -> Path:
     return packaged if packaged.is_file() else path
 
 
+def config_names() -> list[str]:
+    """Return the names of the package's configuration files, such as sweeps/robust, sorted."""
+    files = CONFIGS.rglob("[!_]*.py")
+    return sorted(str(file.relative_to(CONFIGS).with_suffix("")) for file in files)
+
+
 def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
     """Execute a configuration file and return its configuration.
 
@@ -44,10 +50,8 @@ def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
     """
     path = locate(file)
     if not path.is_file():
-        names = [str(file.relative_to(CONFIGS).with_suffix("")) for file in CONFIGS.rglob("*.py")]
-        raise ConfigError(
-            f"{path}: there is no such configuration file{suggestion(path.with_suffix(''), names)}"
-        )
+        similar = suggestion(path.with_suffix(""), config_names())
+        raise ConfigError(f"{path}: there is no such configuration file{similar}")
     spec: Any = importlib.util.spec_from_file_location(f"hlformer_config_{path.stem}", path)
     if spec is None:
         raise ConfigError(f"{path}: a configuration file must end in .py")

@@ -51,10 +51,8 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
     rows = figure.subplots(len(measured), 2, squeeze=False, width_ratios=(6, 5))
     for (subject, tangents), (histogram, plane) in zip(measured, rows, strict=True):
         model = subject.run.config.model
-        kind_of_curvature = "learned" if model.learned_curvature else "fixed"
-        c = model.curvature
-        if model.learned_curvature:
-            c = float(np.exp(subject.run.params["curv"]))
+        is_learned = model.learned_curvature
+        c = float(np.exp(subject.run.params["curv"])) if is_learned else model.curvature
         points = {kind: np.asarray(_lift(rows, c)) for kind, rows in tangents.items()}
         distances = {
             kind: np.sqrt(c) * np.asarray(lorentz.distance0(jnp.asarray(rows), c))
@@ -78,7 +76,10 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
                 zorder=4 - list(KINDS).index(kind),
             )  # fmt: skip
             table.add(subject.label, kind, radii, *at.T)
-        histogram.set_title(f"{subject.label}, {kind_of_curvature} curvature −{c:.3g}", loc="left")
+        histogram.set_title(
+            f"{subject.label}, {'learned' if is_learned else 'fixed'} curvature −{c:.3g}",
+            loc="left",
+        )
         histogram.set_xlabel("distance from the origin, times √c")
         histogram.set_ylabel("share (%)")
         histogram.legend(loc="best")

@@ -109,13 +109,11 @@ def tag(options: Options) -> None:
 def prune(options: Options) -> None:
     """List videos whose files are missing; with --yes, drop them from the index."""
     index = console.open_index(options.index)
-    missing_roots = {
-        name: root for name, root in index.roots.items() if not index.is_available(name)
-    }
-    if len(missing_roots) == len(index.roots):
+    roots, missing_roots = index.roots, index.offline_roots()
+    if len(missing_roots) == len(roots):
         raise SearchError(f"{index.root} is missing, so nothing is dropped: mount its disk")
-    for root in missing_roots.values():
-        terminal.warn(f"{root} is missing, so its videos are kept: mount its disk")
+    for name in missing_roots:
+        terminal.warn(f"{roots[name]} is missing, so its videos are kept: mount its disk")
     offline = [video for video in index.offline() if split_name(video)[0] not in missing_roots]
     names = [video for video in offline if index.is_deleted(video, follow=True)]
     if unreadable := len(offline) - len(names):

@@ -215,6 +215,10 @@ class Index:
         except OSError:
             return files.is_gone(place, follow=True)
 
+    def offline_roots(self) -> list[str]:
+        """Return the names of the roots that are not available, in the order of `roots`."""
+        return [name for name in self.roots if not self.is_available(name)]
+
     def is_deleted(self, name: str, follow: bool = False) -> bool:
         """Return whether a video's file is missing in a root that is available.
 

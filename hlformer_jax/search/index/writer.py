@@ -323,13 +323,10 @@ class Writer:
         """Record the directory of the trained model that ranks by default."""
         self.execute("UPDATE settings SET value = ? WHERE name = 'checkpoint'", os.fsencode(run))
 
-    def add_precision(self, precision: str) -> None:
-        """Record the precision in which images are encoded from now on."""
-        others = [other for other in self._index.precisions if other != precision]
-        self.execute(
-            "INSERT OR REPLACE INTO settings VALUES ('precisions', ?)",
-            json.dumps([*others, precision]),
-        )
+    def set_precisions(self, precisions: Iterable[str]) -> None:
+        """Record the precisions in which images were encoded, that of the next images last."""
+        value = json.dumps(list(precisions))
+        self.execute("INSERT OR REPLACE INTO settings VALUES ('precisions', ?)", value)
 
     def set_thresholds(self, thresholds: Mapping[str, Threshold]) -> None:
         """Replace the calibrated match thresholds of all rankers.

@@ -472,8 +472,8 @@ class _Run:
                 f" {self.precision}"
             )
         with self.index.writing() as writer:
-            for precision in (*before, self.precision):
-                writer.add_precision(precision)
+            earlier = [precision for precision in before if precision != self.precision]
+            writer.set_precisions([*earlier, self.precision])
 
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
         self._choose_precision()

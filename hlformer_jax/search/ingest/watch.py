@@ -172,9 +172,9 @@ class Follower:
         self._changed_subtitles.clear()
         all_settled = len(ready) == len(self._changed_files)
         self._next_scan = second + (RESCAN if all_settled else self._settle)
-        roots_before = _offline_roots(index)
+        roots_before = set(index.offline_roots())
         missing = _missing_videos(index, roots_before) if all_settled else set()
-        roots_after = _offline_roots(index)
+        roots_after = set(index.offline_roots())
         self._report_roots(index, roots_after)
         if all_settled:  # until then, an offline video may have moved
             # A root that went or came while its files were listed says nothing of its videos.
@@ -246,10 +246,6 @@ class Follower:
 
 def _online_roots(index: Index) -> dict[str, Path]:
     return {name: root for name, root in index.roots.items() if index.is_available(name)}
-
-
-def _offline_roots(index: Index) -> set[str]:
-    return {name for name in index.roots if not index.is_available(name)}
 
 
 def _changed_stamps(index: Index, video: Video, attempted: Mapping[str, Stamp]) -> dict[str, Stamp]:

@@ -342,9 +342,7 @@ class _Update:
         self._suffixes = frozenset(self.reader.suffixes)
         self._video_suffixes = frozenset(self.reader.video_suffixes)
         self._roots = [Path(os.path.realpath(root)) for root in self.index.roots.values()]
-        self._offline_roots = {
-            name for name in self.index.roots if not self.index.is_available(name)
-        }
+        self._offline_roots = set(self.index.offline_roots())
         self._problems: list[Problem] = []
         self._changed: list[tuple[str, Transcript]] = []
         self._sidecars: dict[Path, list[_SidecarFile]] = {}  # by video
