@@ -4,8 +4,8 @@ Each line is a JSON object:
 
     {"video": "a.mp4", "sentence": "a person opens the fridge", "start": 12.0, "end": 17.5}
 
-`video` is a path relative to the indexed folder, or "" if no video matches the sentence. `start` and
-`end` are the times of the moment in seconds; both may be missing. Optional fields:
+`video` is a path relative to the indexed folder, or "" if no video matches the sentence. `start`
+and `end` are the times of the moment in seconds; both may be missing. Optional fields:
 
     "split": "train"      train, val or test
     "kind": "a name"      evaluation reports each kind in a row of its own (`metrics.by_kind`)
