@@ -62,7 +62,7 @@ def read(path: Path, split: str | None = None) -> list[Caption]:
       split: the split to read; None for all captions.
 
     Raises:
-      SearchError: if the file is not in UTF-8, a line is malformed, or there is no caption.
+      SearchError: if the file is not in UTF-8, a line is malformed, or no caption is found.
       OSError: if the file cannot be read.
     """
     try:

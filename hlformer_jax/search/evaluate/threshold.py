@@ -77,9 +77,8 @@ def error_rates(separation: Separation, rate: float) -> dict[str, Any] | None:
     Returns:
       "threshold"; in percent "false alarms" and "recall" (captions with a correct video above the
       threshold), each with the 2.5 and 97.5 % quantiles of a bootstrap over videos; and "absent",
-      the false alarms of each kind of caption without a video. None if there is no threshold
-      (`conformal_threshold`) for all captions, or for the captions that remain when one video is
-      left out.
+      the false alarms of each kind of caption without a video. None if `conformal_threshold` is
+      None for all captions, or for the captions that remain when one video is left out.
     """
     names, inverse = np.unique(separation.videos, return_inverse=True)
     folds = [inverse == i for i in range(len(names))]
@@ -120,7 +119,7 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
       percent: the false-alarm rate in percent; 0 removes the thresholds of all rankers.
 
     Raises:
-      SearchError: if there are no captions or too few for this rate, a caption is correct for every
+      SearchError: if the captions are too few for this rate, a caption is correct for every
         video, or another process is writing.
     """
     frames, thresholds = sum(record.frames for record in index.records().values()), {}

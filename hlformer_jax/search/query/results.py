@@ -102,7 +102,7 @@ class MatchThreshold:
 
     @classmethod
     def from_index(cls, threshold: Threshold | None) -> "MatchThreshold | None":
-        """Return the calibration of a threshold of the index; None if there is no threshold."""
+        """Return the calibration of a threshold of the index; None if there is none."""
         if threshold is None:
             return None
         return cls(threshold.false_alarms, threshold.captions)
@@ -139,12 +139,12 @@ class Results(list[Result]):
 
     @property
     def good(self) -> bool:
-        """True if a result is a match or has no match threshold; False if there are no results."""
+        """True if a result is a match or has no match threshold; False if the list is empty."""
         return any(result.is_match is not False for result in self)
 
     @property
     def verdict(self) -> str:
-        """Message that no result is a match; "" if `good` is true or there are no results."""
+        """Message that no result is a match; "" if `good` is true or the list is empty."""
         if self.good or not self:
             return ""
         if (calibration := self.match_threshold) is None:
