@@ -77,20 +77,26 @@ QUERY_FLAGS = {
 } | {"text": "SENTENCE", "without": "--not", "tags": "--tag"}
 """The flag of each field of a query."""
 
-FIELD_FLAGS = QUERY_FLAGS | {
-    name: f"--{name}"
-    for name in (
-        "ranker",
-        "checkpoint",
-        "normalise",
-        "store",
-        "encoder",
-        "fps",
-        "index",
-        "precision",
-        "ray",
-    )
-}
+FIELD_FLAGS = (
+    QUERY_FLAGS
+    | {
+        name: f"--{name}"
+        for name in (
+            "ranker",
+            "checkpoint",
+            "normalise",
+            "store",
+            "encoder",
+            "fps",
+            "index",
+            "precision",
+            "ray",
+            "host",
+            "manage",
+        )
+    }
+    | {"token_file": "--token-file", "no_token": "--no-token", "allow_hosts": "--allow-host"}
+)
 """The flag of each field that a `QueryError` may name."""
 
 RANKER = (
