@@ -299,7 +299,7 @@ def subtract_multiple(
 @subtract_multiple.defjvp
 def _subtract_multiple_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     (_, factor, x), (dv, dfactor, dx) = primals, tangents
-    return subtract_multiple(*primals), dv - factor[..., None] * dx - dfactor[..., None] * x
+    return subtract_multiple(*primals), dv + (-factor)[..., None] * dx + (-dfactor)[..., None] * x
 
 
 def sum_products(
