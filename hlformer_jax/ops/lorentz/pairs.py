@@ -169,8 +169,8 @@ def split_tangent(x: Space, v: Space) -> TangentParts:
     outward = x * per_r[..., None]
     lean = dot(outward, v)
     along = jnp.where(is_near, 0, lean)
-    # Subtract multiples of x, because rounding x / |x| would leave an error of eps v_∥. Repeat this,
-    # to remove the rounding error of the multiple; the repetition has no derivative.
+    # Subtract multiples of x, because rounding x / |x| would leave an error of eps v_∥. Repeat
+    # this, to remove the rounding error of the multiple; the repetition has no derivative.
     across = subtract_multiple(v, along * per_r, x)
     again = jnp.where(is_near, 0, dot(outward, across) * per_r)[..., None]
     across = across + jax.lax.stop_gradient(-again * x)
