@@ -289,9 +289,7 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
     tasks = slurm("COUNT", 1)
     task, rest = divmod(slurm("ID", 0) - slurm("MIN", 0), max(slurm("STEP", 1), 1))
     if rest or not 0 <= task < tasks:
-        raise ConfigError(
-            "the Slurm array has gaps: number its tasks without gaps, for example by sbatch --array=0-7"
-        )
+        raise ConfigError("number the tasks of the Slurm array without gaps, for example 0-7")
     return task, tasks
 
 
