@@ -134,7 +134,7 @@ def test_tasks_share_all_runs_once():
         assert sorted(item for part in parts for item in part) == items
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
     for task, tasks in ((-1, 2), (2, 2), (0, 0)):
-        with pytest.raises(ConfigError, match="--tasks"):
+        with pytest.raises(ConfigError, match="`tasks`"):
             share(items, task, tasks)
 
 

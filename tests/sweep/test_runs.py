@@ -125,9 +125,9 @@ def test_variants_are_chosen_by_name(small):
     names = [run.variant for run in choose(planned, ["bad", "full"])]
     assert names == ["full", "bad", "full", "bad"]
     assert {run.variant for run in choose(planned, without=["w/ a|b"])} == {"full", "bad"}
-    with pytest.raises(ConfigError, match="--only=ful: .*did you mean 'full'.*'w/ a|b'"):
+    with pytest.raises(ConfigError, match="`only`=ful: .*did you mean 'full'.*'w/ a|b'"):
         choose(planned, ["ful"])
-    with pytest.raises(ConfigError, match="--except=bda: .*did you mean 'bad'"):
+    with pytest.raises(ConfigError, match="`without`=bda: .*did you mean 'bad'"):
         choose(planned, without=["bda"])
     with pytest.raises(ConfigError, match="leave no variant"):
         choose(planned, ["full"], ["full"])
