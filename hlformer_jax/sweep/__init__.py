@@ -289,7 +289,7 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
     tasks = slurm("COUNT", 1)
     task, rest = divmod(slurm("ID", 0) - slurm("MIN", 0), max(slurm("STEP", 1), 1))
     if rest or not 0 <= task < tasks:
-        raise ConfigError("sbatch: number the tasks without gaps, for example --array=0-7")
+        raise ConfigError("number the tasks without gaps, for example with sbatch --array=0-7")
     return task, tasks
 
 
