@@ -430,7 +430,7 @@ def _tag(text: str) -> str:
     """Return a tag in the form in which it is stored: one line, single spaces, composed Unicode."""
     tag = unicodedata.normalize("NFC", " ".join(text.split()))
     if not (tag.isprintable() and 0 < len(tag) <= 100):
-        raise SearchError(f"{text[:100]!r} is not a tag: give 1 to 100 letters")
+        raise SearchError(f"{text[:100]!r} is not a tag: give 1 to 100 printable characters")
     return tag
 
 
