@@ -49,7 +49,8 @@ class TangentParts(NamedTuple):
       tau: √(1 + |x_space|²).
       along: component of v_space along x_space, 0 near the origin.
       across: the part of v_space across x_space; all of it near the origin.
-      across2: its squared length.
+      rest: the multiple of x that rounding left in ``across``.
+      across2: the squared length of ``across`` without it.
       length2: the squared length ⟨v, v⟩.
     """
 
@@ -57,6 +58,7 @@ class TangentParts(NamedTuple):
     tau: Scalar
     along: Scalar
     across: Space
+    rest: Scalar
     across2: Scalar
     length2: Scalar
 
@@ -167,14 +169,15 @@ def split_tangent(x: Space, v: Space) -> TangentParts:
     outward = x * per_r[..., None]
     lean = dot(outward, v)
     along = jnp.where(is_near, 0, lean)
-    # Subtract multiples of x, because rounding x / |x| would leave an error of eps v_∥. Repeat this
-    # twice, to remove the rounding errors of the multiples.
+    # Subtract multiples of x, because rounding x / |x| would leave an error of eps v_∥. Repeat
+    # this, to remove the rounding error of the multiple; the repetition has no derivative.
     across = subtract_multiple(v, along * per_r, x)
-    for _ in range(2):
-        across = across - x * jnp.where(is_near, 0, dot(outward, across) * per_r)[..., None]
-    square, rest = dot(across, across), (lean / tau) ** 2
-    length2 = jnp.where(is_near, square - rest, square + rest)
-    return TangentParts(r, tau, along, across, square, length2)
+    again = jnp.where(is_near, 0, dot(outward, across) * per_r)[..., None]
+    across = across + jax.lax.stop_gradient(-again * x)
+    rest = jnp.where(is_near, 0, dot(outward, across))
+    square, slant = dot(across, across) - rest**2, (lean / tau) ** 2
+    length2 = jnp.where(is_near, square - slant, square + slant)
+    return TangentParts(r, tau, along, across, rest * per_r, square, length2)
 
 
 def tangent_length(x: Space, v: Space, c: Scalar) -> Scalar:
@@ -390,7 +393,6 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     shorten = jax.lax.stop_gradient(jnp.where(over, limit / jnp.sqrt(jnp.where(over, z, 1)), 1))
     # Shorten all parts, because small differences would change if computed from the shortened v.
     z, square, along = z * shorten**2, parts.across2 * shorten**2, parts.along * shorten
-    v, across = v * shorten[..., None], parts.across * shorten[..., None]
 
     cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
     inward = -2 * sinhc * along > cosh * r  # then v is not 0, and x is not near the origin
@@ -399,9 +401,11 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     gap = (r - s) * ((r + s) / jnp.where(inward, r * cosh + tau * s, 1))
     bend = sinhc * tau * square / jnp.where(inward, size - along / tau, 1)
     # Select one number per row, not vectors, because gradients of selected vectors are copies.
-    by_v, by_across = jnp.where(inward, 0, sinhc), jnp.where(inward, sinhc, 0)
-    by_x = jnp.where(inward, (gap + bend) / r, cosh)
-    return by_across[..., None] * (across / root) + by_v[..., None] * v + by_x[..., None] * x
+    by_v = jnp.where(inward, 0, sinhc) * shorten
+    by_across = jnp.where(inward, sinhc, 0) * shorten
+    by_x = jnp.where(inward, (gap + bend) / r - by_across * parts.rest, cosh)
+    by_across = by_across / jnp.squeeze(root, -1)
+    return by_across[..., None] * parts.across + by_v[..., None] * v + by_x[..., None] * x
 
 
 def inner_with_end(pair: Pair, v: Space) -> Scalar:
