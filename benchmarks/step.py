@@ -66,7 +66,7 @@ class Training:
         self.steps_per_epoch = schedule.steps_per_epoch
         self._optimiser = family.optimiser(100 * self.steps_per_epoch)
         self._project = family.project
-        state = init_state(family.init_params(), self._optimiser)
+        state = init_state(self._initial_params(family), self._optimiser)
         self.state: TrainState = devices.replicate(self.mesh, state)
         loss = family.loss(self.steps_per_epoch)
         with compiler.without_garbage_collection():
@@ -79,6 +79,19 @@ class Training:
                 config,
                 list_program_fields(config),
             )
+
+    def _initial_params(self, family: Any) -> Any:
+        """Return the initial parameters; with `config.compile_fast` random ones.
+
+        Times do not depend on the values, and compiling their initialisation takes seconds.
+        """
+        if not self.config.compile_fast:
+            return family.init_params()
+        random = np.random.default_rng(self.config.seed)
+        return jax.tree.map(
+            lambda x: 0.02 * random.standard_normal(x.shape, x.dtype),
+            jax.eval_shape(family.init_params),
+        )
 
     def run(self, window: Chunk) -> Any:
         """Take the steps of a chunk; return arrays that are ready when the steps are done."""
