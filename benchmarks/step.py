@@ -33,7 +33,13 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.training import checkpoints, prvr
-from hlformer_jax.training.step import TrainState, compile_steps, init_state, train_step
+from hlformer_jax.training.step import (
+    TrainState,
+    compile_steps,
+    init_state,
+    list_program_fields,
+    train_step,
+)
 from hlformer_jax.typing import Batch
 
 
@@ -63,9 +69,16 @@ class Training:
         state = init_state(family.init_params(), self._optimiser)
         self.state: TrainState = devices.replicate(self.mesh, state)
         loss = family.loss(self.steps_per_epoch)
-        self.compiled = compile_steps(
-            loss, self._optimiser, self._project, self.feed, self.state, config
-        )
+        with compiler.without_garbage_collection():
+            self.compiled = compile_steps(
+                loss,
+                self._optimiser,
+                self._project,
+                self.feed,
+                self.state,
+                config,
+                list_program_fields(config),
+            )
 
     def run(self, window: Chunk) -> Any:
         """Take the steps of a chunk; return arrays that are ready when the steps are done."""
@@ -157,13 +170,19 @@ def step(config: ConfigDict, options: Options, peer: "Released | None" = None) -
 
 
 def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """Measure an epoch of training, resident and streamed, without validation; and a checkpoint."""
+    """Measure an epoch of training, resident and streamed, without validation; and a checkpoint.
+
+    With `config.compile_fast`, as in every `:debug`, an epoch has no floor, because counting its
+    operations takes longer than all its steps.
+    """
     videos = num_videos(config, options, "train")
+    # A chunk with all steps of the epoch has equal shapes for both feeds, which share a program.
+    longest = videos if config.compile_fast else config.train.log_every
     step_floor: Floor | None = None
     for resident in (True, False):
         name = "resident" if resident else "streamed"
         announce(f"compile the steps of an epoch of {videos:,} videos, {name}")
-        training = Training(config, videos, config.train.log_every, resident)
+        training = Training(config, videos, longest, resident)
         announce("load the first features")
         start = time.perf_counter()
         training.feed.load()
@@ -172,9 +191,10 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
         announce(f"train epochs of {training.steps_per_epoch:,} steps")
         timing = timed(training.run_epoch, repeats=options.repeats)
         steps = training.steps_per_epoch
-        step_floor = step_floor or training.floor()  # the same for both; it takes seconds
+        if not config.compile_fast:
+            step_floor = step_floor or training.floor()  # the same for both; it takes seconds
         facts = {"steps": float(steps), "videos/s": videos / timing.median, "load s": loading}
-        floor = Floor(*(steps * part for part in step_floor))
+        floor = step_floor and Floor(*(steps * part for part in step_floor))
         yield Row(f"epoch, {name}", timing, floor, facts | training.memory())
         training.feed.close()
     with tempfile.TemporaryDirectory() as directory:

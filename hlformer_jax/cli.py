@@ -5,6 +5,7 @@ A command ends with `except (UserError, OSError) as error: return cli.fail(str(e
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -28,10 +29,28 @@ from hlformer_jax.text import suggestion
 QUIET = flags.DEFINE_bool("quiet", False, "Print no progress, only results, warnings and errors.")
 """Flag of all programs with absl flags; each declares it a key flag, so --helpshort lists it."""
 
+_FLAGS = {
+    name: f"--{name}"
+    for name in (
+        *("caption", "checkpoint", "config", "coordinator", "encoder", "init", "member", "mode"),
+        *("moments", "only", "overwrite", "process", "processes", "query", "scores", "task"),
+        *("tasks", "video", "workdir"),
+    )
+} | {"without": "--except"}
+"""The flag of each argument that an error of the library may name."""
+
+_ARGUMENT = re.compile(rf"`({'|'.join(_FLAGS)})((?:\.\w+)*)`")
+
 
 def fail(message: str) -> int:
-    """Print an error on standard error; return the exit status 1."""
-    print(f"{terminal.in_red('error:', sys.stderr)} {message}", file=sys.stderr)
+    """Print an error on standard error; return the exit status 1.
+
+    Args:
+      message: the error. The library names arguments in backticks; these are printed as flags, for
+        example `workdir` as --workdir.
+    """
+    line = _ARGUMENT.sub(lambda found: _FLAGS[found[1]] + found[2], message)
+    print(f"{terminal.in_red('error:', sys.stderr)} {line}", file=sys.stderr)
     return 1
 
 

@@ -1,6 +1,6 @@
 """Atomic writes of files, the files that they may replace, and a lock on a directory.
 
-An output at a path that the user chose (`--out`) replaces an existing file only with `--overwrite`.
+An output at a path that the user chose replaces an existing file only if the user permits it.
 An output in a directory of the program (tables, figures, metrics of a run) also replaces a file
 that the program wrote and that has not changed since: the list `.hlformer-written` in the directory
 has the digest of each such file. Links, directories, pipes and devices are never replaced.
@@ -59,7 +59,7 @@ def replacing(overwrite: bool, listed: bool = False) -> Replace:
     """Return which files an output may replace.
 
     Args:
-      overwrite: whether the user gave --overwrite.
+      overwrite: whether the user permits to replace any file.
       listed: whether the output belongs to the list of its directory.
     """
     replace = Replace.ANY if overwrite else Replace.NOTHING
@@ -310,11 +310,11 @@ def check_replaced(path: Path, replace: Replace = Replace.ANY) -> None:
     if Replace.ANY in replace:
         return
     if Replace.OWN not in replace:
-        raise OutputError(f"{path} exists: give another name, or --overwrite")
+        raise OutputError(f"{path} exists: give another name, or `overwrite`")
     if not _is_own(path):
         raise OutputError(
             f"{path} was not written by this program, or was changed since: move it away, or give"
-            " --overwrite"
+            " `overwrite`"
         )
 
 

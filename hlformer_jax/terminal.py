@@ -1,8 +1,8 @@
-"""Output of commands: progress, warnings, and lines of results.
+"""Output of commands: progress, warnings and results.
 
-Progress is lines and a bar with speed and time left, on standard error; the bar is shown on a
-terminal only. `silence`, which --quiet calls, hides progress. Colours are for terminals, unless
-NO_COLOR is set.
+Progress goes to standard error: lines, and on a terminal also a bar with speed and time left.
+`silence` hides it (the flag --quiet). Colours are used only on a terminal, and not if NO_COLOR is
+set.
 """
 
 import os
@@ -21,7 +21,11 @@ _is_silent = False
 
 
 def silence(silent: bool = True) -> None:
-    """Hide progress of this process from now on, or show it again."""
+    """Hide the progress of this process.
+
+    Args:
+      silent: whether to hide progress; False shows it again.
+    """
     global _is_silent
     _is_silent = silent
 
@@ -33,22 +37,22 @@ def report(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    """Print a line on standard error, above a bar."""
+    """Print a line on standard error; a progress bar stays below it."""
     _write(line, sys.stderr)
 
 
 def show(line: str) -> None:
-    """Print a line of the result on standard output, above a bar."""
+    """Print a line of the result on standard output; a progress bar stays below it."""
     _write(line, sys.stdout)
 
 
 def width() -> int | None:
-    """Return the columns of the terminal of standard output; None if it is a file or a pipe."""
+    """Return the width of the terminal in characters; None if output goes to a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def in_red(text: str, file: TextIO | None) -> str:
-    """Return a text in bold red if the file is a terminal with colours."""
+    """Return a text in bold red, or unchanged if the file is not a terminal with colours."""
     has_colours = (
         file is not None
         and file.isatty()
@@ -70,14 +74,14 @@ def _write(line: str, file: TextIO | None) -> None:
 
 
 def bar(unit: str, total: int | None = None, **options: Any) -> Any:
-    """Return a tqdm bar with speed and time left, which is erased when it is closed.
+    """Return a tqdm bar with speed and time left; closing it erases it.
 
     Args:
-      unit: noun of the things that are counted.
-      total: number of things to count, or None if it is not known yet.
+      unit: noun for the items that are counted, such as "video".
+      total: number of items; None if it is not known yet.
       **options: further options of tqdm.
     """
-    import tqdm  # here, as most commands need no bar
+    import tqdm  # imported here, because most commands show no bar
 
     settings = {"dynamic_ncols": True, "leave": False, "disable": None} | options
     if _is_silent:
@@ -85,8 +89,13 @@ def bar(unit: str, total: int | None = None, **options: Any) -> Any:
     return tqdm.tqdm(total=total, unit=unit, file=sys.stderr, **settings)
 
 
-def each(items: Collection[T], unit: str) -> Iterator[T]:
-    """Yield items, with a bar that counts them."""
+def track(items: Collection[T], unit: str) -> Iterator[T]:
+    """Yield items while a progress bar counts them.
+
+    Args:
+      items: the items.
+      unit: noun for the items, such as "video".
+    """
     with bar(unit, len(items)) as counter:
         for item in items:
             yield item
@@ -94,10 +103,14 @@ def each(items: Collection[T], unit: str) -> Iterator[T]:
 
 
 class TimeLeft:
-    """An estimate of the time left, from the mean duration of the finished parts of a job."""
+    """Estimate of a job's remaining time, from the mean duration of its finished parts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start the clock."""
+        """Start measuring.
+
+        Args:
+          clock: function that returns the time in seconds.
+        """
         self._clock, self._start, self._finished = clock, clock(), 0
 
     def add(self) -> None:

@@ -1,4 +1,8 @@
-"""Settings of all tests: strict dtype and rank promotion, as the package promises to need none."""
+"""Settings and fixtures of all tests.
+
+Tests run with strict dtype promotion and without rank promotion, because the package promises to
+need neither. Annotations of arrays are checked at run time.
+"""
 
 import contextlib
 import gc

@@ -19,6 +19,15 @@ def test_interrupt_has_the_status_of_a_shell(capsys):
     assert "resumes" in capsys.readouterr().err
 
 
+def test_arguments_in_an_error_are_printed_as_flags(capsys):
+    message = "set `config.train.epochs`=3, leave out `without`, not `ray start --head` or `other`"
+    assert cli.fail(message) == 1
+    assert capsys.readouterr().err == (
+        "error: set --config.train.epochs=3, leave out --except, not `ray start --head` or"
+        " `other`\n"
+    )
+
+
 def test_cores_without_an_affinity_are_the_machines(monkeypatch):
     assert 1 <= cli.cores() <= os.cpu_count()
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS

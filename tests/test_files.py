@@ -75,9 +75,9 @@ def test_existing_file_is_replaced_only_if_allowed(tmp_path):
     place = tmp_path / "out"
     place.write_bytes(b"theirs")
     for replace in (files.Replace.NOTHING, files.Replace.OWN):
-        with pytest.raises(files.OutputError, match="--overwrite"):
+        with pytest.raises(files.OutputError, match="overwrite"):
             files.check_output(place, replace)
-        with pytest.raises(files.OutputError, match="--overwrite"):
+        with pytest.raises(files.OutputError, match="overwrite"):
             files.write_bytes(place, b"ours", replace)
     assert place.read_bytes() == b"theirs"
     files.write_bytes(place, b"ours", files.replacing(True))

@@ -31,6 +31,14 @@ PHRASES = re.compile(
     re.IGNORECASE,
 )
 
+PROGRAMS = re.compile(r"(^|/)(cli|main|__main__|moments)\.py$|(^|/)cli/")
+"""Modules that read a command line."""
+
+FLAG = re.compile(r"(?<![-\w])--[a-z]")
+
+COMMAND = re.compile(r"(hlformer_jax\.|sbatch |query |ray start )[^,;]*")
+"""A command with its flags, which an error may contain."""
+
 LIMITS = {"names": 0.5, "docstrings": 0.5, "phrases": 4.0, "lambdas": 1.0}
 """Percent of names, percent of docstrings, phrases and named lambdas in 1,000 lines."""
 
@@ -95,3 +103,34 @@ def test_wording_of_a_bad_file_is_measured(tmp_path):
     path.write_text('"""What is said of those."""\none = lambda: 1\n')
     measured = measure([path])
     assert measured == {"names": 100.0, "docstrings": 100.0, "phrases": 500.0, "lambdas": 500.0}
+
+
+def messages(tree: ast.AST) -> list[str]:
+    """The texts of the errors that a module raises, without the values in them."""
+    return [
+        "".join(
+            part.value
+            for part in ast.walk(node)
+            if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        )
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise)
+    ]
+
+
+LIBRARY = [
+    path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if not PROGRAMS.search(path.relative_to(PACKAGE).as_posix())
+]
+
+
+def test_errors_of_the_library_do_not_name_flags():
+    naming_flags = {
+        f"{path.relative_to(PACKAGE)}: {message}"
+        for path in LIBRARY
+        for message in messages(ast.parse(path.read_text(encoding="utf-8")))
+        if FLAG.search(COMMAND.sub("", message))
+    }
+    assert not naming_flags
+    assert FLAG.search(messages(ast.parse('raise ValueError(f"--host={host} is empty")'))[0])

@@ -67,7 +67,7 @@ def test_a_bar_is_one_line_with_speed_and_time_left(screen):
 
 def test_quiet_hides_progress_and_no_warning(screen):
     def work():
-        for _ in terminal.each([1, 2], "clip"):
+        for _ in terminal.track([1, 2], "clip"):
             terminal.report("reading")
         terminal.warn("a.mp4 is damaged")
         terminal.show("result")

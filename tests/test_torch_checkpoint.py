@@ -644,7 +644,7 @@ def test_entries_larger_than_the_file_are_refused(torch, path):
 )
 def test_another_format_is_refused(path, data):
     path.write_bytes(data)
-    with pytest.raises(TorchFileError, match="not a whole zip file"):
+    with pytest.raises(TorchFileError, match="not a complete zip file"):
         reader.load(path)
 
 

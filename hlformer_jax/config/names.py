@@ -58,14 +58,14 @@ ENVIRONMENT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("workdir", "output_dir", "out_dir", "save_dir", "log_dir", "exp_dir"),
-        "the directory of a run is --workdir",
+        "the directory of a run is `workdir`",
     ),
     **dict.fromkeys(
         ("resume", "resume_from"), "a run resumes when the same command is given again"
     ),
     **dict.fromkeys(
         ("checkpoint", "ckpt", "pretrained", "init"),
-        "give --init for the parameters of another run, --checkpoint for a checkpoint to evaluate",
+        "give `init` for the parameters of another run, `checkpoint` for a checkpoint to evaluate",
     ),
 }
 """Advice about settings that are fields in other programs but not here, by their common names."""

@@ -120,8 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.out is not None:
             annotations.write_moments(options.out, read.videos, replace)
     except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return cli.fail(str(error))
     report(read, built)
     return 0
 

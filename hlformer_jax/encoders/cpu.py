@@ -1,7 +1,7 @@
-"""Image encoders on a CPU by OpenVINO, whose programs are faster than XLA's.
+"""Compilation of image encoders for a CPU with OpenVINO, whose programs are faster than XLA's.
 
-OpenVINO is optional (extra `cpu`). It compiles the computation that JAX has traced, so that an
-architecture needs no second implementation.
+OpenVINO is optional (extra `cpu`). It compiles the computation that JAX traces, so an architecture
+needs no second implementation.
 """
 
 import functools
@@ -30,10 +30,10 @@ def compile_program(
 
     Args:
       function: a function that JAX can trace, without loops whose length depends on values.
-      argument: shape and dtype of its argument.
+      argument: shape and dtype of the function's argument.
 
     Returns:
-      The program. If several threads call it, they wait for each other.
+      The compiled function. If several threads call it, they wait for each other.
 
     Raises:
       ImportError: if OpenVINO cannot be imported.
@@ -63,11 +63,11 @@ def compile_program(
 @functools.cache
 def _openvino() -> Any:
     """Import OpenVINO without its telemetry, which would report the import over the network."""
-    blocks = _TELEMETRY not in sys.modules
-    if blocks:
+    must_block = _TELEMETRY not in sys.modules
+    if must_block:
         sys.modules[_TELEMETRY] = None  # type: ignore[assignment]  # importing it fails
     try:
         return importlib.import_module("openvino")
     finally:
-        if blocks:
+        if must_block:
             del sys.modules[_TELEMETRY]

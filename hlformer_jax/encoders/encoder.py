@@ -1,4 +1,4 @@
-"""Encoders as objects: batches of images and texts through an architecture's computation."""
+"""Encoders of images and texts, which run an architecture's computation in batches."""
 
 import hashlib
 import json
@@ -19,27 +19,27 @@ from hlformer_jax.encoders.transformer import Params
 from hlformer_jax.typing import Array
 
 IMAGES_AT_ONCE = {"cpu": 16}
-"""Number of images of a batch by the kind of device; on other devices it is `MAX_IMAGES_AT_ONCE`.
+"""Number of images in a batch by the kind of device; on other devices it is `MAX_IMAGES_AT_ONCE`.
 
-A single image is padded to a batch, so that its vector does not depend on other images.
+Fewer images are padded to a batch, so that a vector does not depend on the number of images.
 """
 
 MAX_IMAGES_AT_ONCE = 128
 TEXTS_AT_ONCE = 32
-"""Number of texts of a batch; a single text is encoded alone, which is faster."""
+"""Number of texts in a batch; a single text is encoded without padding texts, which is faster."""
 
 
 class TextEncoder:
-    """A `TokenEncoder`, which `hlformer_jax.encoders.load_text` reads.
+    """A `TokenEncoder`; `hlformer_jax.encoders.load_text` returns one.
 
     Batches have fixed sizes and are padded, so that only two programs are compiled for texts: one
-    for a single text and one for a batch. Padding does not change a result.
+    for a single text and one for a batch. Padding does not change the results.
 
     Attributes:
-      name: id of the hub, or name of the folder.
+      name: hub id, or name of the folder.
       kind: "clip", "siglip", "siglip2" or "roberta".
       dtype: dtype of the operands of matrix products, "float32" or "bfloat16".
-      token_width: coordinates of a token's feature.
+      token_width: number of coordinates of a token's feature.
       max_tokens: largest number of tokens of a text, including special tokens.
     """
 
@@ -56,11 +56,11 @@ class TextEncoder:
         """Create an encoder.
 
         Args:
-          config: its sizes.
-          params: its parameters.
-          tokenizer: its tokenizer.
+          config: sizes of the encoder.
+          params: parameter tree.
+          tokenizer: tokenizer of its texts.
           name: the name that users see.
-          digest: function that returns the checksum of its weights; called when the fingerprint is
+          digest: function that returns the checksum of the weights; called when the fingerprint is
             first needed.
           dtype: dtype of the operands of matrix products.
         """
@@ -76,11 +76,11 @@ class TextEncoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return the hexadecimal SHA-256 of weights, sizes, tokenizer and preprocessing."""
+        """The hexadecimal SHA-256 of weights, sizes, tokenizer and, for images, preprocessing."""
         return hashlib.sha256(json.dumps(self._identity(), sort_keys=True).encode()).hexdigest()
 
     def _identity(self) -> dict[str, Any]:
-        """Return all facts that determine a float32 result, in types of JSON."""
+        """Return all facts that determine the results in float32, as values for JSON."""
         return {
             "weights": self._digest(),
             "config": asdict(self.config),
@@ -93,10 +93,13 @@ class TextEncoder:
     def encode_tokens(self, texts: Sequence[str]) -> list[Float[np.ndarray, "W I"]]:
         """Return the last hidden states of the tokens of each text, including special tokens.
 
-        HLFormer's query encoder reads them. Tokens beyond `max_tokens` are dropped.
+        HLFormer's query encoder reads these states. Tokens beyond `max_tokens` are dropped.
+
+        Args:
+          texts: any number of texts.
 
         Returns:
-          For each text an array of its W tokens, float32, without padding.
+          For each text the states of its W tokens, float32, without padding.
 
         Raises:
           EncoderError: if `texts` is one string.
@@ -108,9 +111,9 @@ class TextEncoder:
         ]
 
     def _encode_batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, tuple]]:
-        """Yield for each batch the mask of its tokens, and a pair of its vectors and states.
+        """Yield the mask of the tokens of each batch, and a pair of vectors and token states.
 
-        The vectors are None for a text encoder without a joint space.
+        The vectors are None if the encoder has no joint space of images and texts.
         """
         if isinstance(texts, str):
             raise EncoderError(f"{self.name}: give a list of texts, not one string")
@@ -122,15 +125,15 @@ class TextEncoder:
 
 
 class ImageTextEncoder(TextEncoder):
-    """An `Encoder` and `TokenEncoder`, which `hlformer_jax.encoders.load` reads.
+    """An `Encoder` and `TokenEncoder`; `hlformer_jax.encoders.load` returns one.
 
     One compiled program encodes any number of images.
 
     Attributes:
-      config: its sizes.
-      width: coordinates of a unit vector.
-      image_size: height and width of an input, in pixels.
-      scale: factor of a cosine in the trained loss.
+      config: sizes of the encoder.
+      width: number of coordinates of a unit vector.
+      image_size: height and width of an input image, in pixels.
+      scale: factor of the cosines in the trained loss.
       bias: number that the trained loss adds to scale · cosine; 0 for CLIP.
       preprocessing: description of `preprocess`.
       preprocess: function that resizes and crops an image to the encoder's input.
@@ -148,7 +151,15 @@ class ImageTextEncoder(TextEncoder):
         image_processor: Preprocessing,
         **options: Any,
     ) -> None:
-        """Create an encoder; options as for `TextEncoder`."""
+        """Create an encoder.
+
+        Args:
+          config: sizes of the encoder.
+          params: parameter tree.
+          tokenizer: tokenizer of its texts.
+          image_processor: settings of the preprocessing of images.
+          **options: further arguments of `TextEncoder`.
+        """
         super().__init__(config, params, tokenizer, **options)
         self.width = config.width
         self.image_size = config.vision.image_size
@@ -163,14 +174,14 @@ class ImageTextEncoder(TextEncoder):
     def set_image_precision(self, precision: str, report: Callable[[str], None] = print) -> None:
         """Set the precision of `encode_images`; the precision of texts stays the same.
 
-        Vectors of both precisions can be compared with each other.
+        Vectors that were computed in different precisions can be compared with each other.
 
         Args:
           precision: "float32" or "bfloat16".
           report: receives a line if OpenVINO is installed but cannot compile the encoder.
 
         Raises:
-          EncoderError: for another precision, or for float32 if `dtype` is bfloat16.
+          EncoderError: if `precision` has another value, or is float32 while `dtype` is bfloat16.
         """
         allowed = list(weights.DTYPES) if self.dtype == "float32" else [self.dtype]
         if precision not in allowed:
@@ -184,12 +195,12 @@ class ImageTextEncoder(TextEncoder):
 
     @property
     def image_backend(self) -> str:
-        """The compiler of the program for images: "OpenVINO" or "XLA"."""
+        """The compiler of the program that encodes images: "OpenVINO" or "XLA"."""
         return "OpenVINO" if self._suits_openvino and cpu.is_installed() else "XLA"
 
     @property
     def lacks_openvino(self) -> bool:
-        """True if OpenVINO is not installed, and would otherwise encode the images."""
+        """True if OpenVINO would encode the images, but is not installed."""
         return self._suits_openvino and not cpu.is_installed()
 
     @property
@@ -232,8 +243,11 @@ class ImageTextEncoder(TextEncoder):
     def encode_images(self, pixels: UInt8[np.ndarray, "V S S 3"]) -> Float[np.ndarray, "V d"]:
         """Return float32 unit vectors of any number of images that `preprocess` returned.
 
+        Args:
+          pixels: the images.
+
         Raises:
-          EncoderError: for another shape or dtype.
+          EncoderError: if the images have another shape or dtype.
         """
         pixels = np.asarray(pixels)
         size = self.image_size
@@ -247,9 +261,12 @@ class ImageTextEncoder(TextEncoder):
         return np.concatenate(list(_run_batches(self._encode_batch, _images_at_once(), pixels)))
 
     def encode_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
-        """Return float32 unit vectors of any number of texts.
+        """Return float32 unit vectors of texts.
 
         Tokens beyond `max_tokens` are dropped.
+
+        Args:
+          texts: any number of texts.
 
         Raises:
           EncoderError: if `texts` is one string.
@@ -260,8 +277,12 @@ class ImageTextEncoder(TextEncoder):
     def probability(self, cosines: Any) -> Any:
         """Return the probabilities that images and texts with these cosines belong together.
 
-        SigLIP's loss defines them. The result is None for CLIP, whose loss only compares the pairs
-        of a batch.
+        Args:
+          cosines: a number or an array of cosines.
+
+        Returns:
+          The probabilities that SigLIP's loss defines; None for CLIP, whose loss only compares the
+          pairs of a batch.
         """
         family = families.image_text_family(self.config)
         return family.probability(cosines, self.scale, self.bias)
@@ -274,9 +295,9 @@ def _images_at_once() -> int:
 def _run_batches(
     program: Callable[..., Any], batch_size: int, *inputs: np.ndarray
 ) -> Iterator[Any]:
-    """Yield the results of a program that takes batches of one size, without rows of padding.
+    """Run a program on batches of one size, and yield its results without the rows of padding.
 
-    Each batch starts before the result of the previous batch is fetched.
+    The next batch is started before the result of a batch is fetched.
     """
     previous: tuple[Any, int] | None = None
     total = len(inputs[0])

@@ -1,7 +1,7 @@
 """Resizing and cropping of images, with the settings of a `preprocessor_config.json`.
 
-Results equal those of the "slow" image processors of transformers, which use Pillow, bit for bit.
-The "fast" ones, which use torchvision, differ by the rounding of their filters.
+The results are equal, bit for bit, to the results of the "slow" image processors of transformers,
+which use Pillow. The "fast" image processors use torchvision, whose filters round differently.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from PIL import Image
 from hlformer_jax.encoders.config import EncoderError
 
 VERSION = 1
-"""Number to increase if the results of `Preprocessing.apply` change; an index records it."""
+"""Version of `Preprocessing.apply`, which indexes record: increase it if the results change."""
 
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _DEFAULTS = {
@@ -26,13 +26,13 @@ _DEFAULTS = {
     "do_normalize": True,
 }
 _MAX_PIXELS = 2**24
-"""Largest number of pixels of a resized image. If it would have more, the ends of the image, which
-the crop would remove, are cut before resizing."""
+"""Largest number of pixels of a resized image. If there would be more, the ends of the image, which
+the crop would remove, are cut off before resizing."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings of resizing, cropping and the normalisation (pixels · factor − mean) / std."""
+    """Settings for resizing, cropping and the normalisation (pixels · factor − mean) / std."""
 
     size: int  # height and width of the encoder's input, in pixels
     # Shorter side of the resized image, before the crop. None: resize to a square of `size`,
@@ -50,19 +50,19 @@ class Preprocessing:
 
     @property
     def shift(self) -> tuple[float, ...]:
-        """The number that is subtracted from pixels of 0 to 255, for each channel."""
+        """The number to subtract from pixels of 0 to 255, for each channel."""
         return tuple(mean / self.factor for mean in self.mean)
 
     @property
     def scale(self) -> tuple[float, ...]:
-        """The factor that multiplies the difference, for each channel."""
+        """The factor by which to multiply the pixels after the subtraction, for each channel."""
         return tuple(self.factor / std for std in self.std)
 
     def apply(self, image: UInt8[np.ndarray, "height width 3"]) -> UInt8[np.ndarray, "S S 3"]:
-        """Resize and crop an image; channels are red, green and blue, from 0 to 255.
+        """Resize and crop an image; its channels are red, green and blue, from 0 to 255.
 
         Raises:
-          EncoderError: for another shape or dtype.
+          EncoderError: if the image has another shape or dtype.
         """
         image = np.asarray(image)
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -91,7 +91,7 @@ class Preprocessing:
 
 
 def _abbreviate(channels: tuple[float, ...]) -> str:
-    """Return the numbers of the channels as text, or one number if all are equal."""
+    """Format the numbers of the channels, separated by commas; one number if all are equal."""
     return ",".join(f"{x:.4g}" for x in (channels[:1] if len(set(channels)) == 1 else channels))
 
 
@@ -100,30 +100,32 @@ def read(content: Mapping[str, Any], defaults: Mapping[str, Any], where: str) ->
 
     Args:
       content: the JSON object.
-      defaults: the architecture's values of missing keys (`ImageTextFamily.image_settings`). If
-        their `size` has a shortest edge, a plain number as `size` is a shortest edge too.
+      defaults: the architecture's values for missing keys (`ImageTextFamily.image_settings`). If
+        their `size` has a shortest edge, a plain number as `size` is also a shortest edge.
       where: the file's name, for errors.
 
     Raises:
-      EncoderError: if a value is invalid or images are not square.
+      EncoderError: if a value is invalid or the preprocessed images would not be square.
     """
     fields = {**_DEFAULTS, **defaults}
     fields |= {name: value for name, value in content.items() if value is not None}
     if not fields["do_resize"]:
-        raise EncoderError(f"{where}: do_resize is false; an encoder needs images of one size")
+        raise EncoderError(f"{where}: do_resize is false, but an encoder needs images of one size")
     number_is_edge = "shortest_edge" in defaults["size"]
     height, width, edge = _read_size(fields["size"], number_is_edge, f"{where}: size")
     if fields["do_center_crop"]:
         crop = fields.get("crop_size", 224)
         crop_height, crop_width, _ = _read_size(crop, False, f"{where}: crop_size")
-        # A crop to the size of the resized image changes nothing.
+        # A resized image of fixed height and width could only be cropped to the same size.
         if edge is None and (crop_height, crop_width) != (height, width):
-            raise EncoderError(f"{where}: crop_size differs from a size of fixed height and width")
+            raise EncoderError(
+                f"{where}: crop_size must equal size if size has a height and a width"
+            )
         height, width = crop_height, crop_width
     elif edge is not None:
-        raise EncoderError(f"{where}: size keeps the ratio of sides, and nothing crops a square")
+        raise EncoderError(f"{where}: do_center_crop is false, so images are not square")
     if height != width or height is None:
-        raise EncoderError(f"{where}: images of {height} x {width} pixels; only squares are read")
+        raise EncoderError(f"{where}: images have {height} x {width} pixels, but must be square")
     if fields["resample"] not in _FILTERS:
         raise EncoderError(f"{where}: resample {fields['resample']!r} is not a number from 0 to 5")
     factor = fields["rescale_factor"] if fields["do_rescale"] else 1.0
@@ -157,7 +159,7 @@ def write(preprocessing: Preprocessing, processor: str) -> dict[str, Any]:
 
 
 def _cut_ends(image: np.ndarray, ratio: float) -> np.ndarray:
-    """Return the middle of an image, so that the ratio of its sides is at most `ratio`."""
+    """Cut off the ends of an image, so that its longer side is at most `ratio` shorter sides."""
     shorter, axis = min(image.shape[:2]), int(np.argmax(image.shape[:2]))
     length = int(shorter * ratio)
     start = (image.shape[axis] - length) // 2
@@ -165,21 +167,22 @@ def _cut_ends(image: np.ndarray, ratio: float) -> np.ndarray:
 
 
 def _crop_centre(image: np.ndarray, size: int) -> np.ndarray:
-    """Return the middle square of an image, with a black border if the image is smaller."""
+    """Return the square in the middle of an image, with a black border if the image is smaller."""
     height, width = image.shape[:2]
     if height < size or width < size:
         padded_height, padded_width = max(height, size), max(width, size)
-        # An odd row or column of black goes above or to the left, as in transformers.
-        top, left = (padded_height - height + 1) // 2, (padded_width - width + 1) // 2
+        # If the number of black rows or columns is odd, the additional one is at the top or on the
+        # left, as in transformers.
+        row, column = (padded_height - height + 1) // 2, (padded_width - width + 1) // 2
         padded = np.zeros((padded_height, padded_width, 3), np.uint8)
-        padded[top : top + height, left : left + width] = image
+        padded[row : row + height, column : column + width] = image
         image, height, width = padded, padded_height, padded_width
-    top, left = (height - size) // 2, (width - size) // 2
-    return np.ascontiguousarray(image[top : top + size, left : left + size])
+    row, column = (height - size) // 2, (width - size) // 2
+    return np.ascontiguousarray(image[row : row + size, column : column + size])
 
 
 def _read_size(value: Any, number_is_edge: bool, where: str) -> tuple[Any, Any, int | None]:
-    """Return height, width and shortest edge, each or None."""
+    """Return height, width and shortest edge; None for those that the value does not have."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"shortest_edge": value} if number_is_edge else {"height": value, "width": value}
     if isinstance(value, Mapping):
@@ -188,14 +191,14 @@ def _read_size(value: Any, number_is_edge: bool, where: str) -> tuple[Any, Any, 
         are_sizes = all(isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in numbers)
         if are_sizes and (edge is None) != (height is None or width is None):
             return height, width, edge
-    raise EncoderError(f"{where} is {value!r}: neither height and width nor shortest_edge alone")
+    raise EncoderError(f"{where} is {value!r}: give height and width, or shortest_edge alone")
 
 
 def _read_channels(value: Any, where: str) -> tuple[float, float, float]:
     """Return the numbers of the three channels; a single number is used for all of them."""
     values = value if isinstance(value, list | tuple) else [value] * 3
     if len(values) != 3 or not all(map(_is_number, values)):
-        raise EncoderError(f"{where} is {value!r}: not three numbers")
+        raise EncoderError(f"{where} is {value!r}: give one number or three")
     red, green, blue = map(float, values)
     return red, green, blue
 

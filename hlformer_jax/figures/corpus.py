@@ -294,7 +294,7 @@ def spans_by_video(split: Any) -> list[list[Any]]:
       NotApplicable: if the split has no times of moments.
     """
     if not split.spans:
-        raise NotApplicable("no times of moments: give --moments=FILE (see docs/data.md)")
+        raise NotApplicable("no times of moments: give `moments`=FILE (see docs/data.md)")
     spans = split.caption_spans()
     sizes = split.captions_per_video.tolist()
     ends = np.cumsum(sizes).tolist()
@@ -335,7 +335,7 @@ def select_videos(subject: Subject, options: Options, count: int) -> list[int]:
         for video in options.videos:
             if video not in place:
                 raise NotApplicable(
-                    f"--video={video}: the split {options.split} has no such video"
+                    f"`video`={video}: the split {options.split} has no such video"
                     f"{suggestion(video, place)}"
                 )
         return [place[video] for video in options.videos]
@@ -617,7 +617,7 @@ def _pair(subject: Subject, options: Options) -> list[int]:
         pair = select_videos(subject, options, 2)
         if len(pair) != 2:
             raise NotApplicable(
-                "the figure queries shows two videos: give --video twice, or leave it out"
+                "the figure queries shows two videos: give `video` twice, or leave it out"
             )
         return pair
     split = subject.split(options)

@@ -283,7 +283,7 @@ def _trees(pool: Any, options: Options) -> list[int]:
     """Return the trees of the requested videos, or else the trees with most nodes."""
     if options.videos:
         if missing := sorted(set(options.videos) - set(pool.videos)):
-            raise NotApplicable(f"--video={missing[0]}: the split {options.split} has no such tree")
+            raise NotApplicable(f"`video`={missing[0]}: the split {options.split} has no such tree")
         return [pool.videos.index(video) for video in options.videos[:TREES]]
     sizes = np.bincount(pool.tree, minlength=len(pool.videos))
     return np.argsort(-sizes, kind="stable")[:TREES].tolist()

@@ -133,7 +133,7 @@ def write(
     """
     check_place("report", out, replace)
     parts, without = [], []
-    for name, listing in terminal.each(FIGURES.items(), "figure"):
+    for name, listing in terminal.track(FIGURES.items(), "figure"):
         try:
             drawn = draw(name, subjects, options)
         except UserError as reason:

@@ -1,11 +1,10 @@
-"""Primitives whose values and gradients stay correct where the textbook formulas fail.
+"""Functions whose values and gradients stay correct where the textbook formulas fail.
 
 Some functions are smooth in a squared norm z: cosh √z, and f(√z) / √z for sinh, asinh, tanh and
 artanh. They take z as their argument, because √z and v / |v| are not smooth at 0. Maps written with
 them have correct derivatives of every order at the origin. If a norm itself is needed (a distance,
-an angle), its gradient at 0 is defined as 0. Branches are selected by `where` twice: the branch
-that is not selected gets a harmless argument too, because its gradient is multiplied by 0, and
-0 · inf is NaN.
+an angle), its gradient at 0 is defined as 0. `where` is applied to the results and to the argument
+of the branch that is not selected, whose infinite gradient times 0 would otherwise give NaN.
 """
 
 import functools
@@ -22,7 +21,7 @@ from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.typing import Array
 
-# Number of near pairs per point that are computed without falling back to all pairs. In the
+# Largest mean number of near pairs per point for which only the near pairs are computed. In the
 # distances of a set to itself, each point is near at least itself.
 _NEAR_PER_POINT = 4
 
@@ -49,7 +48,7 @@ def as_float(x: ArrayLike) -> Array:
 
 
 def check_floating(*arrays: Array) -> None:
-    """Refuse arguments without a real floating dtype, in functions that keep the given dtype.
+    """Refuse arguments without a real floating dtype, for functions that keep the dtype.
 
     Raises:
       TypeError: for lists, integers and complex numbers.
@@ -69,9 +68,9 @@ def exact_precision() -> jax.lax.Precision | None:
     """Return the precision for products that must be exact even if dense layers are rounded.
 
     It is HIGHEST if JAX's default matmul precision is set. Otherwise, as in runs in bfloat16, it is
-    None, and the hardware chooses for all products.
+    None: the hardware chooses the precision of all products.
     """
-    # Reading the setting is safe under `jax.jit`, because JAX's key of compiled programs has it.
+    # Reading the setting is safe under `jax.jit`, because JAX compiles again if it changes.
     is_set = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  # it has no stub
     return jax.lax.Precision.HIGHEST if is_set else None
 
@@ -79,8 +78,8 @@ def exact_precision() -> jax.lax.Precision | None:
 def check_positive(name: str, value: ArrayLike, allow_zero: bool = False, hint: str = "") -> None:
     """Refuse numbers that are not positive, if their values are known.
 
-    Traced values (under `jax.jit`, `jax.vmap` or `jax.grad`) and arrays that are partly in other
-    processes are not known, and pass.
+    The values are not known, and not checked, if they are traced (under `jax.jit`, `jax.vmap` or
+    `jax.grad`) or if parts of the array are in other processes.
 
     Args:
       name: name of the argument, for the message.
@@ -95,8 +94,8 @@ def check_positive(name: str, value: ArrayLike, allow_zero: bool = False, hint: 
         return
     array = np.asarray(value)
     if not np.all(array >= 0 if allow_zero else array > 0):
-        least = "at least 0" if allow_zero else "positive"
-        raise ValueError(f"{name} must be {least}, got {array}{hint}")
+        allowed = "at least 0" if allow_zero else "positive"
+        raise ValueError(f"{name} must be {allowed}, got {array}{hint}")
 
 
 _UNBOUNDED = ("t", "r")
@@ -184,7 +183,7 @@ def as_indices(name: str, indices: Any, count: int, where: Any = None) -> Int[Ar
       name: name of the argument, for errors.
       indices: indices of any integer dtype: a list, or an array of NumPy or JAX.
       count: number of elements; valid indices are 0 to count - 1.
-      where: True for the indices to check; None for all.
+      where: True for the indices to check; None to check all.
 
     Returns:
       The indices. Inside `jax.jit` values are not known, so indices out of range pass, and the
@@ -248,7 +247,7 @@ def align_sets(
 def split_coordinates(v: Float[Array, "*batch n"], dims: Sequence[int]) -> list[jax.Array]:
     """Split vectors into consecutive coordinates; ValueError if ``dims`` do not sum up to n."""
     if sum(dims) != v.shape[-1]:
-        raise ValueError(f"dimensions {tuple(dims)} of a point of dimension {v.shape[-1]}")
+        raise ValueError(f"dims must sum up to {v.shape[-1]}, got {tuple(dims)}")
     return jnp.split(v, [sum(dims[: k + 1]) for k in range(len(dims) - 1)], axis=-1)
 
 
@@ -327,7 +326,7 @@ def sum_products(
 def weigh_each(
     weights: Float[Array, "*#batch M L"], values: Float[Array, "*#batch M L n"]
 ) -> Float[Array, "*#batch M n"]:
-    """Return weighted sums of M sets of L vectors by matrix products; CPUs sum rows slowly."""
+    """Return weighted sums of M sets of L vectors, by matrix products: CPUs sum rows slowly."""
     sums = jnp.matmul(weights[..., None, :], values, precision=jax.lax.Precision.HIGHEST)
     return sums[..., 0, :]
 
@@ -371,9 +370,9 @@ def largest_coordinate(
 
     Args:
       v: vectors.
-      negligible: a smaller largest coordinate is returned as 0; at least `smallest`, and without
-        derivatives. By default it is the 5/8-th power of the smallest normal number, 2e-24 in
-        float32. Then 1 / |v|, the size of the derivative of v / |v|, can be multiplied by
+      negligible: size below which the largest coordinate is returned as 0; at least `smallest`,
+        and without derivatives. By default it is the 5/8-th power of the smallest normal number,
+        2e-24 in float32. Then 1 / |v|, the size of the derivative of v / |v|, can be multiplied by
         coordinates of any point (`max_hyperbolic_norm`) without overflow.
     """
     if negligible is None:
@@ -785,11 +784,11 @@ def _scaled_asinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Ar
     # The slope in c is rise³ times the slope of asinh √z / √z at z = c rise².
     small = size * size < _ASINHC_BELOW
     small_rise = jnp.where(small, rise, 0)
-    # `dc` comes first: if dc is 0, a product of the other factors might overflow, and give NaN.
-    near = dc * small_rise * small_rise * small_rise
-    near = near * _series(_derivative(_ASINHC), c * small_rise * small_rise)
-    far = dc * (rate - ratio) / (2 * jnp.where(small, 1, c)) * rise
-    return rise * ratio, rate * drise + jnp.where(small, near, far)
+    # `dc` comes first, because the product of the other factors might overflow, and 0 · inf is NaN.
+    by_series = dc * small_rise * small_rise * small_rise
+    by_series = by_series * _series(_derivative(_ASINHC), c * small_rise * small_rise)
+    by_quotient = dc * (rate - ratio) / (2 * jnp.where(small, 1, c)) * rise
+    return rise * ratio, rate * drise + jnp.where(small, by_series, by_quotient)
 
 
 @jax.custom_jvp
@@ -799,9 +798,9 @@ def scaled_sinh(v: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array
     x = root * v
     # XLA computes sinh by three exponential functions, with a larger error.
     is_small = jnp.abs(x) < _ENTIRE_BELOW
-    near, growth = jnp.where(is_small, x, 0), jnp.exp(jnp.abs(x))
-    far = jnp.sign(x) * (growth - 1 / growth) / 2
-    return jnp.where(is_small, near * _series(_SINHC, near * near), far) / root
+    small_x, growth = jnp.where(is_small, x, 0), jnp.exp(jnp.abs(x))
+    by_exponential = jnp.sign(x) * (growth - 1 / growth) / 2
+    return jnp.where(is_small, small_x * _series(_SINHC, small_x * small_x), by_exponential) / root
 
 
 @scaled_sinh.defjvp
@@ -817,13 +816,13 @@ def _scaled_sinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Arr
 def logits(
     space: Array, tau: Array, normals: Array, offsets: Array, c: Array, scale: Array | None = None
 ) -> Array:
-    """Compute `lorentz.mlr` for both models.
+    """Return the logits of `lorentz.mlr`; also used for the Poincaré ball.
 
     Args:
       space: space components of points, divided by ``scale``.
       tau: √c x_time of the points.
       normals: normals of the hyperplanes.
-      offsets: their signed distances from the origin.
+      offsets: signed distances of the hyperplanes from the origin.
       c: curvature.
       scale: a number for each point; None for 1.
     """
@@ -852,9 +851,9 @@ def replace_near(
     """Replace the values of near pairs, for which a matrix product is not exact enough.
 
     If no pair is near, nothing more is computed. If at most 4 max(M, N) pairs per batch element are
-    near, those are computed, which costs a few M × N arrays of time and memory. Otherwise ``exact``
-    computes all pairs, row by row. `jax.vmap` evaluates all three cases, so add batch axes instead
-    of using it.
+    near, on average, ``exact`` computes these pairs, in the time and memory of a few M × N arrays.
+    Otherwise it computes all pairs, row by row. `jax.vmap` evaluates all three cases, so add batch
+    axes instead of using it.
 
     Args:
       by_product: values of all pairs, from the matrix product.
@@ -883,18 +882,19 @@ def replace_near(
         return exact(take(x, first), take(y, second), take(c, batch))
 
     @jax.checkpoint
-    def of_few(by_product: jax.Array) -> jax.Array:
+    def replace_listed(by_product: jax.Array) -> jax.Array:
         (pair,) = jnp.nonzero(flat_near, size=capacity, fill_value=count)
         return by_product.at[pair].set(pair_values(pair), mode="drop")
 
     @jax.checkpoint
-    def of_many(by_product: jax.Array) -> jax.Array:
+    def replace_by_rows(by_product: jax.Array) -> jax.Array:
         indices = jnp.arange(count).reshape(-1, columns)
         return jnp.where(flat_near, jax.lax.map(pair_values, indices).reshape(-1), by_product)
 
     by_product = by_product.reshape(-1)
     if capacity == count:
         return jnp.where(flat_near, pair_values(jnp.arange(count)), by_product).reshape(shape)
-    near = jnp.sum(flat_near, dtype=jnp.int32)
-    case = jnp.where(near == 0, 0, jnp.where(near <= capacity, 1, 2))
-    return jax.lax.switch(case, (lambda values: values, of_few, of_many), by_product).reshape(shape)
+    near_count = jnp.sum(flat_near, dtype=jnp.int32)
+    case = jnp.where(near_count == 0, 0, jnp.where(near_count <= capacity, 1, 2))
+    branches = (lambda values: values), replace_listed, replace_by_rows
+    return jax.lax.switch(case, branches, by_product).reshape(shape)

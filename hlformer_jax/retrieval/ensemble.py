@@ -66,11 +66,11 @@ def evaluate(
         was not written by --scores, and the directory of a run.
     """
     if len(members) < 2:
-        raise EnsembleError("an ensemble needs two score files or more: give --member for each")
+        raise EnsembleError("an ensemble needs two score files or more: give `member` for each")
     if directory is not None:
         if (directory / "config.json").exists():
             raise EnsembleError(
-                f"{directory} holds a run, whose metrics are not replaced: give another --workdir"
+                f"{directory} holds a run, whose metrics are not replaced: give another `workdir`"
             )
         ranking.check_place(directory, files.replacing(overwrite))
         files.check_output(directory / SETTINGS_FILE, files.replacing(overwrite))
@@ -106,13 +106,13 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         with np.load(path) as file:
             arrays = dict(file)
     except (ValueError, EOFError, KeyError) as error:
-        raise EnsembleError(f"{path} was not written by --scores ({error})") from None
+        raise EnsembleError(f"{path} was not written by `scores` ({error})") from None
     names = ("scores", "queries", "videos", "relevant")
     missing = [name for name in names if name not in arrays]
     if missing:
         raise EnsembleError(
-            f"{path} has no array {missing[0]!r}: write it by --mode=evaluate --scores={path}"
-            " --overwrite"
+            f"{path} has no array {missing[0]!r}: write it by `mode`=evaluate `scores`={path}"
+            " `overwrite`"
         )
     shape = (len(arrays["queries"]), len(arrays["videos"]))
     if arrays["scores"].shape != shape or arrays["relevant"].shape != shape[:1]:

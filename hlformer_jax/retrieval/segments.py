@@ -1,22 +1,13 @@
 """Intervals of a video by wavelets and a graph, without a query (TF-PRVR, NeurIPS 2026).
 
-1. `signal`: for unit vectors x_1 … x_T of the frames and Δ_t = unit(x_{t+1} − x_t), the change of
-   direction s_t = 1 − ⟨Δ_t, Δ_{t+1}⟩, or 0 if both differences vanish.
-2. `level_details`: the wavelet transform of the signal (db4, symmetric borders) has one level per
-   scale, as many as the length allows. Below 16 frames it allows none; TF-PRVR does not define this
-   case, and one level is used here. Each level is reconstructed alone, and its absolute value is
-   taken.
-3. `peak_cuts`: a peak of a level at index p (from 0) that is higher than the level's mean plus one
-   standard deviation is a cut before frame p + 2 (from 0).
-4. `make_segments`: the segments of a level lie between its cuts. The vector of a segment is the
-   unit mean of its frames.
-5. `propagate`: the vectors of all segments are multiplied by (1 − β)(I − β W)^{−1}, with β = 0.7
-   and W = D^{−1/2} A D^{−1/2} for the graph A of `adjacency` and its row sums D.
-6. `segments`: the cuts of all levels together make the intervals. The vector of an interval is the
-   mean over levels of the propagated vector of the segment that contains the interval. Its norm is
-   below 1, so its products are not cosines.
+`segments` cuts a video where the difference between frames turns sharply in direction. It searches
+for such cuts at several scales, the levels of a wavelet transform; all cuts together separate the
+intervals. The vector of an interval combines the frames of its segments, one at each level, and of
+similar segments near them. Its norm is below 1, so its products with other vectors are not cosines.
 
-No query takes part, so the intervals of a video can be computed once.
+The intervals do not depend on a query, so those of a video can be computed once. The other
+functions are the steps of `segments`: `signal`, `level_details`, `peak_cuts`, `make_segments`,
+`segment_means` and `propagate`.
 """
 
 from typing import NamedTuple
@@ -27,10 +18,13 @@ from jaxtyping import Float, Int
 from hlformer_jax.data.transforms import unit
 
 BETA = 0.7  # weight of the graph in the propagation
-ROUNDING = 1e-6  # lengths of differences and heights of peaks up to this are rounding, counted as 0
-# Most frames in one graph: 68 minutes at a frame per second. The graph grows with the square of the
-# length, so a longer video is first cut into parts of equal length, each with its own graph.
+ROUNDING = 1e-6  # shorter differences and lower peaks are rounding errors and count as 0
 LONGEST = 4096
+"""Largest number of frames in one graph: 68 minutes at a frame per second.
+
+The size of the graph grows with the square of the length, so a longer video is first cut into parts
+of equal length, each with its own graph.
+"""
 
 WAVELET, BORDER = "db4", "symmetric"
 
@@ -39,8 +33,8 @@ class Segments(NamedTuple):
     """Segments of all levels, level by level, finest first; each level covers the whole video."""
 
     starts: Int[np.ndarray, " S"]  # first frames
-    ends: Int[np.ndarray, " S"]  # one beyond the last frames
-    levels: Int[np.ndarray, " S"]  # from 0
+    ends: Int[np.ndarray, " S"]  # last frames plus 1
+    levels: Int[np.ndarray, " S"]  # level of each segment, from 0
 
 
 def segments(
@@ -48,10 +42,13 @@ def segments(
 ) -> tuple[Float[np.ndarray, "I 2"], Float[np.ndarray, "I d"]]:
     """Cut a video into intervals.
 
+    The cuts of all levels together separate the intervals. The vector of an interval is the mean
+    over levels of the vector, after `propagate`, of the segment that contains the interval.
+
     Args:
       vectors: finite unit vectors of F >= 1 frames, of any floating dtype. They are converted to
-        float64 and normalised again, since float16 vectors have unit length only up to rounding.
-      times: seconds of the frames, rising.
+        float64 and normalised again, because float16 vectors have unit length only up to rounding.
+      times: times of the frames in seconds, rising.
       period: seconds between two frames; the last interval ends a period after the last frame.
 
     Returns:
@@ -59,10 +56,10 @@ def segments(
       of the intervals, float32, not normalised.
 
     Raises:
-      ValueError: for numbers that are not finite, which the graph would spread to all intervals.
+      ValueError: if a number is not finite; the graph would spread it to all intervals.
     """
     if not np.isfinite(vectors).all():
-        raise ValueError("segments needs frames of finite numbers")
+        raise ValueError("vectors has NaN or infinite numbers: pass finite unit vectors")
     count = len(vectors)
     parts = -(-count // LONGEST)
     bounds = np.arange(parts + 1) * count // parts
@@ -95,14 +92,25 @@ def _part(
 
 
 def segment_means(frames: Float[np.ndarray, "T d"], parts: Segments) -> Float[np.ndarray, "S d"]:
-    """Return the unit mean of the frames of each segment."""
+    """Return the unit mean of the frames of each segment.
+
+    Args:
+      frames: unit vectors of the frames.
+      parts: the segments.
+    """
     levels = range(parts.levels[-1] + 1)
     starts = [parts.starts[parts.levels == level] for level in levels]
     return unit(np.concatenate([np.add.reduceat(frames, level, axis=0) for level in starts]))
 
 
 def signal(frames: Float[np.ndarray, "T d"]) -> Float[np.ndarray, " _"]:
-    """Return 1 minus the cosines of successive differences of frames.
+    """Return the change of direction between successive differences of frames.
+
+    It is s_t = 1 − ⟨Δ_t, Δ_{t+1}⟩ for the directions Δ_t = unit(x_{t+1} − x_t), or 0 if both
+    differences vanish.
+
+    Args:
+      frames: unit vectors x_1 … x_T of the frames.
 
     Returns:
       Numbers from 0 to 2, [T - 2]; empty for T < 3.
@@ -115,13 +123,18 @@ def signal(frames: Float[np.ndarray, "T d"]) -> Float[np.ndarray, " _"]:
 
 
 def level_details(values: Float[np.ndarray, " n"]) -> list[Float[np.ndarray, " n"]]:
-    """Return the absolute details of a signal at each scale, finest first.
+    """Return the absolute details of a signal at each level of a wavelet transform, finest first.
 
-    Each scale is reconstructed from its own wavelet coefficients. Empty for an empty signal.
+    The details of a level are reconstructed from its wavelet coefficients alone. There are as many
+    levels as the length allows. Below 16 frames it allows none; TF-PRVR does not define this case,
+    and one level is used here.
+
+    Args:
+      values: the signal; for an empty signal the list is empty.
     """
     if not len(values):
         return []
-    # Imported here, because everything else of a search works without PyWavelets.
+    # Imported here, because all other functions of the search work without PyWavelets.
     import pywt
 
     coarse, details = values, []
@@ -139,8 +152,12 @@ def level_details(values: Float[np.ndarray, " n"]) -> list[Float[np.ndarray, " n
 def peak_cuts(details: Float[np.ndarray, " n"]) -> Int[np.ndarray, " cuts"]:
     """Return the cuts of a level: for each peak of its details, the first frame of a segment.
 
-    A peak is higher than both its neighbours. For a run of equal values it is the middle index,
-    rounded down.
+    A peak is higher than its two neighbours, and higher than the mean of the level plus one
+    standard deviation. A run of equal values is one peak, at its middle index, rounded down. A peak
+    at index p is a cut before frame p + 2; both count from 0.
+
+    Args:
+      details: the details of the level, from `level_details`.
     """
     changes = np.flatnonzero(np.diff(details)) + 1
     starts = np.concatenate([[0], changes])
@@ -168,10 +185,18 @@ def make_segments(cuts: list[Int[np.ndarray, " _"]], count: int) -> Segments:
 
 
 def propagate(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.ndarray, "S d"]:
-    """Return the vectors of segments after the propagation through their graph."""
+    """Return the vectors of segments after propagation through their graph.
+
+    The vectors are multiplied by (1 − β)(I − β W)^{−1}, with β = 0.7 and W = D^{−1/2} A D^{−1/2},
+    where A is the graph (`adjacency`) and D its row sums.
+
+    Args:
+      vectors: unit vectors of the segments.
+      parts: the segments.
+    """
     graph = adjacency(vectors, parts)
     scale = 1 / np.sqrt(graph.sum(axis=-1))
-    # `graph` becomes I − β W in place, because it is by far the largest array.
+    # `graph` is changed in place to I − β W, because it is by far the largest array.
     graph *= -BETA * scale[:, None]
     graph *= scale[None]
     graph[np.diag_indices_from(graph)] += 1
@@ -182,11 +207,15 @@ def propagate(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.nd
 def adjacency(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.ndarray, "S S"]:
     """Return the graph A of segments: the weight of each pair of segments.
 
-        of one level         max(cos, 0) + exp(−|distance of centres| / mean length of the level)
-        of adjacent levels   intersection over union · max(cos, 0)
-        on the diagonal      1
+        same level        max(cos, 0) + exp(−|distance of centres| / mean length of the level)
+        adjacent levels   intersection over union · max(cos, 0)
+        same segment      1
 
     Other pairs have weight 0. Lengths and centres are counted in frames.
+
+    Args:
+      vectors: unit vectors of the segments.
+      parts: the segments.
     """
     graph = np.zeros((len(vectors), len(vectors)))
     levels = [np.flatnonzero(parts.levels == level) for level in range(parts.levels[-1] + 1)]

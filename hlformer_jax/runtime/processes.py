@@ -88,8 +88,8 @@ def join_processes(coordinator: str, processes: int, process: int) -> None:
             initialize(local_device_ids=_visible_gpus())
         elif not (re.fullmatch(r".+:\d+", coordinator) and 0 <= process < processes):
             raise ProcessError(
-                f"--coordinator={coordinator!r} --processes={processes} --process={process}:"
-                " give HOST:PORT of process 0, and a --process from 0 to --processes minus 1"
+                f"`coordinator`={coordinator!r}, `processes`={processes}, `process`={process}:"
+                " give HOST:PORT of process 0, and a `process` from 0 to `processes` minus 1"
             )
         else:
             initialize(coordinator, processes, process)

@@ -20,9 +20,11 @@ from hlformer_jax.text import without_passwords
 STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY, "stderr": os.O_WRONLY}
 """The standard streams in the order of their descriptors, with the flags to open them."""
 
-
 MIN_ADDRESS_SPACE = 1_500_000 * 1024
-"""Address space in bytes of a search by the smallest encoder on two cores; less aborts XLA."""
+"""Address space in bytes that a search needs with the smallest encoder on two cores.
+
+With less, XLA aborts the process.
+"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -47,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _values(argv: Sequence[str]) -> list[str]:
-    """Return the arguments of a command line; of an argument --name=VALUE only the value."""
+    """Return the arguments of a command line; an argument --name=VALUE is returned as VALUE."""
     return [
         argument.partition("=")[2] if argument.startswith("--") and "=" in argument else argument
         for argument in argv
@@ -65,10 +67,10 @@ codecs.register_error("hlformer.legible", _legible)
 
 
 def _open_closed_streams() -> set[str]:
-    """Open the standard streams that the caller has closed on /dev/null; return their names.
+    """Open /dev/null for the standard streams that the caller has closed; return their names.
 
-    Otherwise the next file to be opened would get the descriptor of standard output, and output of
-    a library would be written into that file.
+    Otherwise the next opened file would get the descriptor of standard output, and a library's
+    output would be written into that file.
     """
     closed = {name for name in STREAMS if getattr(sys, name) is None}
     for name in (name for name in STREAMS if name in closed):
@@ -91,10 +93,14 @@ def _check_address_space() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 1, with one line of error, for wrong input.
+    """Run a command.
 
     Args:
       argv: the arguments; by default the arguments of the process.
+
+    Returns:
+      The exit status: 0, 1 after an error that was printed in one line, or 128 plus the number of
+      the signal that ended the command.
     """
     closed = _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):

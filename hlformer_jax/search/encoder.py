@@ -1,4 +1,4 @@
-"""Loading the encoder of an index."""
+"""Loading of the encoder of an index."""
 
 import os
 from pathlib import Path
@@ -11,20 +11,23 @@ from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import EncoderFacts
 
 DEFAULT_ENCODER = "google/siglip-base-patch16-224"
-"""The encoder of a new index, an id of the Hugging Face hub."""
+"""Hub id of the default encoder of a new index."""
 
 DEMO_NOTE = "demo.json"
-"""File that marks the directory of a demo, in which its encoder is."""
+"""File that marks the directory of a demo, which contains the demo's encoder."""
 
 
 def load_encoder(name_or_path: str | Path) -> tuple[Encoder, tuple[str, ...]]:
-    """Load an encoder by a hub id or from a folder.
+    """Load an encoder by its hub id or from a folder.
+
+    Args:
+      name_or_path: the hub id, or the path of the folder.
 
     Returns:
       The encoder, and the places from which it can be loaded again.
 
     Raises:
-      UserError: if it does not exist, or cannot be read.
+      UserError: if the encoder does not exist, or cannot be read.
     """
     hub = optional("hlformer_jax.encoders.hub", "search")
     is_folder = os.path.isdir(name_or_path)
@@ -38,12 +41,13 @@ def reload_encoder(
     """Load the encoder of an index.
 
     Args:
-      facts: the identity of the encoder in the index.
-      name_or_path: where to load it from; by default the first recorded place that exists.
-      precision: the precision of images; "" for the precision of the loaded weights.
+      facts: the identity of the encoder, which the index has recorded.
+      name_or_path: hub id or folder to load it from; by default the first recorded place that is
+        not a missing folder, or its name as a hub id if no place is recorded.
+      precision: precision in which it encodes images; "" for the precision of the loaded weights.
 
     Raises:
-      UserError: if its folder is missing, or it cannot be read.
+      UserError: if the encoder's folder is missing, or the encoder cannot be read.
     """
     encoder = _load_again(facts, name_or_path)
     if precision:

@@ -203,7 +203,7 @@ def expand(sweep: ConfigDict) -> list[Run]:
     _check_names(sweep)
     changed = _changes(sweep.defined, sweep.base)
     if "seed" in changed:
-        raise ConfigError("a sweep sets the seed of its runs: give --config.seeds, not base.seed")
+        raise ConfigError("a sweep sets the seed of its runs: give `config.seeds`, not base.seed")
     variants = {name: _variant(sweep, name, changed) for name in sweep.variants}
     runs = []
     for seed, corpus in itertools.product(sweep.seeds, sweep.corpora or [""]):
@@ -234,19 +234,19 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), without: Sequence[str]
       ConfigError: if the sweep has no variant of a name, or if no variant is left.
     """
     variants = list(dict.fromkeys(run.variant for run in runs))
-    for option, names in (("--only", only), ("--except", without)):
+    for option, names in (("only", only), ("without", without)):
         for name in names:
             if name not in variants:
                 listed = ", ".join(map(repr, variants))
                 raise ConfigError(
-                    f"{option}={name}: the variant is unknown{suggestion(name, variants)}"
+                    f"`{option}`={name}: the variant is unknown{suggestion(name, variants)}"
                     f" (the variants are {listed})"
                 )
     selection = [
         run for run in runs if (not only or run.variant in only) and run.variant not in without
     ]
     if not selection:
-        raise ConfigError("--only and --except leave no variant to train")
+        raise ConfigError("`only` and `without` leave no variant to train")
     return selection
 
 
@@ -257,9 +257,7 @@ def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
       ConfigError: if `task` is not at least 0 and below `tasks`.
     """
     if not 0 <= task < tasks:
-        raise ConfigError(
-            f"--task={task} --tasks={tasks}: give a task of at least 0 and below --tasks"
-        )
+        raise ConfigError(f"`task`={task}: it must be at least 0 and below `tasks`, {tasks}")
     return list(runs[task::tasks])
 
 
@@ -281,7 +279,7 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
         processes.
     """
     if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        raise ConfigError("srun: a sweep runs one process per task: use --array, as launch/ does")
+        raise ConfigError("srun: a sweep runs one process per task: use an array, as launch/ does")
     if "SLURM_ARRAY_TASK_COUNT" not in environment:
         return 0, 1
 
@@ -291,7 +289,7 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
     tasks = slurm("COUNT", 1)
     task, rest = divmod(slurm("ID", 0) - slurm("MIN", 0), max(slurm("STEP", 1), 1))
     if rest or not 0 <= task < tasks:
-        raise ConfigError("--array: number the tasks without gaps, for example --array=0-7")
+        raise ConfigError("number the tasks of the Slurm array without gaps, for example 0-7")
     return task, tasks
 
 
@@ -381,7 +379,7 @@ def _variant(sweep: ConfigDict, name: str, changed: Mapping[str, Any]) -> Config
         config = sweep.base.copy_and_resolve_references()
     elif base in sweep.bases:
         config = sweep.bases[base].copy_and_resolve_references()
-        _apply(config, changed, "--config.base")
+        _apply(config, changed, "`config.base`")
     else:
         raise ConfigError(f"{where}: the base {base!r} is unknown{suggestion(base, sweep.bases)}")
     if "seed" in overrides:

@@ -1,8 +1,8 @@
-"""The runs of a sweep, one after another, each an ordinary training run in its own directory.
+"""Training of the runs of a sweep, one after another, each in its own directory.
 
-    DIR/VARIANT/seedN/     the files of every run, and
-        result.json        of a finished run: metrics, cost, versions
-        failure.json       the reason, if the last attempt failed or the data is missing
+    DIR/VARIANT/seedN/     the files of a training run, and
+        result.json        metrics, cost and versions of a finished run
+        failure.json       the reason why the last attempt failed, or which data is missing
 
 Both files are written atomically. A run with a result is not repeated; other runs start, or resume
 from their newest checkpoint. So a sweep can be killed at any moment, and several tasks can share
@@ -40,8 +40,12 @@ RESULT, FAILURE = "result.json", "failure.json"
 def check(runs: Sequence[Run], root: Path) -> None:
     """Check that every run of a sweep can start, before the first run starts.
 
+    Args:
+      runs: the runs.
+      root: the directory of the sweep.
+
     Raises:
-      ConfigError: if a variant cannot be trained; names it.
+      ConfigError: if a variant cannot be trained; the message names the variant.
       WorkdirError: if a run's directory holds a run of another configuration.
     """
     for run in {run.variant: run for run in runs}.values():
@@ -53,8 +57,13 @@ def check(runs: Sequence[Run], root: Path) -> None:
         checkpoints.check_workdir(root / run.directory, run.config)
 
 
-def finished(run: Run, root: Path) -> bool:
-    """Return whether a run has written its result."""
+def is_finished(run: Run, root: Path) -> bool:
+    """Return whether a run has written its result.
+
+    Args:
+      run: the run.
+      root: the directory of the sweep.
+    """
     return (root / run.directory / RESULT).exists()
 
 
@@ -71,11 +80,11 @@ def perform(
     Args:
       runs: the runs of the task.
       root: the directory of the sweep.
-      report: receives one line about the progress.
+      report: receives lines about the progress.
       after: called with each run after it has finished or failed.
       execute: trains a run in a directory and returns the content of result.json; None uses the
         trainer.
-      warn: receives the reason why a run failed; None uses `report`.
+      warn: receives a line with the reason for each run that fails; None uses `report`.
 
     Returns:
       The reason in one line for each run that failed, by its directory.
@@ -83,25 +92,26 @@ def perform(
     Raises:
       Stopped: if a signal ended a run; its state has been saved.
     """
-    execute, warn, left = execute or _execute, warn or report, terminal.TimeLeft()
-    if done := sum(finished(run, root) for run in runs):
+    execute, warn, time_left = execute or _execute, warn or report, terminal.TimeLeft()
+    if done := sum(is_finished(run, root) for run in runs):
         report(f"{done} of {len(runs)} runs are already finished")
     failures: dict[Path, str] = {}
 
-    def waiting(index: int) -> int:
-        return sum(not finished(run, root) for run in runs[index - 1 :])
+    def count_unfinished(index: int) -> int:
+        return sum(not is_finished(run, root) for run in runs[index - 1 :])
 
     for index, run in enumerate(runs, 1):
-        if finished(run, root):  # checked again, because another process may have trained it
+        if is_finished(run, root):  # checked again, because another process may have trained it
             continue
-        report(f"run {index} of {len(runs)}: {run.title}{left.text(waiting(index))}")
+        remaining = time_left.text(count_unfinished(index))
+        report(f"run {index} of {len(runs)}: {run.title}{remaining}")
         directory = root / run.directory
         try:
             result = execute(run, directory)
         except loop.Stopped:
             raise
         except checkpoints.OccupiedError:
-            report(f"left to the process that trains it: {run.title}")
+            report(f"skipped, because another process is training it: {run.title}")
             continue
         except Exception as error:  # the other runs do not depend on this one
             failures[run.directory] = reason = _reason(error)
@@ -110,7 +120,7 @@ def perform(
             files.write_json(directory / FAILURE, failure | {"traceback": trace}, files.Replace.OWN)
             warn(f"failed: {run.title}: {reason}")
         else:
-            left.add()
+            time_left.add()
             files.write_json(directory / RESULT, result, files.Replace.OWN)
             files.discard_own(directory / FAILURE)
         # Free the memory of the devices for the next run. If both runs need the same program, it
@@ -125,31 +135,31 @@ def perform(
 
 
 def open_data(
-    runs: Sequence[Run], root: Path, report: Callable[[str], None], all_may_lack: bool = False
+    runs: Sequence[Run], root: Path, report: Callable[[str], None], may_skip_all: bool = False
 ) -> list[Run]:
     """Prepare the data of the runs that are not finished; skip those whose data is missing.
 
-    A variant whose data is missing is reported in one line, and the reason is written to
+    If the data of a variant is missing, it is reported in one line, and the reason is written to
     `failure.json` of each of its runs, for the tables.
 
     Args:
       runs: the runs of a task.
       root: the directory of the sweep.
       report: receives a line for each skipped variant.
-      all_may_lack: whether all of these runs may be skipped, because other tasks have other runs.
+      may_skip_all: whether all of these runs may be skipped, because other tasks have other runs.
 
     Returns:
       The finished runs, and the runs whose data exists.
 
     Raises:
-      MissingDataError: if no run would be left, unless `all_may_lack`.
+      MissingDataError: if all runs would be skipped, unless `may_skip_all` is True.
       DataError: if data is damaged or cannot be read.
-      WorkdirError: if a run has begun on other data.
+      WorkdirError: if a run was started with other data.
     """
     fingerprints: dict[str, str | MissingDataError] = {}
     ready, skipped = [], []
     for run in runs:
-        if finished(run, root):
+        if is_finished(run, root):
             ready.append(run)
             continue
         sections = [run.config[name] for name in ("data", "trees", "eval") if name in run.config]
@@ -168,7 +178,7 @@ def open_data(
         if failure is not None and failure.get("skipped"):
             files.discard_own(root / run.directory / FAILURE)
         ready.append(run)
-    if skipped and not ready and not all_may_lack:
+    if skipped and not ready and not may_skip_all:
         raise skipped[0][1]
     reported = set()
     for run, missing in skipped:
@@ -182,6 +192,7 @@ def open_data(
 
 
 def _execute(run: Run, directory: Path) -> dict[str, Any]:
+    """Train a run in a directory, and return the content of its result.json."""
     with compiler.configured(run.config):
         outcome = loop.train(run.config, directory)
         costs = training.build(run.config).cost()._asdict()
@@ -208,7 +219,10 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
 
 
 def measure_data(config: ConfigDict) -> dict[str, Any]:
-    """Return the data set of a run, its features and the size of each split.
+    """Describe the data of a run, and count the elements of each split.
+
+    Args:
+      config: the configuration of the run.
 
     Returns:
       The entries of `config.describe_data`, and "splits": for train, val and test the numbers of
@@ -231,10 +245,10 @@ def measure_data(config: ConfigDict) -> dict[str, Any]:
 
 
 def _query_costs(config: ConfigDict) -> dict[str, float]:
-    """Measure the seconds to encode and search for a query in float32, and the bytes of a corpus.
+    """Measure the time of a query in float32, and the size of a corpus in bytes.
 
-    The corpus has random vectors; the encoder has its initial parameters. The time is the median of
-    20 queries.
+    The time is for encoding a query and searching the corpus; it is the median of 20 measurements.
+    The corpus has random vectors, and the encoder has its initial parameters.
     """
     model = models.build(config)
     params = models.init_params(model, config)
@@ -259,10 +273,10 @@ def _identity(run: Run) -> dict[str, Any]:
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions of Python and of packages, and the commit of a checkout."""
+    """Return the versions of Python and of packages, and the commit if this is a git checkout."""
     versions = {"python": platform.python_version()}
     describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    with contextlib.suppress(OSError):  # no git
+    with contextlib.suppress(OSError):  # git is not installed
         described = subprocess.run(describe, capture_output=True, text=True, check=False)
         if described.returncode == 0:
             versions["commit"] = described.stdout.strip()
@@ -275,7 +289,13 @@ def list_versions() -> dict[str, str]:
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
-    """Read result.json or failure.json; return None without a file.
+    """Read result.json or failure.json.
+
+    Args:
+      path: the file.
+
+    Returns:
+      Its content; None if the file does not exist.
 
     Raises:
       UserError: if the file is not JSON.
@@ -285,11 +305,12 @@ def read_result(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): remove it to do that run again") from None
+        raise UserError(f"{path} is damaged ({error}): delete it to repeat the run") from None
     return content
 
 
 def _reason(error: Exception) -> str:
+    """Return the type and the first line of an error, in at most 300 characters."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
     return text if len(text) <= 300 else f"{text[:299]}…"

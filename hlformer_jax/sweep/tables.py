@@ -606,7 +606,7 @@ def notes(table: Table) -> list[str]:
         for failure in row["failures"]
     ]
     if left_out := [row["variant"] for row in rows if row["left_out"] and not row["runs"]]:
-        lines.append(f"left out by --only or --except: {', '.join(left_out)}")
+        lines.append(f"left out on request: {', '.join(left_out)}")
     selected = [row for row in rows if not row["left_out"]]
     explained = sum(len(row["failures"]) + len(row["skipped"]) for row in selected)
     missing = sum(len(row["missing_seeds"]) for row in selected)

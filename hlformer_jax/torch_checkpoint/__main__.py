@@ -24,8 +24,8 @@ def main(argv: Sequence[str]) -> int:
     print(f"{argv[2]}: {info['model.name']} ({description})")
     if "collection" not in info:
         print(
-            "The file does not name the collection that it was trained on. Unless it is the one of"
-            f" {config_file(info)}, give the right configuration: anet, tvr, charades."
+            "The file does not name the collection of its training data. If that is not the"
+            f" collection of {config_file(info)}, replace the configuration in the command below."
         )
     print("To evaluate it, with PATH the directory of the released features:")
     print(evaluation_command(info, argv[2]))

@@ -1,4 +1,4 @@
-"""Conversion of a released checkpoint to one of this package, and the command that evaluates it."""
+"""Conversion of released checkpoints to checkpoints of this package, and their evaluation."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,10 +19,10 @@ OPTIONS = {
     "clip_scale_w": ("model.clip_weight", float),
     "frame_scale_w": ("model.frame_weight", float),
 }
-"""Options in the file that no tensor's shape determines: our field, and its type."""
+"""Options in the file that no tensor's shape determines: field of the configuration, and type."""
 
 MAX_OPTION = 2**16
-"""Largest value of an option."""
+"""Largest accepted value of an option."""
 
 _DATA_SETS = {fields["collection"]: name for name, fields in DATA_SETS.items()}
 
@@ -37,15 +37,18 @@ def convert(source: Path, out: Path) -> dict[str, Any]:
 
     Args:
       source: the file.
-      out: the directory.
+      out: the directory to create.
 
     Returns:
-      Facts about the checkpoint: "source", "epoch", "validation_SumR" and "collection" where the
-      file has them, and fields of the configuration by their full names.
+      Facts about the checkpoint: "source", the name of the file; "epoch", "validation_SumR" and
+      "collection", if the file has them; and fields of the configuration by their full names, such
+      as "model.name".
 
     Raises:
       TorchFileError: if the file is not a PyTorch checkpoint.
-      ConversionError: if it is not a whole checkpoint of a released model.
+      ConversionError: if it is not a complete checkpoint of a released model.
+      WorkdirError: if `out` is not a new directory.
+      OSError: if the file cannot be read or the directory cannot be written.
     """
     checkpoints.check_new(out)
     content = load(source)
@@ -59,7 +62,14 @@ def convert(source: Path, out: Path) -> dict[str, Any]:
 
 
 def evaluation_command(info: Mapping[str, Any], out: str) -> str:
-    """Return the command line that evaluates a converted checkpoint, with PATH to be filled in."""
+    """Return the command line that evaluates a converted checkpoint.
+
+    It contains PATH, which the user replaces by the directory of the released features.
+
+    Args:
+      info: the facts that `convert` has returned.
+      out: the directory of the converted checkpoint.
+    """
     fields = {
         f"config.{name}": tuple(value) if isinstance(value, list | tuple) else value
         for name, value in info.items()
@@ -78,7 +88,10 @@ def evaluation_command(info: Mapping[str, Any], out: str) -> str:
 def config_file(info: Mapping[str, Any]) -> str:
     """Return the configuration that evaluates a converted checkpoint, such as configs/anet.py.
 
-    If the file does not name its collection, the feature width decides.
+    If the checkpoint does not name its collection, the width of the video features decides.
+
+    Args:
+      info: the facts that `convert` has returned.
     """
     model = info["model.name"]
     by_width = "tvr" if info["data.visual_dim"] == 3072 else "activitynet"
@@ -115,21 +128,25 @@ def _converted(content: Mapping[Any, Any], file_size: int) -> tuple[dict[str, An
 
 
 def _section(content: Mapping[Any, Any], *names: str) -> Mapping[Any, Any] | None:
-    """Return the first of these entries that is a dictionary: the codes differ in its name."""
+    """Return the first of these entries that is a dictionary: released codes differ in its name."""
     return next((content[k] for k in names if isinstance(content.get(k), Mapping)), None)
 
 
 def _tensors(state: Mapping[Any, Any], file_size: int) -> dict[str, np.ndarray]:
-    """Return the tensors by their names, in 32 bit."""
+    """Return the tensors by their names, in float32.
+
+    Raises:
+      ConversionError: if a value is not a tensor or not finite, or all are larger than the file.
+    """
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, np.ndarray) or not value.size:
             raise ConversionError(f"state_dict[{quoted(name)}] is not a tensor with elements")
-    # Tensors that share their elements could together hold far more than the file.
+    # Tensors that share their elements could together be far larger than the file.
     if sum(value.nbytes for value in state.values()) > 2 * file_size:
         raise ConversionError("its tensors together are larger than the file")
     tensors = {}
     for name, value in state.items():
-        with np.errstate(over="ignore"):  # too large for float32 becomes infinite
+        with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite
             tensors[name] = np.asarray(value).astype(np.float32)
         if not np.all(np.isfinite(tensors[name])):
             raise ConversionError(f"{quoted(name)} holds NaN or infinite values")
@@ -142,7 +159,7 @@ def _definition(model: str) -> dict[str, Any]:
     fixed: dict[str, Any] = {
         f"model.{name}": list(value) if isinstance(value, tuple) else value
         for name, value in definition.items()
-        if not name.endswith("_blocks")  # the tensors determine it
+        if not name.endswith("_blocks")  # the tensors determine the number of blocks
     }
     fixed |= {"model.name": model, "model.window": "released"}
     if not definition["lorentz_blocks"]:
@@ -153,12 +170,12 @@ def _definition(model: str) -> dict[str, Any]:
 
 
 def _progress(content: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the epoch and its validation SumR, where the file has them."""
+    """Return the epoch and its validation SumR, if the file has them."""
     progress: dict[str, Any] = {}
     epoch, metrics = content.get("epoch"), content.get("model_val")
     if type(epoch) is int and 0 <= epoch < 2**31:
         progress["epoch"] = epoch
-    # A list of the recalls at 1, 5, 10 and 100 and their sum, or the sum alone.
+    # The file has a list of the recalls at 1, 5, 10 and 100 and their sum, or only the sum.
     sum_recall: Any = metrics[-1] if isinstance(metrics, list | tuple) and metrics else metrics
     if isinstance(sum_recall, np.ndarray) and sum_recall.size == 1:
         sum_recall = sum_recall.item()
@@ -175,16 +192,18 @@ def _options(options: Mapping[Any, Any]) -> dict[str, float]:
         if value is None:
             continue
         low = 1 if kind is int else 0
-        # The range is checked first: converting an infinite or a gigantic number is an error.
+        # The range is checked first, because int(value) raises an error for an infinite number.
         in_range = type(value) in (int, float) and low <= value <= MAX_OPTION
         if not in_range or kind(value) != value:
-            raise ConversionError(f"its option {name} is not a number from {low} to {MAX_OPTION}")
+            raise ConversionError(
+                f"its option {name} is {quoted(value)}, not a number from {low} to {MAX_OPTION}"
+            )
         fields[field] = kind(value)
     return fields
 
 
 def _sizes(params: Mapping[str, Any]) -> dict[str, int]:
-    """Return the fields that are sizes of the parameters."""
+    """Return the fields that the shapes of the parameters determine."""
     max_words, hidden_size = _matrix_shape(params, "query_position.embedding")
     sizes = {
         "model.hidden_size": hidden_size,

@@ -1,8 +1,9 @@
-"""Names of the released codes' parameters, and where they are in ours.
+"""Names of parameters in the released codes, and their places in this package's parameter tree.
 
 The released codes descend from one another and share most names. They keep the blocks of a bank in
-a list; here they are slices of one array, so that a released name stands for a path and, within a
-bank, an index on the leading axis. Linear weights are stored transposed (PyTorch: out, in).
+a list; this package stacks them in one array. A released name therefore stands for a path and, in a
+bank, for an index on the leading axis. PyTorch stores the weights of linear layers as [out, in],
+this package as [in, out].
 """
 
 import re
@@ -16,15 +17,15 @@ from hlformer_jax.torch_checkpoint.reader import quoted
 
 
 class ConversionError(UserError, ValueError):
-    """The file is not a checkpoint of a released model."""
+    """Error for a file that is not a complete checkpoint of a released model."""
 
 
 NOT_PARAMETERS = re.compile(r"(^|\.)manifold\.k$|^A_query_input_proj\.")
-"""Names of tensors that are not parameters: the constant curvature of the attention, and the
-projection of DL-DKD's exploration branch that is never called."""
+"""Names of tensors that are not parameters: the constant curvature of the attention, and a
+projection of DL-DKD's exploration branch that the released code never calls."""
 
 _PARAMETER = re.compile(r"\w{1,64}(\.\w{1,64}){0,11}", re.ASCII)
-"""Form of a parameter's name: letters, digits, underscores, and few dots."""
+"""Form of a parameter's name: 1 to 12 parts of letters, digits and underscores, joined by dots."""
 
 _MARKS = (
     ("gmmformer_v2", r"weight_token$"),
@@ -33,10 +34,10 @@ _MARKS = (
     ("gmmformer", r"clip_encoder_2\."),
     ("hlformer", r"(clip|frame)_encoder(_1)?\.[eh]_attns\."),
 )
-"""Patterns of names that distinguish the models."""
+"""Patterns of names by which a model is recognised; the first pattern that occurs decides."""
 
-_OF_MODEL = {
-    # DL-DKD's branches take the places of other models' frames and clips.
+_MODEL_PREFIXES = {
+    # DL-DKD's branches A and B are at the places of other models' frames and clips.
     "dl_dkd": (
         (r"A_frame_", "frame_"),
         (r"B_frame_", "clip_"),
@@ -45,7 +46,7 @@ _OF_MODEL = {
     ),
     "gmmformer": ((r"modular_vector_mapping_2\.", "video_pooling."),),
 }
-"""Prefixes of names that mean something else in that model."""
+"""Prefixes of names that only one model has or uses differently; replaced before `_PREFIXES`."""
 
 _PREFIXES = (
     (r"(?:B_)?query_pos_embed\.", "query_position."),
@@ -84,20 +85,34 @@ _PARTS = (
 
 
 def recognise(names: Iterable[str]) -> str | None:
-    """Return the model (a value of `config.model.name`) whose parameters have these names."""
+    """Recognise a model by the names of its parameters.
+
+    Args:
+      names: the released names.
+
+    Returns:
+      A value of `config.model.name`; None if the names are not of a released model.
+    """
     listed = list(names)
     models = (model for model, mark in _MARKS if any(re.match(mark, name) for name in listed))
     return next(models, None)
 
 
 def locate(name: str, model: str = "hlformer") -> tuple[tuple[str, ...], int | None, bool]:
-    """Find a released parameter in ours.
+    """Return the place of a released parameter in this package's parameter tree.
+
+    An unknown name is not an error: its place is the name itself.
+
+    Args:
+      name: the released name.
+      model: the model, a value of `config.model.name`.
 
     Returns:
-      Its keys, its index in a bank (None outside of banks), and whether it is transposed.
+      The keys of its path; its index in a bank, or None outside of banks; and whether it must be
+      transposed.
     """
     place = name
-    for prefixes in (_OF_MODEL.get(model, ()), _PREFIXES):
+    for prefixes in (_MODEL_PREFIXES.get(model, ()), _PREFIXES):
         for pattern, replacement in prefixes:
             place, replaced = re.subn("^" + pattern, replacement, place)
             if replaced:
@@ -110,13 +125,17 @@ def locate(name: str, model: str = "hlformer") -> tuple[tuple[str, ...], int | N
 
 
 def to_params(released: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Convert released parameters to nested ones with stacked banks.
+    """Convert released parameters to this package's parameter tree.
 
     Args:
-      released: parameters, or anything with such names, for example their gradients.
+      released: arrays by their released names: the parameters, or for example their gradients.
+
+    Returns:
+      Nested dictionaries of arrays; the blocks of a bank are stacked.
 
     Raises:
-      ConversionError: if a name is not a released one, or two tensors have the same place.
+      ConversionError: if a text cannot be a name, two tensors have the same place, an array has
+        the wrong size, or the blocks of a bank are incomplete or differ in shape.
     """
     model = recognise(released) or "hlformer"
     banks: dict[tuple[str, ...], dict[int | None, np.ndarray]] = {}
@@ -142,7 +161,7 @@ def to_params(released: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _oriented(name: str, path: tuple[str, ...], value: np.ndarray) -> np.ndarray:
-    """Remove axes of one element that only the released code has."""
+    """Remove axes of length 1 that only the released code has."""
     if path[-2:] == ("attention", "scale"):
         if value.size != 1:
             raise ConversionError(f"{quoted(name)} has {value.size} elements instead of one")

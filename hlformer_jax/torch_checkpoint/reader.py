@@ -22,19 +22,19 @@ import numpy as np
 from hlformer_jax.errors import UserError
 
 MAX_PICKLE_BYTES = 2**20
-"""Limit of the pickle, which takes some 100 times its size in memory; released: 0.1 MB."""
+"""Largest size of the pickle, which needs about 100 times as much memory (released: 0.1 MB)."""
 
 
 class TorchFileError(UserError, ValueError):
-    """The file is not a whole PyTorch zip checkpoint."""
+    """Error for a file that is not a complete zip checkpoint of PyTorch."""
 
 
 class UnsafeTorchFileError(TorchFileError):
-    """The file needs more than tensors and plain containers."""
+    """Error for a file that contains more than tensors and plain containers."""
 
 
 def quoted(text: object) -> str:
-    """Return a text of the file for one line of a terminal: escaped and shortened."""
+    """Return a text from a file in a form for error messages: quoted, escaped and shortened."""
     text = str(text)
     return repr(text if len(text) <= 80 else text[:79] + "…")
 
@@ -46,12 +46,14 @@ def load(path: str | Path) -> dict[Any, Any]:
       path: the file.
 
     Returns:
-      Its content. Tensors and parameters are read-only arrays of the same dtype (bfloat16 is that
-      of ml_dtypes); attributes of objects are dropped.
+      Its content. Tensors and parameters are read-only arrays of the same dtype (for bfloat16 the
+      dtype of ml_dtypes); attributes of objects are dropped.
 
     Raises:
-      TorchFileError: if the file is not a whole checkpoint.
-      UnsafeTorchFileError: if it names a function or class that is not allowed.
+      TorchFileError: if the file is not a complete checkpoint.
+      UnsafeTorchFileError: if it names a function or class that is not allowed, or uses another
+        instruction of pickles.
+      OSError: if the file cannot be read.
     """
     path = Path(path)
     with path.open("rb") as file:
@@ -62,7 +64,7 @@ def load(path: str | Path) -> dict[Any, Any]:
             raise type(error)(f"{path}: {error}") from None
         except zipfile.BadZipFile as error:
             raise TorchFileError(
-                f"{path}: is not a whole zip file, as torch.save writes since PyTorch 1.6"
+                f"{path}: is not a complete zip file, which torch.save writes since PyTorch 1.6"
             ) from error
         except Exception as error:  # a damaged file fails in many ways
             raise TorchFileError(
@@ -84,7 +86,7 @@ def _read(archive: zipfile.ZipFile, file_size: int) -> dict[Any, Any]:
 
 
 class _Entries:
-    """The entries of the zip file, which lie below one folder."""
+    """The entries of the zip file, which are all in one folder."""
 
     def __init__(self, archive: zipfile.ZipFile, file_size: int):
         self._archive = archive
@@ -95,14 +97,23 @@ class _Entries:
         self._folder = names[0].removesuffix("data.pkl")
 
     def read(self, name: str, max_bytes: int, default: bytes | None = None) -> bytes:
-        """Return the bytes of an entry, or the default if it is missing."""
+        """Return the bytes of an entry.
+
+        Args:
+          name: path of the entry in the folder.
+          max_bytes: largest size of the entry.
+          default: the bytes to return if the entry is missing; None raises an error.
+
+        Raises:
+          TorchFileError: if the entry is missing or too large.
+        """
         try:
             info = self._archive.getinfo(self._folder + name)
         except KeyError:
             if default is not None:
                 return default
             raise TorchFileError(f"lacks the entry {quoted(name)}") from None
-        # Entries that overlap or are compressed could hold far more than the file.
+        # Entries that overlap or are compressed could be far larger than the file.
         num_bytes = max(info.file_size, info.compress_size)
         self._unread -= num_bytes
         if num_bytes > max_bytes or self._unread < 0:
@@ -117,7 +128,7 @@ class _Storage:
 
 
 class _Dict(dict[Any, Any]):
-    """A dictionary, or an object of an allowed class, whose attributes are dropped."""
+    """A dictionary; also stands for an object of an allowed class, whose attributes are dropped."""
 
     __slots__ = ()
 
@@ -131,7 +142,7 @@ class _Dict(dict[Any, Any]):
 
 
 def _tensor(storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> np.ndarray:
-    """Return a view of a storage; offset and strides count elements. NumPy checks the bounds."""
+    """Return a view of a storage; `offset` and `stride` count elements. NumPy checks the bounds."""
     if not isinstance(storage, _Storage):
         raise TypeError("a tensor has no storage")
     itemsize = storage.dtype.itemsize
@@ -165,7 +176,7 @@ _NAMES: Mapping[str, Any] = {
     "torch.ByteStorage": np.dtype(np.uint8),
     "torch.BoolStorage": np.dtype(np.bool_),
 }
-"""The names that a file may use, and the object of this module for each."""
+"""The names that a file may use, and the object of this module that replaces each of them."""
 
 _OPCODES = frozenset(
     getattr(pickle, name)[0]

@@ -189,7 +189,7 @@ class Series:
             )
             raise CheckpointError(f"{directory} holds no checkpoint{hint}")
         with self._explain(
-            f"step {step} is damaged", "restore it from a copy, or start again in a new --workdir"
+            f"step {step} is damaged", "restore it from a copy, or start again in a new `workdir`"
         ):
             return read(step)
 
@@ -279,7 +279,7 @@ def open_params(path: Path) -> Series:
     directory = path / "checkpoints" / "best" if (path / "checkpoints").is_dir() else path
     if not directory.is_dir() or not any(child.name.isdigit() for child in directory.iterdir()):
         raise CheckpointError(
-            f"{path} holds no checkpoint: give the directory of a run (--workdir of the training)"
+            f"{path} holds no checkpoint: give the directory of a run (`workdir` of the training)"
             " or of a converted checkpoint (OUT of hlformer_jax.torch_checkpoint)"
         )
     return Series(directory)
@@ -438,7 +438,7 @@ def claim_workdir(
             stack.enter_context(files.lock(workdir))
         except BlockingIOError:
             raise OccupiedError(
-                f"another process trains in {workdir}: wait for it, or choose another --workdir"
+                f"another process trains in {workdir}: wait for it, or choose another `workdir`"
             ) from None
         has_begun = check_workdir(workdir, config, fingerprint, init, movable)
         ranking.check_place(workdir)
@@ -486,7 +486,7 @@ def check_workdir(
     if existing and recorded is None:
         raise WorkdirError(
             f"{workdir} holds a {existing[0]} that was not written by a run there: choose"
-            " another --workdir"
+            " another `workdir`"
         )
     is_tested = (workdir / ranking.METRICS_FILE).exists()  # even if its checkpoints were removed
     has_begun = is_tested or any(
@@ -526,7 +526,7 @@ def check_evaluation(
         return
     if run_record is not None and directory.resolve() != checkpoint.resolve():
         raise WorkdirError(
-            f"{directory} holds another run, whose metrics are not replaced: give another --workdir"
+            f"{directory} holds another run, whose metrics are not replaced: give another `workdir`"
         )
     if run_record is None and overwrite:
         return
@@ -536,7 +536,7 @@ def check_evaluation(
         raise WorkdirError(
             f"{directory} holds metrics of other data (other files, or files whose times"
             " changed when copied): correct config.data, or give the checkpoint by"
-            " --checkpoint and another --workdir"
+            " `checkpoint` and another `workdir`"
         )
     differences = [
         difference
@@ -551,12 +551,12 @@ def check_evaluation(
         listed = "; ".join(differences)
         if run_record is None:
             raise WorkdirError(
-                f"{directory} holds metrics that differ in {listed}: give another --workdir, or"
-                " --overwrite"
+                f"{directory} holds metrics that differ in {listed}: give another `workdir`, or"
+                " `overwrite`"
             )
         raise WorkdirError(
-            f"{directory} holds a run that differs in {listed}: leave --config out to evaluate it"
-            f" with its own settings, or give --checkpoint={directory} and another --workdir"
+            f"{directory} holds a run that differs in {listed}: leave `config` out to evaluate it"
+            f" with its own settings, or give `checkpoint`={directory} and another `workdir`"
         )
 
 
@@ -609,8 +609,8 @@ def _compare(
     if init is not None and recorded_init != str(init):
         start = recorded_init or "random initial parameters"
         raise WorkdirError(
-            f"{workdir} holds a run that started from {start}, but --init is {init}: choose"
-            " another --workdir, or leave out --init to resume it"
+            f"{workdir} holds a run that started from {start}, but `init` is {init}: choose"
+            " another `workdir`, or leave out `init` to resume it"
         )
     recorded_fingerprint = recorded.get("data_fingerprint")
     fingerprint = recorded_fingerprint if fingerprint is None else fingerprint
@@ -630,7 +630,7 @@ def _compare(
         )
         raise WorkdirError(
             f"{workdir} holds a run that differs in {'; '.join(differences)}{hint}: choose"
-            f" another --workdir (with --init={workdir} to start from its parameters), or give"
+            f" another `workdir` (with `init`={workdir} to start from its parameters), or give"
             " the settings that it was started with to resume it"
         )
 
@@ -645,10 +645,10 @@ def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None
         recorded: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except ValueError:
         raise WorkdirError(
-            f"{path} is not JSON: remove {workdir}, or choose another --workdir"
+            f"{path} is not JSON: remove {workdir}, or choose another `workdir`"
         ) from None
     if not isinstance(recorded, dict) or not {"config", "data_fingerprint"} <= recorded.keys():
-        raise WorkdirError(f"{path} was not written by a run: choose another --workdir")
+        raise WorkdirError(f"{path} was not written by a run: choose another `workdir`")
     return recorded
 
 

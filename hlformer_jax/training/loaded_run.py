@@ -67,7 +67,7 @@ def read_config(directory: Path) -> ConfigDict:
             config.update(recorded)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(
-            f"{directory} has no config.json: give the directory of a run (its --workdir)"
+            f"{directory} has no config.json: give the directory of a run (its `workdir`)"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
@@ -196,9 +196,11 @@ def _check_same_model(path: Path, info: Mapping[str, Any], family: Family) -> No
     ]
     if differing:
         values = ", ".join(f"config.{key} is {fields[key]}" for key in differing)
-        flags = " ".join(shlex.quote(f"--config.{key}={recorded[key]}") for key in differing)
+        settings = " ".join(
+            f"`config.{key}`={shlex.quote(str(recorded[key]))}" for key in differing
+        )
         raise checkpoints.CheckpointError(
-            f"{path} belongs to another model: {values}; to evaluate it add {flags}"
+            f"{path} belongs to another model: {values}; to evaluate it add {settings}"
         )
 
 
@@ -273,7 +275,7 @@ class Archive:
         ids = self.split.caption_ids()
         if caption_id not in ids:
             raise QueryError(
-                f"--caption={caption_id}: the split has no such caption"
+                f"`caption`={caption_id}: the split has no such caption"
                 f"{suggestion(caption_id, ids) or f'; its first is {ids[0]!r}'}"
             )
         row = ids.index(caption_id)
@@ -334,24 +336,24 @@ def check_encoder(
     data = config.data
     if synthetic.is_synthetic(data):
         raise QueryError(
-            "the synthetic corpus has no encoder: query by one of its captions, --caption=ID"
+            "the synthetic corpus has no encoder: query by one of its captions, `caption`=ID"
         )
     if encoder is None:
         raise QueryError(
-            "--encoder is missing: give the hub id or folder of the encoder that made the captions'"
+            "`encoder` is missing: give the hub id or folder of the encoder that made the captions'"
             " features, for example FacebookAI/roberta-large (docs/training.md)"
         )
     if encoder.token_width != data.text_dim:
         raise QueryError(
             f"{encoder.name} gives features of width {encoder.token_width}, but the model"
             f" reads words of width {data.text_dim}: give the encoder that made the features"
-            f" of {data.collection} by --encoder"
+            f" of {data.collection} by `encoder`"
         )
     recorded = dataset.text_encoder(data)
     if recorded is not None and recorded[1] != encoder.fingerprint:
         raise QueryError(
             f"the features of {data.collection} were made by {recorded[0]!r}, but"
-            f" {encoder.name!r} is another encoder or version: give --encoder={recorded[0]}"
+            f" {encoder.name!r} is another encoder or version: give `encoder`={recorded[0]}"
         )
     if recorded is None and data.collection == TVR:
         warn(
@@ -388,7 +390,7 @@ def answer(
       QueryError: if there is no query, or if a query cannot be answered.
     """
     if not (sentences or captions):
-        raise QueryError("there is no query: give --query=SENTENCE or --caption=ID")
+        raise QueryError("there is no query: give `query`=SENTENCE or `caption`=ID")
     if sentences:
         check_encoder(config, encoder, warn)
     archive = Archive(config, path, split, warn)

@@ -88,7 +88,7 @@ class ScalarLog:
         if path.stat().st_size < position:
             raise OSError(
                 f"{path} is shorter than it was when the newest checkpoint was written:"
-                " restore it, or choose another --workdir"
+                " restore it, or choose another `workdir`"
             )
         self._file = path.open("r+", encoding="utf-8")
         self._file.truncate(position)
@@ -251,7 +251,7 @@ class MetricsLogger:
             raise NonFiniteLossError(
                 f"step {step} (epoch {epoch}): {', '.join(terms)} is not finite. The newest"
                 f" checkpoint in {self._directory}, if any, is older. Inspect the batch, or"
-                " lower config.optim.learning_rate and start again with another --workdir"
+                " lower config.optim.learning_rate and start again with another `workdir`"
             )
 
     def validation(

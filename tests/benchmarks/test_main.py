@@ -17,8 +17,9 @@ from benchmarks.measure import Floor, Options
 from benchmarks.step import PeerError, Training
 from hlformer_jax import models
 from hlformer_jax.config import debug, default
+from hlformer_jax.data.feed import Schedule
 from hlformer_jax.data.sources.protocol import SPLITS
-from hlformer_jax.runtime import compiler
+from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.step import init_state
 
@@ -181,6 +182,20 @@ def test_prepare_rate_and_floor_count_input_bytes():
     assert row.facts["MB/s"] == row.facts["MB"] / row.timing.median
     assert row.floor.bytes == 2e6 * row.facts["MB"]
     assert 0 < row.floor.seconds < row.timing.median
+
+
+def test_debug_epoch_has_one_program_for_both_feeds():
+    config = debug(default())
+    resident, streamed = (
+        measure.simulated_family(config, devices.mesh(), 24, 72, is_resident).feed(
+            Schedule(24, config.train.batch_size, config.seed).groups(1, 24)
+        )
+        for is_resident in (True, False)
+    )
+    assert resident.resident and not streamed.resident
+    assert resident.shapes() == streamed.shapes()
+    resident.close()
+    streamed.close()
 
 
 @pytest.mark.slow  # it compiles for seconds

@@ -117,7 +117,7 @@ def test_frames_colours_the_video_with_most_moments(subject, options, tmp_path):
 
 def test_frames_without_times_are_refused(subject, options, monkeypatch):
     monkeypatch.setattr(subject.split(options), "spans", None)
-    with pytest.raises(NotApplicable, match="--moments"):
+    with pytest.raises(NotApplicable, match="`moments`"):
         corpus.frames([subject], options)
 
 
@@ -211,7 +211,7 @@ def test_trees_are_counted_by_their_leaves(trees, plain, options):
 
 def test_one_video_is_no_pair(subject, options):
     one = (subject.split(options).video_ids[0],)
-    with pytest.raises(NotApplicable, match="--video"):
+    with pytest.raises(NotApplicable, match="`video`"):
         corpus.queries([subject], options._replace(videos=one))
 
 

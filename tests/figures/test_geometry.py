@@ -90,7 +90,7 @@ def test_nodes_and_edges_are_those_of_the_trees(trees, options):
 def test_ball_refuses_captions_and_names_missing_trees(plain, trees, options):
     with pytest.raises(NotApplicable, match="GMMFormer"):
         geometry.ball([plain], options)
-    with pytest.raises(NotApplicable, match="--video=nowhere"):
+    with pytest.raises(NotApplicable, match="`video`=nowhere"):
         geometry.ball([trees], options._replace(videos=("nowhere",)))
 
 

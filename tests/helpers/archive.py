@@ -1,8 +1,8 @@
-"""An archive that needs no FFmpeg and no weights: videos of one colour a frame, and an encoder.
+"""An archive that needs neither FFmpeg nor weights: videos of plain colours, and an encoder.
 
-A file of suffix .film holds a colour for each frame, [T, 3] bytes; the encoder projects an image's
-mean colour at random, and a sentence is its colours' words. Functions are top-level, as processes
-that decode import them.
+A file with the suffix .film is a NumPy file with the colour of each frame, [T, 3] bytes. The
+encoder multiplies the mean colour of an image by a random matrix; for a text, it uses the colours
+that the text names. Functions are defined at the top level, because decoding processes import them.
 """
 
 import json

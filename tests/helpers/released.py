@@ -1,6 +1,6 @@
-"""What the tests know of the released codes' runs: their parameters, inputs and recordings.
+"""Parameters, inputs and outputs of the released codes, recorded for comparison with this package.
 
-See golden/README.md for where the numbers come from.
+golden/README.md describes how they were recorded.
 """
 
 import functools

@@ -1,6 +1,7 @@
-"""Runs that are short enough to be made many times, and what is compared of them.
+"""Training runs that take seconds, and comparisons of their files.
 
-`Tree` is a family that shares nothing with that of the papers: a tree in hyperbolic space.
+`Tree` is a family of models that shares no code with the models of the papers: it embeds a tree in
+hyperbolic space.
 """
 
 import dataclasses

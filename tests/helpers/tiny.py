@@ -1,4 +1,4 @@
-"""Models as small as their options allow: sizes, data, parameters, cases of every model, runs."""
+"""The smallest possible models: configurations, batches, parameters, losses and saved runs."""
 
 import functools
 import json

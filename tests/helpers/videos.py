@@ -1,4 +1,4 @@
-"""Videos that tests write, whose frames say their number, and makers of broken and odd ones."""
+"""Videos that tests write: a grey level for each frame number, and damaged or unusual files."""
 
 import os
 import re

@@ -314,7 +314,7 @@ def test_parts_of_a_point_are_points_and_join_again():
     np.testing.assert_array_equal(lorentz.concatenate(parts, c), x)
     for part in parts:
         assert (lorentz.time_error(part, c) < 1e-15).all()
-    with pytest.raises(ValueError, match=r"dimensions \(1, 3\) of a point of dimension 5"):
+    with pytest.raises(ValueError, match=r"dims must sum up to 5, got \(1, 3\)"):
         lorentz.split(x, (1, 3), c)
 
 

@@ -84,7 +84,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path, scores):
     with pytest.raises(EnsembleError, match="no array 'relevant'"):
         ensemble.evaluate([right, tmp_path / "old.npz"])
     (tmp_path / "text.npz").write_text("no zip")
-    with pytest.raises(EnsembleError, match=r"text\.npz was not written by --scores"):
+    with pytest.raises(EnsembleError, match=r"text\.npz was not written by `scores`"):
         ensemble.evaluate([right, tmp_path / "text.npz"])
     with pytest.raises(EnsembleError, match="two score files"):
         ensemble.evaluate([right])

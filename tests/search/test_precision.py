@@ -88,7 +88,7 @@ def test_precision_and_compiler_are_described(encoder, monkeypatch):
     assert set_precision(encoder, "bfloat16") == "images are encoded in bfloat16 by XLA"
     monkeypatch.setattr(cpu, "is_installed", lambda: False)
     line = set_precision(encoder, "float32")
-    assert "float32 by XLA (faster by OpenVINO: " in line and "[cpu]" in line
+    assert "float32 by XLA (OpenVINO is faster: " in line and "[cpu]" in line
 
 
 def test_encoder_without_a_choice_refuses_one(tmp_path):

@@ -134,7 +134,7 @@ def test_tasks_share_all_runs_once():
         assert sorted(item for part in parts for item in part) == items
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
     for task, tasks in ((-1, 2), (2, 2), (0, 0)):
-        with pytest.raises(ConfigError, match="--tasks"):
+        with pytest.raises(ConfigError, match="`tasks`"):
             share(items, task, tasks)
 
 
@@ -143,7 +143,7 @@ def test_tasks_of_a_slurm_array_are_counted_from_its_first():
     assert task_of_array({}) == (0, 1)
     assert task_of_array(array(ID=5, COUNT=4, MIN=3, STEP=1)) == (2, 4)
     assert task_of_array(array(ID=8, COUNT=4, MIN=2, STEP=2)) == (3, 4)
-    with pytest.raises(ConfigError, match="--array"):
+    with pytest.raises(ConfigError, match="without gaps"):
         task_of_array(array(ID=9, COUNT=3, MIN=1, STEP=1))
     with pytest.raises(ConfigError, match="process"):
         task_of_array({"SLURM_STEP_NUM_TASKS": "2"})

@@ -87,9 +87,9 @@ def test_a_run_that_another_process_does_is_left_to_it(result_of, small, tmp_pat
         return result_of(run, 10.0)
 
     assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
-    assert "left to the process that trains it" in told[2]
+    assert "another process is training it" in told[2]
     assert not (tmp_path / planned[1].directory).exists()
-    assert all(runs.finished(run, tmp_path) for run in planned if run != planned[1])
+    assert all(runs.is_finished(run, tmp_path) for run in planned if run != planned[1])
 
 
 def test_a_changed_sweep_is_refused_where_another_was_begun(small, tmp_path):
@@ -125,9 +125,9 @@ def test_variants_are_chosen_by_name(small):
     names = [run.variant for run in choose(planned, ["bad", "full"])]
     assert names == ["full", "bad", "full", "bad"]
     assert {run.variant for run in choose(planned, without=["w/ a|b"])} == {"full", "bad"}
-    with pytest.raises(ConfigError, match="--only=ful: .*did you mean 'full'.*'w/ a|b'"):
+    with pytest.raises(ConfigError, match="`only`=ful: .*did you mean 'full'.*'w/ a|b'"):
         choose(planned, ["ful"])
-    with pytest.raises(ConfigError, match="--except=bda: .*did you mean 'bad'"):
+    with pytest.raises(ConfigError, match="`without`=bda: .*did you mean 'bad'"):
         choose(planned, without=["bda"])
     with pytest.raises(ConfigError, match="leave no variant"):
         choose(planned, ["full"], ["full"])
@@ -162,7 +162,7 @@ def test_a_variant_without_its_data_is_skipped_with_a_line(sweep_of, tmp_path, m
     with pytest.raises(MissingDataError, match="no such file: put it there"):
         runs.open_data(planned[1::2], tmp_path, told.append)
     # Of several tasks, one may have no other runs.
-    assert runs.open_data(planned[1::2], tmp_path, told.append, all_may_lack=True) == []
+    assert runs.open_data(planned[1::2], tmp_path, told.append, may_skip_all=True) == []
     # The data has come: the mark goes.
     monkeypatch.setattr(FakeFamily, "fingerprint", "abc")
     assert runs.open_data(planned, tmp_path, told.append) == planned

@@ -235,7 +235,7 @@ def test_skipped_and_left_out_variants_are_marked(result_of, small, tmp_path):
     ]
     assert tables.notes(table) == [
         "w/ a|b skipped, its data is missing: teacher.hdf5: no such file",
-        "left out by --only or --except: bad",
+        "left out on request: bad",
         "1 of 6 runs are not finished",
     ]
     words = {text.get_text() for text in curves.sweep_figure(table).axes[0].texts}

@@ -358,7 +358,7 @@ def test_evaluation_gives_the_metrics_of_the_run(retrieval, data_dir, tmp_path):
 def test_checkpoint_of_another_model_names_the_field(retrieval, data_dir):
     config = runs.retrieval(data_dir, **{"model.fusion": "maim"})
     config.model.hidden_size = 16
-    with pytest.raises(checkpoints.CheckpointError, match="hidden_size=8"):
+    with pytest.raises(checkpoints.CheckpointError, match="hidden_size`=8"):
         evaluate_checkpoint(config, retrieval.path, None, print)
 
 

@@ -52,7 +52,7 @@ def test_checkpoint_gives_the_metrics_of_its_run(hover_run, trees_dir, tmp_path)
         assert written["scores"].shape == (again.queries, again.queries)
         best = np.mean(written["scores"].argmax(axis=1) == np.arange(again.queries))
     assert 100 * best == pytest.approx(again.metrics["t2v/R@1"])
-    with pytest.raises(checkpoints.CheckpointError, match="--config.model.geometry=poincare"):
+    with pytest.raises(checkpoints.CheckpointError, match="`config.model.geometry`=poincare"):
         config.model.geometry = "lorentz"
         loaded_run.evaluate_checkpoint(config, path, None, lambda line: None)
 

@@ -96,7 +96,7 @@ def test_impossible_query_is_one_line(archive, retrieval, data_dir, tmp_path):
     synthetic = runs.retrieval(data_dir)
     with pytest.raises(QueryError, match="no such caption"):
         archive.words("elsewhere#0")
-    with pytest.raises(QueryError, match="--query"):
+    with pytest.raises(QueryError, match="`query`"):
         loaded_run.answer(synthetic, retrieval.path, [])
     with pytest.raises(QueryError, match="synthetic"):
         loaded_run.answer(synthetic, retrieval.path, ["a sentence"])
@@ -107,7 +107,7 @@ def test_impossible_query_is_one_line(archive, retrieval, data_dir, tmp_path):
     )
     config = runs.retrieval(data_dir)
     config.data.update(manual_dir=str(tmp_path), collection="tvr", feature="i3d")
-    with pytest.raises(QueryError, match="--encoder is missing"):
+    with pytest.raises(QueryError, match="`encoder` is missing"):
         loaded_run.check_encoder(config, None, told.append)
     loaded_run.check_encoder(config, encoder, told.append)
     assert len(told) == 1 and "not public" in told.pop()

@@ -103,7 +103,7 @@ def test_run_starts_from_parameters_of_another(tmp_path, finished, capsys):
     runs.train(config, directory)
     assert json.loads((directory / "config.json").read_text())["init"] == record["init"]
     other = shutil.copytree(finished, tmp_path / "other")
-    with pytest.raises(WorkdirError, match="--init is"):
+    with pytest.raises(WorkdirError, match="`init` is"):
         loop.train(config, directory, family=runs.Tree(config), init=other)
     # A killed start starts again from the same parameters.
     shutil.rmtree(directory / "checkpoints")
@@ -153,7 +153,7 @@ def test_family_of_any_length_may_be_trained_longer(tmp_path):
     config = runs.tree()
     loop.train(config, tmp_path / "run", family=Longer(config))
     longer = runs.tree(**{"train.epochs": 5})
-    with pytest.raises(WorkdirError, match=r"train\.epochs \(3 there, 5 now\).*--init="):
+    with pytest.raises(WorkdirError, match=r"train\.epochs \(3 there, 5 now\).*`init`="):
         runs.train(longer, tmp_path / "run")
     loop.train(longer, tmp_path / "run", family=Longer(longer))
     loop.train(longer, tmp_path / "whole", family=Longer(longer))

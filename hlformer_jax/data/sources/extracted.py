@@ -122,7 +122,7 @@ class ExtractedSource:
         if feature != self.feature:
             raise DataError(
                 f"{self.folder} has features of {feature}, but config.data.feature is"
-                f" {self.feature}: start from --config=configs/own.py:{self.folder}"
+                f" {self.feature}: start from `config`=configs/own.py:{self.folder}"
             )
         content = digest(COLLECTION, FORMAT, "with times", field(table, "digest", str(self.folder)))
         return digest("moments", content) if self.timed else content
@@ -388,7 +388,7 @@ def check_place(folder: Path, overwrite: bool) -> None:
         raise files.OutputError(f"{folder} contains other files: give another folder, or empty it")
     if not overwrite:
         raise files.OutputError(
-            f"{folder} already contains features: give another folder, or --overwrite"
+            f"{folder} already contains features: give another folder, or `overwrite`"
         )
     for name in NAMES:
         files.check_output(folder / name, files.Replace.ANY)

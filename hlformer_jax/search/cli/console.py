@@ -16,11 +16,11 @@ def check_place(out: Path, flag: str, index: Index | None = None) -> None:
 
     Args:
       out: the output path.
-      flag: the flag that it comes from, for the error.
+      flag: the flag with which the user gave it, for the error.
       index: the index of the command, if it has one.
 
     Raises:
-      SearchError: if it is.
+      SearchError: if the path is inside an index or is the path of an indexed video.
     """
     real = Path(os.path.realpath(out))
     directory = database.find_enclosing_index(out)
@@ -41,7 +41,7 @@ def open_index(directory: Path) -> Index:
 
 
 def open_library(options: Options) -> Library:
-    """Open the library of --index with the options of a command that has `RANKER`."""
+    """Open the library of --index for a command that has the options `RANKER`."""
     return Library(
         options.index, options.checkpoint, options.ranker, options.encoder, options.store,
         options.normalise,
@@ -49,7 +49,12 @@ def open_library(options: Options) -> Library:
 
 
 def print_indented(text: str, columns: int | None) -> None:
-    """Print a text below a row of a table, on lines of at most `columns` characters."""
+    """Print an indented text below a row of a table.
+
+    Args:
+      text: the text.
+      columns: largest number of characters of a line; None prints the text on one line.
+    """
     indent = " " * 6
     if columns is None:
         print(indent + text)

@@ -13,8 +13,8 @@ from hlformer_jax.search.cli.options import (
     INDEX,
     NEW_ENCODER,
     NORMALISE,
+    OPTIONAL_INDEX,
     OVERWRITE,
-    OWN_INDEX,
     WORK,
     Options,
     command,
@@ -29,7 +29,7 @@ from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
 
 DEFAULT_TEXT_ENCODER = "FacebookAI/roberta-large"
-"""Default encoder of captions. Its features have the width of the published text features of
+"""Default encoder of captions. Its features have the same width as the published text features of
 ActivityNet and Charades-STA."""
 
 
@@ -41,8 +41,8 @@ ActivityNet and Charades-STA."""
     path("--checkpoint", "also evaluate this trained model (may be repeated)", action="append",
          default=[], metavar="RUN"),
     ENCODER, NORMALISE,
-    option("--calibrate", "store the match threshold for this false-alarm rate, in percent, in the"
-           " index; 0 removes it", type=float, metavar="PERCENT"),
+    option("--calibrate", "calibrate the match threshold for this false-alarm rate in percent, and"
+           " store it in the index (0 removes it)", type=float, metavar="PERCENT"),
     path("--json", "also write all results to this JSON file", metavar="FILE"),
     OVERWRITE, compiles=True,
 )  # fmt: skip
@@ -93,7 +93,7 @@ def evaluate(options: Options) -> None:
          " the collection)", metavar="DIR"),
     flag("--text-only", "only encode captions, in the released layout (docs/data.md): FOLDER is the"
          f" collection, such as PATH/charades (default encoder: {DEFAULT_TEXT_ENCODER})"),
-    OWN_INDEX, NEW_ENCODER, FPS,
+    OPTIONAL_INDEX, NEW_ENCODER, FPS,
     option("--seed", "seed of random splits, if the captions name none (default: 0)", type=int,
            default=0),
     OVERWRITE, *WORK, compiles=True,

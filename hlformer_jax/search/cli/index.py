@@ -18,7 +18,7 @@ from hlformer_jax.search.cli.options import (
     FPS,
     INDEX,
     NEW_ENCODER,
-    OWN_INDEX,
+    OPTIONAL_INDEX,
     PRECISION,
     TIMEOUT,
     WORK,
@@ -54,7 +54,7 @@ from hlformer_jax.text import printable
 @command(
     path("folder", "folder of videos, searched recursively (optional if --index names an existing"
          " index)", nargs="?", metavar="FOLDER"),
-    OWN_INDEX, NEW_ENCODER, FPS, EVERY_FRAME,
+    OPTIONAL_INDEX, NEW_ENCODER, FPS, EVERY_FRAME,
     path("--checkpoint", "rank this index by a trained model from now on: the directory of its run",
          metavar="RUN"),
     flag("--move-root", "the missing folder of the index has moved to FOLDER (refused while the old"
@@ -138,15 +138,21 @@ def prepare_index(
     Args:
       directory: the directory of the index.
       folder: the folder of videos.
-      encoder_place: hub id or folder of the encoder, or None for its default.
-      fps: frames a second, or None for that of the index.
+      encoder_place: hub id or folder of the encoder; None: the encoder of the index, or
+        `DEFAULT_ENCODER` for a new index.
+      fps: frames per second; None: the rate of the index, or 1 for a new index.
       move_root: whether the missing root of the index has moved to `folder`.
-      checkpoint: the run of a trained model that must fit the encoder of a new index.
-      every_frame: whether still frames are encoded too; False for an existing index: as before.
+      checkpoint: run of a trained model that must fit the encoder of a new index.
+      every_frame: whether to encode still frames too. If False, an existing index keeps its
+        setting.
+
+    Returns:
+      The index and its encoder.
 
     Raises:
-      SearchError: if the index is of another folder, rate or encoder, or its still frames share
-        embeddings and `every_frame` is True.
+      SearchError: if `folder` is not a folder, or a new index would have no videos; or if the index
+        is of another folder, rate or encoder, or its still frames share embeddings and
+        `every_frame` is True.
     """
     if not folder.is_dir():
         raise SearchError(f"{folder} is not a folder: give the folder of the videos")
@@ -199,7 +205,11 @@ def _create(
     checkpoint: Path | None,
     every_frame: bool,
 ) -> tuple[Index, Encoder]:
-    """Create the index of a folder that has a video outside of the index."""
+    """Create the index of a folder.
+
+    Raises:
+      SearchError: if the folder has no video outside of the index.
+    """
     videos = real_video().find(folder, terminal.warn, lambda: None)
     if all(directory.resolve() in path.resolve().parents for path in videos):
         raise SearchError(f"{folder} has no video that FFmpeg can read")
@@ -211,10 +221,13 @@ def _create(
 
 
 def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
-    """Return the name of the root that has moved to `root`, or "" for the first or none.
+    """Return the name of the root that has moved to `root`.
+
+    It is "" for the first root, and if `root` is already a root of the index.
 
     Raises:
-      SearchError: if `root` is not of the index and nothing may move there.
+      SearchError: if `root` is not a root of the index, and `move_root` is False or the number of
+        missing roots is not 1.
     """
     roots = index.roots
     if root in roots.values():
@@ -272,10 +285,10 @@ def extract_videos(
 
     Args:
       index: the index.
-      encoder: its encoder.
-      options: those of `WORK`, and --encoder.
-      only: files to index; all files of all roots by default.
-      further: folders to add to the index.
+      encoder: the encoder of the index.
+      options: the parsed options of a command that has `WORK` and --encoder.
+      only: files to index; by default all files of all roots.
+      further: folders to add to the index as roots.
     """
     _check_work(options)
     precision = _choose_precision(index, encoder, options)
@@ -314,7 +327,7 @@ def extract_videos(
 
 
 def _choose_precision(index: Index, encoder: Encoder, options: Options) -> str | None:
-    """Return the precision of images, and print it; None if the encoder has one precision."""
+    """Set and print the precision of images, and return it; None if there is no choice."""
     precision = resolve_precision(index, encoder, options.precision)
     if precision:
         terminal.report(set_precision(encoder, precision))

@@ -1,4 +1,4 @@
-"""Declarations of commands and of the options that several share."""
+"""Declarations of commands, and of the options that several commands share."""
 
 import argparse
 import dataclasses
@@ -14,7 +14,7 @@ from hlformer_jax.search.signals import rankers
 Options = argparse.Namespace
 
 Option = tuple[str, dict[str, Any]]
-"""The name of an option or argument, and its settings, as argparse takes them."""
+"""The name of an option or argument, and its keyword arguments for argparse."""
 
 
 class Command(NamedTuple):
@@ -23,18 +23,29 @@ class Command(NamedTuple):
     name: str
     run: Callable[[Options], None]
     options: tuple[Option, ...]
-    compiles: bool  # runs an encoder or a model, whose programs are kept for the next process
+    compiles: bool  # whether JAX compiles programs, which are then kept for the next process
 
 
 def command(
     *options: Option, compiles: bool = False
 ) -> Callable[[Callable[[Options], None]], Command]:
-    """Return a decorator that makes a `Command` of a function, under the function's name."""
+    """Return a decorator that turns a function into a `Command` of the same name.
+
+    Args:
+      *options: the options and arguments of the command.
+      compiles: whether the command runs an encoder or a model.
+    """
     return lambda run: Command(run.__name__, run, options, compiles)
 
 
 def option(name: str, help: str, **settings: Any) -> Option:
-    """Declare an option or argument by its name, help text and settings of argparse."""
+    """Declare an option or argument.
+
+    Args:
+      name: its name, such as "--index".
+      help: its help text.
+      **settings: further keyword arguments of argparse's `add_argument`.
+    """
     return name, {"help": help, **settings}
 
 
@@ -44,44 +55,52 @@ repeated = functools.partial(option, action="append", default=[])
 
 FOLDER = path("folder", "folder of videos, searched recursively", metavar="FOLDER")
 INDEX = path("--index", "directory of the index", metavar="DIR", required=True)
-OWN_INDEX = path("--index", "directory of the index (default: FOLDER/.hlformer-search)",
-                 metavar="DIR")  # fmt: skip
-ENCODER = option("--encoder", "hub id or folder of the index's encoder (default: the place it"
-                 " was loaded from before)", metavar="ID|PATH")  # fmt: skip
+OPTIONAL_INDEX = path("--index", "directory of the index (default: FOLDER/.hlformer-search)",
+                      metavar="DIR")  # fmt: skip
+ENCODER = option("--encoder", "hub id or folder of the index's encoder (default: the place from"
+                 " which it was loaded before)", metavar="ID|PATH")  # fmt: skip
 NEW_ENCODER = option("--encoder", "hub id or folder of the encoder (default: the index's encoder;"
-                     f" of a new index {DEFAULT_ENCODER})", metavar="ID|PATH")  # fmt: skip
+                     f" for a new index {DEFAULT_ENCODER})", metavar="ID|PATH")  # fmt: skip
 FPS = option("--fps", "frames to encode per second of video (default: 1)", type=float)
 EVERY_FRAME = flag("--every-frame", "encode still frames too (default: a frame without a visible"
                    " change shares the embedding of the last encoded one)")  # fmt: skip
-CHECKPOINT = path("--checkpoint", "rank by a trained model: the directory of its run"
+CHECKPOINT = path("--checkpoint", "rank with a trained model: the directory of its run"
                   " (default: the index's model, if it has one)", metavar="RUN")  # fmt: skip
 OVERWRITE = flag("--overwrite", "replace existing output files (default: refuse)")
 QUIET = flag("--quiet", "print no progress, only results, warnings and errors")
 JSON = flag("--json", "print JSON instead of a table")
-NORMALISE = flag("--normalise", "subtract from each video's score its usual score for other texts")
+NORMALISE = flag(
+    "--normalise", "subtract from each video's score its typical score for other texts"
+)
 QUERY_FLAGS = {
     field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Query)
 } | {"text": "SENTENCE", "without": "--not", "tags": "--tag"}
 """The flag of each field of a query."""
 
-FIELD_FLAGS = QUERY_FLAGS | {
-    name: f"--{name}"
-    for name in (
-        "ranker",
-        "checkpoint",
-        "normalise",
-        "store",
-        "encoder",
-        "fps",
-        "index",
-        "precision",
-        "ray",
-    )
-}
-"""The flag of each field that an error of the library may name."""
+FIELD_FLAGS = (
+    QUERY_FLAGS
+    | {
+        name: f"--{name}"
+        for name in (
+            "ranker",
+            "checkpoint",
+            "normalise",
+            "store",
+            "encoder",
+            "fps",
+            "index",
+            "precision",
+            "ray",
+            "host",
+            "manage",
+        )
+    }
+    | {"token_file": "--token-file", "no_token": "--no-token", "allow_hosts": "--allow-host"}
+)
+"""The flag of each field that a `QueryError` may name."""
 
 RANKER = (
-    option("--ranker", f"ranker without training: {', '.join(rankers.RANKERS)}"
+    option("--ranker", f"ranker that needs no training: {', '.join(rankers.RANKERS)}"
            f" (default: {rankers.DEFAULT})", metavar="NAME"),
     NORMALISE,
     CHECKPOINT,
@@ -95,14 +114,15 @@ WORKERS = option(
 TIMEOUT = option("--timeout", "time limit for decoding one video, in seconds (default: 120 plus ten"
                  " times its length)", type=float, metavar="SECONDS")  # fmt: skip
 PRECISION = option("--precision", "precision in which images are encoded, float32 or bfloat16"
-                   " (default: the precision used before, at first float32)",
+                   " (default: the precision of the latest images; for a new index float32)",
                    choices=("float32", "bfloat16"))  # fmt: skip
 WORK = (
     WORKERS,
     PRECISION,
     flag("--retry", "also try the files that failed before"),
     TIMEOUT,
-    option("--ray", "encode on the Ray cluster at this address (local: start Ray on this machine)",
+    option("--ray", "decode and encode on the Ray cluster at this address (local: start Ray on"
+           " this machine)",
            metavar="ADDRESS"),
 )  # fmt: skip
 TIME = functools.partial(option, metavar="TIME")

@@ -33,7 +33,7 @@ from hlformer_jax.text import printable
     option("sentences", "text to search for; with several, a video must match all of them",
            nargs="*", metavar="SENTENCE"),
     INDEX,
-    path("--image", "search by the picture in this file, modified by SENTENCE if given",
+    path("--image", "search by the picture in this file, or by the picture and SENTENCE",
          metavar="FILE"),
     option("--like", "search by a frame of an indexed video, such as trips/a.mp4@1:05",
            metavar="VIDEO@TIME"),
@@ -43,14 +43,15 @@ from hlformer_jax.text import printable
            metavar="TIME"),
     repeated("--not", "exclude frames that show this (may be repeated)", metavar="SENTENCE",
              dest="without"),
-    option("--k", "most videos to show (default: 10)", type=int, default=10),
+    option("--k", "largest number of videos to show (default: 10)", type=int, default=10),
     option("--offset", "skip this many of the best results (default: 0)", type=int, default=0),
     option("--min-score", "leave out results with a lower score (default: none)", type=float,
            metavar="SCORE"),
     option("--signals", f"search only by these signals, separated by commas: {', '.join(SIGNALS)}"
            " (default: all that accept the query)", metavar="NAMES"),
-    option("--moments", "most moments to show of each video (default: 3)", type=int, default=3),
-    option("--folder", "only videos in this folder of the archive, or below it"),
+    option("--moments", "largest number of moments to find in each video (default: 3)", type=int,
+           default=3),
+    option("--folder", "only videos in this folder of the index, or below it"),
     option("--longer", "only videos of at least this length, such as 1:30", metavar="TIME"),
     option("--shorter", "only videos of at most this length, such as 1:30", metavar="TIME"),
     repeated("--tag", "only videos with this tag (may be repeated: all of them)", metavar="TAG"),
@@ -119,13 +120,13 @@ def _print_results(results: Results, offset: int) -> None:
         rows.append((str(rank), score, span, *signals, date, printable(result.video) + copies))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     columns = terminal.width()
-    # A path that does not fit behind the other columns is printed on a line of its own.
-    below = columns is not None and sum(widths) + 2 * len(widths[1:]) > columns
+    # If the paths do not fit behind the other columns, each path is printed on the next line.
+    is_narrow = columns is not None and sum(widths) + 2 * len(widths[1:]) > columns
     for row, result in zip(rows, [None, *results], strict=True):
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
         cells[:2] = (text.rjust(width) for text, width in zip(row[:2], widths, strict=False))
-        print("  ".join(cells[:-1] if below else cells).rstrip())
-        if below:
+        print("  ".join(cells[:-1] if is_narrow else cells).rstrip())
+        if is_narrow:
             console.print_indented(row[-1], columns)
         if result and result.passages:
             first = result.passages[0]
@@ -138,20 +139,21 @@ def _print_results(results: Results, offset: int) -> None:
     INDEX,
     TIME("--start", "start of the clip, in seconds, M:SS or H:MM:SS"),
     TIME("--end", "end of the clip, in seconds, M:SS or H:MM:SS"),
-    path("--from", "cut all moments of a table that query --export=FILE.csv wrote, in place of"
+    path("--from", "cut all moments in this table, which query --export=FILE.csv wrote; replaces"
          " VIDEO, --start and --end",
          dest="table", metavar="CSV"),
     option("--margin", "seconds to add at both ends (default: 0)", type=float, default=0.0),
     path("--out", "file of the clip: .mp4, .m4v, .mov or .mkv (default: VIDEO_START-END.mp4 in the"
-         " current folder); with --from the folder of the clips", metavar="FILE"),
-    flag("--copy", "copy without encoding again, without loss, from the keyframe before the start"),
+         " current folder); with --from, the folder for the clips", metavar="FILE"),
+    flag("--copy", "copy without encoding again, and so without loss; the clip begins at the"
+         " keyframe before the start"),
     OVERWRITE,
 )  # fmt: skip
 def cut(options: Options) -> None:
-    """Cut clips out of videos, and print their paths."""
+    """Cut clips out of videos, and print the paths of the clips."""
     index = Index.open(options.index)
-    moment = options.video, options.start, options.end
-    is_complete = moment == (None, None, None) if options.table else None not in moment
+    arguments = options.video, options.start, options.end
+    is_complete = arguments == (None, None, None) if options.table else None not in arguments
     if not is_complete:
         raise SearchError("give either VIDEO, --start and --end, or --from=CSV")
     if not options.margin >= 0:
@@ -184,10 +186,10 @@ def cut(options: Options) -> None:
         files.check_output(out, replace)
     total = len(clips) + len(failed)
     video = optional("hlformer_jax.video", "search")
-    for out, (name, start, end) in terminal.each(clips.items(), "clip"):
+    for out, (name, start, end) in terminal.track(clips.items(), "clip"):
         write = video.copy if options.copy else video.cut
         try:
-            real = write(index.path(name), start, end, out, options.margin, replace=replace)
+            span = write(index.path(name), start, end, out, options.margin, replace=replace)
         except (UserError, OSError) as error:
             if not options.table:
                 raise
@@ -196,9 +198,9 @@ def cut(options: Options) -> None:
             continue
         terminal.show(printable(str(out)))
         if options.copy:
-            earlier = max(start - options.margin, 0) - real[0]
+            earlier = max(start - options.margin, 0) - span[0]
             terminal.warn(
-                f"from {real[0]:.3f} s, {earlier:.3f} s before the start, to {real[1]:.3f} s"
+                f"from {span[0]:.3f} s, {earlier:.3f} s before the start, to {span[1]:.3f} s"
             )
     if failed:
         raise SearchError(f"{len(failed)} of {total} clips could not be made: {', '.join(failed)}")

@@ -1,4 +1,4 @@
-"""Commands that look after an index: status, remove, tag, prune, verify, upload."""
+"""Commands that maintain an index: status, remove, tag, prune, verify, upload."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ def status(options: Options) -> None:
         lists["subtitles"] = [problem._asdict() for problem in problems]
         print(json.dumps(files.jsonable(summary | lists), indent=2))
         return
-    level = index.thresholds.get(rankers.DEFAULT)
+    threshold = index.thresholds.get(rankers.DEFAULT)
     still = f" ({summary['still']} still)" if summary["still"] else ""
     counts = f"{summary['frames']} frames{still}, {summary['bytes'] / 1e6:.1f} MB"
     precisions = f", {' and '.join(summary['precisions'])}" if summary["precisions"] else ""
@@ -56,8 +56,9 @@ def status(options: Options) -> None:
         "offline": summary["offline"]
         and f"{summary['offline']} videos (prune lists and drops them)",
         "removed": summary["removed"] and f"{summary['removed']} (add brings one back)",
-        "threshold": level
-        and f"calibrated for {level.false_alarms:g} % false alarms on {level.captions} captions",
+        "threshold": threshold
+        and f"calibrated for {threshold.false_alarms:g} % false alarms"
+        f" on {threshold.captions} captions",
         "failed": summary["failed"] and f"{summary['failed']} (index --retry tries them again)",
         "subtitles": problems and f"{len(problems)} files are not searched, or not fully",
     }
@@ -73,12 +74,12 @@ def status(options: Options) -> None:
 
 @command(
     option("videos",
-           "paths in the index, or ids; or an added folder, with all its videos",
+           "paths in the index, or ids; or the path of an added folder, with all its videos",
            nargs="+", metavar="VIDEO"),
     INDEX,
 )  # fmt: skip
 def remove(options: Options) -> None:
-    """Remove videos from an index until they are added again. The files stay."""
+    """Remove videos from an index until they are added again; their files are kept."""
     index = console.open_index(options.index)
     count = index.remove(options.videos)
     print(f"removed {count} of {count + len(index.videos)} videos")
@@ -154,7 +155,7 @@ def verify(options: Options) -> None:
 
 @command(INDEX, *RANKER)
 def upload(options: Options) -> None:
-    """Copy the embeddings of an index to PostgreSQL, which can then rank with --store."""
+    """Copy the embeddings of an index to a PostgreSQL database, to rank there with --store."""
     library = console.open_library(options)
     with terminal.bar("video") as bar:
 
@@ -163,7 +164,7 @@ def upload(options: Options) -> None:
             bar.update(done - bar.n)
 
         count = library.upload(show)
-    print(format_counts("videos (equal ones count once)", {
+    print(format_counts("videos (copies count once)", {
         "uploaded": count.sent,
         "already there": count.unchanged,
         "deleted": count.removed,

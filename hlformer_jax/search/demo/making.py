@@ -152,7 +152,7 @@ def render(stories: Sequence[Story], folder: Path, report: Callable[[str], None]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context) as pool:
         rendered = pool.map(write_video, missing, [folder / story.name for story in missing])
-        for _ in zip(terminal.each(missing, "video"), rendered, strict=False):
+        for _ in zip(terminal.track(missing, "video"), rendered, strict=False):
             pass
     for number, story in enumerate(stories):
         date = FIRST_DAY + number * DAY_SECONDS  # a video a day, for filters by date

@@ -2,6 +2,6 @@
 
 captions     files of captions
 metrics      recalls and moments of each ranker, and results for each kind of caption
-threshold    scores of present and absent things, and thresholds between them
-features     data sets of an index and captions, to train a model on
+threshold    match thresholds for a rate of false alarms, and their error rates
+features     features of an index and captions, on which a model can be trained
 """

@@ -1,17 +1,19 @@
-"""Files of captions: descriptions of moments in one's own videos.
+"""Files of captions: descriptions of moments in a user's videos.
 
 Each line is a JSON object:
 
     {"video": "a.mp4", "sentence": "a person opens the fridge", "start": 12.0, "end": 17.5}
 
-`video` is a path relative to the indexed folder, or "" if no video shows what the sentence says.
-`start` and `end` are seconds; both may be missing. Optional fields:
+`video` is a path relative to the indexed folder, or "" if no video matches the sentence. `start`
+and `end` are the times of the moment in seconds; both may be missing. Optional fields:
 
     "split": "train"      train, val or test
     "kind": "a name"      evaluation reports each kind in a row of its own (`metrics.by_kind`)
     "also": ["b.mp4"]     further videos that are correct, such as near-duplicates
     "transcript": true    the sentence is about speech or text, not about the picture
-    "then": ["…"], "within": 10, "not": ["…"]    further parts of the query
+    "then": ["…"]         events that follow the sentence, in this order
+    "within": 10          longest gap between consecutive events in seconds; 60 by default
+    "not": ["…"]          things that must not be visible in the same frames
 """
 
 from pathlib import Path
@@ -23,11 +25,11 @@ from hlformer_jax.errors import SearchError
 SPLITS = ("train", "val", "test")
 
 MAX_SECONDS = 2.0**40
-"""Bound on times and lengths in a caption."""
+"""Every time in a caption, in seconds, must be smaller than this."""
 
 
 class Caption(NamedTuple):
-    """A line of a file of captions; see the module."""
+    """A line of a file of captions; the module describes the fields."""
 
     video: str
     sentence: str
@@ -48,21 +50,25 @@ class Caption(NamedTuple):
 
     @property
     def videos(self) -> tuple[str, ...]:
-        """The correct videos; empty if there is none."""
+        """The correct videos; empty if no video matches the sentence."""
         return (self.video, *self.duplicates) if self.video else ()
 
 
 def read(path: Path, split: str | None = None) -> list[Caption]:
-    """Read the captions of a file, or only one split.
+    """Read the captions of a file.
+
+    Args:
+      path: the file.
+      split: the split to read; None for all captions.
 
     Raises:
-      SearchError: if a line is malformed, or there is no caption.
+      SearchError: if the file is not in UTF-8, a line is malformed, or no caption is found.
       OSError: if the file cannot be read.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise SearchError(f"{path} is not text in UTF-8") from None
+        raise SearchError(f"{path} is not encoded in UTF-8") from None
     captions = [_parse(line, f"{path}:{i}") for i, line in enumerate(lines, 1) if line.strip()]
     captions = [caption for caption in captions if not split or caption.split == split]
     if not captions:
@@ -106,7 +112,7 @@ def _parse(line: str, where: str) -> Caption:
     if not (_is_seconds(within) and within > 0):
         raise SearchError(f'{where}: "within" is {within!r}: give seconds above 0')
     if not fields["video"] and (lists["also"] or start is not None):
-        raise SearchError(f'{where}: "video" is empty: also leave out "also", "start" and "end"')
+        raise SearchError(f'{where}: "video" is empty: leave out "also", "start" and "end" too')
     duplicates, following, without = map(tuple, lists.values())
     return Caption(
         fields["video"], fields["sentence"], start, end, split, kind, duplicates, in_transcript,

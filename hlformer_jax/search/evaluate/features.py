@@ -1,4 +1,4 @@
-"""Data sets of an index and captions, to train a model on that can rank the index."""
+"""Training features from an index and captions, for a model that ranks the index."""
 
 import dataclasses
 import re
@@ -25,22 +25,25 @@ def write_features(
     report: Callable[[str], None] = print,
     overwrite: bool = False,
 ) -> dict[str, int]:
-    """Write a folder of features that `configs/own.py` trains on.
+    """Write a folder of features, with which `configs/own.py` trains a model.
 
     Args:
       index: the index of the videos.
-      encoder: its encoder.
-      captions: the captions; those without a video, or of several parts, are left out.
-      out: the folder.
-      seed: seed of the splits, if the captions name none.
-      report: takes a line for videos that are left out.
+      encoder: the encoder of the index.
+      captions: the captions. A caption is left out if it has no video, has several parts, or is
+        about speech or text.
+      out: the folder to write.
+      seed: seed of the random splits; it has no effect if the captions name their splits.
+      report: receives a line about videos that are not indexed, and one for each damaged video;
+        these are left out.
       overwrite: whether to replace the features of an earlier call.
 
     Returns:
       The number of captions of each split.
 
     Raises:
-      DataError: if no video of the captions is indexed, or a split is empty.
+      DataError: if only some captions name a split, or a split would be empty.
+      OutputError: if `out` contains something that must not be replaced.
       OSError: if the folder cannot be written.
     """
     contents = {video: record.content for video, record in index.videos.items() if record.indexed}
@@ -48,7 +51,7 @@ def write_features(
     captioned = {caption.video for caption in captions}
     if missing := sorted(captioned - contents.keys()):
         report(
-            f"{len(missing)} captioned videos are not indexed and are left out, first"
+            f"{len(missing)} captioned videos are not indexed and are left out, for example"
             f" {missing[0]!r}"
         )
     try:
@@ -93,7 +96,13 @@ def encode_tokens(
     texts: dict[str, str],
     progress: Callable[[int], object] = lambda count: None,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the token features of texts by name; `progress` takes the size of each batch."""
+    """Encode texts in batches, and yield the name and the token features of each text.
+
+    Args:
+      encoder: the encoder.
+      texts: the texts by their names.
+      progress: called after each batch with the number of its texts.
+    """
     names = list(texts)
     for start in range(0, len(names), _TEXTS_AT_ONCE):
         batch = names[start : start + _TEXTS_AT_ONCE]

@@ -28,13 +28,16 @@ def evaluate(
 
     Args:
       library: the archive, with the ranker to evaluate.
-      captions: the captions; at least one visual caption has a video.
+      captions: the captions; at least one visual caption must have a video.
       progress: called after each visual caption.
 
     Returns:
-      In percent R@1, R@5, R@10, R@100 and SumR, metrics of the first moment if captions have times,
-      the AUC of present against absent things, and an AUC for each kind of caption without a video
-      ("AUC" is left out if a caption is correct for every video). And the scores of the AUC.
+      The metrics in percent, and the scores from which the AUCs are computed. The metrics are
+        R@1, R@5, R@10, R@100 and SumR;
+        metrics of the first moment, if captions have times;
+        "AUC", of present against absent things, unless a caption is correct for every video;
+        "AUC KIND" for each kind of caption without a video: the AUC of the best scores of captions
+        with a video against the best scores of this kind.
 
     Raises:
       SearchError: if a caption names a video that is not indexed.
@@ -76,7 +79,11 @@ def evaluate(
 
 
 def _columns(entries: Sequence[Entry], captions: Sequence[Caption]) -> dict[str, int]:
-    """Return the column of each ranked video; refuse captions of other videos."""
+    """Return the position of each ranked video.
+
+    Raises:
+      SearchError: if a caption names a video that is not ranked.
+    """
     columns = {entry.video: i for i, entry in enumerate(entries)}
     for video in (video for caption in captions for video in caption.videos):
         if video not in columns:
@@ -89,21 +96,34 @@ def _columns(entries: Sequence[Entry], captions: Sequence[Caption]) -> dict[str,
 
 
 SIGNALS = {"visual": "visual", "transcript": "transcript", "both": None}
-"""Rows of the report by kind, and the argument `signals` of `Library.query` for them."""
+"""Name of each row of a kind in the report, and the `signals` that its queries search by."""
 
 
 def by_kind(
     library: Library, captions: Sequence[Caption], progress: Callable[[], object] = lambda: None
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Query every caption as a person would, with the visual signal and with the transcript.
+    """Query every caption as a user would, and return figures for each kind and signal.
 
-    The transcript is searched if there is one and the caption is a single sentence.
+    A caption that is a single sentence is searched by the visual signal, and if the archive has a
+    transcript, also by the transcript and by both. A caption with several parts is searched once,
+    by all signals that accept it; this counts as "visual".
+
+    Args:
+      library: the archive.
+      captions: the captions.
+      progress: called after each caption.
 
     Returns:
-      For each kind and signal (`SIGNALS`): the number of "queries", in percent "R@1" and "R@5" of
-      the correct videos; "mIoU" of the times with the first moment of the best correct video, 0 if
-      none is among the first five; and "matches", queries with a result above the match threshold.
-      For captions without a video, matches are false alarms and the only figure.
+      For each kind and signal (`SIGNALS`): "queries", their number; and in percent
+        "R@1" and "R@5", the queries with a correct video among the first 1 and 5 results;
+        "mIoU", the intersection over union of the caption's times and the first moment of the
+        first correct result, 0 if none of the five is correct;
+        "matches", the queries for which `Results.good` is true: a result matches, or has no match
+        threshold. For captions without a video, matches are false alarms.
+      Captions without a video have no R@1 and R@5, and captions without times no mIoU.
+
+    Raises:
+      SearchError: if a caption names a video that is not indexed.
     """
     from hlformer_jax.retrieval import moments
 
@@ -139,7 +159,7 @@ def by_kind(
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each figure in percent, over the rows that have it, and their number."""
+    """Return the mean of each figure in percent, over the rows that have it, and "queries"."""
     names = dict.fromkeys(name for row in rows for name in row)
     means = {
         name: 100 * float(np.mean([float(row[name]) for row in rows if name in row]))
@@ -154,13 +174,16 @@ def report(
     captions: Sequence[Caption],
     progress: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
-    """Return all figures on captions, as `evaluate --json` writes them.
+    """Return all figures on captions, in the JSON form of the command `evaluate`.
 
     Args:
-      library: the archive, which is queried for the figures by kind.
+      library: the archive, which is queried for the figures of each kind.
       evaluated: the result of `evaluate` for each ranker, by its name.
       captions: the captions.
       progress: called after each caption.
+
+    Raises:
+      SearchError: if a caption names a video that is not indexed.
     """
     return {
         "captions": sum(caption.is_visual and bool(caption.video) for caption in captions),
@@ -217,7 +240,7 @@ def _format_interval(mean: float, low: float, high: float) -> str:
 
 
 def shorten_runs(names: Sequence[str]) -> list[str]:
-    """Return names for a table: of rankers, and paths of runs below their common folder."""
+    """Shorten the paths of runs to the part below their common folder; keep rankers' names."""
     runs = [os.path.abspath(name) for name in names if name not in rankers.LABELS]
     common = os.path.commonpath([os.path.dirname(run) for run in runs]) if runs else ""
     return [name if name in rankers.LABELS else os.path.relpath(name, common) for name in names]

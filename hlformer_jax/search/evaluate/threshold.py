@@ -1,17 +1,17 @@
 """Match thresholds, calibrated on captions.
 
-Let s(q, v) be the score of query q and video v, own(q) the correct videos of q, and c(q) the median
-of the archive's products with q (0 if the encoder has learned probabilities). The best scores with
-and without the correct videos are
+Let s(q, v) be the score of query q and video v, correct(q) the correct videos of q, and c(q) the
+baseline of q: the median of the archive's products with q, or 0 if the encoder has learned
+probabilities. The best scores among the correct videos and among the others are
 
-    present   t(q) = max {s(q, v) : v in own(q)} − c(q)
-    absent    u(q) = max {s(q, v) : v not in own(q)} − c(q)
+    present   t(q) = max {s(q, v) : v in correct(q)} − c(q)
+    absent    u(q) = max {s(q, v) : v not in correct(q)} − c(q)
 
 The AUC is the probability that t is above u for two random captions. The threshold for a rate α of
-false alarms is the least number above the ⌈(n + 1)(1 − α)⌉-th smallest u of n captions (split
+false alarms is the smallest number above the ⌈(n + 1)(1 − α)⌉-th smallest u of n captions (split
 conformal prediction). For exchangeable queries about absent things, the expected rate of false
-alarms is at most α. Rates on new captions are estimated by leaving out the captions of each video
-in turn.
+alarms is at most α. Error rates on new captions are estimated by leaving out the captions of each
+video in turn.
 """
 
 import math
@@ -28,12 +28,12 @@ from hlformer_jax.search.signals import rankers
 
 
 class Separation(NamedTuple):
-    """Best scores of n captions with and without their videos; see the module."""
+    """Best scores of n captions among their correct videos and among the others; see the module."""
 
     present: Float[np.ndarray, " n"]  # t
     absent: Float[np.ndarray, " n"]  # u
-    videos: tuple[str, ...]  # of the captions
-    without_video: dict[str, Float[np.ndarray, " m"]]  # u of captions that have no video, by kind
+    videos: tuple[str, ...]  # the video of each caption
+    without_video: dict[str, Float[np.ndarray, " m"]]  # u of captions without a video, by kind
 
 
 def auc(present: Float[np.ndarray, " n"], absent: Float[np.ndarray, " m"]) -> float:
@@ -44,7 +44,7 @@ def auc(present: Float[np.ndarray, " n"], absent: Float[np.ndarray, " m"]) -> fl
 
 
 FALSE_ALARM_RATES = (0.05, 0.1, 0.2)
-"""False-alarm rates that a report has."""
+"""False-alarm rates for which a report has thresholds."""
 
 _RESAMPLES, _INTERVAL = 1000, (0.025, 0.975)
 """Bootstrap samples of the videos, and the quantiles of a reported interval."""
@@ -53,7 +53,13 @@ _RESAMPLES, _INTERVAL = 1000, (0.025, 0.975)
 def conformal_threshold(absent: Float[np.ndarray, " n"], rate: float) -> float | None:
     """Return the threshold for a false-alarm rate.
 
-    None if there are too few captions, or if a caption is correct for every video.
+    Args:
+      absent: best score of each caption among the videos that are not correct.
+      rate: the false-alarm rate, between 0 and 1.
+
+    Returns:
+      The threshold; None if there are too few captions for this rate, or if a caption is correct
+      for every video.
     """
     rank = math.ceil((len(absent) + 1) * (1 - rate) - 1e-9)
     if not 0 < rank <= len(absent) or not np.isfinite(absent).all():
@@ -62,13 +68,17 @@ def conformal_threshold(absent: Float[np.ndarray, " n"], rate: float) -> float |
 
 
 def error_rates(separation: Separation, rate: float) -> dict[str, Any] | None:
-    """Estimate the error rates of the threshold for a false-alarm rate on new captions.
+    """Calibrate a threshold, and estimate its error rates on new captions.
+
+    Args:
+      separation: the scores of the captions.
+      rate: the false-alarm rate, between 0 and 1.
 
     Returns:
-      "threshold"; in percent "false alarms" and "recall" (correct videos above the threshold), each
-      with the 2.5 and 97.5 % quantiles of a bootstrap over videos; and "absent", the false alarms
-      of each kind of caption that has no video. None if the captions, or those without one of the
-      videos, have no threshold.
+      "threshold"; in percent "false alarms" and "recall" (captions with a correct video above the
+      threshold), each with the 2.5 and 97.5 % quantiles of a bootstrap over videos; and "absent",
+      the false alarms of each kind of caption without a video. None if `conformal_threshold` is
+      None for all captions, or for the captions that remain when one video is left out.
     """
     names, inverse = np.unique(separation.videos, return_inverse=True)
     folds = [inverse == i for i in range(len(names))]
@@ -92,7 +102,11 @@ def error_rates(separation: Separation, rate: float) -> dict[str, Any] | None:
 
 
 def _match_percent(counts: Int[np.ndarray, "*rows n 3"]) -> Float[np.ndarray, "*rows 2"]:
-    """Return the percentages of matches, of rows (captions, false alarms, correct matches)."""
+    """Return false alarms and correct matches in percent of the captions.
+
+    Args:
+      counts: the number of captions, of false alarms and of correct matches for each video.
+    """
     return 100 * counts[..., 1:].sum(-2) / counts[..., :1].sum(-2)
 
 
@@ -102,10 +116,11 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
     Args:
       index: the index.
       separations: scores of captions, by the name of the ranker; trained models are left out.
-      percent: the false-alarm rate; 0 removes the thresholds.
+      percent: the false-alarm rate in percent; 0 removes the thresholds of all rankers.
 
     Raises:
-      SearchError: if there are too few captions for this rate, or another process writes.
+      SearchError: if the captions are too few for this rate, a caption is correct for every
+        video, or another process is writing.
     """
     frames, thresholds = sum(record.frames for record in index.records().values()), {}
     for name in [name for name in rankers.LABELS if name in separations] if percent else ():

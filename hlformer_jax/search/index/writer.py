@@ -1,4 +1,4 @@
-"""Changes of an index: `Index.writing` yields a writer for one transaction."""
+"""Changes of an index, in one transaction: `Index.writing` yields a `Writer`."""
 
 import dataclasses
 import hashlib
@@ -31,22 +31,35 @@ if TYPE_CHECKING:
     from hlformer_jax.search.index.index import Index
 
 DEAD_SHARE = 0.25
-"""Share of dead rows above which compaction copies the other rows to new files."""
+"""Share of unused embedding rows above which compaction copies the other rows to new files."""
 
 FAVOURITE = "favourite"
-"""Tag of the videos with a star on the page."""
+"""Tag of videos that have a star on the page."""
 
 
 class Writer:
-    """One transaction on an index; other processes see its changes when the block has ended."""
+    """One transaction on an index; other processes see its changes after it has ended.
+
+    Names of videos are as in `split_name`.
+    """
 
     def __init__(self, index: "Index", connection: sqlite3.Connection) -> None:
-        """Set the index and its connection, which is in a transaction."""
+        """Create a writer.
+
+        Args:
+          index: the index.
+          connection: its connection to the database, which is in a transaction.
+        """
         self._index, self._connection = index, connection
         self.unused: set[str] = set()  # contents whose files can be deleted after the commit
 
     def execute(self, statement: str, *values: Any) -> list[Any]:
-        """Execute an SQL statement, and return its rows."""
+        """Execute an SQL statement, and return its rows.
+
+        Args:
+          statement: the statement.
+          *values: the values of its placeholders.
+        """
         return self._connection.execute(statement, values).fetchall()
 
     # Videos
@@ -57,7 +70,7 @@ class Writer:
         Args:
           content: the content hash.
           arrays: the embeddings of all frames.
-          paths: the stamp of each path, by the name of the video.
+          paths: the stamps of the files that have this content, by the names of the videos.
 
         Raises:
           ArraysError: if the embeddings cannot be stored.
@@ -65,7 +78,7 @@ class Writer:
           OSError: if the embeddings cannot be written.
         """
         if not CONTENT_HASH.fullmatch(content):
-            raise ValueError(f"the content hash {content[:80]!r}")
+            raise ValueError(f"content is {content[:80]!r}: give 64 hexadecimal digits")
         check_arrays(arrays, self._index.encoder.width)
         for name in paths:
             check_record(name, Record("0" * 16, content, 0, 0, 0, INDEXED))
@@ -98,15 +111,33 @@ class Writer:
             self.record(name, content, stamp)
 
     def record(self, name: str, content: str, stamp: Stamp) -> None:
-        """Record a path of a content that has embeddings."""
+        """Record a path of a content that has embeddings.
+
+        Args:
+          name: the name of the video.
+          content: the content hash.
+          stamp: the stamp of the file.
+        """
         self._put(name, Record(self._id(name, content), content, *stamp, INDEXED))
 
     def record_failure(self, name: str, content: str, stamp: Stamp, reason: str) -> None:
-        """Record why a path could not be indexed."""
+        """Record that a path could not be indexed.
+
+        Args:
+          name: the name of the video.
+          content: the content hash; "" if the file could not be read.
+          stamp: the stamp of the file; `UNKNOWN_STAMP` lets the next run try it again.
+          reason: why it could not be indexed.
+        """
         self._put(name, Record(self._id(name, content), content, *stamp, FAILED, legible(reason)))
 
     def move(self, name: str, to: str) -> None:
-        """Record that a video has been moved to another path; its id stays the same."""
+        """Record that a video has been moved to another path; its id stays the same.
+
+        Args:
+          name: the old name of the video.
+          to: its new name.
+        """
         record = self._index.record(name)
         assert record is not None
         check_record(to, record)
@@ -118,14 +149,18 @@ class Writer:
         self.execute("DELETE FROM paths WHERE root = ? AND path = ?", *_key(name))
 
     def forget(self, names: Collection[str]) -> None:
-        """Delete the records of paths, and the embeddings of contents without another path."""
+        """Delete the records of paths, and the embeddings of contents that have no other path.
+
+        Args:
+          names: the names of the videos.
+        """
         contents = {record.content for name in names if (record := self._index.record(name))}
         for name in names:
             self.drop(name)
         self.discard_unused(contents)
 
     def discard_unused(self, contents: Collection[str] | None = None) -> None:
-        """Delete the embeddings of contents without a path.
+        """Delete the embeddings of contents that no path has.
 
         Args:
           contents: the contents to check; None for all contents.
@@ -147,7 +182,7 @@ class Writer:
     def remove(self, videos: Collection[str]) -> int:
         """Remove videos and further roots until they are added again; their files are kept.
 
-        A removed video stays removed if its file is moved.
+        A removed video also stays removed after its file has been moved.
 
         Args:
           videos: paths or ids of videos, or the paths of further roots.
@@ -156,7 +191,7 @@ class Writer:
           The number of removed videos.
 
         Raises:
-          SearchError: if the index does not have one of them.
+          SearchError: if the index does not contain one of them.
         """
         places = {video: os.path.abspath(video) for video in videos}
         further = {str(path): name for name, path in self._index.roots.items() if name}
@@ -176,11 +211,21 @@ class Writer:
         return len(names)
 
     def exclude(self, name: str, content: str) -> None:
-        """Record that a path was removed, and its content unless that is ""."""
+        """Record that a user has removed a path.
+
+        Args:
+          name: the name of the video.
+          content: its content hash; "" if the content is unknown.
+        """
         self.execute("INSERT OR REPLACE INTO exclusions VALUES (?, ?, ?)", *_key(name), content)
 
     def include(self, name: str, content: str = "") -> None:
-        """Delete the exclusion of a path, and those of missing paths with the same content."""
+        """Delete the exclusion of a path, and of missing paths with the same content.
+
+        Args:
+          name: the name of the video.
+          content: its content hash; "" for the content that its exclusion has recorded.
+        """
         excluded = self._index.excluded
         content = content or excluded.get(name, "")
         names = [path for path, removed in excluded.items() if content and removed == content]
@@ -188,9 +233,17 @@ class Writer:
         self._delete_exclusions({name, *missing})
 
     def keeps_out(self, name: str, content: str) -> bool:
-        """Exclude a path if its content was removed before, and return whether it was.
+        """Exclude a path whose content a user has removed under another path.
 
-        A copy of a removed video is not excluded if another path of that content is in the index.
+        A copy of a removed video is not excluded if another path of that content is in the index,
+        unless a removed path of that content is missing: then the file counts as moved.
+
+        Args:
+          name: the name of the video.
+          content: its content hash.
+
+        Returns:
+          Whether the path is excluded.
         """
         removed = self._index.excluded_paths(content)
         record = self._index.record(name)
@@ -206,7 +259,7 @@ class Writer:
         return True
 
     def compact(self) -> None:
-        """Copy the used rows to new files if more than `DEAD_SHARE` of all rows are dead."""
+        """Copy the used rows to new files if more than `DEAD_SHARE` of all rows are unused."""
         rows = self.execute(
             "SELECT hash, first_row, ifnull(rows, frames), checksum, rounded_checksum FROM contents"
             " LEFT JOIN repeats ON content = hash ORDER BY first_row"
@@ -219,9 +272,8 @@ class Writer:
         if end - used <= DEAD_SHARE * end:
             return
         firsts = self._index.embeddings.compact(generation, spans)
-        for (content, *_), first in zip(
-            rows, firsts, strict=True
-        ):  # only smaller values, so they stay unique
+        # No row moves to a larger position, so the positions stay unique after every update.
+        for (content, *_), first in zip(rows, firsts, strict=True):
             self.execute("UPDATE contents SET first_row = ? WHERE hash = ?", first, content)
         self._connection.executemany(
             "UPDATE settings SET value = ? WHERE name = ?",
@@ -233,7 +285,7 @@ class Writer:
             self.execute("DELETE FROM exclusions WHERE root = ? AND path = ?", *_key(name))
 
     def _put(self, name: str, record: Record) -> None:
-        """Record a path. A new content without tags inherits the tags of the old one."""
+        """Record a path; if its content is new and has no tags, copy the old content's tags."""
         check_record(name, record)
         before = self._index.record(name)
         if before is not None and record.content and before.content != record.content:
@@ -253,7 +305,10 @@ class Writer:
         )  # fmt: skip
 
     def _id(self, name: str, content: str) -> str:
-        """Return the id of a path: its content's, or if that is taken, one of content and path."""
+        """Return the id of a path: the start of its content hash, or if it is taken, another hash.
+
+        The id of a recorded path stays the same as long as its content does.
+        """
         before = self._index.record(name)
         if before is not None and content and before.content == content:
             return before.id
@@ -271,18 +326,18 @@ class Writer:
     # Tags, roots and settings
 
     def tag(self, names: Iterable[str], add: Iterable[str] = (), drop: Iterable[str] = ()) -> None:
-        """Add tags to videos, and remove others.
+        """Add tags to videos, and remove tags.
 
         Tags belong to contents and ignore case. They are kept when a video is moved, replaced at
         its path, or removed and added again.
 
         Args:
-          names: names of videos.
+          names: names of the videos.
           add: tags to add.
           drop: tags to remove.
 
         Raises:
-          SearchError: if a text is not a tag, or a video could not be read.
+          SearchError: if a text cannot be a tag, or a video could not be read.
         """
         new = {tag_key(text): _tag(text) for text in add}
         dropped = {tag_key(_tag(text)) for text in drop}
@@ -298,7 +353,13 @@ class Writer:
                 self.execute("DELETE FROM tags WHERE content = ? AND key = ?", record.content, key)
 
     def add_root(self, folder: Path) -> str:
-        """Record a further root by its absolute path; return its name.
+        """Record a further root.
+
+        Args:
+          folder: its absolute path.
+
+        Returns:
+          The name of the root.
 
         Raises:
           SearchError: if the folder contains a root, or is inside one.
@@ -314,7 +375,12 @@ class Writer:
         return name
 
     def move_root(self, name: str, folder: Path) -> None:
-        """Record that a root has been moved to another path; "" is the first root."""
+        """Record that a root has been moved to another path.
+
+        Args:
+          name: the name of the root; "" for the first root.
+          folder: its new absolute path.
+        """
         self.execute(
             "UPDATE roots SET path = ? WHERE name = ?", os.fsencode(folder), os.fsencode(name)
         )
@@ -324,7 +390,11 @@ class Writer:
         self.execute("UPDATE settings SET value = ? WHERE name = 'checkpoint'", os.fsencode(run))
 
     def set_precisions(self, precisions: Iterable[str]) -> None:
-        """Record the precisions in which images were encoded, that of the next images last."""
+        """Record the precisions in which images were encoded.
+
+        Args:
+          precisions: the precisions; the last one is the precision of the next images.
+        """
         value = json.dumps(list(precisions))
         self.execute("INSERT OR REPLACE INTO settings VALUES ('precisions', ?)", value)
 
@@ -344,7 +414,7 @@ class Writer:
                 and 0 < threshold.false_alarms < 100
                 and min(threshold.captions, threshold.frames) > 0
             ):
-                raise ValueError(f"the match threshold {threshold}")
+                raise ValueError(f"the match threshold of {ranker} cannot be stored: {threshold}")
             self.execute(
                 "INSERT INTO thresholds VALUES (?, ?, ?, ?, ?)",
                 ranker, *dataclasses.astuple(threshold),
@@ -357,14 +427,14 @@ def _key(name: str) -> tuple[bytes, bytes]:
 
 
 def _tag(text: str) -> str:
-    """Normalise a tag: one line, single spaces, composed Unicode."""
+    """Return a tag in the form in which it is stored: one line, single spaces, composed Unicode."""
     tag = unicodedata.normalize("NFC", " ".join(text.split()))
     if not (tag.isprintable() and 0 < len(tag) <= 100):
-        raise SearchError(f"{text[:100]!r} is not a tag: give 1 to 100 letters")
+        raise SearchError(f"{text[:100]!r} is not a tag: give 1 to 100 printable characters")
     return tag
 
 
 def tag_key(tag: str) -> str:
-    """Return the form by which tags are compared: without case, in composed Unicode."""
+    """Return the form in which tags are compared: without case, in composed Unicode."""
     folded = unicodedata.normalize("NFC", " ".join(tag.split())).casefold()
     return unicodedata.normalize("NFC", folded)

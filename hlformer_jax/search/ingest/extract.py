@@ -1,13 +1,12 @@
 """Indexing of folders: find new, changed, moved and offline videos, and encode new contents.
 
-A file with an unchanged stamp and intact embeddings is skipped. Other files are hashed: if the
-index has the embeddings of that content, for example after a move or a killed run, they are used
-without decoding. All other files are decoded and encoded, one video after another. The embeddings
-of a complete video are written at once, so a run can be killed at any moment and continued with the
-same results.
+A file with an unchanged stamp and intact embeddings is skipped. Other files are hashed. If the
+index already has embeddings of that content, for example after a move, the file is only recorded.
+Otherwise it is decoded and encoded. The embeddings of a video are written in one transaction when
+it is complete, so a run can be killed at any moment; the next run continues with the same results.
 
-Videos are decoded in separate processes (`decoding`) and encoded in this one, or both on other
-machines (`cluster`).
+Videos are decoded in separate processes (`decoding`) and encoded in this process; or other machines
+decode and encode them (`cluster`).
 """
 
 import contextlib
@@ -57,18 +56,18 @@ from hlformer_jax.text import printable
 class Progress(NamedTuple):
     """The progress of a run; all times in seconds."""
 
-    done: int  # videos that were decoded or failed
-    total: int  # videos that must be decoded
-    video: str  # the path of the current video
-    position: float  # the end of its encoded part
-    duration: float  # its length
-    seconds: float  # of video encoded in this run
-    elapsed: float  # since the start of the first video
-    failed: int = 0  # in this run
+    done: int  # number of videos that were decoded or failed
+    total: int  # number of videos that must be decoded
+    video: str  # path of the current video
+    position: float  # end of the encoded part of the current video
+    duration: float  # length of the current video
+    seconds: float  # length of all video encoded in this run
+    elapsed: float  # time since the first of these videos was started
+    failed: int = 0  # number of paths that failed in this run
 
     @property
     def speed(self) -> float:
-        """Return the seconds of video that were encoded per second."""
+        """The seconds of video that were encoded per second."""
         return _speed(self.seconds, self.elapsed)
 
 
@@ -78,33 +77,33 @@ class Report(NamedTuple):
     indexed: int = 0  # decoded and encoded
     recognised: int = 0  # by their content: moved, renamed, copied or touched
     unchanged: int = 0  # not read again
-    failed: int = 0  # in this run
+    failed: int = 0  # failed in this run
     skipped: int = 0  # failed before and were not tried again
     offline: int = 0  # cannot be reached; their embeddings are kept
     unreadable: int = 0  # indexed before and unreadable now; their embeddings are kept
-    forgotten: int = 0  # failed before and are missing now
-    removed: int = 0  # removed by a user, and left out
+    forgotten: int = 0  # failed before and are missing now; their records are deleted
+    removed: int = 0  # removed from the index by a user, and left out
     unlisted: int = 0  # folders and groups of files that could not be listed
-    seconds: float = 0.0  # of encoded video
-    elapsed: float = 0.0
-    frames: int = 0  # of complete videos
-    still: int = 0  # of these frames, those that share the embedding of another
+    seconds: float = 0.0  # length of the encoded video, in seconds
+    elapsed: float = 0.0  # duration of the run, in seconds
+    frames: int = 0  # number of frames of the complete videos
+    still: int = 0  # number of these frames that share the embedding of another frame
 
     @property
     def speed(self) -> float:
-        """Return the seconds of video that were encoded per second."""
+        """The seconds of video that were encoded per second."""
         return _speed(self.seconds, self.elapsed)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the numbers of paths by their descriptions for users."""
+        """The numbers of paths by their descriptions for users."""
         return {
             "indexed": self.indexed,
             "found again by their content": self.recognised,
             "unchanged": self.unchanged,
             "offline (kept; prune drops them)": self.offline,
             "unreadable (kept)": self.unreadable,
-            "gone": self.forgotten,
+            "missing (failed before)": self.forgotten,
             "removed (add brings them back)": self.removed,
             "folders not listed": self.unlisted,
             "failed": self.failed,
@@ -113,7 +112,12 @@ class Report(NamedTuple):
 
 
 def format_counts(subject: object, counts: Mapping[str, int]) -> str:
-    """Return a line of the counts that are not 0."""
+    """Return a line with the counts that are not 0.
+
+    Args:
+      subject: the beginning of the line.
+      counts: the counts by their descriptions.
+    """
     listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{subject}: {listed or 'no video'}"
 
@@ -123,16 +127,16 @@ def _speed(seconds: float, elapsed: float) -> float:
 
 
 PATHS_AT_ONCE, SECONDS_AT_ONCE = 256, 1.0
-"""Most files, and most seconds of hashing, before files are recorded together."""
+"""Largest number of files, and longest time of hashing, of one transaction that records files."""
 
 BYTES_AT_ONCE = 2**34
-"""Bytes of new files that are hashed before decoding begins."""
+"""Number of bytes to hash before decoding begins, even if files are left to hash."""
 
 LOCK_SECONDS = 1.0
-"""Seconds for which a run waits for a short change by another process, such as a tag."""
+"""Seconds to wait for another process to finish a short change, such as a tag."""
 
 OVERSIZE = 2
-"""Larger frames are decoded at this multiple of the encoder's image size, before preprocessing."""
+"""Factor of the encoder's image size to which larger frames are scaled down while decoding."""
 
 
 def index_folder(
@@ -157,28 +161,30 @@ def index_folder(
     Args:
       index: the index.
       encoder: the encoder of the index.
-      workers: number of decoding processes; 0 decodes in this one; None: one for
-        each core, at most 8.
+      workers: number of decoding processes; 0 decodes in this process; None: one for each core, at
+        most 8.
       retry: whether to try unchanged files again that failed before.
-      timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
-      only: files to index; other files are not scanned. None: the whole folders.
-      further: folders that become roots of the index first (see `resolve_additions`).
-      restore: whether files of `only` that were removed from the index come back.
+      timeout: time limit for decoding one video, in seconds; None: a limit that depends on its
+        length (`Job.limit`).
+      only: files to index; folders are not scanned. None: all files of all folders of the index.
+      further: folders to add to the index as roots (see `resolve_additions`).
+      restore: whether to index files of `only` again that a user has removed from the index.
       video: the functions that read videos; by default `hlformer_jax.video`.
-      source: decodes, and may encode as well (`cluster.source`); by default `workers` processes of
-        this machine.
-      precision: in which images are encoded, "float32" or "bfloat16"; None: as before, and in a new
-        index "float32".
-      report: receives a line for every failed video and every damaged file.
+      source: function that decodes videos, and may also encode them (`cluster.source`); by default
+        `workers` processes of this machine decode.
+      precision: precision in which images are encoded, "float32" or "bfloat16"; None: see
+        `resolve_precision`.
+      report: receives lines about failed videos, damaged files, missing folders and the like.
       progress: called after every batch of frames.
       pulse: called for every listed folder and every megabyte read, and every second while
-        processes decode. If it raises, the run ends as by Ctrl-C: complete videos are kept.
+        processes decode. If it raises, the run ends as with Ctrl-C: complete videos are kept.
 
     Returns:
       The numbers of paths by result.
 
     Raises:
-      SearchError: if the encoder is not the index's, all folders are offline, the disk is full, or
+      QueryError: if `precision` is given, but the encoder offers no choice.
+      SearchError: if the index is of another encoder, all folders are offline, the disk is full, or
         another process is writing.
     """
     index.check_encoder(encoder)
@@ -209,14 +215,14 @@ def resolve_additions(
       index: the index.
       paths: files below the roots of the index, and folders.
       report: receives a line for each folder that cannot be listed.
-      pulse: called for every folder; it may raise to stop.
+      pulse: called for every folder; it may raise an exception to stop the search for videos.
 
     Returns:
-      The videos, and the folders that are to become roots of the index.
+      The videos, and the folders to add to the index as roots.
 
     Raises:
-      SearchError: if a path does not exist, a file is not below a root, a new folder has no videos,
-        or contains a root or is inside one.
+      SearchError: if a path does not exist, a file is not below a root, or a new folder has no
+        videos, contains a root, or is inside a root.
     """
     video = real_video()
     videos: list[Path] = []
@@ -232,14 +238,14 @@ def resolve_additions(
             if not absolute.is_dir():
                 raise SearchError(
                     f"{path} is not in {index.root}, the folder of this index: move it there, or"
-                    " add the folder that it is in"
+                    " add the folder that contains it"
                 )
             absolute = absolute.resolve()
             index.check_root(absolute)
             new_roots.append(absolute)
         files = video.find(absolute, report, pulse) if absolute.is_dir() else [absolute]
         if is_outside and not files:
-            raise SearchError(f"{path} holds no video that FFmpeg reads")
+            raise SearchError(f"{path} holds no video that FFmpeg can read")
         videos += files
     return videos, new_roots
 
@@ -269,7 +275,7 @@ class _File(NamedTuple):
 
 @dataclasses.dataclass
 class _Run:
-    """One run, which holds the index for writing."""
+    """One run of `index_folder`, while this process has locked the index for writing."""
 
     index: Index
     encoder: Encoder
@@ -284,10 +290,11 @@ class _Run:
 
     def __post_init__(self) -> None:
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
-        self._present: set[str] = set()
+        self._present: set[str] = set()  # names of the videos whose files exist
         self._intact: dict[str, bool] = {}  # whether the embeddings of a content are intact
 
     def perform(self, retry: bool, only: Iterable[Path] | None, restore: bool) -> Report:
+        """Index the files, and return the counts; see `index_folder`."""
         started = time.monotonic()
         root, excluded = self.index.root, self.index.excluded
         roots = [folder for folder in self.index.roots.values() if os.path.isdir(folder)]
@@ -297,8 +304,8 @@ class _Run:
             self.report(f"{missing} is missing: its videos are kept")
         listed = (path for root in roots for path in self.video.find(root, self._skip, self.pulse))
         inside = f"{self.index.directory.resolve()}{os.sep}"
-        found = listed if only is None else only
-        paths = (path for path in found if not str(path).startswith(inside))
+        candidates = listed if only is None else only
+        paths = (path for path in candidates if not str(path).startswith(inside))
         name_below = self.index.locate_names()
         names = sorted({_name(path, name_below, root) for path in paths})
         self._present = set(names)
@@ -332,13 +339,13 @@ class _Run:
         self.report(line)
 
     def _keep_offline(self) -> None:
-        """Count offline videos, whose embeddings stay; forget missing files that had failed."""
+        """Count offline videos, and keep their embeddings; forget missing files that had failed."""
         for name, record in sorted(self.index.videos.items()):
             self.pulse()
             if name in self._present:
                 continue
             if not record.indexed:
-                # A file that exists is in a folder that was not listed.
+                # If the file still exists, its folder could not be listed.
                 if not self.index.is_deleted(name):
                     continue
                 with self.index.writing() as writer:
@@ -352,10 +359,10 @@ class _Run:
                 )
 
     def _plan(self, names: list[str], retry: bool, restore: bool) -> dict[str, list[_File]]:
-        """Return the files to decode by content, and record all others.
+        """Hash files, record those that need no decoding, and return the others by content.
 
-        Removes names from the list until `BYTES_AT_ONCE` were hashed, so that a large archive is
-        not read completely before its first video is decoded.
+        The names of hashed files are removed from `names`. Planning ends after `BYTES_AT_ONCE`, so
+        that a large archive is not read completely before its first video is decoded.
         """
         tasks: dict[str, list[_File]] = {}
         read = 0
@@ -380,7 +387,7 @@ class _Run:
         return tasks
 
     def _hash(self, name: str, path: Path, retry: bool) -> "tuple[_File, str] | None":
-        """Return a file and its content hash; None if it is skipped, which is counted."""
+        """Return a file and its content hash; None, and count the file, if it is not indexed."""
         record = self.index.record(name)
         try:
             status = path.stat()
@@ -418,13 +425,13 @@ class _Run:
         tasks: dict[str, list[_File]],
         restore: bool,
     ) -> None:
-        """Record a path if its content has embeddings, or else add it to the tasks."""
+        """Record a path if its content has embeddings, otherwise add it to the tasks."""
         name = file.name
         if restore:
             writer.include(name, content)
         elif writer.keeps_out(name, content):
             self._count["removed"] += 1
-            self.report(f"{printable(name)} was removed under another name, and stays out")
+            self.report(f"{printable(name)} was removed under another name, and stays removed")
             return
         self._record_move(writer, name, content)
         if self._has_embeddings(content):
@@ -458,7 +465,7 @@ class _Run:
         return self._intact[content]
 
     def _choose_precision(self) -> None:
-        """Let the encoder use the precision, record it, and report another than before."""
+        """Set the precision of the encoder and record it; report a change of precision."""
         if not self.precision:
             return
         set_precision(self.encoder, self.precision)
@@ -468,14 +475,15 @@ class _Run:
         before = recorded or ("float32",) * bool(self.index.contents())
         if before and before[-1] != self.precision:
             self.report(
-                f"earlier images of the index were encoded in {before[-1]}, new ones are encoded in"
-                f" {self.precision}"
+                f"earlier images of the index were encoded in {before[-1]}, new images are encoded"
+                f" in {self.precision}"
             )
         with self.index.writing() as writer:
             earlier = [precision for precision in before if precision != self.precision]
             writer.set_precisions([*earlier, self.precision])
 
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
+        """Decode and encode the files of each content, and write their embeddings."""
         self._choose_precision()
         encoder = self.encoder
         size, fps = OVERSIZE * encoder.image_size, self.index.fps
@@ -490,7 +498,7 @@ class _Run:
                 path, content = event.path, contents[event.path]
                 files = tasks[content]
                 if isinstance(event, Opened):
-                    # A second `Opened` follows the end of the first process.
+                    # A second `Opened`: the first process crashed, and the video begins again.
                     before = encoded_by_path.pop(path, _Encoded())
                     self._count["seconds"] -= sum(map(len, before.times)) * self.index.period
                     encoded_by_path[path] = _Encoded(event.duration, event.recorded)
@@ -517,6 +525,7 @@ class _Run:
     def _finish(
         self, event: Done | Failed, content: str, files: list[_File], encoded: "_Encoded"
     ) -> None:
+        """Write the embeddings of a complete video, or record why it failed."""
         reason = ""
         if isinstance(event, Failed):
             reason = event.reason
@@ -533,14 +542,14 @@ class _Run:
             except ArraysError as error:
                 reason = str(error)
         if reason:
-            # A file that changed meanwhile is tried again by the next run.
+            # The next run tries a file again that has changed meanwhile.
             is_changed = _changed(event.path, files[0])
             for file in files:
                 failed = file._replace(stamp=UNKNOWN_STAMP) if is_changed else file
                 self._fail(failed, content, reason)
 
     def _keep(self, arrays: VideoArrays, content: str, files: list[_File]) -> None:
-        excluded = self.index.excluded  # another process may have removed one meanwhile
+        excluded = self.index.excluded  # another process may have removed a path meanwhile
         paths = {file.name: file.stamp for file in files if file.name not in excluded}
         with self.index.writing() as writer:
             writer.keep(content, arrays, paths)
@@ -563,11 +572,8 @@ class _Run:
     def _fail(self, file: _File, content: str, reason: str) -> None:
         with self.index.writing() as writer:
             writer.record_failure(file.name, content, file.stamp, reason)
-        self._tell_failure(file.name, reason)
-
-    def _tell_failure(self, name: str, reason: str) -> None:
         self._count["failed"] += 1
-        self.report(f"{printable(name)}: {reason}")
+        self.report(f"{printable(file.name)}: {reason}")
 
 
 @dataclasses.dataclass
@@ -578,7 +584,7 @@ class _Encoded:
     recorded: float = 0.0
     times: list[np.ndarray] = dataclasses.field(default_factory=list)
     vectors: list[np.ndarray] = dataclasses.field(default_factory=list)
-    encoded: int = 0  # of the frames, all except still ones
+    encoded: int = 0  # number of the frames, without still frames
 
     def finish(self, period: float, done: Done) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
@@ -589,7 +595,7 @@ class _Encoded:
 
 
 def _name(path: Path, name_below: Callable[[Path], str | None], root: Path) -> str:
-    """Return the path of a file below its root, as records have it."""
+    """Return the name of a video by the path of its file; see `split_name`."""
     name = name_below(Path(os.path.abspath(path)))
     if name is None:
         raise SearchError(f"{path} is not in {root}, the folder of this index: move it there")

@@ -1,4 +1,4 @@
-"""The precision in which an index encodes images."""
+"""The precision in which the images of an index are encoded."""
 
 from typing import Any
 
@@ -9,12 +9,13 @@ from hlformer_jax.search.index import Index
 
 
 def resolve_precision(index: Index, encoder: Any, precision: str | None = None) -> str:
-    """Return the precision in which an index encodes its next images.
+    """Return the precision in which the next images of an index are encoded.
 
     Args:
-      index: the index; its latest precision is the default, and float32 if it recorded none.
-      encoder: its encoder.
-      precision: the user's choice, or None.
+      index: the index.
+      encoder: the encoder of the index.
+      precision: the user's choice. None: bfloat16 if the encoder was loaded in it, otherwise the
+        last precision that the index has recorded, and float32 if it has recorded none.
 
     Returns:
       "float32" or "bfloat16"; "" if the encoder offers no choice.
@@ -25,7 +26,7 @@ def resolve_precision(index: Index, encoder: Any, precision: str | None = None) 
     if not hasattr(encoder, "set_image_precision"):
         if precision:
             raise QueryError(
-                "{precision}={value}: the encoder {name!r} has one precision; leave out"
+                "{precision}={value}: the encoder {name!r} has only one precision; leave out"
                 " {precision}",
                 field="precision",
                 value=precision,
@@ -38,8 +39,19 @@ def resolve_precision(index: Index, encoder: Any, precision: str | None = None) 
 
 
 def set_precision(encoder: Any, precision: str) -> str:
-    """Let an encoder encode images in a precision; return a line that describes how it does."""
+    """Set the precision in which an encoder encodes images.
+
+    Args:
+      encoder: an encoder that offers a choice, such as `ImageTextEncoder`.
+      precision: "float32" or "bfloat16".
+
+    Returns:
+      A line for users, with the precision and the compiler.
+
+    Raises:
+      EncoderError: if the encoder does not offer this precision.
+    """
     encoder.set_image_precision(precision, terminal.warn)
     backend = encoder.image_backend
-    hint = f" (faster by OpenVINO: {install_command('cpu')})" if encoder.lacks_openvino else ""
+    hint = f" (OpenVINO is faster: {install_command('cpu')})" if encoder.lacks_openvino else ""
     return f"images are encoded in {precision} by {backend}{hint}"

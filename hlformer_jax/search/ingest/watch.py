@@ -1,10 +1,10 @@
-"""Keeping an index up to date with its folders until it is stopped.
+"""Keeping an index up to date with its folders, until the process is stopped.
 
-A change that the system reports only says when to scan. A scan compares the stamps of all files
-with their records, so it also finds what happened before watching began, or on a disk that reports
-nothing; it runs at the start, after changes and every `RESCAN` seconds. A file is read once its
-stamp has been the same for some seconds, so a file that is still being copied waits. All files that
-are ready are indexed together.
+All folders are scanned at the start, after the system has reported changes, and every `RESCAN`
+seconds. A scan compares the stamps of all files with their records, so it also finds changes from
+before watching began, or on a disk that reports none. A file is read once its stamp has stayed the
+same for some seconds, so that a file is not read while it is being copied. All files that are ready
+are indexed together.
 
 The index is locked only while it is written, so other processes can write in between.
 """
@@ -28,23 +28,25 @@ SETTLE = 5.0
 """Seconds for which a file must not have changed before it is read."""
 
 RESCAN = 600.0
-"""Seconds between two scans of the folders if the system reports no change."""
+"""Longest time between two scans of the folders, in seconds."""
 
 POLL = 10_000
-"""Milliseconds between two scans if the system cannot watch the folders."""
+"""Milliseconds between two checks of all files if the system cannot report changes."""
 
 TICK = 1000
-"""Milliseconds between two checks of the clock and of folders that appear and disappear."""
+"""Milliseconds between two checks of the time, and of whether roots have appeared or vanished."""
 
 
 def watch_changes(
     directory: Path, report: Callable[[str], None] = lambda line: None
 ) -> Iterator[Collection[str]]:
-    """Yield the changed paths in the folders of an index, every second, often none.
+    """Yield, every second, the paths that have changed in the folders of an index.
+
+    Often no path has changed; then an empty collection is yielded.
 
     Args:
       directory: the directory of the index.
-      report: receives a line if the system has no watches left, so that all files are polled every
+      report: receives a line if the system has no watches left; then all files are polled every
         `POLL` milliseconds.
 
     Raises:
@@ -63,7 +65,7 @@ def watch_changes(
     while True:
         check_exists(directory)
         roots = _online_roots(index)
-        if not roots:  # the system does not report a root that appears
+        if not roots:  # the system does not report that a root appears
             yield [str(directory)]
             time.sleep(TICK / 1000)
             continue
@@ -87,7 +89,8 @@ def watch_changes(
                     f" {POLL / 1000:g} s; raise fs.inotify.max_user_instances and max_user_watches"
                 )
                 break
-            # Changes before the watch began are not reported.
+            # The system does not report changes from before the watch began, so the first batch
+            # is never empty: it makes the caller scan.
             yield [path for _, path in changes] or ([str(directory)] if is_first else [])
             is_first = False
             check_exists(directory)
@@ -104,7 +107,7 @@ def follow(
     changes: Iterable[Collection[str]] | None = None,
     **options: Any,
 ) -> None:
-    """Keep an index up to date until `changes` end; `watch_changes` never ends.
+    """Keep an index up to date until `changes` ends; by default, until an exception is raised.
 
     Args:
       directory: the directory of the index.
@@ -113,11 +116,12 @@ def follow(
       report: receives a line for each video that was indexed or moved, disappeared, came back or
         could not be read, and when another process is writing.
       video: the functions that read videos; by default `hlformer_jax.video`.
-      changes: batches of changed paths, some of them empty.
-      options: further options of `extract.index_folder`.
+      changes: batches of changed paths, which may be empty; by default `watch_changes`.
+      **options: further options of `extract.index_folder`.
 
     Raises:
-      SearchError: if the encoder is not the index's, or the disk is full.
+      MissingExtra: if `changes` is None and the package `watchfiles` is not installed.
+      SearchError: if the index is of another encoder or is deleted, or the disk is full.
       DamagedError: if the index is damaged.
     """
     follower = Follower(directory, encoder, settle, report, video or real_video(), options)
@@ -126,7 +130,7 @@ def follow(
 
 
 class Follower:
-    """The state of keeping one index up to date, between two batches of changes."""
+    """The state of `follow` between two batches of changes."""
 
     def __init__(
         self,
@@ -141,9 +145,9 @@ class Follower:
         self._directory, self._encoder, self._settle = directory, encoder, settle
         self._report, self._video, self._options = report, video, options
         self._suffixes = frozenset(video.texts.suffixes if video.texts else ())
-        # Files that differ from their records, with their stamp and when it was first met.
+        # Files that differ from their records: their stamp, and the time when it was first seen.
         self._changed_files: dict[str, tuple[Stamp, float]] = {}
-        self._attempted: dict[str, Stamp] = {}  # files that were indexed, or failed, here
+        self._attempted: dict[str, Stamp] = {}  # files that this object indexed, or that failed
         self._changed_subtitles: set[str] = set()
         self._offline: set[str] | None = None  # None until all files have settled once
         self._offline_roots: set[str] = set()
@@ -151,7 +155,11 @@ class Follower:
         self._has_indexed = self._is_waiting = False
 
     def step(self, changed: Collection[str]) -> None:
-        """Take a batch of changed paths, and scan and index if it is time to."""
+        """Note a batch of changed paths, and scan the folders and index files if it is time.
+
+        Args:
+          changed: the changed paths.
+        """
         second = time.monotonic()
         self._changed_subtitles |= {
             path for path in changed if Path(path).suffix.lower() in self._suffixes
@@ -177,11 +185,11 @@ class Follower:
         roots_after = set(index.offline_roots())
         self._report_roots(index, roots_after)
         if all_settled:  # until then, an offline video may have moved
-            # A root that went or came while its files were listed says nothing of its videos.
+            # If a root went offline or came back during the scan, its videos are not reported.
             self._report_offline(index, missing, roots_before | roots_after)
 
     def _scan(self, index: Index, second: float) -> None:
-        """Find the files that differ from their records, and since when they are as they are."""
+        """Find the files that differ from their records, and when their stamps were first seen."""
         stamps = _changed_stamps(index, self._video, self._attempted)
         since = {}
         for path, stamp in stamps.items():
@@ -193,7 +201,7 @@ class Follower:
         }
 
     def _settled_files(self, second: float) -> dict[str, Stamp]:
-        """Return the files that have not changed for long enough, by their clock or this one."""
+        """Return the files that have not changed for long enough, by their dates or this clock."""
         latest = time.time() - self._settle
         return {
             path: stamp

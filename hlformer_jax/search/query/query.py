@@ -16,31 +16,33 @@ from hlformer_jax.text import legible, suggestion
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A query, whose fields are checked when it is made.
+    """A text or picture to search for, with filters and limits; creating it checks its fields.
 
-    Texts, tags and signals may be given as one string or as several; they are stored as tuples.
+    Texts, tags and signals may be one string or several strings; they are stored as tuples.
 
     Attributes:
-      text: descriptions of a moment. A video should match all of them, in any order. May be empty
+      text: descriptions of moments. A video should match all of them, in any order. It may be empty
         if there is a picture.
       k: maximum number of results.
-      folder: a path relative to the indexed folder: only videos in it or below it; case is ignored.
-      since: only videos of that date or later: a text such as 2026, 2026-11 or 2026-11-22, or a
-        date of Python. The date of a video is that of its recording, or else of its file.
-      until: only videos of that date or before.
+      folder: path of a folder, relative to the indexed folder: only videos in it or below it; case
+        is ignored.
+      since: only videos from this date or later: a text such as 2026, 2026-11 or 2026-11-22, or a
+        `datetime.date`. The date of a video is the time of its recording, or else of its file.
+      until: only videos from this date or earlier.
       moments: maximum number of moments of each result.
-      image: path of a picture, or the content of its file, to find similar frames.
-      like: path or id of an indexed video, and a second in it: find frames of other videos that are
-        similar to the frame there. The video and its copies are left out.
+      image: path of a picture, or the content of its file: find similar frames.
+      like: path or id of an indexed video, and a time in it in seconds: find frames of other videos
+        that are similar to the frame at that time. The video and its copies are left out.
       then: events that should follow the text, in this order.
       within: longest gap between consecutive events, in seconds.
       without: things that should not be visible in the same frames.
-      min_score: lowest score of a result, unless a signal other than the first matches it.
+      min_score: leave out results with a lower score, unless a signal other than the first matches
+        them.
       offset: number of best results to skip.
-      signals: the signals to search by (`signals.SIGNALS`), also as "visual,transcript";
-        by default all that accept the query.
-      longer: only videos of that many seconds or more.
-      shorter: only videos of that many seconds or less.
+      signals: names of the signals to search by (`signals.SIGNALS`), as a sequence or as one string
+        such as "visual,transcript"; by default all signals that accept the query.
+      longer: only videos of at least this length, in seconds.
+      shorter: only videos of at most this length, in seconds.
       tags: only videos that have all of these tags; case is ignored.
 
     Raises:
@@ -66,7 +68,7 @@ class Query:
     tags: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Store the fields in their final form, and check them."""
+        """Convert the fields to the form in which they are stored, and check them."""
         for name in ("text", "then", "without"):
             self._set(name, _texts(name, getattr(self, name)))
         self._set("tags", (self.tags,) if isinstance(self.tags, str) else tuple(self.tags))
@@ -131,10 +133,10 @@ class Query:
 
 
 def _texts(name: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the texts of a field in legible form; an empty string means that there are none.
+    """Return the texts of a field in legible form; an empty string counts as no text.
 
-    Letters and their accents are composed (NFC), as in the texts that encoders were trained on;
-    text from macOS has them as separate characters.
+    Letters and their accents are composed (NFC), as in the texts with which encoders were trained;
+    texts from macOS have separate characters for them.
 
     Raises:
       QueryError: if one of several texts is empty.

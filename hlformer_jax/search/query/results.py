@@ -20,27 +20,28 @@ class Result(NamedTuple):
     """One result of a query: a video, with its score and its moments.
 
     Attributes:
-      id: its id in the index.
-      video: its path relative to the indexed folder.
+      id: id of the video in the index.
+      video: path of the video, relative to the indexed folder.
       folder: the folder of `video`.
-      path: its absolute path.
-      score: its score by the first signal of the query; None if that signal does not rank it.
+      path: absolute path of the video.
+      score: score by the first signal of the query; None if that signal does not rank the video.
       score_kind: the meaning of the score; None if it only orders videos, or if the score is None.
         It is "probability" if an encoder that has learned probabilities (SigLIP) has converted the
         score from a cosine.
-      moments: its best moments by the first signal that matches it, best first.
-      times: seconds of its frames.
-      scores: scores of its frames.
-      duration: its length in seconds.
-      date: time of its recording, or else of its last modification, in seconds since the epoch.
+      moments: best moments, best first, by the first signal that matches the video.
+      times: times of the frames, in seconds.
+      scores: scores of the frames.
+      duration: length of the video in seconds.
+      date: time of the recording, or else of the file's last modification, in seconds since the
+        epoch.
       date_of: the kind of `date`, "recording" or "file".
       is_match: True if the score by some signal reaches that signal's match threshold, False if
         none does. None if no signal has a threshold, as with a store or a trained model.
       signals: names of the signals that match.
       copies: paths of other videos of the same content, which are part of this result. A copy that
         matches differently, because of its own subtitles, is a separate result.
-      passages: passages of its transcript that match, best first.
-      tags: its tags (`Library.tag`).
+      passages: passages of the transcript that match, best first.
+      tags: tags of the video (`Library.tag`).
     """
 
     id: str
@@ -95,13 +96,13 @@ class MatchThreshold:
     """Calibration of the match threshold of a query."""
 
     false_alarms: float
-    """False-alarm rate: percent of absent things whose score reaches the threshold."""
+    """False-alarm rate: the percentage of absent things whose score reaches the threshold."""
     captions: int
     """Number of captions with which the threshold was calibrated."""
 
     @classmethod
     def from_index(cls, threshold: Threshold | None) -> "MatchThreshold | None":
-        """Return the calibration of a stored threshold; None for None."""
+        """Return the calibration of a threshold of the index; None if there is none."""
         if threshold is None:
             return None
         return cls(threshold.false_alarms, threshold.captions)
@@ -111,7 +112,7 @@ class Results(list[Result]):
     """Results, best first; slices keep the warnings and the match threshold.
 
     Attributes:
-      warnings: lines on videos or files that could not be searched, and other warnings.
+      warnings: lines about videos and files that could not be searched, and other warnings.
       match_threshold: the calibration of the match threshold; None if it is not calibrated.
     """
 
@@ -138,12 +139,12 @@ class Results(list[Result]):
 
     @property
     def good(self) -> bool:
-        """True if one of the results may be a match."""
+        """True if a result is a match or has no match threshold; False if the list is empty."""
         return any(result.is_match is not False for result in self)
 
     @property
     def verdict(self) -> str:
-        """A line that says why no result is a match; "" if one may be, or if there are none."""
+        """Message that no result is a match; "" if `good` is true or the list is empty."""
         if self.good or not self:
             return ""
         if (calibration := self.match_threshold) is None:

@@ -1,7 +1,7 @@
-"""Tools for agents that speak the Model Context Protocol, over stdin and stdout.
+"""Server of the Model Context Protocol, which offers tools to agents over stdin and stdout.
 
-    search   find videos and moments by text: the JSON of `query --json`
-    show     show the frame at a second of a video, as a JPEG
+    search   return the videos and moments that match a text, as the JSON of `query --json`
+    show     return the frame at a time of a video, as a JPEG
     cut      write a clip of a moment into the folder `clips`, if the server has one
 
 Agents name videos by ids and cannot choose paths. Only indexed files are opened, in the same way as
@@ -53,7 +53,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
     base: Any = mcp.MCPServer
 
     class Server(base):
-        """A server that refuses unknown and invalid arguments of a tool in one line."""
+        """A server whose errors about unknown or invalid arguments of a tool have one line."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
             """Call a tool by its name; see `MCPServer`."""
@@ -78,8 +78,8 @@ def server(library: Library, clips: Path | None = None) -> Any:
     tools = Server("hlformer-search", version=__version__, log_level="ERROR")
 
     @contextlib.contextmanager
-    def lines() -> Iterator[None]:
-        """Turn errors that an agent or its operator can correct into one line for the agent."""
+    def tool_errors() -> Iterator[None]:
+        """Convert errors that an agent or the operator can correct to one line for the agent."""
         try:
             yield
         except HTTPException as error:
@@ -105,15 +105,16 @@ def server(library: Library, clips: Path | None = None) -> Any:
         signals: list[str] | None = None,
         min_score: float | None = None,
     ) -> dict[str, Any]:
-        """Find videos, and moments in them, that show or say what a text describes.
+        """Find videos, and moments in them, whose pictures or transcript match a text.
 
-        k is the number of results, offset how many to skip. folder, since and until (2026,
-        2026-01-10 …), longer and shorter (seconds) and tags narrow the search. `then` are texts of
-        what follows within so many seconds, `without` of what must not be visible. signals are the
-        ways to search: visual, transcript. `good` false: nothing matches well, and `verdict` says
-        how that is known.
+        k is the maximum number of results, and offset the number of best results to skip. Filters
+        are folder, since and until (dates such as 2026 or 2026-01-10), longer and shorter (seconds)
+        and tags. `then` has texts of events that must follow in this order, each at most `within`
+        seconds after the previous event. `without` has texts of things that must not be visible.
+        `signals` are the ways to search: visual, transcript; by default all that apply. If `good`
+        is false, no result is a good match, and `verdict` says why.
         """
-        with lines():
+        with tool_errors():
             query = Query(
                 text, k=min(k, 100), offset=offset, folder=folder or None, since=since or None,
                 until=until or None, longer=longer, shorter=shorter, tags=tags or (),
@@ -130,8 +131,8 @@ def server(library: Library, clips: Path | None = None) -> Any:
             return answer
 
     def show(id: str, time: float) -> Any:
-        """Show the frame at a second of a video, by the id that search returned."""
-        with lines():
+        """Return the frame at a time (in seconds) of a video, whose id `search` has returned."""
+        with tool_errors():
             _check_times(time)
             file = open_video(library, id)
 
@@ -141,9 +142,12 @@ def server(library: Library, clips: Path | None = None) -> Any:
             return mcp.Image(data=reading(file, draw), format="jpeg")
 
     def cut(id: str, start: float, end: float, margin: float = 0.0) -> str:
-        """Write the part of a video between two seconds as a clip, and return the clip's name."""
+        """Write the part of a video from start to end as a clip, and return the clip's name.
+
+        start and end are in seconds. margin seconds are added at both ends.
+        """
         assert clips is not None
-        with lines():
+        with tool_errors():
             _check_times(start, end, margin)
             if end <= start:
                 raise SearchError(f"end: {end:g} s is not after start, {start:g} s")
@@ -172,8 +176,8 @@ def server(library: Library, clips: Path | None = None) -> Any:
 class _Messages(io.RawIOBase):
     """Standard input as lines of JSON that the package `mcp` can read.
 
-    A line that is not a JSON object is answered with JSON-RPC's parse error; `mcp` would not answer
-    it. A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
+    A line that is not a JSON object is answered here with JSON-RPC's parse error, because `mcp`
+    would not answer it. A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
 
     Args:
       source: binary file with one message on each line.
@@ -225,9 +229,9 @@ def run(tools: Any) -> None:
     """Serve over standard input and output until the input ends.
 
     Args:
-      tools: the result of `server`.
+      tools: the server, which the function `server` returns.
     """
-    # `mcp` also writes to a duplicate of standard output. Both write whole lines.
+    # `mcp` writes to another duplicate of standard output; both writers write complete lines.
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     messages = io.BufferedReader(_Messages(sys.stdin.buffer, output.write))
     sys.stdin = io.TextIOWrapper(messages, encoding="utf-8")
@@ -237,24 +241,27 @@ def run(tools: Any) -> None:
 OPERATOR_FLAGS = {
     name: f"--{name}" for name in ("ranker", "checkpoint", "normalise", "store", "encoder")
 }
-"""Flags for the fields in errors that only the person who runs the server can change."""
+"""Flags of the fields that only the person who runs the server can change, for errors."""
 
-ASK = "ask the person who runs this server to change that"
+OPERATOR_ADVICE = "ask the person who runs this server to change that"
 """Advice that replaces advice about options of a command line."""
 
 
 def _for_agents(line: str) -> str:
-    """Return an error as one line, without advice about options of a command line."""
+    """Return an error as one line, without advice about options of a command line.
+
+    Phrases of the message that name an option are left out, and `OPERATOR_ADVICE` is added.
+    """
     parts = re.split(r"(: |; | \(|, or )", " ".join(line.split()))
     phrases = [parts[0]]
     for separator, part in zip(parts[1::2], parts[2::2], strict=True):
         if not _OPTION.search(part):
             phrases.append(separator + part)
     text = "".join(phrases)
-    advised = len(phrases) < 1 + len(parts) // 2
+    is_advice = len(phrases) < 1 + len(parts) // 2
     if _OPTION.search(text):
-        text, advised = _OPTION.sub("an option", text), True
-    return f"{text}: {ASK}" if advised else text
+        text, is_advice = _OPTION.sub("an option", text), True
+    return f"{text}: {OPERATOR_ADVICE}" if is_advice else text
 
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:=\S+)?|hlformer_jax\.\w+|hlformer-\w+ \w+")

@@ -66,7 +66,7 @@ MAX_THUMBNAILS = 512  # thumbnails kept in memory
 DISCONNECT_POLL_SECONDS = 0.1  # between checks that the client is still connected
 
 TOKEN = re.compile(r"[0-9A-Za-z_.~-]{16,200}")
-"""Valid tokens: long enough not to be guessed, of characters that need no quoting in addresses and
+"""Form of a token: too long to be guessed, with characters that need no quoting in addresses and
 cookies."""
 
 HOME_DOMAIN = "home.arpa"
@@ -83,7 +83,7 @@ Date = Annotated[str | None, Parameter(max_length=40)]
 
 
 class ServeError(UserError, OSError):
-    """The server cannot be started."""
+    """Error if the server cannot listen on its address."""
 
 
 class BoundedExecutor:
@@ -344,27 +344,37 @@ def serve(
         the request did not come through a proxy.
 
     Raises:
-      ServeError: if the address or port is not available, the token or a host name is invalid,
-        `no_token` and `token_file` are both given, or `no_token` and `manage` are both given.
+      QueryError: if `host`, the token or a name of `allow_hosts` is invalid, or `no_token` is given
+        together with `token_file` or `manage`.
+      ServeError: if the server cannot listen on the port of the address.
     """
     for name in allow_hosts:
         if not HOST_NAME.fullmatch(name):
-            raise ServeError(f"--allow-host={name}: give a name such as nas.local, without a port")
+            raise QueryError(
+                "{allow_hosts}={value}: give a name such as nas.local, without a port",
+                field="allow_hosts", value=name,
+            )  # fmt: skip
         if name.startswith("*.") and _is_public(name[2:]):
-            raise ServeError(
-                f"--allow-host={name} allows names that anyone can register: give a whole name, or"
-                " * below your own domain"
-            )
+            raise QueryError(
+                "{allow_hosts}={value} allows names that anyone can register: give a whole name,"
+                " or * below your own domain",
+                field="allow_hosts", value=name,
+            )  # fmt: skip
     if no_token and token_file is not None:
-        raise ServeError("--no-token and --token-file exclude each other: give one of them")
+        raise QueryError(
+            "{no_token} and {token_file} exclude each other: give one of them", field="no_token"
+        )
     if no_token and manage:
-        raise ServeError(
-            "--manage with --no-token would let everyone index and watch any folder of this"
-            " machine: leave out one of them"
+        raise QueryError(
+            "{manage} with {no_token} would let everyone index and watch any folder of this"
+            " machine: leave out one of them",
+            field="manage",
         )
     token = "" if token_file is None else _read_token(token_file)
     if not host:
-        raise ServeError("--host is empty: give an address, such as 0.0.0.0 for all networks")
+        raise QueryError(
+            "{host} is empty: give an address, such as 0.0.0.0 for all networks", field="host"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -373,7 +383,7 @@ def serve(
         except (OSError, OverflowError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise ServeError(
-                f"cannot listen on port {port} of {host} ({why}): choose another --port"
+                f"cannot listen on port {port} of {host} ({why}): choose another port"
             ) from None
         listener.listen(128)  # from now on connections wait until the server answers them
         address, port = listener.getsockname()[:2]
@@ -418,15 +428,19 @@ def _read_token(file: Path) -> str:
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
             token = opened.read(1000).decode(errors="replace").strip()
             if os.fstat(opened.fileno()).st_mode & 0o077:
-                line = f"--token-file={file} can be read by other users: run chmod 600 {file}"
+                line = f"the token file {file} can be read by other users: run chmod 600 {file}"
                 print(line, file=sys.stderr, flush=True)
     except OSError as error:
-        raise ServeError(f"--token-file={file} cannot be read ({error.strerror})") from None
+        raise QueryError(
+            "{token_file}={path} cannot be read ({reason})",
+            field="token_file", path=file, reason=error.strerror,
+        ) from None  # fmt: skip
     if not TOKEN.fullmatch(token):
-        raise ServeError(
-            f"--token-file={file} has no valid token: give one line of 16 to 200 letters, digits or"
-            " characters of -_.~"
-        )
+        raise QueryError(
+            "{token_file}={path} has no valid token: give one line of 16 to 200 letters, digits or"
+            " characters of -_.~",
+            field="token_file", path=file,
+        )  # fmt: skip
     return token
 
 

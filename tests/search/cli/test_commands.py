@@ -575,7 +575,7 @@ def test_a_link_of_the_folder_is_a_path_of_the_folder(ask, films, index, tmp_pat
     elsewhere = archive.film(tmp_path / "elsewhere.film", ["yellow"] * 2)
     (films / "link.film").symlink_to(elsewhere)
     refused = ask("add", elsewhere)
-    assert refused.status == 1 and "add the folder that it is in" in refused.errors[0]
+    assert refused.status == 1 and "add the folder that contains it" in refused.errors[0]
     assert ask("add", films / "link.film").status == 0
     assert "link.film" in Index.open(index).videos
 

@@ -185,7 +185,10 @@ def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkey
     # One has gone, and the one that grew is whole now.
     still = {k: v for k, v in folder.failed.items() if k not in {"vanishing.mp4", "growing.mp4"}}
     assert not told(again.lines, still)
-    assert f"1 indexed, {status['videos']} unchanged, 1 gone, {len(still)} failed" in again.out
+    assert (
+        f"1 indexed, {status['videos']} unchanged, 1 missing (failed before), {len(still)} failed"
+        in again.out
+    )
     last = index("--workers=0")
     assert last.status == 0 and not told(last.lines, {})
     assert f"{len(still)} failed before (retry tries them again)" in last.out

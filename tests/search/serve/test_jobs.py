@@ -178,7 +178,7 @@ def test_refused_add_leaves_the_index_unchanged(client, index, films, tmp_path):
         (films.parent, "have files in common"),
         (tmp_path / "missing", "does not exist"),
         (tmp_path / "empty", "holds no video"),
-        (tmp_path / "note.txt", "add the folder that it is in"),
+        (tmp_path / "note.txt", "add the folder that contains it"),
     ):
         job = change(client, f"add?path={path}")
         assert job["state"] == "failed" and part in job["line"] and "\n" not in job["line"]

@@ -100,7 +100,7 @@ def test_arguments_that_a_tool_lacks_are_refused_by_name(library, tool, given, n
 )
 def test_errors_for_agents_have_no_command_line_options(line):
     told = agents._for_agents(line)
-    assert "--" not in told and agents.ASK in told
+    assert "--" not in told and agents.OPERATOR_ADVICE in told
 
 
 def test_clips_are_not_written_into_an_index(library, index):

@@ -20,6 +20,8 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from hlformer_jax.errors import QueryError
+from hlformer_jax.search.cli.options import FIELD_FLAGS
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import guard, server
 
@@ -364,9 +366,11 @@ def test_bad_token_or_host_name_is_one_line(served, tmp_path):
     public = "*.com", "*.co.uk", "*.CO.UK.", "*.github.io", "*.ts.net", "*.local", "*.1"
     wrong += [{"allow_hosts": ["nas.local", name]} for name in public]
     for options in wrong:
-        with pytest.raises(server.ServeError) as error:
+        with pytest.raises(QueryError) as error:
             served(**options)
-        assert "\n" not in str(error.value) and "--" in str(error.value)
+        assert "\n" not in str(error.value) and "--" not in str(error.value)
+        assert error.value.field in options
+        assert FIELD_FLAGS[error.value.field] in error.value.phrased(FIELD_FLAGS)
 
 
 def test_serve_prints_its_address_and_ends_with_ctrl_c():
