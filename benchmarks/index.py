@@ -1,11 +1,12 @@
 """The index of a search at scale: adding a video, a pass over unchanged files, a first query.
 
-The archive has the videos of `query.Archive`, with vectors that take no time to make. Nothing is
-encoded, so that the times are those of the index alone. Every measurement runs in its own process;
-its memory is the largest that the process had beyond its imports.
+The archive has the videos of `query.Archive`, without transcripts. Nothing is encoded, so that the
+times are those of the index alone. Every measurement runs in its own process; its memory is the
+largest that the process had beyond its imports.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -21,7 +22,8 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from benchmarks.measure import Options, Progress, Row, announce, summary
+from benchmarks.measure import Options, Row, announce, summary
+from benchmarks.query import SECONDS, Archive, write_videos
 from hlformer_jax.data.sources.synthetic import is_synthetic
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import UserError
@@ -31,8 +33,8 @@ from hlformer_jax.search.ingest.extract import index_folder, real_video
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.transcript import transcripts
 
-WIDTH, SECONDS = 768, 600
-"""Width of an embedding, and number of frames of a video of an archive, one per second."""
+WIDTH = 768
+"""Width of an embedding of an archive."""
 
 FILES = 50_000
 """Number of unchanged files of a pass; 200 with a configuration on synthetic data."""
@@ -41,9 +43,6 @@ FILE_WIDTH, FILE_FRAMES = 16, 2
 """Width and number of the embeddings of each of these files."""
 
 FILES_PER_TRANSCRIPT, FILES_PER_FOLDER = 10, 500
-
-AT_ONCE = 100
-"""Number of videos that are written in one transaction."""
 
 
 class Encoder:
@@ -81,10 +80,11 @@ def index(config: ConfigDict, options: Options) -> Iterator[Row]:
     repeats = min(options.repeats, 3)
     with tempfile.TemporaryDirectory(prefix="index-") as temporary:
         folder = Path(temporary)
-        videos = max(round(options.hours * 3600 / SECONDS), 2)
+        archive = QuickArchive(options.hours, WIDTH)
+        videos = archive.videos
         size = f"{videos * SECONDS / 3600:,.4g} hours"
         announce(f"write an index of {size}")
-        write_archive(folder, videos)
+        write_archive(folder, archive)
         _run(ask, folder)  # derives matrices
         yield _row(f"{size}: first query of a process", [_run(ask, folder) for _ in range(repeats)])
         yield _row(f"{size}: the next query", [_run(ask_again, folder) for _ in range(repeats)])
@@ -99,17 +99,21 @@ def index(config: ConfigDict, options: Options) -> Iterator[Row]:
         )
 
 
-def write_archive(folder: Path, videos: int) -> None:
+class QuickArchive(Archive):
+    """An archive whose vectors take no time to make."""
+
+    def vectors(self, video: int) -> Float[np.ndarray, "F d"]:
+        """Return unit vectors: rows of `_noise`, plus one row for them all."""
+        noise = _noise()
+        start = video * 7919 % (len(noise) - SECONDS)
+        return unit(noise[start : start + SECONDS] + noise[video * 104_729 % len(noise)])
+
+
+def write_archive(folder: Path, archive: Archive) -> None:
     """Write an index of simulated videos; their files are empty."""
-    archive = Index.create(folder / "archive", folder / "videos", Encoder(WIDTH))
-    progress = Progress("videos", videos)
-    with archive.running(), _unsynced():
-        for first in range(0, videos, AT_ONCE):
-            numbers = range(first, min(first + AT_ONCE, videos))
-            with archive.writing() as writer:
-                for video in numbers:
-                    put_video(archive, writer, video)
-            progress.advance(len(numbers))
+    index = Index.create(folder / "archive", folder / "videos", Encoder(WIDTH))
+    with index.running(), _unsynced():
+        write_videos(index, archive.videos, functools.partial(archive.put_frames, index))
 
 
 @contextlib.contextmanager
@@ -123,61 +127,36 @@ def _unsynced() -> Iterator[None]:
         os.fsync = fsync
 
 
-def put_video(archive: Index, writer: Writer, video: int) -> None:
-    """Write a video of an archive; its vectors are rows of `_noise`, plus one row for them all."""
-    start = video * 7919 % (len(_noise()) - SECONDS)
-    vectors = _noise()[start : start + SECONDS] + _noise()[video * 104_729 % len(_noise())]
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    arrays = VideoArrays(np.arange(SECONDS, dtype=np.float64), vectors.astype(np.float16), SECONDS)
-    path = archive.root / f"{video // 100:03}" / f"{video:06}.mp4"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    name = path.relative_to(archive.root).as_posix()
-    writer.keep(_content(b"video %d" % video), arrays, {name: Stamp(0, 1, 1)})
-
-
-_NOISE: list[np.ndarray] = []
-
-
+@functools.cache
 def _noise() -> np.ndarray:
     """Return random rows, which are made once in a process."""
-    if not _NOISE:
-        _NOISE.append(np.random.default_rng(0).standard_normal((8 * SECONDS, WIDTH), np.float32))
-    return _NOISE[0]
+    return np.random.default_rng(0).standard_normal((8 * SECONDS, WIDTH), np.float32)
 
 
 def write_files(folder: Path, files: int) -> None:
     """Write small files and their complete index; every tenth file has a transcript."""
     encoder, root = Encoder(FILE_WIDTH), folder / "files"
     index = Index.create(folder / "index", root, encoder)
-    progress = Progress("files", files)
     times = np.arange(FILE_FRAMES, dtype=np.float64)
+
+    def put(writer: Writer, number: int) -> None:
+        path = root / f"{number // FILES_PER_FOLDER:04}" / f"a video {number:06}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d" % number)
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        vectors = np.random.default_rng(number).standard_normal((FILE_FRAMES, FILE_WIDTH))
+        arrays = VideoArrays(times, unit(vectors).astype(np.float16), 2.0)
+        name = path.relative_to(root).as_posix()
+        writer.keep(content, arrays, {name: Stamp.from_status(path.stat())})
+        cues = [transcripts.Cue(0, 1, f"words of {number}")]
+        tracks = transcripts.Source(
+            "", [transcripts.READER_VERSION], cues[: number % FILES_PER_TRANSCRIPT == 0]
+        )
+        transcripts.put(writer, content, transcripts.Transcript(tracks))
+
     with index.running(), _unsynced():
-        for first in range(0, files, 10 * AT_ONCE):
-            numbers = range(first, min(first + 10 * AT_ONCE, files))
-            with index.writing() as writer:
-                for number in numbers:
-                    path = root / f"{number // FILES_PER_FOLDER:04}" / f"a video {number:06}.mp4"
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(b"%d" % number)
-                    content = _content(path.read_bytes())
-                    vectors = np.random.default_rng(number).standard_normal(
-                        (FILE_FRAMES, FILE_WIDTH)
-                    )
-                    arrays = VideoArrays(times, unit(vectors).astype(np.float16), 2.0)
-                    name = path.relative_to(root).as_posix()
-                    writer.keep(content, arrays, {name: Stamp.from_status(path.stat())})
-                    cues = [transcripts.Cue(0, 1, f"words of {number}")]
-                    tracks = transcripts.Source(
-                        "", [transcripts.READER_VERSION], cues[: number % FILES_PER_TRANSCRIPT == 0]
-                    )
-                    transcripts.put(writer, content, transcripts.Transcript(tracks))
-            progress.advance(len(numbers))
+        write_videos(index, files, put, 1000)
     scan(folder, files)()  # encodes the passages
-
-
-def _content(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 # Measurements: each function makes the preparations and returns the function to be measured.
@@ -229,13 +208,13 @@ def ask_again(folder: Path) -> Callable[[], None]:
 
 def add(folder: Path, video: int) -> Callable[[], None]:
     """Prepare adding a video to an archive, until a newly opened library can find it."""
-    archive = Index.open(folder / "archive")
+    index, archive = Index.open(folder / "archive"), QuickArchive(0, WIDTH)
     _noise()
 
     def measured() -> None:
-        with archive.writing() as writer:
-            put_video(archive, writer, video)
-        Library(archive.directory, encoder=Encoder(WIDTH)).ranked()
+        with index.writing() as writer:
+            archive.put_frames(index, writer, video)
+        Library(index.directory, encoder=Encoder(WIDTH)).ranked()
 
     return measured
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,10 +151,6 @@ def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
     return measure.floor(flops, moved, dtype)
 
 
-VIDEOS_AT_ONCE = 100
-"""Number of videos that are written in one transaction."""
-
-
 class _RandomTexts:
     """An encoder that returns random vectors for texts, because there are too many passages."""
 
@@ -197,22 +193,13 @@ class Archive:
         root = directory.with_name(f"{directory.name}-videos")
         index = Index.create(directory, root, encoder, places=places)
         with index.running():
-            for first in range(0, self.videos, VIDEOS_AT_ONCE):
-                with index.writing() as writer:
-                    for video in range(first, min(first + VIDEOS_AT_ONCE, self.videos)):
-                        self.put(index, writer, video)
+            write_videos(index, self.videos, functools.partial(self.put, index))
             passages.embed_passages(index, _RandomTexts(encoder, self.width), lambda line: None)
         return index
 
     def put(self, index: Index, writer: Writer, video: int) -> None:
         """Write a video into an index; rows are in the order of the videos' numbers."""
-        vectors, times = self.vectors(video), np.arange(SECONDS, dtype=np.float64)
-        arrays = VideoArrays(times, vectors.astype(np.float16), float(SECONDS))
-        content = f"{video:08x}" + hashlib.sha256(b"%d" % video).hexdigest()[:56]
-        name = f"{video // 100:03}/{video:06}.mp4"
-        (index.root / name).parent.mkdir(parents=True, exist_ok=True)
-        (index.root / name).touch()  # a search leaves out missing videos
-        writer.keep(content, arrays, {name: Stamp(0, 1, 1)})
+        content, name = self.put_frames(index, writer, video)
         ranks = np.random.default_rng((video, 2)).zipf(1.2, (SECONDS // CUE, 8)) % WORDS
         texts = [" ".join(f"word{rank}" for rank in cue) for cue in ranks]
         cues = [transcripts.Cue(CUE * i, CUE * (i + 1) - 1, text) for i, text in enumerate(texts)]
@@ -220,6 +207,30 @@ class Archive:
         transcripts.put(writer, content, transcript)
         if video % 2:
             writer.tag([name], ["kept"])
+
+    def put_frames(self, index: Index, writer: Writer, video: int) -> tuple[str, str]:
+        """Write the frames of a video and its empty file; return its content hash and its path."""
+        vectors, times = self.vectors(video), np.arange(SECONDS, dtype=np.float64)
+        arrays = VideoArrays(times, vectors.astype(np.float16), float(SECONDS))
+        content = f"{video:08x}" + hashlib.sha256(b"%d" % video).hexdigest()[:56]
+        name = f"{video // 100:03}/{video:06}.mp4"
+        (index.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (index.root / name).touch()  # a search leaves out missing videos
+        writer.keep(content, arrays, {name: Stamp(0, 1, 1)})
+        return content, name
+
+
+def write_videos(
+    index: Index, count: int, put: Callable[[Writer, int], object], at_once: int = 100
+) -> None:
+    """Write simulated videos into an index, `at_once` in a transaction, by calls of `put`."""
+    progress = measure.Progress("videos", count)
+    for first in range(0, count, at_once):
+        numbers = range(first, min(first + at_once, count))
+        with index.writing() as writer:
+            for number in numbers:
+                put(writer, number)
+        progress.advance(len(numbers))
 
 
 def prepared_encoder(name: str, folder: Path) -> tuple[Encoder, tuple[str, ...]]:

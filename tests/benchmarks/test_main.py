@@ -299,15 +299,11 @@ def test_default_configuration_maps_to_released_settings():
     ("field", "value", "only"),
     [
         ("model.lorentz_window", "corrected", "'released'"),
-        ("model.window", "printed", "'released'"),
-        ("model.head_merge", "hyperboloid", "'released'"),
         ("model.fusion", "mean", "'maim'"),
         ("model.gaze", False, "True"),
         ("model.euclidean_blocks", 3, "4"),
         ("model.lorentz_blocks", 0, "1"),
         ("model.lorentz_widths", (0, 2, 4, 16), r"\(0, 2, 4, 8\)"),
-        ("data.max_frames", 64, "128"),
-        ("loss.clip_triplet", 0.5, "1.0"),
         ("optim.weight_decay", 0.0, "0.01"),
     ],
 )

@@ -181,13 +181,6 @@ def varied_folder(path):
     return path
 
 
-def random_folder(path):
-    """A folder of seven films of different lengths, the first of one frame."""
-    for i in range(7):
-        random_film(path / f"{i}.film", 1 + 9 * i, seed=i)
-    return path
-
-
 def create(directory, root, **options):
     """A new index of a folder, without videos."""
     return Index.create(directory, root, Encoder(), **options)
@@ -210,11 +203,6 @@ def indexed(directory, root):
 def opened(index, **options):
     """The library of an index; options as `search.open` has them."""
     return search.open(index.directory, **{"encoder": Encoder(), **options})
-
-
-def arrays(index):
-    """Return the embeddings of every content, as bytes."""
-    return vectors(index)
 
 
 def everything(directory):

@@ -45,7 +45,7 @@ CURVED = {
 
 
 @pytest.mark.parametrize("name", CURVED)
-@pytest.mark.parametrize("c", [-1.0, np.float32(-1), np.array([-0.5]), jnp.float32(-1), np.nan])
+@pytest.mark.parametrize("c", [-1.0, np.array([-0.5]), jnp.float32(-1), np.nan])
 def test_a_negative_curvature_is_refused(name, c):
     sets = ("origin", "centroid", "pairwise_distance", "gyromidpoint", "lorentz_mean")
     if name.rpartition(".")[-1] in sets and np.ndim(c):

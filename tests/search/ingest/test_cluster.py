@@ -74,7 +74,7 @@ def test_ray_makes_the_same_index_byte_for_byte(ray, films, tmp_path):
     expected = archive.fill(without, workers=1)
     encoder = archive.Encoder()
     report, told = archive.fill(index, encoder, source=source(index, workers=1))
-    assert archive.arrays(index) == archive.arrays(without)
+    assert archive.vectors(index) == archive.vectors(without)
     assert records(index) == records(without)
     assert report._replace(elapsed=0) == expected[0]._replace(elapsed=0)
     assert sorted(told) == sorted(expected[1])
@@ -189,7 +189,7 @@ def command(folder, index, *flags):
 
 def assert_equal_indexes(*directories):
     first, second = map(Index.open, directories)
-    assert archive.arrays(first) == archive.arrays(second)
+    assert archive.vectors(first) == archive.vectors(second)
     assert records(first) == records(second)
 
 

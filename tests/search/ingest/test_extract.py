@@ -53,7 +53,7 @@ def test_only_changed_videos_are_decoded_and_missing_ones_kept(
     entries = again.entries()
     assert [entry.video for entry in entries] == ["a.film", "b.film", "trips/c.film"]
     assert sum(entry.state == "offline" for entry in entries) == expected.get("offline", 0)
-    assert len(archive.arrays(index)) == 3 and again.verify() == {}
+    assert len(archive.vectors(index)) == 3 and again.verify() == {}
     assert entries[1].frames == (21 if encoded else 20)
 
 
@@ -108,7 +108,7 @@ def test_two_paths_of_one_content_share_the_vectors_and_have_an_id_each(index, f
     encoder = archive.Encoder()
     report, _ = archive.fill(index, encoder)
     assert counts(report) == {"indexed": 1, "recognised": 2, "unchanged": 3} and encoder.seen == 1
-    assert len({entry.id for entry in index.entries()}) == 6 and len(archive.arrays(index)) == 4
+    assert len({entry.id for entry in index.entries()}) == 6 and len(archive.vectors(index)) == 4
     ids = {entry.video: entry.id for entry in index.entries()}
     (films / "a.film").unlink()
     archive.fill(index)
@@ -191,7 +191,7 @@ def test_crashed_process_fails_only_its_video(index, films, tmp_path):
     (films / "killer.film").unlink()
     archive.fill(other)
     archive.fill(index)
-    assert archive.arrays(other) == archive.arrays(index)
+    assert archive.vectors(other) == archive.vectors(index)
     long = index.read(index.videos["2.film"].content)
     np.testing.assert_array_equal(long.times, np.arange(72))
     assert steps[-1].done == steps[-1].total == 7
@@ -254,7 +254,7 @@ def test_killed_runs_give_the_same_index_in_the_end(tmp_path, kills, workers, le
     out, errors = process.communicate(timeout=60)
     assert out == "begins\ndone\n", errors
     index = Index.open(directory)
-    assert archive.arrays(index) == archive.arrays(whole)
+    assert archive.vectors(index) == archive.vectors(whole)
     assert index.verify() == {}
     strip = lambda index: {
         name: (one.id, one.content, one.size, one.frames, one.state)

@@ -162,15 +162,11 @@ def test_malformed_request_is_refused_in_json(client, request_, caplog):
 @pytest.mark.parametrize(
     ("path", "name"),
     [
-        ("/api/query", "q"), ("/api/query?q=", "q"), ("/api/query?q=%20%00%0a", "q"),
+        ("/api/query", "q"), ("/api/query?q=%20%00%0a", "q"),
         ("/api/query?q=" + "a" * 501, "q"), ("/api/query?q=red&k=0", "k"),
         ("/api/query?q=red&k=1000000", "k"), ("/api/query?q=red&k=many", "k"),
-        ("/api/query?q=red&since=yesterday", "since"),
-        ("/api/query?q=red&until=1767225600", "until"),
-        ("/api/query?q=red&until=0001-01-01", "until"),
-        ("/thumbnail/ID?t=nan", "t"), ("/thumbnail/ID?t=-1", "t"),
-        ("/thumbnail/ID?t=1&width=100000", "width"), ("/cut/ID?start=2&end=2", "end"),
-        ("/cut/ID?start=0&end=1e9", "end"), ("/cut/ID?start=0&end=inf", "end"),
+        ("/api/query?q=red&since=yesterday", "since"), ("/thumbnail/ID?t=nan", "t"),
+        ("/thumbnail/ID?t=1&width=100000", "width"), ("/cut/ID?start=0&end=1e9", "end"),
         ("/cut/ID?start=0&end=1&margin=1000", "margin"),
     ],
 )  # fmt: skip

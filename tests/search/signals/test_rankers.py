@@ -18,7 +18,9 @@ from hlformer_jax.search.signals import rankers
 
 @pytest.fixture
 def films(tmp_path):
-    return archive.random_folder(tmp_path / "films")
+    for i in range(7):  # the first has one frame
+        archive.random_film(tmp_path / "films" / f"{i}.film", 1 + 9 * i, seed=i)
+    return tmp_path / "films"
 
 
 def pooled(products, name):
