@@ -114,7 +114,7 @@ def hyperplane_distance(x: Point, point: Point, normal: Point, c: ArrayLike = 1.
     normal = unit(normal)
     length = tangent_length(point, normal, per_batch(c, x))
     pair = rescale(point, x, per_batch(c, x))
-    rise = inner_with_end(pair, normal) * pair.scale / jnp.where(length == 0, 1, length)
+    rise = inner_with_end(pair, normal)[0] * pair.scale / jnp.where(length == 0, 1, length)
     return scaled_asinh(rise, per_batch(c, x))
 
 

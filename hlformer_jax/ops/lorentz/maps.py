@@ -226,9 +226,9 @@ def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Poin
     """Transport v from x to y along the geodesic: v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩)."""
     x, y, v = space_components(x, y, v)
     pair = rescale(x, y, per_batch(c, x))
-    rise = inner_with_end(pair, v)
+    rise, m = inner_with_end(pair, v)
     # The root is applied twice, because its square would underflow.
-    root = 1 / jnp.sqrt(2 + pair.c * gradient(pair)[1].m / 2)
+    root = 1 / jnp.sqrt(2 + pair.c * m / 2)
     factor = pair.c * (rise * root) * root
     moved = v + factor[..., None] * (pair.x + pair.y)
     return with_tangent_time(pair.y * pair.scale[..., None], moved, c)

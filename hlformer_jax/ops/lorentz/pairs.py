@@ -169,8 +169,8 @@ def split_tangent(x: Space, v: Space) -> TangentParts:
     outward = x * per_r[..., None]
     lean = dot(outward, v)
     along = jnp.where(is_near, 0, lean)
-    # Subtract multiples of x, because rounding x / |x| would leave an error of eps v_∥. Repeat
-    # this, to remove the rounding error of the multiple; the repetition has no derivative.
+    # Subtract multiples of x, because rounding x / |x| would leave an error of eps v_∥. Then remove
+    # the rounding error of the multiple, which has no derivative.
     across = subtract_multiple(v, along * per_r, x)
     again = jnp.where(is_near, 0, dot(outward, across) * per_r)[..., None]
     across = across + jax.lax.stop_gradient(-again * x)
@@ -242,7 +242,8 @@ def sum_pair(x: Space, y: Space, is_far_out: bool = True) -> tuple[PairSums, Spa
             _rounding_of_difference(start, y, gap)
         )
         rest = dot(across, x * per_r[..., None]) * per_r
-        across = across - jnp.where(real, rest, 0)[..., None] * x
+        # A negated number per row costs nothing, but the gradient would negate an array.
+        across = across + jnp.where(real, -rest, 0)[..., None] * x
     else:
         across = gap - share[..., None] * x
     across2 = dot(across, across)
@@ -408,8 +409,11 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     return by_across[..., None] * parts.across + by_v[..., None] * v + by_x[..., None] * x
 
 
-def inner_with_end(pair: Pair, v: Space) -> Scalar:
-    """Compute ⟨y, v⟩ for v tangent at x: minus half the derivative of the squared distance."""
+def inner_with_end(pair: Pair, v: Space) -> tuple[Scalar, Scalar]:
+    """Compute ⟨y, v⟩ for v tangent at x, and the squared distance of x and y.
+
+    The inner product is minus half the derivative of the squared distance along v.
+    """
     slope, chord = gradient(pair)
     # Rescaling a tiny pair to size 1 may underflow c to 0.
     c = jnp.maximum(pair.c, smallest(v.dtype))
@@ -417,4 +421,5 @@ def inner_with_end(pair: Pair, v: Space) -> Scalar:
     # rounding error of the vector along x.
     across = split_tangent(pair.x * jnp.sqrt(c)[..., None], v).across
     across = jnp.where(chord.aligned[..., None], across, v)
-    return slope.turn * dot(pair.x / chord.tau_x[..., None], v) - dot(slope.vector, across)
+    rise = slope.turn * dot(pair.x / chord.tau_x[..., None], v) - dot(slope.vector, across)
+    return rise, chord.m
