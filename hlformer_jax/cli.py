@@ -49,7 +49,7 @@ def fail(message: str) -> int:
       message: the error. The library names arguments in backticks; these are printed as flags, for
         example `workdir` as --workdir.
     """
-    line = _ARGUMENT.sub(lambda found: _FLAGS[found[1]] + found[2], message)
+    line = _ARGUMENT.sub(lambda match: _FLAGS[match[1]] + match[2], message)
     print(f"{terminal.in_red('error:', sys.stderr)} {line}", file=sys.stderr)
     return 1
 

@@ -31,12 +31,12 @@ PHRASES = re.compile(
     re.IGNORECASE,
 )
 
-PROGRAMS = re.compile(r"(^|/)(cli|main|__main__|moments)\.py$|(^|/)cli/")
+PROGRAMS = re.compile(r"(^|/)((cli|main|__main__)\.py$)|(^|/)cli/|^data/moments\.py$")
 """Modules that read a command line."""
 
 FLAG = re.compile(r"(?<![-\w])--[a-z]")
 
-COMMAND = re.compile(r"(hlformer_jax\.|sbatch |query |ray start )[^,;]*")
+COMMAND = re.compile(r"(hlformer_jax\.|query --export|ray start )[^,;]*")
 """A command with its flags, which an error may contain."""
 
 LIMITS = {"names": 0.5, "docstrings": 0.5, "phrases": 4.0, "lambdas": 1.0}
