@@ -341,11 +341,12 @@ class Released:
         if batch.videos.mask.sum() < 2 or batch.captions.mask.sum() < 2:
             raise PeerError("the released code needs two videos and two captions in a batch")
         tensor = self._torch.from_numpy
-        words, mask, video, real = map(np.asarray, batch.captions)
+        given, videos = batch.captions, batch.videos
         captions = [
-            (int(video[row]), tensor(words[row][mask[row]])) for row in np.flatnonzero(real)
+            (int(given.video[row]), tensor(np.asarray(given.words[row][given.word_mask[row]])))
+            for row in np.flatnonzero(given.mask)
         ]
-        clips, frames, mask, real = map(np.asarray, batch.videos)
+        clips, frames, mask = map(np.asarray, (videos.clips, videos.frames, videos.frame_mask))
         items = [
             (
                 tensor(clips[row].copy())[None],
@@ -355,7 +356,7 @@ class Released:
                 (),
                 "",
             )
-            for row in np.flatnonzero(real)
+            for row in np.flatnonzero(videos.mask)
         ]
         with self._as_released():
             collated = self._modules["Datasets.data_provider"].collate_train(items)

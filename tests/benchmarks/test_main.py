@@ -336,6 +336,44 @@ def test_a_package_that_the_checkout_needs_is_named(tmp_path, monkeypatch, untou
         measured.Released(_checkout(tmp_path, "import no_such_geometry"), default(), "cpu")
 
 
+STAND_IN = """
+get_models = lambda settings: Model()
+get_losses = get_opts = set_seed = lambda *arguments: None
+collate_train = lambda items: {"items": items}
+gpu = lambda batch: batch
+class Model:
+    def to(self, device):
+        return self
+"""
+
+
+def test_a_batch_of_training_is_converted_for_the_released_loader(tmp_path, monkeypatch, untouched):
+    torch = types.ModuleType("torch")
+    torch.from_numpy, torch.Tensor = np.asarray, type("Tensor", (), {})
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    config = default()
+    config.train.batch_size = 4
+    family = measure.simulated_family(config, devices.mesh(), videos=3, captions=7)
+    feed = family.feed(Schedule(3, 4, seed=0).groups(1, 1))  # one video is padded
+    batch = measure.first_batch(feed, next(feed.chunks()))
+    feed.close()
+    peer = measured.Released(_checkout(tmp_path, STAND_IN), config, "cpu")
+    items = peer.convert(batch)["items"]
+
+    assert len(items) == 3
+    words = [caption for item in items for caption in item[2]]
+    assert len(words) == 7
+    for row, (clips, frames, captions, index, *_) in enumerate(items):
+        assert index == row and clips.shape == (1, 32, 1024)
+        np.testing.assert_array_equal(
+            frames, batch.videos.frames[row][batch.videos.frame_mask[row]]
+        )
+        own = np.flatnonzero(batch.captions.mask & (batch.captions.video == row))
+        for caption, number in zip(captions, own, strict=True):
+            real = batch.captions.word_mask[number]
+            np.testing.assert_array_equal(caption, batch.captions.words[number][real])
+
+
 def test_a_second_checkout_in_one_process_is_refused(tmp_path, monkeypatch, untouched):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     assert set(measured._load(_checkout(tmp_path / "first"))) == set(measured.MODULES)
