@@ -252,6 +252,11 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> str:
             if f"flag --{name}=" in str(error) and (meaning := _field_meaning(name, config)):
                 value = str(error).partition(f"flag --{name}=")[2].partition(": ")[0]
                 return f"{name} is {value}: it must be {meaning}"
+    if not files and (fields := [x.partition("=")[0] for x in options if x.startswith("config.")]):
+        return (
+            f"--{fields[0]} needs --config, the configuration with this field, for example"
+            " --config=configs/anet.py"
+        )
     return f"{last_line(error)} (--helpshort lists the options)"
 
 

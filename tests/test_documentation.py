@@ -133,6 +133,7 @@ def test_a_documented_usage_has_options_that_exist(usage):
         ("python -m hlformer_jax.main --config=configs/anet.py --wrkdir=D", "has no --wrkdir"),
         ("python -m hlformer_jax.main --config=configs/ant.py", "configs/ant.py"),
         ("python -m hlformer_jax.main --config=anet --config.train.epoch=3", "config.train.epoch"),
+        ("python -m benchmarks plan --config.dtype=bfloat16", "config.dtype needs --config"),
         ("python -m hlformer_jax.mian --config=anet", "no module mian"),
         ("bash launch/swep.sh --config=anet", "launch/swep.sh"),
         ("bash launch/sweep.sh --config=configs/sweeps/lorentz_window.py:debg", "debg"),

@@ -36,6 +36,10 @@ CASES = {
     ),
     "no checkout": (("step", "--peer=nowhere"), "nowhere"),
     "no number": (("query", "--videos=some"), "--videos=some"),
+    "field without configuration": (
+        ("plan", "--config.dtype=bfloat16"),
+        "--config.dtype needs --config",
+    ),
     "no hours": (("search", "--hours=0"), "--hours=0"),
 }
 

@@ -161,6 +161,7 @@ def _check_module(name, arguments):
             continue
         option = argument[2:].partition("=")[0]
         if option.startswith("config."):
+            assert config, f"{option} needs --config"
             assert option.removeprefix("config.") in fields, f"there is no field {option}"
         else:
             assert option in known, f"{name} has no --{option}"
