@@ -9,5 +9,6 @@ step            training: a step, beside the authors' released code; an epoch, p
 query           search in the corpus of a model, and in archives of a user's videos
 index           the index of a search: adding a video, unchanged files, the first query
 plan            programs that XLA compiles for an absent GPU, and their time by roofline
+measured        planned programs on the present device, and the times of their kernels
 geometry        functions of hyperbolic space, and their errors, beside other libraries
 """

@@ -175,7 +175,7 @@ def _plan(paths: Sequence[str]) -> int:
 
 def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> None:
     """Plan and measure programs; write the results after each, in case the next one hangs."""
-    from benchmarks import plan
+    from benchmarks import measured, plan
 
     device = jax.devices()[0]
     kind = device.device_kind.lower()
@@ -184,7 +184,7 @@ def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> No
     results: list[dict] = []
     programs = plan.PROGRAMS if family_of(config) == "prvr" else plan.OF_EVERY_FAMILY
     names = [PROGRAM.value] if PROGRAM.value else list(programs)
-    for result in plan.measured(names, gpu, config, options):
+    for result in measured.measured(names, gpu, config, options):
         results.append(result)
         seconds = _seconds(result["measured"]["median"])
         print(f"measured: {result['program']}, {result['dtype']}, {seconds}", file=sys.stderr)
@@ -194,7 +194,7 @@ def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> No
             replace = files.Replace.ANY
     if not results:
         raise ConfigError("no program could be measured: the reasons are printed above")
-    plan.show_measured(results, device.device_kind)
+    measured.show_measured(results, device.device_kind)
 
 
 def _options(config: ConfigDict) -> Options:

@@ -8,15 +8,13 @@ elements; a fusion that updates a slice in place writes only the slice. Caches a
 autotuning are ignored. Vector and integer operations count too, because they can take longer than
 the memory: for example a random mask, which is computed from a hash.
 
-`measured` runs the same programs on a GPU and compares them with their plans.
+`benchmarks.measured` runs the same programs on a GPU and compares them with their plans.
 """
 
 import collections
 import functools
 import os
 import re
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +37,6 @@ from hlformer_jax import cli, files, models
 from hlformer_jax.config import ConfigError, family_of
 from hlformer_jax.data.feed import Schedule
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
-from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing
 from hlformer_jax.lazy import install_command, optional
 from hlformer_jax.models import VideoEncoding
@@ -49,12 +46,6 @@ from hlformer_jax.retrieval.evaluation import rank_queries
 from hlformer_jax.retrieval.hierarchy import rank_nodes, relatives
 from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.training.step import TrainState, chunk_of_steps, init_state
-
-DTYPES = ("bfloat16", "tf32", "float32")
-"""The precisions of a step; `config.precision` selects the last two."""
-
-MEASURING_SECONDS = 420
-"""Seconds after which no further program begins, so that all end within about ten minutes."""
 
 # Roofline
 
@@ -728,65 +719,18 @@ def plan(name: str, gpu: str, config: ConfigDict, options: Options) -> dict[str,
     Raises:
       ConfigError: if JAX has no compiler for the GPU, or the model has no such program.
     """
-    return _summary(name, gpu, config, *compiled(name, mesh(GPUS[gpu]), config, options))
+    return summary_of(name, gpu, config, *compiled(name, mesh(GPUS[gpu]), config, options))
 
 
-def _summary(name: str, gpu: str, config: ConfigDict, program: Any, source: Program) -> Any:
+def summary_of(
+    name: str, gpu: str, config: ConfigDict, program: Any, source: Program
+) -> dict[str, Any]:
+    """Return the plan of a compiled program (`compiled`), as a JSON object; see `summary`."""
     about = {"program": name, "gpu": gpu, "dtype": config.dtype, "jax": jax.__version__}
     if config.dtype == "float32":
         about["dtype"] += f" ({config.precision})"
     memory, counts = compiler.memory_plan(program), (source.turns, source.units)
     return about | summary(program.as_text(), GPUS[gpu], memory, *counts)
-
-
-def _timed(program: Any, source: Program, options: Options) -> measure.Timing:
-    """Return the time of a unit of a compiled program."""
-    inputs = list(source.arguments())
-
-    def run() -> Any:
-        result = program(*inputs)
-        if source.carries:
-            inputs[0] = result[0]
-        return result
-
-    return measure.per_unit(measure.timed(run, repeats=options.repeats), source.units)
-
-
-def measured(
-    names: Sequence[str], gpu: str, config: ConfigDict, options: Options
-) -> Iterator[dict[str, Any]]:
-    """Compile programs for the first device and run them; yield their plans with measured times.
-
-    The plan is that of the program that runs, with the rates of the described GPU. No program
-    begins after `MEASURING_SECONDS`. Programs that fail are left out, with a message.
-
-    Args:
-      names: names of the programs; a step is measured in all `DTYPES`.
-      gpu: name of the described GPU in `GPUS`.
-      config: the configuration.
-      options: the sizes and the number of repeats.
-    """
-    device, start = devices.mesh(jax.local_devices()[:1]), time.perf_counter()
-    kinds = [
-        (name, dtype) for name in names for dtype in DTYPES if name == "step" or dtype == "bfloat16"
-    ]
-    for name, dtype in kinds:
-        if time.perf_counter() - start > MEASURING_SECONDS:
-            return
-        precise = config.copy_and_resolve_references()
-        precise.dtype = dtype if dtype == "bfloat16" else "float32"
-        precise.precision = dtype if dtype == "tf32" else "highest"
-        try:
-            program, source = compiled(name, device, precise, options)
-            timing = _timed(program, source, options)
-        except (UserError, jax.errors.JaxRuntimeError) as error:
-            # For example, an extra is missing, or there is too little memory; others may run.
-            reason = str(error).strip().splitlines()[0]
-            print(f"left out: {name}, {dtype}: {reason}", file=sys.stderr)
-            continue
-        stats = jax.local_devices()[0].memory_stats() or {}
-        used = {"peak_so_far": stats.get("peak_bytes_in_use")}
-        yield _summary(name, gpu, precise, program, source) | {"measured": timing._asdict() | used}
 
 
 # Output
@@ -827,25 +771,6 @@ def _facts(result: Mapping[str, Any]) -> dict[str, float]:
     facts |= {f"{name} GB": value / 1e9 for name, value in result["memory"].items()}
     facts |= {f"{name} TFLOP": x / 1e12 for name, x in sorted(result["operations"].items())}
     return facts | {f"ms of {name}": 1e3 * x for name, x in result["bound"].items()}
-
-
-def show_measured(results: Sequence[Mapping[str, Any]], device: str) -> None:
-    """Print planned and measured times of programs."""
-    gpu = results[0]["gpu"]
-    head = "program, dtype, planned ms, measured ms, ratio, launches, bound, GB".split(", ")
-    rows = []
-    for result in results:
-        planned, took = result["seconds"], result["measured"]
-        numbers = 1e3 * planned, 1e3 * took["median"], took["median"] / planned, result["launches"]
-        texts = map(_digits, (*numbers, result["memory"]["peak"] / 1e9))
-        milliseconds, median, ratio, launches, peak = texts
-        median += f" ({_digits(1e3 * took['low'])} - {_digits(1e3 * took['high'])})"
-        bound = next(iter(result["bound"]))
-        rows.append(
-            [result["program"], result["dtype"], milliseconds, median, ratio, launches, bound, peak]
-        )
-    title = f"planned for {gpu}, measured on {device}"
-    cli.print_table(head, rows, title, text_columns=head, width=120)
 
 
 def tree_map(result: Mapping[str, Any], path: Path, replace: files.Replace) -> None:

@@ -16,12 +16,15 @@ import importlib.util
 import json
 import pathlib
 import sys
+from types import SimpleNamespace
 
 import processes
 import pytest
 
-from benchmarks import plan
+from benchmarks import measured, plan
+from benchmarks.measure import Options
 from hlformer_jax import files
+from hlformer_jax.config import default
 from hlformer_jax.models import TITLES
 
 HLO = (pathlib.Path(__file__).parent / "plan.hlo").read_text()
@@ -110,6 +113,64 @@ def test_tiles_cover_the_area_in_proportion():
     )
 
 
+# Measured
+
+
+def _plane(name, **lines):
+    """A plane of JAX's profiles: events of some nanoseconds by the name of their line."""
+    events = {
+        line: [SimpleNamespace(name=kernel, duration_ns=ns) for kernel, ns in found]
+        for line, found in lines.items()
+    }
+    listed = [SimpleNamespace(name=line, events=found) for line, found in events.items()]
+    return SimpleNamespace(name=name, lines=listed)
+
+
+def test_kernels_of_a_profile_are_those_of_the_streams_of_gpus():
+    planes = [
+        _plane("/device:GPU:0", Stream1=[("a", 5), ("b", 7)], Stream2=[("a", 6)], Steps=[("a", 9)]),
+        _plane("/host:CPU", Stream1=[("a", 100)]),
+    ]
+    found = measured.sums(planes)
+    assert found == {"a": (pytest.approx(11e-9), 2), "b": (pytest.approx(7e-9), 1)}
+
+
+def test_a_measured_kernel_stands_beside_its_plan_and_line(kernels):
+    recorded = {
+        "loop_select_fusion": measured.Recorded(1e-3, 10),
+        "nvjet_128x64": measured.Recorded(5e-3, 20),  # of a library
+    }
+    [product, mask] = measured.beside_plan(recorded, kernels.values(), H200, units=5)
+    assert product == {
+        "kernel": "nvjet_128x64", "seconds": 1e-3, "times": 4, "planned": None, "line": None
+    }  # fmt: skip
+    assert mask["seconds"] == pytest.approx(2e-4) and mask["times"] == 2
+    assert mask["planned"] == pytest.approx(2 * kernels["loop_select_fusion"].seconds(H200))
+    assert mask["line"].startswith("ops/dropout.py:")
+
+
+def test_measured_kernels_are_printed(found, kernels, capsys):
+    recorded = {"loop_select_fusion": measured.Recorded(1e-3, 10)}
+    rows = measured.beside_plan(recorded, kernels.values(), H200, units=5)
+    took = {"low": 0.01, "median": 0.02, "high": 0.03, "compile": 9.0}
+    result = found | {"measured": took, "kernels_measured": rows}
+    measured.show_measured([result], "a card")
+    printed = capsys.readouterr().out
+    assert "planned for h200, measured on a card" in printed
+    assert "step, bfloat16: the most expensive kernels" in printed
+    assert "loop_select_fusion" in printed and "ops/dropout.py" in printed
+
+
+def test_programs_for_which_no_time_is_left_are_named(monkeypatch, capsys):
+    monkeypatch.setattr(measured, "MEASURING_SECONDS", -1)
+    assert list(measured.measured(["step", "query"], "h100", default(), Options())) == []
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1] for line in lines] == [
+        " step, bfloat16", " step, tf32", " step, float32", " query, bfloat16"
+    ]  # fmt: skip
+    assert "--program=query" in lines[-1]
+
+
 compiler = pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda12_plugin") is None
     and importlib.util.find_spec("jax_cuda13_plugin") is None,
@@ -127,7 +188,8 @@ def test_missing_compiler_is_reported_with_its_package():
 
 COMPILE = """
 import json, sys
-from benchmarks import plan
+from benchmarks import measured, plan
+from benchmarks.measure import Options
 from benchmarks.measure import Options
 from hlformer_jax.config import default
 config = default()
@@ -175,7 +237,8 @@ def test_the_step_keeps_its_budget(precision):
 
 COMPILE_ALL = """
 import re, sys
-from benchmarks import plan
+from benchmarks import measured, plan
+from benchmarks.measure import Options
 from benchmarks.measure import Options
 from hlformer_jax.config import debug, default, of_model
 config = debug(default("hover") if sys.argv[1] == "hover" else of_model(sys.argv[1]))
@@ -217,6 +280,7 @@ def test_on_a_device_every_program_is_measured_beside_its_plan(tmp_path):
     others = ["evaluate", "query", "queries", "search", "extract"]
     assert programs == [("step", x) for x in of_step] + [(x, "bfloat16") for x in others]
     for one in written["programs"]:
-        measured = one["measured"]
-        assert 0 < measured["low"] <= measured["median"] <= measured["high"]
+        took = one["measured"]
+        assert one["kernels_measured"] == []  # of a GPU alone
+        assert 0 < took["low"] <= took["median"] <= took["high"] and took["compile"] > 0
         assert one["seconds"] > 0 and one["kernels"] > 5 and one["memory"]["peak"] > 0
