@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -320,6 +321,22 @@ REPORT_SECONDS = 60.0
 """Seconds between two reports of the steps if there is no progress bar."""
 
 
+SLOW_SECONDS = 10.0
+"""Seconds of compiling after which a run says that it compiles."""
+
+
+@contextlib.contextmanager
+def _reported_if_slow(line: str) -> Iterator[None]:
+    """Print a line of progress if the block takes longer than `SLOW_SECONDS`."""
+    timer = threading.Timer(SLOW_SECONDS, report, (line,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def report(line: str) -> None:
     """Print a line of progress, in the first process only and not with --quiet."""
     if processes.is_first():
@@ -460,7 +477,13 @@ def start(
         restored = saved.restore(template)
         origin = None if restored else init or checkpoints.recorded_init(directory)
         params = None if origin is None else _initial_params(origin, template.params, family)
+        report(f"directory: {directory}")
+        report(f"data: {_data_of(family)}")
         with (
+            _reported_if_slow(
+                "compiling the training step: on a GPU this takes minutes; later starts read it"
+                " from the cache of compiled programs"
+            ),
             compiler.without_garbage_collection(),
             ThreadPoolExecutor(1, "state") as thread,  # compiles while the steps are compiled
         ):
@@ -485,8 +508,6 @@ def start(
         size = sum(x.size for x in jax.tree.leaves(template.params))
         peak = compiler.memory_plan(compiled.program).get("peak", 0)
         for line in (
-            f"directory: {directory}",
-            f"data: {_data_of(family)}",
             f"model: {size:,} parameters; {mesh.size} x {mesh.devices.flat[0].device_kind};"
             f" a step takes {(peak + feed.bytes_ahead) / 1e9:.2f} GB on each",
             f"steps: {steps_per_epoch} per epoch, at most {train.epochs} epochs"

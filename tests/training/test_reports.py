@@ -37,6 +37,17 @@ def test_run_reports_start_epochs_and_end(tmp_path, data_dir, capsys):
     assert "Training:" not in err  # no bar in a file
 
 
+@pytest.mark.parametrize("seconds", [0.0, 1000.0])
+def test_a_run_says_that_it_compiles_if_that_takes_long(
+    seconds, tmp_path, data_dir, capsys, monkeypatch
+):
+    monkeypatch.setattr(loop, "SLOW_SECONDS", seconds)
+    with loop.start(runs.retrieval(data_dir), tmp_path / "run"):
+        lines = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
+    said = [line for line in lines if line in ("data", "compiling the training step", "model")]
+    assert said == ["data", *(["compiling the training step"] if not seconds else []), "model"]
+
+
 def test_learning_rate_and_test_metrics_are_recorded(retrieval, data_dir):
     config = runs.retrieval(data_dir)
     records = runs.records(retrieval.path)
