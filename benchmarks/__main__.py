@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
 from benchmarks import measure
@@ -109,7 +109,6 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 2 or argv[1] not in PROGRAMS:
         return cli.fail(f"give one name: {', '.join(PROGRAMS)}, plan")
     name, config = argv[1], CONFIG.value or default()
-    logging.set_verbosity(logging.WARNING)
     try:
         options, replace = _options(config), files.replacing(OVERWRITE.value)
         if JSON.value:

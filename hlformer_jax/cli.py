@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from absl import flags
+from absl import flags, logging
 from ml_collections import ConfigDict
 
 from hlformer_jax import terminal
@@ -184,6 +184,8 @@ def parse(argv: Sequence[str]) -> list[str]:
     except Exception as error:  # ml_collections passes on any error of a configuration file
         sys.exit(fail(_flag_error(error, argv)))
     terminal.silence(QUIET.value)
+    if not flags.FLAGS["verbosity"].present:  # JAX logs, for example, that it finds no TPU
+        logging.set_verbosity(logging.WARNING)
     return rest
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import config_flags
 
 from hlformer_jax import cli, terminal
@@ -110,7 +110,6 @@ def main(argv: Sequence[str]) -> int:
         file = getattr(flags.FLAGS["config"], "config_filename")  # noqa: B009 - untyped
         sweep = command_line("sweep", f"--config={file}")
         return cli.fail(f"--config is a sweep: run it with {sweep}")
-    logging.set_verbosity(logging.WARNING)
     try:
         check(config)
         processes.join_processes(COORDINATOR.value, PROCESSES.value, PROCESS.value)

@@ -28,6 +28,27 @@ def test_arguments_in_an_error_are_printed_as_flags(capsys):
     )
 
 
+NOTES = """
+import sys
+from absl import app, logging
+from hlformer_jax import cli
+
+def main(argv):
+    logging.info("a note"), logging.warning("a warning")
+
+app.run(main, ["program", *sys.argv[1:]], flags_parser=cli.parse)
+"""
+
+
+@pytest.mark.parametrize(("flag", "shown"), [((), False), (("--verbosity=0",), True)])
+def test_notes_of_libraries_are_hidden_unless_asked_for(flag, shown):
+    done = subprocess.run(
+        [sys.executable, "-c", NOTES, *flag],
+        env=processes.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "a warning" in done.stderr and ("a note" in done.stderr) == shown
+
+
 def test_cores_without_an_affinity_are_the_machines(monkeypatch):
     assert 1 <= cli.cores() <= os.cpu_count()
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS

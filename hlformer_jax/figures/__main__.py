@@ -12,7 +12,7 @@ sweep with the curves of its runs. docs/figures.md describes each figure.
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import app, flags
 
 from hlformer_jax import cli, terminal
 from hlformer_jax.errors import UserError
@@ -48,7 +48,6 @@ CHANGES = {"eval.moments": MOMENTS, "data.manual_dir": MANUAL_DIR, "data.data_di
 
 def main(argv: Sequence[str]) -> int:
     """Draw a figure and return the exit status; wrong input is reported in one line, status 1."""
-    logging.set_verbosity(logging.WARNING)
     try:
         if argv[1:] == ["curves"]:
             return _curves()

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import cli, terminal
@@ -111,7 +111,6 @@ def perform(
         tables.publish(sweep, planned, root, replace, selection)
 
     replace = files.replacing(overwrite, listed=True)
-    logging.set_verbosity(logging.WARNING)
     try:
         tables.check_place(root, replace)
         runs.check(selection, root)
