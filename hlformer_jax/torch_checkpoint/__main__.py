@@ -9,6 +9,7 @@ from absl import app
 from hlformer_jax import cli
 from hlformer_jax.errors import UserError
 from hlformer_jax.torch_checkpoint.convert import config_file, convert, evaluation_command
+from hlformer_jax.training.checkpoints import summary
 
 
 def main(argv: Sequence[str]) -> int:
@@ -20,8 +21,7 @@ def main(argv: Sequence[str]) -> int:
         info = convert(Path(argv[1]), Path(argv[2]))
     except (UserError, OSError) as error:
         return cli.fail(str(error))
-    description = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
-    print(f"{argv[2]}: {info['model.name']} ({description})")
+    print(f"{argv[2]}: {info['model.name']} ({summary(info)})")
     if "collection" not in info:
         print(
             "The file does not name the collection of its training data. If that is not the"
@@ -33,4 +33,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    app.run(main, flags_parser=cli.parse)

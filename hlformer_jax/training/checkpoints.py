@@ -230,6 +230,22 @@ class Series:
         self._manager.close()
 
 
+def summary(info: Mapping[str, Any]) -> str:
+    """Return the facts about a checkpoint, without those of its model, for a message.
+
+    Args:
+      info: the facts (`Series.info`). Epochs count from 0 there, and from 1 in the message.
+    """
+    parts = []
+    for name, value in info.items():
+        if "." in name or name == f"validation_{ranking.LAST}":
+            continue
+        value = value + 1 if name == "epoch" else value
+        value = f"{value:.4g}" if isinstance(value, float) else value
+        parts.append(f"{name.replace('_', ' ')} {value}")
+    return ", ".join(parts)
+
+
 def newest(workdir: Path) -> Series:
     """Open the series of a run's whole training state."""
     return Series(Path(workdir) / "checkpoints" / "newest", clean=True)

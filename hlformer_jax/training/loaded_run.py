@@ -173,9 +173,8 @@ def open_checkpoint(
         info = saved.info()
         _check_same_model(path, info, family)
         params = _restored(saved, family, mesh)
-    description = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
     if processes.is_first():
-        report(f"checkpoint {path} ({description})")
+        report(f"checkpoint {path} ({checkpoints.summary(info)})")
     return family, params
 
 

@@ -250,7 +250,7 @@ class MetricsLogger:
         if broken:
             terms = [name for name in broken if name != "loss"] or broken
             raise NonFiniteLossError(
-                f"step {step} (epoch {epoch}): {', '.join(terms)} is not finite. The newest"
+                f"step {step} (epoch {epoch + 1}): {', '.join(terms)} is not finite. The newest"
                 f" checkpoint in {self._directory}, if any, is older. Inspect the batch, or"
                 " lower config.optim.learning_rate and start again with another `workdir`"
             )
@@ -546,7 +546,7 @@ def _initial_params(origin: Path, template: Any, family: Family) -> Any:
         if name in info and info[name] != value
     ]
     note = f"; fields that differ: {', '.join(differing)}" if differing else ""
-    report(f"initial parameters: {origin} (epoch {info.get('epoch', '?')}){note}")
+    report(f"initial parameters: {origin} ({checkpoints.summary(info)}){note}")
     return family.project(params)
 
 

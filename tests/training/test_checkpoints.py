@@ -341,6 +341,14 @@ def test_directory_without_a_run_is_refused(tmp_path):
         loaded_run.load(tmp_path)
 
 
+def test_facts_of_a_checkpoint_count_epochs_from_1():
+    info = {"epoch": 0, "step": 14, "validation_SumR": 233.16062, "model.name": "hlformer"}
+    assert checkpoints.summary(info) == "epoch 1, step 14, validation SumR 233.2"
+    chosen_last = {"epoch": 2, "step": 9, "validation_last": 2.0}
+    assert checkpoints.summary(chosen_last) == "epoch 3, step 9"
+    assert checkpoints.summary({"source": "best.ckpt", "step": 0}) == "source best.ckpt, step 0"
+
+
 def test_evaluation_gives_the_metrics_of_the_run(retrieval, data_dir, tmp_path):
     told, scores = [], tmp_path / "scores.npz"
     config = runs.retrieval(data_dir)
@@ -351,8 +359,9 @@ def test_evaluation_gives_the_metrics_of_the_run(retrieval, data_dir, tmp_path):
     with np.load(scores) as file:
         assert file["scores"].shape == (len(file["queries"]), len(file["videos"]))
         assert file["scores"].shape == (reported["queries"], 5)
-    assert f"checkpoint {retrieval.path} (epoch " in told[0]
-    assert "validation_SumR" in told[0]
+    info = checkpoints.best(retrieval.path).info()
+    facts = f"epoch {info['epoch'] + 1}, step {info['step']}, validation SumR"
+    assert told[0] == f"checkpoint {retrieval.path} ({facts} {info['validation_SumR']:.4g})"
 
 
 def test_checkpoint_of_another_model_names_the_field(retrieval, data_dir):

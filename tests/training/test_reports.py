@@ -109,7 +109,9 @@ def test_run_starts_from_parameters_of_another(tmp_path, finished, capsys):
         trainer.run()
     record = json.loads((directory / "config.json").read_text())
     assert record["init"] == str(finished.resolve())
-    assert f"initial parameters: {finished.resolve()}" in capsys.readouterr().err
+    info = checkpoints.best(finished).info()
+    of_epoch = f"(epoch {info['epoch'] + 1}, step {info['step']}, validation nearest "
+    assert f"initial parameters: {finished.resolve()} {of_epoch}" in capsys.readouterr().err
     # It resumes with or without the option, and not from another run.
     runs.train(config, directory)
     assert json.loads((directory / "config.json").read_text())["init"] == record["init"]
