@@ -140,7 +140,8 @@ def text_encoder(data: ConfigDict) -> tuple[str, str] | None:
     The command `search features` records them. The published features do not.
     """
     if data.collection == extracted.COLLECTION:
-        return extracted.encoder_of(Path(data.manual_dir))
+        recorded = extracted.encoder_of(Path(data.manual_dir))
+        return recorded and (recorded.name, recorded.fingerprint)
     source = choose_source(data)
     return source.encoder() if isinstance(source, Collection) else None
 

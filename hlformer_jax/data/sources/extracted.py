@@ -18,7 +18,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -78,8 +78,22 @@ def contents(folder: str | Path) -> dict[str, Any]:
     return table
 
 
-def encoder_of(*folders: Path) -> tuple[str, str] | None:
-    """Return name and fingerprint of the encoder, from the first folder that has them, or None.
+class RecordedEncoder(NamedTuple):
+    """The encoder of features, as their folder records it.
+
+    Attributes:
+      name: a hub id, or the base name of a folder.
+      fingerprint: digest of its weights, tokenizer and preprocessing.
+      places: hub id or folders from which it was loaded.
+    """
+
+    name: str
+    fingerprint: str
+    places: tuple[str, ...] = ()
+
+
+def encoder_of(*folders: Path) -> RecordedEncoder | None:
+    """Return the encoder that the first folder with an encoder.json records, or None.
 
     Raises:
       DataError: if an encoder.json is damaged.
@@ -90,8 +104,9 @@ def encoder_of(*folders: Path) -> tuple[str, str] | None:
         return None
     try:
         facts = files.parse_json(note.read_text(encoding="utf-8"))
-        return str(facts["name"]), str(facts["fingerprint"])
-    except (ValueError, KeyError, TypeError):
+        places = tuple(map(str, facts.get("places", ())))
+        return RecordedEncoder(str(facts["name"]), str(facts["fingerprint"]), places)
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError(f"{note} is damaged: make the features again") from None
 
 

@@ -55,8 +55,8 @@ from hlformer_jax.text import printable
     path("folder", "folder of videos, searched recursively (optional if --index names an existing"
          " index)", nargs="?", metavar="FOLDER"),
     OPTIONAL_INDEX, NEW_ENCODER, FPS, EVERY_FRAME,
-    path("--checkpoint", "rank this index by a trained model from now on: the directory of its run",
-         metavar="RUN"),
+    path("--checkpoint", "rank this index by a trained model from now on: the directory of its run;"
+         " without --encoder, a new index has the encoder of its features", metavar="RUN"),
     flag("--move-root", "the missing folder of the index has moved to FOLDER (refused while the old"
          " folder exists)"),
     *WORK, compiles=True,
@@ -138,8 +138,8 @@ def prepare_index(
     Args:
       directory: the directory of the index.
       folder: the folder of videos.
-      encoder_place: hub id or folder of the encoder; None: the encoder of the index, or
-        `DEFAULT_ENCODER` for a new index.
+      encoder_place: hub id or folder of the encoder; None: the encoder of the index, or for a new
+        index that of `checkpoint`, or else `DEFAULT_ENCODER`.
       fps: frames per second; None: the rate of the index, or 1 for a new index.
       move_root: whether the missing root of the index has moved to `folder`.
       checkpoint: run of a trained model that must fit the encoder of a new index.
@@ -213,6 +213,8 @@ def _create(
     videos = real_video().find(folder, terminal.warn, lambda: None)
     if all(directory.resolve() in path.resolve().parents for path in videos):
         raise SearchError(f"{folder} has no video that FFmpeg can read")
+    if checkpoint is not None and encoder_place is None:
+        encoder_place = _place_of_encoder(checkpoint)
     encoder, places = load_encoder(encoder_place or DEFAULT_ENCODER)
     if checkpoint is not None:
         _check_model(checkpoint, EncoderFacts.from_encoder(encoder))
@@ -257,6 +259,16 @@ def _available_root(directory: Path) -> Path:
     """Return a root of an index that exists, or else the first."""
     roots = list(console.open_index(directory).roots.values())
     return next((root for root in roots if root.is_dir()), roots[0])
+
+
+def _place_of_encoder(run: Path) -> str | None:
+    """Return the place of the encoder of a trained model, and print it; None if not recorded."""
+    from hlformer_jax.search.signals import trained
+
+    place = trained.place_of_encoder(run)
+    if place is not None:
+        terminal.report(f"encoder of {run}: {place}")
+    return place
 
 
 def _check_model(run: Path, facts: EncoderFacts) -> None:

@@ -10,6 +10,7 @@ once.
 import contextlib
 import functools
 import hashlib
+import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -68,6 +69,27 @@ def identity(path: Path) -> str:
     return digest.hexdigest()
 
 
+def place_of_encoder(path: Path) -> str | None:
+    """Return where the encoder of a run's features can be loaded from, None if it is not recorded.
+
+    Args:
+      path: the directory of the run.
+
+    Returns:
+      The first recorded hub id or folder that is not missing, else the first of them.
+
+    Raises:
+      QueryError: if the directory has no run, or one whose model cannot rank videos.
+    """
+    config = read_config(path)
+    recorded = extracted.encoder_of(path, Path(config.data.manual_dir))
+    if recorded is None:
+        return None
+    places = recorded.places or (recorded.name,)
+    there = (place for place in places if not os.path.isabs(place) or os.path.isdir(place))
+    return next(there, places[0])
+
+
 def check_encoder(config: ConfigDict, path: Path, encoder: EncoderFacts) -> None:
     """Check that a run was trained on features of the encoder of an index.
 
@@ -87,12 +109,11 @@ def check_encoder(config: ConfigDict, path: Path, encoder: EncoderFacts) -> None
              f' {extracted.ENCODER} from there into {{checkpoint}}'),
             field="checkpoint", path=path,
         )  # fmt: skip
-    name, fingerprint = of_run
-    if fingerprint != encoder.fingerprint:
+    if of_run.fingerprint != encoder.fingerprint:
         raise QueryError(
             "{checkpoint} {path} was trained on features of the encoder {name!r}, but the"
             " index has the encoder {other!r}: make another index with {encoder} {name}",
-            field="checkpoint", path=path, name=name, other=encoder.name,
+            field="checkpoint", path=path, name=of_run.name, other=encoder.name,
         )  # fmt: skip
     if config.data.visual_dim != encoder.width:
         raise QueryError(

@@ -100,6 +100,24 @@ def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_p
         np.testing.assert_allclose(ranker.over_time(1, arrays, query)[:7], expected, atol=2e-5)
 
 
+def test_the_encoder_of_a_run_is_loaded_from_the_first_place_that_exists(tmp_path):
+    run = write_run(tmp_path / "run", configuration("gmmformer_v2"))
+    note = run / "features" / extracted.ENCODER
+    facts = json.loads(note.read_text())
+    folder, missing = tmp_path / "encoder", str(tmp_path / "missing")
+    folder.mkdir()
+    for places, expected in (
+        ([], "colours"),  # its name, which may be a hub id
+        ([missing, str(folder), "owner/name"], str(folder)),
+        (["owner/name", str(folder)], "owner/name"),
+        ([missing], missing),  # whose absence is then reported
+    ):
+        note.write_text(json.dumps(facts | {"places": places}))
+        assert trained.place_of_encoder(run) == expected
+    note.unlink()
+    assert trained.place_of_encoder(run) is None
+
+
 def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
     config = configuration("gmmformer_v2", **{"model.gaze": False})
     run = write_run(tmp_path / "run", config)
