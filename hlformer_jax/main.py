@@ -135,6 +135,9 @@ def main(argv: Sequence[str]) -> int:
             title = f"Test split: {result.queries} queries, {result.videos} videos"
             ranking.print_table(title, {"checkpoint": result.metrics})
             print(f"metrics: {directory / ranking.METRICS_FILE}")
+            for name, path in (("scores", scores), ("embeddings", embeddings)):
+                if path is not None:
+                    print(f"{name}: {path}")
         return 0
     except loop.Stopped as stopped:
         print(stopped, file=sys.stderr)

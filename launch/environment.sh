@@ -109,16 +109,22 @@ sys.exit(any(find_spec(name) is None for name in sys.argv[1:]))' \
       "${modules[@]}" 2>/dev/null </dev/null
 }
 
+# environment_key PYTHON ACCELERATOR: print the key of an environment, which changes with all that it is
+# made from.
+environment_key() {
+  {
+    cat "$root/pyproject.toml" "$root/launch/constraints.txt"
+    "$1" -c 'import sys; print(sys.version, sys.executable)'
+    printf '%s\n' "$2" "$root"
+  } | sha256sum | cut -d ' ' -f 1
+}
+
 # environment [search | test]: make .venv with this extra, or without an extra.
 environment() {
   local extra=${1-} python accelerator key
   python=$(find_python)
   accelerator=$(find_accelerator)
-  key=$({
-    cat "$root/pyproject.toml" "$root/launch/constraints.txt"
-    "$python" -c 'import sys; print(sys.version, sys.executable)'
-    printf '%s\n' "$accelerator" "$root"
-  } | sha256sum | cut -d ' ' -f 1)
+  key=$(environment_key "$python" "$accelerator")
   if is_ready "$key" "$extra"; then return; fi
   (
     # If two launches run at once, the second waits, and then finds .venv complete.

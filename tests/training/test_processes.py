@@ -93,17 +93,33 @@ def test_killed_runs_end_bit_for_bit_the_same(tmp_path, uninterrupted, moments):
 def test_command_gives_the_metrics_of_the_run(tmp_path, retrieval, data_dir):
     options = _options(tmp_path, _retrieval(data_dir), tmp_path / "other")
     checkpoint = f"--checkpoint={retrieval.path}"
-    evaluated = processes.run("main", "--mode=evaluate", checkpoint, *options)
+    scores = tmp_path / "scores.npz"
+    more = checkpoint, f"--scores={scores}"
+    evaluated = processes.run("main", "--mode=evaluate", *more, *options)
     assert evaluated.returncode == 0, evaluated.stderr
     reported = json.loads((retrieval.path / "test_metrics.json").read_text())
     assert json.loads((tmp_path / "other" / "test_metrics.json").read_text()) == reported
     assert f"{reported['queries']} queries, 5 videos" in evaluated.stdout
+    assert scores.exists() and evaluated.stdout.endswith(f"\nscores: {scores}\n")
 
 
 # Several processes on one machine
 
 
-READY = processes.ROOT / ".venv" / ".ready"
+IS_READY = """
+source launch/environment.sh
+python=$(find_python)
+is_ready "$(environment_key "$python" "$(find_accelerator)")" ""
+"""
+
+
+@pytest.fixture
+def installed():
+    """Skip where launch/local.sh would make .venv anew, which these tests may be running from."""
+    environment = processes.environment() | {"PYTHON": sys.executable}
+    done = subprocess.run(["bash", "-c", IS_READY], cwd=processes.ROOT, env=environment)
+    if done.returncode:
+        pytest.skip("launch/local.sh would install the package")
 
 
 def _endless(directory, workdir):
@@ -197,7 +213,7 @@ def test_process_that_cannot_join_reports_it():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not READY.exists(), reason="launch/local.sh would install the package")
+@pytest.mark.usefixtures("installed")
 def test_dead_process_ends_the_run(tmp_path):
     workdir = tmp_path / "run"
     launch = ["bash", str(processes.ROOT / "launch" / "local.sh"), "--processes=2"]
