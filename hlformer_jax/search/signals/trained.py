@@ -86,8 +86,8 @@ def place_of_encoder(path: Path) -> str | None:
     if recorded is None:
         return None
     places = recorded.places or (recorded.name,)
-    there = (place for place in places if not os.path.isabs(place) or os.path.isdir(place))
-    return next(there, places[0])
+    available = (place for place in places if not os.path.isabs(place) or os.path.isdir(place))
+    return next(available, places[0])
 
 
 def check_encoder(config: ConfigDict, path: Path, encoder: EncoderFacts) -> None:
