@@ -188,8 +188,7 @@ def test_missing_compiler_is_reported_with_its_package():
 
 COMPILE = """
 import json, sys
-from benchmarks import measured, plan
-from benchmarks.measure import Options
+from benchmarks import plan
 from benchmarks.measure import Options
 from hlformer_jax.config import default
 config = default()
@@ -237,8 +236,7 @@ def test_the_step_keeps_its_budget(precision):
 
 COMPILE_ALL = """
 import re, sys
-from benchmarks import measured, plan
-from benchmarks.measure import Options
+from benchmarks import plan
 from benchmarks.measure import Options
 from hlformer_jax.config import debug, default, of_model
 config = debug(default("hover") if sys.argv[1] == "hover" else of_model(sys.argv[1]))
