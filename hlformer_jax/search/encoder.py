@@ -9,6 +9,7 @@ from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import QueryError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import EncoderFacts
+from hlformer_jax.search.index.records import present_places
 
 DEFAULT_ENCODER = "google/siglip-base-patch16-224"
 """Hub id of the default encoder of a new index."""
@@ -58,15 +59,14 @@ def reload_encoder(
 def _load_again(facts: EncoderFacts, name_or_path: str | Path | None) -> Any:
     if name_or_path is not None:
         return load_encoder(name_or_path)[0]
-    missing = [place for place in facts.places if os.path.isabs(place) and not os.path.isdir(place)]
-    places = [place for place in facts.places if place not in missing]
-    if missing and not places:
+    places = present_places(facts.places)
+    if facts.places and not places:
         raise QueryError(
             "{place}, the folder of the index's encoder {name!r}, is missing: pass its new path as"
             " {encoder}",
             field="encoder",
             name=facts.name,
-            place=missing[0],
+            place=facts.places[0],
         )
     return load_encoder((*places, facts.name)[0])[0]
 

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -104,6 +105,11 @@ class EncoderFacts:
         parts: tuple[Any, ...] = (self.fingerprint, self.preprocessing, self.width, fps, DTYPE)
         parts += () if every_frame else (STILL_FRAMES_SHARE,)
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+
+def present_places(places: Iterable[str]) -> list[str]:
+    """Return the places of an encoder that are hub ids or folders that exist."""
+    return [place for place in places if not os.path.isabs(place) or os.path.isdir(place)]
 
 
 @dataclasses.dataclass(frozen=True)

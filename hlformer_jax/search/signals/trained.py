@@ -10,7 +10,6 @@ once.
 import contextlib
 import functools
 import hashlib
-import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -34,7 +33,12 @@ from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.scoring import MaximumSimilarity, Vectors
 from hlformer_jax.runtime import devices
 from hlformer_jax.search.index import Index, packed
-from hlformer_jax.search.index.records import EncoderFacts, Record, VideoArrays
+from hlformer_jax.search.index.records import (
+    EncoderFacts,
+    Record,
+    VideoArrays,
+    present_places,
+)
 from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.training import loaded_run
 from hlformer_jax.training.loaded_run import LoadedRun, RunError
@@ -86,8 +90,7 @@ def place_of_encoder(path: Path) -> str | None:
     if recorded is None:
         return None
     places = recorded.places or (recorded.name,)
-    available = (place for place in places if not os.path.isabs(place) or os.path.isdir(place))
-    return next(available, places[0])
+    return (*present_places(places), places[0])[0]
 
 
 def check_encoder(config: ConfigDict, path: Path, encoder: EncoderFacts) -> None:
