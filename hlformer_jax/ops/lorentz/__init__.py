@@ -5,12 +5,14 @@ Convention: the curvature is −c with c > 0. A point is x = [x_time, x_space] i
     ⟨x, y⟩ = −x_time y_time + x_space · y_space,    ⟨x, x⟩ = −1/c,    x_time = √(1/c + |x_space|²),
 
 and a tangent vector v at x has ⟨x, v⟩ = 0. The space components determine points and tangent
-vectors. Far from the origin, time components of near points are equal after rounding. So all
-functions except `inner`, `pairwise_inner`, `centroid` with ``exact=False`` and `time_error` read
-only the space components of points, and only these receive gradients. An optimiser that updates
-whole points therefore leaves wrong time components, which the first three functions and Lorentz
-attention read. To avoid this, optimise tangent vectors or space components, `project` after each
-update, or use `optim.riemannian`. `time_error` measures the errors of time components.
+vectors. Far from the origin, time components of near points are equal after rounding. So the
+results of all functions except `inner`, `pairwise_inner`, `centroid` with ``exact=False`` and
+`time_error` depend only on the space components of points, and only these receive gradients.
+(`distance` sums over all coordinates where the time components are right, which is faster.) An
+optimiser that updates whole points therefore leaves wrong time components, which the first three
+functions and Lorentz attention read. To avoid this, optimise tangent vectors or space components,
+`project` after each update, or use `optim.riemannian`. `time_error` measures the errors of time
+components.
 
 Arguments: x and y are points; v is a tangent vector at the point before it in the argument list; u
 holds the space components of a tangent vector at the origin, whose time component is 0; c is the
@@ -30,7 +32,9 @@ far out as the exponential maps reach: √c times the distance from the origin u
 and 72.1 in float64. In float32 this holds for c from 1e-22 to 1e18, if the number can be
 represented (the gradient in c of a squared distance m is about m / c). Distances below 1e-19
 (float32; 1e-154 in float64) times the smaller of 1 and the largest coordinate of the two points are
-returned as 0. docs/geometry.md explains the formulas in "How formulas keep their digits".
+returned as 0. `distance`, `log_map` and `parallel_transport` are faster for batches without pairs
+that need their longest formulas, so other pairs of a batch may change the rounding of a result.
+docs/geometry.md explains the formulas in "How formulas keep their digits".
 
 References:
   HLFormer, section 3.1, eqs. 1-6. Law, Liao, Snell and Zemel, Lorentzian distance learning for

@@ -6,15 +6,13 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike
 
+from hlformer_jax.ops.lorentz import usual
 from hlformer_jax.ops.lorentz.pairs import (
     Point,
     Scalar,
     Space,
     displace,
-    distance_of_pair,
     gradient,
-    inner_with_end,
-    logarithm,
     point_from_space,
     rescale,
     space_components,
@@ -175,10 +173,8 @@ def log_map(x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
 
     This logarithmic map is the inverse of `exp_map`, and smooth at y = x.
     """
-    x, y = space_components(x, y)
-    pair = rescale(x, y, per_batch(c, x))
-    scale = pair.scale[..., None]
-    return with_tangent_time(pair.x * scale, logarithm(pair) * scale, c)
+    x, y = common_batch(x, y)
+    return usual.logarithm(x, y, per_batch(c, x))
 
 
 def retract(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
@@ -224,14 +220,8 @@ def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point
 
 def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     """Transport v from x to y along the geodesic: v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩)."""
-    x, y, v = space_components(x, y, v)
-    pair = rescale(x, y, per_batch(c, x))
-    rise, m = inner_with_end(pair, v)
-    # The root is applied twice, because its square would underflow.
-    root = 1 / jnp.sqrt(2 + pair.c * m / 2)
-    factor = pair.c * (rise * root) * root
-    moved = v + factor[..., None] * (pair.x + pair.y)
-    return with_tangent_time(pair.y * pair.scale[..., None], moved, c)
+    x, y, v = common_batch(x, y, v)
+    return usual.transport(x, y, v, per_batch(c, x))
 
 
 def transport0(y: Point, u: Space, c: ArrayLike = 1.0) -> Point:
@@ -313,8 +303,8 @@ def squared_distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
 
 def distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
     """Return the geodesic distance arcosh(−c ⟨x, y⟩) / √c, with gradient 0 at the kink y = x."""
-    x, y = space_components(x, y)
-    return distance_of_pair(x, y, jnp.broadcast_to(per_batch(c, x), x.shape[:-1]))
+    x, y = common_batch(x, y)
+    return usual.distance(x, y, jnp.broadcast_to(per_batch(c, x), x.shape[:-1]))
 
 
 def distance0(x: Point, c: ArrayLike = 1.0) -> Scalar:

@@ -19,7 +19,6 @@ from hlformer_jax.ops.numerics import (
     cosh_sqrt,
     dot,
     inverse,
-    is_any,
     largest_coordinate,
     max_hyperbolic_norm,
     per_batch,
@@ -31,9 +30,6 @@ from hlformer_jax.ops.numerics import (
     subtract_multiple,
 )
 from hlformer_jax.typing import Array
-
-# For larger c |x|², rounding x changes the distance of near points by more than a few eps.
-_FAR_OUT = 16
 
 Space = Float[Array, "*#batch n"]
 Scalar = Float[Array, "*#batch"]
@@ -131,6 +127,40 @@ class ChordGradient(NamedTuple):
     turn: Scalar
 
 
+class DistanceGradient(NamedTuple):
+    """The distance of two points and its gradient, size · vector − turn x / scale in x.
+
+    Attributes:
+      value: the distance.
+      size: the factor of both vectors.
+      vector_x: the vector of the gradient in x.
+      vector_y: the vector of the gradient in y.
+      turn_x: the factor of x, divided by the scale, in the gradient in x.
+      turn_y: the same for y.
+      shrink: 1 / scale.
+      by_c: the derivative in c.
+    """
+
+    value: Scalar
+    size: Scalar
+    vector_x: Space
+    vector_y: Space
+    turn_x: Scalar
+    turn_y: Scalar
+    shrink: Scalar
+    by_c: Scalar
+
+    def apply(self, x: Space, y: Space, dx: Space, dy: Space, dc: Scalar) -> Scalar:
+        """Return the tangent of the distance of x and y, from tangents of them and of c."""
+        shrink, result = self.shrink[..., None], self.by_c * dc
+        for point, moved, vector, turn in (
+            (x, dx, self.vector_x, self.turn_x),
+            (y, dy, self.vector_y, self.turn_y),
+        ):
+            result = result + self.size * dot(vector, moved) - turn * dot(point * shrink, moved)
+        return result
+
+
 def space_components(*points: Point) -> Sequence[Space]:
     """Return the space components of points and tangent vectors, with the same batch axes."""
     parts = [as_float(point)[..., 1:] for point in points]
@@ -215,19 +245,13 @@ def across_first(x: Space, y: Space) -> Space:
     return sum_pair(x, y)[1]
 
 
-def sum_pair(x: Space, y: Space, is_far_out: bool = True) -> tuple[PairSums, Space]:
+def sum_pair(x: Space, y: Space) -> tuple[PairSums, Space]:
     """Return the `PairSums` of a pair and its vector D_⊥, from five sums over the coordinates.
 
     Let k = 0 if y is much shorter than x, so that x − y would lose the digits of y, and else k = 1.
     With g = x · (k x − y), D_⊥ is (k x − y) − (g / x · x) x. The other sums follow without
     cancelling: x · y = k x · x − g, and for k = 1, D · (x + y) = 2 g − |D|² with
     |D|² = |D_⊥|² + g² / x · x.
-
-    Args:
-      x: points.
-      y: points.
-      is_far_out: whether to correct the rounding errors of x − y and of products with x, which are
-        eps |x|. Otherwise the error of D_⊥ is a few eps √c |x|, and one sum less is computed.
     """
     xx, yy = dot(x, x), dot(y, y)
     is_far = 4 * yy < xx
@@ -237,15 +261,12 @@ def sum_pair(x: Space, y: Space, is_far_out: bool = True) -> tuple[PairSums, Spa
     real = xx > math.sqrt(smallest(x.dtype))
     per_r = 1 / jnp.sqrt(jnp.where(real, xx, 1))  # see `split_tangent`
     share = jnp.where(real, g * per_r * per_r, 0)
-    if is_far_out:
-        across = subtract_multiple(gap, share, x) + jax.lax.stop_gradient(
-            _rounding_of_difference(start, y, gap)
-        )
-        rest = dot(across, x * per_r[..., None]) * per_r
-        # A negated number per row costs nothing, but the gradient would negate an array.
-        across = across + jnp.where(real, -rest, 0)[..., None] * x
-    else:
-        across = gap - share[..., None] * x
+    across = subtract_multiple(gap, share, x) + jax.lax.stop_gradient(
+        _rounding_of_difference(start, y, gap)
+    )
+    rest = dot(across, x * per_r[..., None]) * per_r
+    # A negated number per row costs nothing, but the gradient would negate an array.
+    across = across + jnp.where(real, -rest, 0)[..., None] * x
     across2 = dot(across, across)
     rise = jnp.where(is_far | ~real, xx - yy, g * (2 - share) - across2)
     return PairSums(xx, yy, jnp.where(is_far, -g, xx - g), rise, across2), across
@@ -275,24 +296,10 @@ def chord_of(sums: PairSums, c: Scalar) -> Chord:
     return Chord(m, aligned, tau_x, tau_y, r, q)
 
 
-@jax.custom_jvp
-def distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
-    """Compute `distance` from space components of the same shape and a curvature per pair."""
-    # If the larger squared norm exceeds this, squares of differences of relative size eps do not
-    # underflow.
-    least = smallest(x.dtype) / float(jnp.finfo(x.dtype).eps) ** 3
-    largest = jnp.maximum(dot(x, x), dot(y, y))
-    is_usual = (largest > least) & (c * largest < _FAR_OUT)
-
-    def by_rescaling() -> Scalar:
-        pair = rescale(x, y, c, smallest(x.dtype))
-        return _length_of_chord(sum_pair(pair.x, pair.y)[0], pair.scale, c)
-
-    return jax.lax.cond(
-        is_any(~is_usual),
-        by_rescaling,
-        lambda: _length_of_chord(sum_pair(x, y, is_far_out=False)[0], jnp.ones_like(c), c),
-    )
+def distance(x: Space, y: Space, c: Scalar) -> Scalar:
+    """Compute the geodesic distance from points of one shape and a curvature per pair."""
+    pair = rescale(x, y, c, smallest(x.dtype))
+    return _length_of_chord(sum_pair(pair.x, pair.y)[0], pair.scale, c)
 
 
 def _length_of_chord(sums: PairSums, scale: Scalar, c: Scalar) -> Scalar:
@@ -301,28 +308,25 @@ def _length_of_chord(sums: PairSums, scale: Scalar, c: Scalar) -> Scalar:
     return scale * safe_sqrt(m) * asinhc_sqrt(c * m / 4)
 
 
-@distance_of_pair.defjvp
-def _distance_of_pair_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
-    (x, y, c), (dx, dy, dc) = primals, tangents
+def distance_gradient(x: Space, y: Space, c: Scalar) -> DistanceGradient:
+    """Compute the geodesic distance, and its gradient, which is 0 at y = x."""
     pair = rescale(x, y, c, smallest(x.dtype))
     sums, across = sum_pair(pair.x, pair.y)
-    value, growth = jax.jvp(lambda c: _length_of_chord(sums, pair.scale, c), (c,), (dc,))
+    # The reverse mode multiplies by small factors first, so no product overflows for a tiny c.
+    value, pullback = jax.vjp(lambda c: _length_of_chord(sums, pair.scale, c), c)
+    (by_c,) = pullback(jnp.ones_like(value))
     chord = chord_of(sums, pair.c)
     distinct = chord.m >= smallest(x.dtype)
     m = jnp.where(distinct, chord.m, 1)
-    inverse_s = jnp.where(distinct, 1 / (jnp.sqrt(m) * jnp.sqrt(1 + pair.c * m / 4)), 0)
+    per_m = jnp.where(distinct, 1 / (jnp.sqrt(m) * jnp.sqrt(1 + pair.c * m / 4)), 0)
     share = jnp.where(chord.aligned, chord.r / chord.q, 1)
     # The same quantities with x and y exchanged, for the gradient in y.
     swapped = PairSums(sums.yy, sums.xx, sums.xy, -sums.rise, sums.across2 * share**2)
     chord_y = Chord(m, chord.aligned, chord.tau_y, chord.tau_x, chord.q, chord.r)
-    across_y = across_first(pair.y, pair.x)
-    for moved, start, tau, slope in (
-        (dx, pair.x, chord.tau_x, gradient_from_sums(across, pair.y, sums, chord)),
-        (dy, pair.y, chord.tau_y, gradient_from_sums(across_y, pair.x, swapped, chord_y)),
-    ):
-        turn = inverse_s * slope.turn / tau
-        growth = growth + inverse_s * dot(slope.vector, moved) - turn * dot(start, moved)
-    return value, growth
+    by_x = gradient_from_sums(across, pair.y, sums, chord)
+    by_y = gradient_from_sums(across_first(pair.y, pair.x), pair.x, swapped, chord_y)
+    turns = per_m * by_x.turn / chord.tau_x, per_m * by_y.turn / chord.tau_y
+    return DistanceGradient(value, per_m, by_x.vector, by_y.vector, *turns, 1 / pair.scale, by_c)
 
 
 def squared_distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
@@ -356,12 +360,13 @@ def gradient_from_sums(across: Space, y: Space, sums: PairSums, chord: Chord) ->
     return ChordGradient(jnp.where(aligned[..., None], across, -y), turn)
 
 
-def logarithm(pair: Pair) -> Space:
-    """Compute the space components of the logarithmic map of y at x.
+def logarithm(x: Space, y: Space, c: Scalar) -> Point:
+    """Compute the logarithmic map of y at x.
 
-    It is arcosh β / √(β² − 1) times y − β x, where β = 1 + c m / 2; with z = c m / 4 the factor is
-    asinh √z / √z / √(1 + z), smooth at y = x.
+    Its space components are arcosh β / √(β² − 1) times y − β x, where β = 1 + c m / 2; with
+    z = c m / 4 the factor is asinh √z / √z / √(1 + z), smooth at y = x.
     """
+    pair = rescale(x, y, c)
     slope, chord = gradient(pair)
     aligned = chord.aligned
     z = pair.c * chord.m / 4
@@ -369,7 +374,9 @@ def logarithm(pair: Pair) -> Space:
     # Apply the factors one by one: far out their product underflows and y − β x overflows.
     way = jnp.where(aligned[..., None], slope.vector, pair.difference) * flat[..., None]
     along = jnp.where(aligned, flat * slope.turn * chord.tau_x, -2 * flat * z)
-    return bent[..., None] * (along[..., None] * pair.x - way)
+    scale = pair.scale[..., None]
+    space = bent[..., None] * (along[..., None] * pair.x - way) * scale
+    return with_tangent_time(pair.x * scale, space, c)
 
 
 def displace(x: Space, v: Space, c: Scalar) -> Space:
@@ -423,3 +430,14 @@ def inner_with_end(pair: Pair, v: Space) -> tuple[Scalar, Scalar]:
     across = jnp.where(chord.aligned[..., None], across, v)
     rise = slope.turn * dot(pair.x / chord.tau_x[..., None], v) - dot(slope.vector, across)
     return rise, chord.m
+
+
+def transport(x: Space, y: Space, v: Space, c: Scalar) -> Point:
+    """Compute v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩), the transport of v from x to y."""
+    pair = rescale(x, y, c)
+    rise, m = inner_with_end(pair, v)
+    # The root is applied twice, because its square would underflow.
+    root = 1 / jnp.sqrt(2 + pair.c * m / 2)
+    factor = pair.c * (rise * root) * root
+    moved = v + factor[..., None] * (pair.x + pair.y)
+    return with_tangent_time(pair.y * pair.scale[..., None], moved, c)

@@ -7,11 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float
 
-from hlformer_jax.ops.lorentz.pairs import (
-    distance_of_pair,
-    point_from_space,
-    squared_distance_of_pair,
-)
+from hlformer_jax.ops.lorentz.pairs import point_from_space, squared_distance_of_pair
+from hlformer_jax.ops.lorentz.usual import distance_of_pair
 from hlformer_jax.ops.numerics import (
     align_sets,
     as_float,

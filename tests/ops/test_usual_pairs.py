@@ -1,0 +1,193 @@
+"""Short formulas for usual pairs, against 80-digit arithmetic and the formulas for all pairs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from compiled import lorentz
+from derivatives import check_two_derivatives
+from mpmath import mpf
+from reference import assert_close
+
+from hlformer_jax.ops.lorentz import pairs, usual
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+EPS = float(jnp.finfo(jnp.float32).eps)
+# The largest error measured in these batches is 5 eps, of transport.
+BOUND = 16 * EPS
+
+
+def batch(kind):
+    """Usual pairs (space components, in units of 1/√c), curvatures, and vectors; float32."""
+    rng = np.random.default_rng(sum(map(ord, kind)))
+    e, f, v = rng.normal(size=(3, 12, 6))
+    e /= np.linalg.norm(e, axis=-1, keepdims=True)
+    f -= e * np.sum(e * f, axis=-1, keepdims=True)
+    f /= np.linalg.norm(f, axis=-1, keepdims=True)
+    spread = np.linspace(0.2, 1, 12)[:, None]
+    way = 0.6 * e + 0.8 * f
+    turned = np.cos(0.3 * spread) * e + np.sin(0.3 * spread) * f
+    x, y = {
+        # Angles from 45 to 180 degrees.
+        "apart": (np.sinh(2 * spread + 0.5) * e, 2 * (spread * f + (spread / 2 - 1) * e)),
+        "apart and far": (np.sinh(7 * spread) * e, np.sinh(6.5 * spread) * way),
+        "apart near the origin": (1e-3 * spread * e, 2e-3 * way),
+        "near": (3.9 * spread * e, 3 * spread * (0.8 * e + 0.1 * way)),
+        "nearest": (3.9 * spread * e, 3.9 * spread * (e + 10.0 ** (-6 * spread) / 100 * way)),
+        "one ray": (3.9 * spread * e, 3.5 * spread**2 * e),
+        "one shell": (2 * spread * e, 2 * spread * turned),
+        "the origin": (2 * spread * e, 0 * e),
+    }[kind]
+    c = np.resize([0.1, 1, 10], 12)
+    x, y = (z / np.sqrt(c)[:, None] for z in (x, y))
+    # Space components of tangent vectors at x.
+    v = v + x * np.sum(x * v, axis=-1, keepdims=True) / 5
+    return tuple(np.float32(z) for z in (x, y, c, v))
+
+
+KINDS = (
+    "apart",
+    "apart and far",
+    "apart near the origin",
+    "near",
+    "nearest",
+    "one ray",
+    "one shell",
+    "the origin",
+)
+
+
+def mixed(*kinds):
+    return tuple(map(np.concatenate, zip(*map(batch, kinds), strict=True)))
+
+
+def with_time(v):
+    """Vectors with any time component, which no function reads."""
+    return jnp.concatenate([jnp.ones_like(v[..., :1]), v], axis=-1)
+
+
+def short(x, y, c, v):
+    """Results of the public functions, from space components."""
+    a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
+    moved = lorentz.parallel_transport(a, b, with_time(v), c)
+    return lorentz.distance(a, b, c), lorentz.log_map(a, b, c), moved
+
+
+def exact(x, y, c, v):
+    """The same results, from the formulas for all pairs."""
+    return pairs.distance(x, y, c), pairs.logarithm(x, y, c), pairs.transport(x, y, v, c)
+
+
+def assert_usual(x, y, c):
+    assert usual._are_usual(usual._products(x, y), c).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_of_usual_pairs_agree_with_80_digits(kind):
+    x, y, c, v = batch(kind)
+    assert_usual(x, y, c)
+    got = short(x, y, c, v)
+    for i in range(len(x)):
+        p, q, w = map(reference.vector, (x[i], y[i], v[i]))
+        k = mpf(float(c[i]))
+        want = (
+            reference.distance(p, q, k),
+            reference.log_map(p, q, k),
+            reference.parallel_transport(p, q, w, k),
+        )
+        for name, value, exact_value in zip(
+            ("distance", "log_map", "transport"), got, want, strict=True
+        ):
+            assert_close(value[i], exact_value, BOUND, f"{kind} {i}: {name}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_usual_pairs_are_those_of_the_formulas_for_all_pairs(kind):
+    x, y, c, v = batch(kind)
+
+    def slopes(function, args):
+        value, pullback = jax.vjp(function, *args)
+        rng = np.random.default_rng(1)
+        weights = [np.asarray(rng.normal(size=z.shape), np.float32) for z in value]
+        # One gradient for each result.
+        for i, (z, weight) in enumerate(zip(value, weights, strict=True)):
+            zeros = [jnp.zeros_like(other) for other in value]
+            zeros[i] = jnp.asarray(weight, z.dtype)
+            yield pullback(tuple(zeros))
+
+    of_short = jax.jit(lambda *args: list(slopes(short, args)))(x, y, c, v)
+    of_exact = jax.jit(lambda *args: list(slopes(exact, args)))(
+        *(np.float64(z) for z in (x, y, c, v))
+    )
+    for name, got, want in zip(
+        ("distance", "log_map", "transport"), of_short, of_exact, strict=True
+    ):
+        for argument, one, other in zip("xycv", got, want, strict=True):
+            if argument == "v" and name != "transport":
+                continue
+            assert one.dtype == np.float32
+            error = np.abs(np.asarray(one, np.float64) - other).reshape(len(x), -1).max(-1)
+            # Rounding an argument of size s changes the derivative by about eps times the gradient
+            # in x and y over their sizes; the derivative in c is a sum over the coordinates.
+            size = np.abs(other).reshape(len(x), -1).max(-1)
+            if argument == "c":
+                size = size + sum(
+                    np.abs(np.asarray(w) * z).reshape(len(x), -1).max(-1) / c
+                    for w, z in zip(want[:2], (x, y), strict=True)
+                )
+            assert (error <= 4 * BOUND * size).all(), (name, argument, (error / size).max() / EPS)
+
+
+@pytest.mark.slow
+def test_two_derivatives_of_usual_pairs():
+    x, y, c, v = mixed("apart", "near")
+    x, y, c, v = (z[::3] for z in (x, y, c, v))
+    assert_usual(x, y, c)
+    check_two_derivatives(short, (x, y, c, v))
+
+
+@pytest.mark.parametrize("kind", ["apart", "near"])
+@pytest.mark.parametrize("factor", [1 + 1e-3, 1e6, -1, 0, np.nan])
+def test_the_distance_does_not_depend_on_a_wrong_time_component(kind, factor):
+    x, y, c, _ = batch(kind)
+    a, b = (np.asarray(lorentz.from_space(z, c)) for z in (x, y))
+    wrong = a.copy()
+    wrong[..., 0] *= np.float32(factor)
+    np.testing.assert_allclose(lorentz.distance(wrong, b, c), lorentz.distance(a, b, c), rtol=BOUND)
+    slope = jax.jit(jax.grad(lambda a, b: jnp.sum(lorentz.distance(a, b, c)), (0, 1)))
+    for got, want in zip(slope(wrong, b), slope(a, b), strict=True):
+        np.testing.assert_allclose(got, want, rtol=BOUND, atol=BOUND * np.abs(want).max())
+        np.testing.assert_array_equal(got[..., 0], 0)
+
+
+def test_a_pair_that_is_not_usual_changes_the_others_by_rounding_alone():
+    x, y, c, v = mixed(*KINDS)
+    assert_usual(x, y, c)
+    far = np.float32(np.sinh(20.0) / np.sqrt(6))
+    more = np.full((1, 6), far), np.full((1, 6), far / 2), np.ones(1), np.ones((1, 6))
+    more = [np.concatenate([z, np.float32(w)]) for z, w in zip((x, y, c, v), more, strict=True)]
+    for alone, beside in zip(short(x, y, c, v), short(*more), strict=True):
+        alone, beside = (np.asarray(z).reshape(len(z), -1) for z in (alone, beside))
+        size = np.abs(alone).max(-1, keepdims=True)
+        assert (np.abs(beside[:-1] - alone) <= 2 * BOUND * size).all()
+        assert np.isfinite(beside).all()
+
+
+def test_equal_points_and_padding_of_zeros_are_usual_for_the_logarithm_and_the_transport():
+    x, _, c, v = batch("near")
+    x[::2] = 0
+    assert_usual(x, x, c)
+    distance, logarithm, moved = short(x, x, c, v)
+    np.testing.assert_array_equal(distance, 0)
+    np.testing.assert_array_equal(logarithm, 0)
+    np.testing.assert_array_equal(moved[..., 1:], v)
+    slopes = jax.jit(jax.grad(lambda *args: sum(map(jnp.sum, short(*args))), (0, 1, 2, 3)))
+    assert all(np.isfinite(slope).all() for slope in slopes(x, x, c, v))
+
+
+def test_a_batch_of_vmap_gives_the_same_results():
+    args = mixed("apart", "near")
+    for got, want in zip(jax.vmap(short)(*args), short(*args), strict=True):
+        np.testing.assert_allclose(got, want, rtol=BOUND, atol=BOUND * np.abs(want).max())
