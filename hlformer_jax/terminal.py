@@ -5,9 +5,11 @@ Progress goes to standard error: lines, and on a terminal also a bar with speed 
 set.
 """
 
+import contextlib
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TextIO, TypeVar
@@ -34,6 +36,27 @@ def report(line: str) -> None:
     """Print a line of progress on standard error, unless progress is hidden."""
     if not _is_silent:
         warn(line)
+
+
+SLOW_SECONDS = 10.0
+"""Seconds after which `reported_if_slow` prints its line."""
+
+
+@contextlib.contextmanager
+def reported_if_slow(line: str, report: Callable[[str], None] = report) -> Iterator[None]:
+    """Print a line of progress if the block takes longer than `SLOW_SECONDS`.
+
+    Args:
+      line: the line.
+      report: function that prints the line; it is called in another thread.
+    """
+    timer = threading.Timer(SLOW_SECONDS, report, (line,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def warn(line: str) -> None:

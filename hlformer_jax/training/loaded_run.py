@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import files, training
+from hlformer_jax import files, terminal, training
 from hlformer_jax.config import default, family_of, leaves
 from hlformer_jax.data import dataset
 from hlformer_jax.data.sources import synthetic
@@ -138,16 +138,18 @@ def evaluate_checkpoint(
     family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
         checkpoints.check_evaluation(directory, path, config, family.fingerprint, overwrite)
-    if embeddings_file is not None:
-        arrays = family.test_embeddings(params)
-        if processes.is_first():
-            files.write_npz(embeddings_file, arrays, files.replacing(overwrite))
-    if scores_file is None:
-        result = family.test(params)
-    else:
-        result, arrays = family.test_scores(params)
-        if processes.is_first():
-            files.write_npz(scores_file, arrays, files.replacing(overwrite))
+    slow_line = "evaluating: the first evaluation on a GPU compiles for a minute"
+    with terminal.reported_if_slow(slow_line) if processes.is_first() else contextlib.nullcontext():
+        if embeddings_file is not None:
+            arrays = family.test_embeddings(params)
+            if processes.is_first():
+                files.write_npz(embeddings_file, arrays, files.replacing(overwrite))
+        if scores_file is None:
+            result = family.test(params)
+        else:
+            result, arrays = family.test_scores(params)
+            if processes.is_first():
+                files.write_npz(scores_file, arrays, files.replacing(overwrite))
     if directory is not None and processes.is_first():
         ranking.write_result(result, directory, files.replacing(overwrite, listed=True))
         checkpoints.record_evaluation(directory, path, config, family.fingerprint)

@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -321,22 +320,6 @@ REPORT_SECONDS = 60.0
 """Seconds between two reports of the steps if there is no progress bar."""
 
 
-SLOW_SECONDS = 10.0
-"""Seconds of compiling after which a run says that it compiles."""
-
-
-@contextlib.contextmanager
-def _reported_if_slow(line: str) -> Iterator[None]:
-    """Print a line of progress if the block takes longer than `SLOW_SECONDS`."""
-    timer = threading.Timer(SLOW_SECONDS, report, (line,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 def report(line: str) -> None:
     """Print a line of progress, in the first process only and not with --quiet."""
     if processes.is_first():
@@ -480,9 +463,10 @@ def start(
         report(f"directory: {directory}")
         report(f"data: {_data_of(family)}")
         with (
-            _reported_if_slow(
+            terminal.reported_if_slow(
                 "compiling the training step: on a GPU this takes minutes; later starts read it"
-                " from the cache of compiled programs"
+                " from the cache of compiled programs",
+                report,
             ),
             compiler.without_garbage_collection(),
             ThreadPoolExecutor(1, "state") as thread,  # compiles while the steps are compiled

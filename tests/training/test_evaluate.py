@@ -14,6 +14,7 @@ import processes
 import pytest
 import runs
 
+from hlformer_jax import terminal
 from hlformer_jax.config import load
 from hlformer_jax.training import loaded_run
 from hlformer_jax.training.checkpoints import WorkdirError
@@ -53,6 +54,13 @@ def test_metrics_of_other_settings_do_not_replace_a_runs(run, data_dir, options)
                 runs.retrieval(data_dir, **options), run, None, _quiet, run, overwrite
             )
     assert _metrics(run) == before
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1000.0])
+def test_an_evaluation_that_takes_long_says_so(seconds, run, data_dir, capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "SLOW_SECONDS", seconds)
+    evaluate_checkpoint(runs.retrieval(data_dir), run, None, _quiet)
+    assert capsys.readouterr().err.startswith("evaluating: ") == (not seconds)
 
 
 def test_fields_without_influence_on_metrics_may_differ(run, data_dir):

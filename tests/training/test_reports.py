@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import runs
 
-from hlformer_jax import training
+from hlformer_jax import terminal, training
 from hlformer_jax.config import ConfigError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
@@ -41,7 +41,7 @@ def test_run_reports_start_epochs_and_end(tmp_path, data_dir, capsys):
 def test_a_run_says_that_it_compiles_if_that_takes_long(
     seconds, tmp_path, data_dir, capsys, monkeypatch
 ):
-    monkeypatch.setattr(loop, "SLOW_SECONDS", seconds)
+    monkeypatch.setattr(terminal, "SLOW_SECONDS", seconds)
     with loop.start(runs.retrieval(data_dir), tmp_path / "run"):
         lines = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
     said = [line for line in lines if line in ("data", "compiling the training step", "model")]
