@@ -761,34 +761,35 @@ artanhc_sqrt.defjvps(
 @jax.custom_jvp
 def scaled_asinh(rise: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array:
     """Return arsinh(√c rise) / √c, smooth as c → 0, even if the square of ``rise`` overflows."""
-    return rise * _asinh_ratio(_bounded_size(rise, c))
+    root = jnp.sqrt(c)
+    size = root * jnp.abs(rise)
+    # By one logarithm, whose argument does not cancel. For tiny sizes, arsinh is the identity.
+    gentle = jnp.minimum(size, _gentle(rise.dtype))
+    value = jnp.log1p(size * (1 + gentle / (1 + jnp.sqrt(1 + gentle * gentle))))
+    is_tiny = size < math.sqrt(float(jnp.finfo(rise.dtype).eps))
+    return jnp.where(is_tiny, rise, jnp.sign(rise) * value * (1 / root))
 
 
-def _bounded_size(rise: Array, c: Array) -> Array:
-    """Return √c |rise|, or √eps if that is larger, for which arsinh is the identity to rounding."""
-    return jnp.maximum(jnp.sqrt(c) * jnp.abs(rise), math.sqrt(float(jnp.finfo(rise.dtype).eps)))
-
-
-def _asinh_ratio(size: Array) -> Array:
-    """Return arsinh(s) / s of positive sizes s, by one logarithm and without cancelling."""
-    gentle = jnp.minimum(size, 16 / float(jnp.finfo(size.dtype).eps))
-    return jnp.log1p(size * (1 + gentle / (1 + jnp.sqrt(1 + gentle * gentle)))) / size
+def _gentle(dtype: DTypeLike) -> float:
+    """Return a size above which 1 + s² is s² to rounding, and whose square does not overflow."""
+    return 16 / float(jnp.finfo(dtype).eps)
 
 
 @scaled_asinh.defjvp
 def _scaled_asinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Array, Array]:
     (rise, c), (drise, dc) = primals, tangents
-    size = _bounded_size(rise, c)
-    gentle = jnp.minimum(size, 16 / float(jnp.finfo(rise.dtype).eps))
-    rate, ratio = gentle / size / jnp.sqrt(1 + gentle * gentle), _asinh_ratio(size)
+    value = scaled_asinh(rise, c)
+    size = jnp.maximum(jnp.sqrt(c) * jnp.abs(rise), math.sqrt(float(jnp.finfo(rise.dtype).eps)))
+    gentle = jnp.minimum(size, _gentle(rise.dtype))
+    rate = gentle / size / jnp.sqrt(1 + gentle * gentle)
     # The slope in c is rise³ times the slope of asinh √z / √z at z = c rise².
     small = size * size < _ASINHC_BELOW
     small_rise = jnp.where(small, rise, 0)
     # `dc` comes first, because the product of the other factors might overflow, and 0 · inf is NaN.
     by_series = dc * small_rise * small_rise * small_rise
     by_series = by_series * _series(_derivative(_ASINHC), c * small_rise * small_rise)
-    by_quotient = dc * (rate - ratio) / (2 * jnp.where(small, 1, c)) * rise
-    return rise * ratio, rate * drise + jnp.where(small, by_series, by_quotient)
+    by_quotient = dc * (rate * rise - value) / (2 * jnp.where(small, 1, c))
+    return value, rate * drise + jnp.where(small, by_series, by_quotient)
 
 
 @jax.custom_jvp

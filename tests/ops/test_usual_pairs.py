@@ -15,8 +15,9 @@ from hlformer_jax.ops.lorentz import pairs, usual
 pytestmark = pytest.mark.usefixtures("float64")
 
 EPS = float(jnp.finfo(jnp.float32).eps)
-# The largest error measured in these batches is 5 eps, of transport.
 BOUND = 16 * EPS
+# m cancels by a factor of τ² ≤ 9: at most 15 eps were measured in thousands of pairs.
+RADIAL_BOUND = 32 * EPS
 
 
 def batch(kind):
@@ -34,9 +35,11 @@ def batch(kind):
         "apart": (np.sinh(2 * spread + 0.5) * e, 2 * (spread * f + (spread / 2 - 1) * e)),
         "apart and far": (np.sinh(7 * spread) * e, np.sinh(6.5 * spread) * way),
         "apart near the origin": (1e-3 * spread * e, 2e-3 * way),
-        "near": (3.9 * spread * e, 3 * spread * (0.8 * e + 0.1 * way)),
-        "nearest": (3.9 * spread * e, 3.9 * spread * (e + 10.0 ** (-6 * spread) / 100 * way)),
-        "one ray": (3.9 * spread * e, 3.5 * spread**2 * e),
+        "apart, one farther": (np.sinh(1.1 + spread) * e, np.sinh(0.7 * spread) * (f - e) / 2),
+        "near": (2.8 * spread * e, 2.2 * spread * (e + 0.1 * way)),
+        "nearest": (2.8 * spread * e, 2.8 * spread * (e + 10.0 ** (-6 * spread) / 100 * way)),
+        "one ray": (2.8 * spread * e, 2.5 * spread**2 * e),
+        "nearest on one ray": (2.8 * spread * e, 2.8 * spread * (1 - 10.0 ** (-4 * spread)) * e),
         "one shell": (2 * spread * e, 2 * spread * turned),
         "the origin": (2 * spread * e, 0 * e),
     }[kind]
@@ -51,12 +54,18 @@ KINDS = (
     "apart",
     "apart and far",
     "apart near the origin",
+    "apart, one farther",
     "near",
     "nearest",
     "one ray",
+    "nearest on one ray",
     "one shell",
     "the origin",
 )
+
+
+def bound(kind):
+    return RADIAL_BOUND if kind == "nearest on one ray" else BOUND
 
 
 def mixed(*kinds):
@@ -100,7 +109,7 @@ def test_values_of_usual_pairs_agree_with_80_digits(kind):
         for name, value, exact_value in zip(
             ("distance", "log_map", "transport"), got, want, strict=True
         ):
-            assert_close(value[i], exact_value, BOUND, f"{kind} {i}: {name}")
+            assert_close(value[i], exact_value, bound(kind), f"{kind} {i}: {name}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,7 +146,11 @@ def test_gradients_of_usual_pairs_are_those_of_the_formulas_for_all_pairs(kind):
                     np.abs(np.asarray(w) * z).reshape(len(x), -1).max(-1) / c
                     for w, z in zip(want[:2], (x, y), strict=True)
                 )
-            assert (error <= 4 * BOUND * size).all(), (name, argument, (error / size).max() / EPS)
+            if name == "transport" and argument in "xy":
+                # Sums of terms of this size may cancel.
+                size = size + c * np.abs(v).max(-1) * np.abs(x).max(-1)
+            worst = (error / size).max() / EPS
+            assert (error <= 2 * bound(kind) * size).all(), (name, argument, worst)
 
 
 @pytest.mark.slow
@@ -185,6 +198,16 @@ def test_equal_points_and_padding_of_zeros_are_usual_for_the_logarithm_and_the_t
     np.testing.assert_array_equal(moved[..., 1:], v)
     slopes = jax.jit(jax.grad(lambda *args: sum(map(jnp.sum, short(*args))), (0, 1, 2, 3)))
     assert all(np.isfinite(slope).all() for slope in slopes(x, x, c, v))
+
+
+def test_the_slope_in_c_of_a_tiny_distance_does_not_underflow():
+    # The square of the difference of the lengths is 1e-40.
+    x = np.float32([[-4.142694520758994e-10, -2.3273907245879855e-09, -1.9138945983598887e-09]])
+    y = np.float32([[-1.387635562011269e-10, -2.3145860783557737e-09, -1.982184860693792e-09]])
+    slope = jax.jit(jax.grad(lambda c: usual.distance_of_pair(x, y, c).sum()))(np.ones(1, "f"))
+    x, y = np.float64(x), np.float64(y)
+    want = jax.jit(jax.grad(lambda c: pairs.distance(x, y, c).sum()))(np.ones(1))
+    np.testing.assert_allclose(slope, want, rtol=BOUND, atol=0)
 
 
 def test_a_batch_of_vmap_gives_the_same_results():
