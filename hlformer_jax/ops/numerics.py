@@ -761,13 +761,12 @@ artanhc_sqrt.defjvps(
 @jax.custom_jvp
 def scaled_asinh(rise: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array:
     """Return arsinh(√c rise) / √c, smooth as c → 0, even if the square of ``rise`` overflows."""
-    root = jnp.sqrt(c)
-    size = root * jnp.abs(rise)
+    size = jnp.sqrt(c) * jnp.abs(rise)
     # By one logarithm, whose argument does not cancel. For tiny sizes, arsinh is the identity.
     gentle = jnp.minimum(size, _gentle(rise.dtype))
     value = jnp.log1p(size * (1 + gentle / (1 + jnp.sqrt(1 + gentle * gentle))))
     is_tiny = size < math.sqrt(float(jnp.finfo(rise.dtype).eps))
-    return jnp.where(is_tiny, rise, jnp.sign(rise) * value * (1 / root))
+    return jnp.where(is_tiny, rise, jnp.sign(rise) * value * (1 / jnp.sqrt(c)))
 
 
 def _gentle(dtype: DTypeLike) -> float:
