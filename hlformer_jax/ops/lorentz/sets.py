@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops.lorentz.pairs import point_from_space, squared_distance_of_pair
-from hlformer_jax.ops.lorentz.usual import distance_of_pair
+from hlformer_jax.ops.lorentz.usual import distance_of_pair, length_of_chord
 from hlformer_jax.ops.numerics import (
     align_sets,
     as_float,
@@ -19,8 +19,6 @@ from hlformer_jax.ops.numerics import (
     mean_weights,
     per_batch,
     replace_near,
-    safe_sqrt,
-    scaled_asinh,
     sum_products,
 )
 from hlformer_jax.typing import Array
@@ -57,7 +55,7 @@ def pairwise_distance(
     """
     x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
     m, is_near = _chords(x, y, c)
-    by_product = 2 * scaled_asinh(safe_sqrt(m) / 2, c[..., None, None])
+    by_product = length_of_chord(m, c[..., None, None])
     return replace_near(by_product, is_near, x, y, c, distance_of_pair)
 
 

@@ -9,8 +9,8 @@ coordinates. Most pairs do not need them. With τ = √(1 + c |x_space|²), a pa
          factor of at most 9, where D = x − y in space components;
   usual  if it is apart or near, and its sizes are far from overflow (and underflow, for distances).
 
-If all pairs of a batch are usual, a function uses the short formulas, else those of `pairs` for the
-whole batch. In 140,000 random usual pairs in float32 the largest errors of values were 15 eps
+If all pairs of a batch are usual, a function uses the short formulas, otherwise those of `pairs`
+for all of them. In 130,000 random usual pairs in float32 the largest errors of values were 15 eps
 (distance), 4 eps (logarithm) and 33 eps (transport towards the origin). So other pairs of a batch
 change a result by rounding alone.
 Arrays are as in `pairs`, and points have a time component.
@@ -81,7 +81,7 @@ def distance(x: Point, y: Point, c: Scalar) -> Scalar:
     def by_products() -> Scalar:
         xx, yy, xy = _without_time(all_products, c)
         tau = jnp.sqrt(1 + c * xx) * jnp.sqrt(1 + c * yy)
-        return _length_of_chord(2 * ((tau - 1) / c - xy), c)
+        return length_of_chord(2 * ((tau - 1) / c - xy), c)
 
     return jax.lax.cond(
         is_any(~_products_suffice(x, y, c, all_products)),
@@ -137,7 +137,7 @@ def distance_of_pair(x: Space, y: Space, c: Scalar) -> Scalar:
     return jax.lax.cond(
         is_any(~_are_usual(products, c, of_distance=True)),
         lambda: pairs.distance(x, y, c),
-        lambda: _length_of_chord(_sums(0, x, y, c, products).m, c),
+        lambda: length_of_chord(_sums(0, x, y, c, products).m, c),
     )
 
 
@@ -164,7 +164,7 @@ def _distance_gradient(
     m, _, rise, xx, yy = _sums(first, x, y, c, products)
     tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
     step = rise / (tau_x + tau_y)  # (τ_x − τ_y) / c
-    value, by_c = jax.jvp(lambda c: _length_of_chord(m, c), (c,), (jnp.ones_like(c),))
+    value, by_c = jax.jvp(lambda c: length_of_chord(m, c), (c,), (jnp.ones_like(c),))
     distinct = m >= smallest(c.dtype)
     m = jnp.where(distinct, m, 1)
     # √c / sinh(√c d)
@@ -176,7 +176,8 @@ def _distance_gradient(
     )
 
 
-def _length_of_chord(m: Scalar, c: Scalar) -> Scalar:
+def length_of_chord(m: Scalar, c: Scalar) -> Scalar:
+    """Return the geodesic distance of points with the squared Lorentzian distance m."""
     return 2 * scaled_asinh(safe_sqrt(m) / 2, c)
 
 
@@ -210,8 +211,8 @@ def transport(x: Point, y: Point, v: Point, c: Scalar) -> Point:
         x, y, v = x[..., 1:], y[..., 1:], v[..., 1:]
         tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
         along, end = dot(x, v), dot(y, v)
-        # ⟨y, v⟩. The first form loses digits of near points, the second those of a point whose
-        # distance from the origin is much smaller.
+        # ⟨y, v⟩. The first form loses digits if the points are near. The second form loses digits
+        # of y if y is much nearer to the origin than x.
         by_end = end - tau_y / tau_x * along
         by_gap = c * rise / ((tau_x + tau_y) * tau_x) * along - dot(x - y, v)
         inner = jnp.where(_are_apart(products, c), by_end, by_gap)
@@ -320,7 +321,7 @@ def _sums(first: int, x: Point | Space, y: Point | Space, c: Scalar, products: P
 
 @_sums.defjvp
 def _sums_jvp(first: int, primals: tuple, tangents: tuple) -> tuple[Sums, Sums]:
-    """Return tangents, of which dm is 2 D · (dx − dy) − 2 Δt (x · dx / t_x − y · dy / t_y).
+    """Return tangents: dm = 2 D · (dx − dy) − 2 Δt (x · dx / t_x − y · dy / t_y) for a constant c.
 
     Here t are time components, and Δt is their difference.
     """
