@@ -33,7 +33,7 @@ from jaxtyping import install_import_hook
 
 CHECKED = (
     "cli", "config", "data", "encoders", "errors", "figures", "files", "losses",
-    "main", "models", "nn", "ops", "retrieval", "runtime", "search", "sweep",
+    "main", "models", "nn", "ops", "pytrees", "retrieval", "runtime", "search", "sweep",
     "text", "torch_checkpoint", "training", "typing", "video",
 )  # fmt: skip
 """Packages whose annotations are executed in all tests."""

@@ -10,13 +10,13 @@ hyperparameters as a pytree. The functions here initialise the parameters of a m
 it, describe it and count its cost. docs/training.md shows how to add a model.
 """
 
+import dataclasses
 import functools
 import json
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Float
@@ -37,6 +37,7 @@ from hlformer_jax.models.two_branch import (
     block_widths,
 )
 from hlformer_jax.ops.dropout import derive_key, part_of_batch
+from hlformer_jax.pytrees import STATIC, register_dataclass
 from hlformer_jax.runtime import compiler
 from hlformer_jax.typing import Array, Batch, Captions, Videos
 
@@ -72,7 +73,8 @@ NOT_OF_THE_MODEL = ("input_dropout", "dropout", "frame_weight", "clip_weight")
 """Fields of `config.model` that may differ between training and evaluation."""
 
 
-@flax.struct.dataclass
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Model:
     """A model as an argument of compiled programs.
 
@@ -81,7 +83,7 @@ class Model:
       hyperparameters: arrays, inputs of the programs.
     """
 
-    module: TwoBranch = flax.struct.field(pytree_node=False)
+    module: TwoBranch = dataclasses.field(metadata=STATIC)
     hyperparameters: Hyperparameters
 
     def apply(

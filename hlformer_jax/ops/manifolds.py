@@ -44,6 +44,7 @@ from hlformer_jax.ops.numerics import (
     sinhc_sqrt,
     unit,
 )
+from hlformer_jax.pytrees import register_dataclass
 from hlformer_jax.typing import Array
 
 Points = Any
@@ -175,7 +176,7 @@ class _Hyperbolic:
         return self.functions.exp_map0(u / self._origin_factor, self.c)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Poincare(_Hyperbolic):
     """The Poincaré ball of curvature −c.
@@ -214,7 +215,7 @@ class Poincare(_Hyperbolic):
         return 2 * self.log_map0(x)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Lorentz(_Hyperbolic):
     """The Lorentz model of curvature −c; points have their time component first.
@@ -249,7 +250,7 @@ class Lorentz(_Hyperbolic):
     position_in_frame = _at_curvature("log_map0")
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Euclidean:
     """Euclidean space, a pytree without leaves; any optimiser can update its points."""
@@ -329,7 +330,7 @@ def _squares_apart(
     return squares, ~((squares > size / 16) & (squares > tiny))
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Sphere:
     """The sphere |x| = 1/√c of R^{n+1}, of curvature +c; its origin is [1/√c, 0, …, 0].
@@ -478,7 +479,7 @@ def _of_each(name: str) -> Callable[..., Any]:
     return call
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Product:
     """Product of spaces; its points and tangent vectors are tuples with one entry per factor.

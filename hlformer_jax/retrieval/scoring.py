@@ -7,10 +7,10 @@ scorer is a pytree, so that its weights are arguments of compiled programs. Padd
 vectors, have cosine 0 with every query, and take part in the maximum, as released.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +23,7 @@ from hlformer_jax.models import Model
 from hlformer_jax.models.ms_sl import GuidedEncoding, proposals
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.ops.numerics import exact_precision, inverse_norm, unit
+from hlformer_jax.pytrees import STATIC, register_dataclass
 from hlformer_jax.typing import Array
 
 DTYPES = ("float32", "bfloat16", "int8")
@@ -120,7 +121,8 @@ def paired_cosines(query: Vectors, videos: Vectors) -> Float[Array, "Q L"]:
     return products * videos.scale * query.scale[:, None]
 
 
-@flax.struct.dataclass
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
 class MaximumSimilarity:
     """Weighted sum over both branches of the largest cosine of the query and a position.
 
@@ -264,7 +266,8 @@ class MaximumSimilarity:
         return Similarities(*both(videos.clips), *both(videos.frames))
 
 
-@flax.struct.dataclass
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
 class BranchwiseSimilarity(MaximumSimilarity):
     """A `MaximumSimilarity` with a separate query vector for each branch (DL-DKD).
 
@@ -273,7 +276,7 @@ class BranchwiseSimilarity(MaximumSimilarity):
         branch.
     """
 
-    parts: int = flax.struct.field(pytree_node=False, default=2)
+    parts: int = dataclasses.field(metadata=STATIC, default=2)
 
     def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
         """Return the first half of each query for the clips' branch, the second for the frames'."""
@@ -315,7 +318,8 @@ class BranchwiseSimilarity(MaximumSimilarity):
         return Similarities(*branches["clips"][:2], *branches["frames"][2:])
 
 
-@flax.struct.dataclass
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
 class GuidedSimilarity(MaximumSimilarity):
     """MS-SL's score: the best proposal, plus the cosine of that proposal's guided frame vector."""
 

@@ -1,12 +1,12 @@
 """The family of HOVER: its objective (eq. 9) and its `Family`."""
 
 import contextlib
+import dataclasses
 import functools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +23,7 @@ from hlformer_jax.losses import Terms, numbers, options, trees, weighted_sum
 from hlformer_jax.losses.retrieval import zero_padding
 from hlformer_jax.models import Cost, describe, hover
 from hlformer_jax.models.hover import Hover, Points, angles
+from hlformer_jax.pytrees import STATIC, register_dataclass
 from hlformer_jax.retrieval import hierarchy, ranking
 from hlformer_jax.retrieval.hierarchy import NodeEvaluator
 from hlformer_jax.retrieval.ranking import Result
@@ -38,7 +39,8 @@ NOT_OF_THE_MODEL = ("scale", "learned_scale", "hyperbolic_init", "riemannian_fac
 """Fields of `config.model` that may differ between training and evaluation."""
 
 
-@flax.struct.dataclass
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
 class TreeObjective:
     """The loss of a batch, see `step.Loss`.
 
@@ -50,9 +52,9 @@ class TreeObjective:
     """
 
     numbers: dict[str, Any]
-    model: Hover = flax.struct.field(pytree_node=False)
-    options: FrozenConfigDict = flax.struct.field(pytree_node=False)
-    terms: tuple[str, ...] = flax.struct.field(pytree_node=False)
+    model: Hover = dataclasses.field(metadata=STATIC)
+    options: FrozenConfigDict = dataclasses.field(metadata=STATIC)
+    terms: tuple[str, ...] = dataclasses.field(metadata=STATIC)
 
     def __call__(
         self, params: Any, batch: TreeBatch, step: Int[Array, ""]

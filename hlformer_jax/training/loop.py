@@ -486,7 +486,7 @@ def start(
             )
         state = future.result()
         if params is not None:
-            state = state.replace(params=params)
+            state = dataclasses.replace(state, params=params)
         progress = restored[1] if restored else Progress()
         step = int(state.step)
         size = sum(x.size for x in jax.tree.leaves(template.params))

@@ -1,12 +1,12 @@
 """The family of HLFormer and its ancestors: objective (HLFormer eq. 21, 31) and `Family`."""
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
@@ -27,6 +27,7 @@ from hlformer_jax.losses.retrieval import NegativeRanks, Pairs
 from hlformer_jax.models import Cost, Model, cost, meaning
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import wide
+from hlformer_jax.pytrees import STATIC, register_dataclass
 from hlformer_jax.retrieval import evaluation, moments, scoring
 from hlformer_jax.retrieval import ranking as ranks
 from hlformer_jax.retrieval.evaluation import Evaluator
@@ -58,7 +59,8 @@ class Negatives(NamedTuple):
     frame: NegativeRanks
 
 
-@flax.struct.dataclass
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Objective:
     """The loss of a batch, see `step.Loss`.
 
@@ -79,11 +81,11 @@ class Objective:
     scorer: Any
     seed: Any
     numbers: dict[str, Any]
-    options: FrozenConfigDict = flax.struct.field(pytree_node=False)
-    terms: tuple[str, ...] = flax.struct.field(pytree_node=False)
-    encode_parts: int = flax.struct.field(pytree_node=False)
-    steps_per_epoch: int = flax.struct.field(pytree_node=False)
-    max_captions: int | None = flax.struct.field(pytree_node=False)
+    options: FrozenConfigDict = dataclasses.field(metadata=STATIC)
+    terms: tuple[str, ...] = dataclasses.field(metadata=STATIC)
+    encode_parts: int = dataclasses.field(metadata=STATIC)
+    steps_per_epoch: int = dataclasses.field(metadata=STATIC)
+    max_captions: int | None = dataclasses.field(metadata=STATIC)
 
     def __call__(
         self, params: Any, batch: Batch, step: Int[Array, ""]

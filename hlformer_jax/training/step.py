@@ -5,10 +5,10 @@ projection. A chunk of steps is one compiled program: a loop on the device that 
 from the features of the chunk and takes a step.
 """
 
+import dataclasses
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError, flat
 from hlformer_jax.data.feed import Chunk
+from hlformer_jax.pytrees import register_dataclass
 from hlformer_jax.runtime import compiler, devices, processes
 from hlformer_jax.training.optim import Rows, RowWise
 from hlformer_jax.typing import Array
@@ -27,7 +28,8 @@ Params = Any
 Scalars = dict[str, Array]
 
 
-@flax.struct.dataclass
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
 class TrainState:
     """Everything that a step changes, as a frozen pytree.
 
@@ -58,14 +60,13 @@ class Loss(Protocol):
     """The loss of a family of models: a callable pytree.
 
     Its arrays are arguments of the compiled step, so that losses that differ only in their arrays
-    share a program; everything else is part of the program. Define it as a `flax.struct.dataclass`,
-    or convert a function by `jax.tree_util.Partial`.
-
-    Attributes:
-      terms: names of the terms.
+    share a program; everything else is part of the program. Define it as a dataclass with
+    `pytrees.register_dataclass`, or convert a function by `jax.tree_util.Partial`.
     """
 
-    terms: tuple[str, ...]
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Names of the terms."""
 
     def __call__(
         self, params: Params, batch: Any, step: Int[Array, ""]

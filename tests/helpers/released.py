@@ -3,6 +3,7 @@
 golden/README.md describes how they were recorded.
 """
 
+import dataclasses
 import functools
 import os
 from pathlib import Path
@@ -286,7 +287,7 @@ def _compiled(recording, dtype):
         )
         queries = apply(batch.captions, method="encode_query")
         lifted = apply(videos, queries, method="lift") if model.module.has_lift else None
-        total, terms = loss_of.replace(numbers=values).evaluate(
+        total, terms = dataclasses.replace(loss_of, numbers=values).evaluate(
             params, batch, negatives, epoch=epoch
         )
         similar = loss_of.scorer.similarities(queries, videos, batch.captions.video)

@@ -11,7 +11,6 @@ import signal
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +22,7 @@ from jax.sharding import Mesh
 from hlformer_jax.config import check, debug, default
 from hlformer_jax.data.feed import Chunk, Group
 from hlformer_jax.ops import lorentz
+from hlformer_jax.pytrees import STATIC, register_dataclass
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices
 from hlformer_jax.training import loop
@@ -202,13 +202,14 @@ class Edges(NamedTuple):
     parent: Any
 
 
-@flax.struct.dataclass
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Attraction:
     """Pulls children to their parents and from a node drawn at each step."""
 
     seed: Any
     margin: Any
-    terms: tuple[str, ...] = flax.struct.field(pytree_node=False, default=("near", "far"))
+    terms: tuple[str, ...] = dataclasses.field(metadata=STATIC, default=("near", "far"))
 
     def __call__(self, params, batch, step):
         points, (edges, real) = lorentz.from_space(params["space"]), batch

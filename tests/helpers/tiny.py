@@ -1,11 +1,11 @@
 """The smallest possible models: configurations, batches, parameters, losses and saved runs."""
 
+import dataclasses
 import functools
 import json
 from pathlib import Path
 from typing import Any
 
-import flax.struct
 import jax
 import numpy as np
 
@@ -14,6 +14,7 @@ from hlformer_jax.config import default
 from hlformer_jax.data.sources import extracted
 from hlformer_jax.models import Model
 from hlformer_jax.models.two_branch import VideoEncoding
+from hlformer_jax.pytrees import STATIC, register_dataclass
 from hlformer_jax.training import checkpoints, prvr
 from hlformer_jax.typing import Batch, Captions, Videos
 
@@ -81,12 +82,13 @@ class LinearModule:
     has_lift, guides_frames, query_per_branch = False, False, False
 
 
-@flax.struct.dataclass
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Linear(Model):
     """Stands for a `models.Model`: its embeddings are products of features and one matrix."""
 
     hyperparameters: Any = None
-    module: Any = flax.struct.field(pytree_node=False, default=LinearModule)
+    module: Any = dataclasses.field(metadata=STATIC, default=LinearModule)
 
     def apply(self, params, inputs, *_, method, rngs):
         if method == "encode_query":

@@ -1,9 +1,9 @@
 """Ranks, moments and their metrics; the evaluation of a split, against NumPy over all examples."""
 
+import dataclasses
 from typing import Any
 
 import chex
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +18,7 @@ from hlformer_jax.data.split import Example, SimulatedVideos, Split
 from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hlformer import Lifted
 from hlformer_jax.ops import lorentz
+from hlformer_jax.pytrees import STATIC, register_dataclass
 from hlformer_jax.retrieval import corpus, moments, ranking
 from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores, zero_shot_scores
 from hlformer_jax.retrieval.moments import GAP, Moment, find_moments
@@ -137,11 +138,12 @@ class _LiftingModule(tiny.LinearModule):
     has_lift = True
 
 
-@flax.struct.dataclass
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
 class _Lifting(tiny.Linear):
     """A `Linear` that lifts the mean of a video's frames, and captions four times as far out."""
 
-    module: Any = flax.struct.field(pytree_node=False, default=_LiftingModule)
+    module: Any = dataclasses.field(metadata=STATIC, default=_LiftingModule)
 
     def apply(self, params, inputs, *rest, method, rngs=None):
         if method != "lift":

@@ -1,5 +1,6 @@
 """The step and the optimiser: what they compute of any loss, and what a program depends on."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -29,7 +30,8 @@ class Quadratic:
 def test_step_is_a_projected_update_with_scalars():
     optimiser = optax.sgd(0.25)
     take = step.train_step(Quadratic(), optimiser, lambda params: {"x": params["x"].clip(-1, 1)})
-    state = init_state({"x": jnp.asarray([0.0, 1.0])}, optimiser).replace(step=jnp.asarray(3))
+    state = init_state({"x": jnp.asarray([0.0, 1.0])}, optimiser)
+    state = dataclasses.replace(state, step=jnp.asarray(3))
     following, scalars = take(state, jnp.asarray([4.0, 0.0]))
     assert int(following.step) == 4
     # Gradients are -8 and 2: updates of 2 and -0.5, the first of which is clipped.
@@ -198,7 +200,9 @@ def test_optimiser_updates_rows_like_the_tree(together):
     def step_of(one, gradient):
         given = one.params.like(gradient) if isinstance(one.params, Rows) else gradient
         updates, kept = optimiser.update(given, one.optimiser, one.params)
-        return one.replace(params=optax.apply_updates(one.params, updates), optimiser=kept)
+        return dataclasses.replace(
+            one, params=optax.apply_updates(one.params, updates), optimiser=kept
+        )
 
     both = state, step.join_rows(state)
     for seed in range(1, 4):
