@@ -22,7 +22,8 @@ import optax
 from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.ops import cones
-from hlformer_jax.ops.numerics import as_indices, check_shape, exact_precision, unit
+from hlformer_jax.ops.arguments import as_indices, check_shape
+from hlformer_jax.ops.numerics import exact_precision, unit
 from hlformer_jax.typing import Array, Batch
 
 

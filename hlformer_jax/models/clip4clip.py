@@ -26,7 +26,8 @@ from jaxtyping import Bool, Float
 from hlformer_jax.models.two_branch import Bounds, Hyperparameters, TwoBranch, VideoEncoding
 from hlformer_jax.nn import layers
 from hlformer_jax.nn.blocks import BlockOptions, EuclideanAttention
-from hlformer_jax.ops.numerics import as_float, unit
+from hlformer_jax.ops.arguments import as_float
+from hlformer_jax.ops.numerics import unit
 from hlformer_jax.typing import Array, Captions, Videos
 
 FIRST_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0

@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float
 from hlformer_jax.models.two_branch import Branch, Hyperparameters, TwoBranch, VideoEncoding
 from hlformer_jax.nn import blocks, layers
 from hlformer_jax.nn.blocks import AttentionPooling
-from hlformer_jax.ops.numerics import as_float
+from hlformer_jax.ops.arguments import as_float
 from hlformer_jax.typing import Array, Captions, Videos
 
 

@@ -26,16 +26,9 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from hlformer_jax.nn import blocks, layers
 from hlformer_jax.nn.blocks import AttentionPooling, BlockOptions
 from hlformer_jax.ops import cones, lorentz, poincare
+from hlformer_jax.ops.arguments import as_float, per_batch
 from hlformer_jax.ops.dropout import derive_key
-from hlformer_jax.ops.numerics import (
-    along_and_across,
-    as_float,
-    dot,
-    per_batch,
-    safe_atan2,
-    safe_norm,
-    unit,
-)
+from hlformer_jax.ops.numerics import along_and_across, dot, safe_atan2, safe_norm, unit
 from hlformer_jax.typing import Array, Nodes
 
 PRECISION = "highest"

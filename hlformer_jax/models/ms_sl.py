@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from hlformer_jax.models.two_branch import Hyperparameters, TwoBranch, VideoEncoding
 from hlformer_jax.nn.layers import INITIALISER
-from hlformer_jax.ops.numerics import as_float
+from hlformer_jax.ops.arguments import as_float
 from hlformer_jax.typing import Array, Videos
 
 

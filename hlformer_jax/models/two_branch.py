@@ -33,7 +33,8 @@ from hlformer_jax.nn.blocks import (
     Windows,
     make_windows,
 )
-from hlformer_jax.ops.numerics import as_float, wide
+from hlformer_jax.ops.arguments import as_float
+from hlformer_jax.ops.numerics import wide
 from hlformer_jax.typing import Array, Captions, Videos
 
 Bounds = Mapping[str, tuple[float, float]]

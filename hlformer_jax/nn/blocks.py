@@ -25,7 +25,8 @@ from hlformer_jax.nn.layers import (
     LayerNorm,
 )
 from hlformer_jax.ops import attention, lorentz
-from hlformer_jax.ops.numerics import as_float, exact_precision, limit_norm
+from hlformer_jax.ops.arguments import as_float
+from hlformer_jax.ops.numerics import exact_precision, limit_norm
 from hlformer_jax.ops.windows import attention_windows, log_attention_windows
 from hlformer_jax.typing import Array
 

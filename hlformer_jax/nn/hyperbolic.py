@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.ops import lorentz, poincare
+from hlformer_jax.ops.arguments import as_float, check_positive, per_batch
 from hlformer_jax.ops.attention import check_mask
 from hlformer_jax.ops.manifolds import (
     Euclidean,
@@ -42,14 +43,7 @@ from hlformer_jax.ops.manifolds import (
     bounded_curvature,
     curvature_parameter,
 )
-from hlformer_jax.ops.numerics import (
-    as_float,
-    check_positive,
-    limit_norm,
-    max_hyperbolic_norm,
-    per_batch,
-    scaled_sinh,
-)
+from hlformer_jax.ops.numerics import limit_norm, max_hyperbolic_norm, scaled_sinh
 from hlformer_jax.typing import Array
 
 Space: TypeAlias = Lorentz | Poincare

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from hlformer_jax.ops.arguments import as_float
 from hlformer_jax.ops.dropout import dropout, relu_dropout
-from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array
 
 LAYER_NORM_EPSILON = 1e-5

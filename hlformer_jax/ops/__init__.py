@@ -10,6 +10,7 @@
     attention        attention in both geometries
     windows          attention windows over positions
     dropout          dropout from a cheap generator; random keys derived from names
+    arguments        checks and casts of arguments
     numerics         primitives whose values and gradients stay finite in edge cases
 
 `docs/geometry.md` lists every function of hyperbolic space with its formula.

@@ -16,8 +16,9 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.arguments import as_vectors, check_floating
 from hlformer_jax.ops.dropout import dropout
-from hlformer_jax.ops.numerics import as_float, asinhc_sqrt, check_floating, exact_precision, wide
+from hlformer_jax.ops.numerics import asinhc_sqrt, exact_precision, wide
 from hlformer_jax.typing import Array
 
 # Added to the logit of a masked key, as in the released code. Because it is finite, the softmax of
@@ -163,7 +164,7 @@ def lorentz_attention(
     """
     if window is not None and log_window is not None:
         raise ValueError("lorentz_attention takes window or log_window, not both")
-    query, key, value = as_float(query), as_float(key), as_float(value)
+    query, key, value = as_vectors(query), as_vectors(key), as_vectors(value)
     _check_axes(query, key, window=window, log_window=log_window, mask=mask)
     # The scale multiplies coordinates, so that its gradient is a sum over coordinates, not pairs.
     slope = 2 / jnp.asarray(scale, query.dtype)
@@ -230,7 +231,7 @@ def concatenate_heads_released(
     Returns:
       Tangent coordinates [*batch, L, N d - 1].
     """
-    points = as_float(points)
+    points = as_vectors(points)
     factor = asinhc_sqrt(jnp.sum(jnp.square(points[..., 0, :, 1:]), axis=-1, keepdims=True))
     return factor * _side_by_side(points)[..., 1:]
 

@@ -26,15 +26,12 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
 from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.arguments import align, as_vectors, common_batch, per_batch
 from hlformer_jax.ops.lorentz import Point, Scalar
 from hlformer_jax.ops.numerics import (
-    align,
     along_and_across,
-    as_float,
     bounded_norm,
-    common_batch,
     dot,
-    per_batch,
     safe_atan2,
     safe_norm,
     safe_sqrt,
@@ -59,14 +56,14 @@ def half_aperture(x: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> 
     Returns:
       Angles in radians.
     """
-    space = as_float(x)[..., 1:]
+    space = as_vectors(x)[..., 1:]
     sine = 2 * per_batch(min_radius, space, "min_radius")
     return aperture(jnp.sqrt(per_batch(c, space)) * safe_norm(space), sine)
 
 
 def poincare_half_aperture(p: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
     """Return `half_aperture` of a point of the Poincaré ball, in (0, π/2]."""
-    p = as_float(p)
+    p = as_vectors(p)
     c = per_batch(c, p)
     p, room = inside(p, c)
     radius = 2 * jnp.sqrt(c) * bounded_norm(p, 1 / jnp.sqrt(c)) / room

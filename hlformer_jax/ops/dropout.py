@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, Integer, UInt32
 
-from hlformer_jax.ops.numerics import check_floating
+from hlformer_jax.ops.arguments import check_floating
 from hlformer_jax.typing import Array
 
 

@@ -40,16 +40,9 @@ from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.ops import lorentz, poincare, statistics
+from hlformer_jax.ops.arguments import align, as_sets, as_vectors, per_batch, same_length
 from hlformer_jax.ops.lorentz import Scalar
-from hlformer_jax.ops.numerics import (
-    align,
-    as_float,
-    dot,
-    per_batch,
-    safe_sqrt,
-    same_length,
-    unit,
-)
+from hlformer_jax.ops.numerics import dot, safe_sqrt, unit
 from hlformer_jax.ops.optim import scale_by_length_adam
 from hlformer_jax.ops.poincare import Ball, inside
 from hlformer_jax.typing import Array
@@ -74,7 +67,7 @@ def lorentz_busemann(
     Returns:
       Values [*batch], in lengths of the space.
     """
-    c, (x, ideal) = align(c, as_float(x)[..., 1:], ideal)
+    c, (x, ideal) = align(c, as_vectors(x)[..., 1:], ideal)
     ideal, root = unit(ideal), jnp.sqrt(c)
     square, along = c * dot(x, x), root * dot(ideal, x)
     tau = jnp.sqrt(1 + square)
@@ -119,7 +112,7 @@ def lorentz_horospherical(
     Returns:
       Points [*batch, k + 1] of the Lorentz model.
     """
-    x, directions = as_float(x)[..., 1:], as_float(directions)
+    x, directions = as_vectors(x)[..., 1:], as_vectors(directions)
     same_length(x, directions)
     c = per_batch(c, x)
     root, count = jnp.sqrt(c)[..., None], len(directions)
@@ -199,7 +192,7 @@ def fit(
     Raises:
       ComponentsError: if there are more components than dimensions, or fewer than two points.
     """
-    points = as_float(points)
+    points = as_sets(points)
     n = points.shape[-1] - 1
     if not 1 <= num_components <= n:
         raise ComponentsError(
@@ -238,7 +231,7 @@ def project(components: HoroPCA, points: Float[Array, "*batch n1"]) -> Float[Arr
     Returns:
       Points [*batch, K + 1] of the same curvature.
     """
-    relative = _seen_from(components.base, as_float(points), components.c)
+    relative = _seen_from(components.base, as_vectors(points), components.c)
     return lorentz_horospherical(relative, components.directions, components.c)
 
 
@@ -253,7 +246,7 @@ def embed(components: HoroPCA, projected: Float[Array, "*batch k1"]) -> Float[Ar
       Points [*batch, n + 1] of the Lorentz model.
     """
     c = components.c
-    space = as_float(projected)[..., 1:]
+    space = as_vectors(projected)[..., 1:]
     product = jnp.matmul(space, components.directions, precision=jax.lax.Precision.HIGHEST)
     base = jnp.broadcast_to(components.base, (*space.shape[:-1], len(components.base)))
     return lorentz.boost(base, lorentz.from_space(product, c), c)

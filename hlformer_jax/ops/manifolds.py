@@ -25,17 +25,21 @@ from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
-from hlformer_jax.ops.numerics import (
+from hlformer_jax.ops.arguments import (
     align,
     align_sets,
     as_float,
-    asinhc_sqrt,
+    as_sets,
+    as_vectors,
     broadcast_number,
     check_positive,
     common_batch,
+    per_batch,
+)
+from hlformer_jax.ops.numerics import (
+    asinhc_sqrt,
     cosh_sqrt,
     dot,
-    per_batch,
     replace_near,
     safe_atan2,
     safe_norm,
@@ -299,12 +303,12 @@ class Euclidean:
 
     def geodesic(self, t: ArrayLike, x: Points, y: Points) -> Points:
         """Return the point x + t (y − x)."""
-        t, v, x = broadcast_number(t, self.log_map(x, y), as_float(x))
+        t, v, x = broadcast_number(t, self.log_map(x, y), as_vectors(x))
         return x + t * v
 
     def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
         """Return lengths |y_j − x_i|, by one matrix product; for near points from differences."""
-        x, y, c = align_sets(as_float(x), as_float(y), 1.0)
+        x, y, c = align_sets(as_sets(x), as_sets(y), 1.0)
         squares, is_near = _squares_apart(x, y, 1)
         by_product = safe_sqrt(jnp.where(is_near, 1, squares))
         return replace_near(by_product, is_near, x, y, c, lambda x, y, _: safe_norm(x - y))
@@ -352,7 +356,7 @@ class Sphere:
 
     def project(self, x: Points) -> Points:
         """Return the point x / (√c |x|), or the origin for x = 0."""
-        x = as_float(x)
+        x = as_vectors(x)
         check_positive("c", self.c)
         direction, size = safe_normalize(x)
         origin = jnp.zeros_like(x).at[..., 0].set(1)
@@ -361,12 +365,12 @@ class Sphere:
 
     def exp_map0(self, u: Points) -> Points:
         """Apply `exp_map` at the origin to tangent vectors without their first coordinate, 0."""
-        v = _with_zero(as_float(u))
+        v = _with_zero(as_vectors(u))
         return self.exp_map(self.project(jnp.zeros_like(v)), v)
 
     def log_map0(self, x: Points) -> Points:
         """Apply `log_map` at the origin; the first coordinate, which is 0, is left out."""
-        x = as_float(x)
+        x = as_vectors(x)
         return self.log_map(self.project(jnp.zeros_like(x)), x)[..., 1:]
 
     def exp_map(self, x: Points, v: Points) -> Points:
@@ -433,7 +437,7 @@ class Sphere:
 
     def geodesic(self, t: ArrayLike, x: Points, y: Points) -> Points:
         """Return exp_map(x, t log_map(x, y)), which is x if y is the antipode of x."""
-        t, v, x = broadcast_number(t, self.log_map(x, y), as_float(x))
+        t, v, x = broadcast_number(t, self.log_map(x, y), as_vectors(x))
         return self.exp_map(x, t * v)
 
     def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
@@ -442,7 +446,7 @@ class Sphere:
         Pairs of near points or near antipodes are computed one by one. The points must be on the
         sphere, as `project` returns them.
         """
-        x, y, c = align_sets(as_float(x), as_float(y), self.c)
+        x, y, c = align_sets(as_sets(x), as_sets(y), self.c)
         check_positive("c", self.c)
         squares, is_near = _squares_apart(x, y, 1)
         together, opposite = _squares_apart(x, y, -1)

@@ -9,54 +9,25 @@ of the branch that is not selected, whose infinite gradient times 0 would otherw
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import ArrayLike, Bool, Float, Int
+from jaxtyping import ArrayLike, Bool, Float
 
+from hlformer_jax.ops.arguments import (
+    as_float,
+    per_batch,
+    same_length,
+)
 from hlformer_jax.typing import Array
 
 # Largest mean number of near pairs per point for which only the near pairs are computed. In the
 # distances of a set to itself, each point is near at least itself.
 _NEAR_PER_POINT = 4
-
-
-def as_float(x: ArrayLike) -> Array:
-    """Cast to float32 or float64, the dtypes in which the package computes.
-
-    float32 and float64 stay unchanged. Narrower dtypes (bfloat16, float16, integers of up to 32
-    bits, booleans) become float32, and integers of 64 bits become float64.
-
-    Raises:
-      TypeError: for lists and tuples, as elsewhere in JAX, and for complex numbers.
-    """
-    if isinstance(x, (list, tuple)):
-        raise TypeError(f"expected an array, got a {type(x).__name__}: pass jax.numpy.asarray(x)")
-    x = jnp.asarray(x)
-    if x.dtype in (jnp.float32, jnp.float64):
-        return x
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        raise TypeError(
-            f"expected real numbers, got {x.dtype}: pass the real part or the absolute value"
-        )
-    return x.astype(jnp.float64 if x.dtype in (jnp.int64, jnp.uint64) else jnp.float32)
-
-
-def check_floating(*arrays: Array) -> None:
-    """Refuse arguments without a real floating dtype, for functions that keep the dtype.
-
-    Raises:
-      TypeError: for lists, integers and complex numbers.
-    """
-    for x in arrays:
-        dtype = getattr(x, "dtype", None)
-        if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-            raise TypeError(f"expected arrays of a floating dtype, got {dtype or type(x).__name__}")
 
 
 def wide(dtype: DTypeLike) -> jnp.dtype:
@@ -73,182 +44,6 @@ def exact_precision() -> jax.lax.Precision | None:
     # Reading the setting is safe under `jax.jit`, because JAX compiles again if it changes.
     is_set = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  # it has no stub
     return jax.lax.Precision.HIGHEST if is_set else None
-
-
-def check_positive(name: str, value: ArrayLike, allow_zero: bool = False, hint: str = "") -> None:
-    """Refuse numbers that are not positive, if their values are known.
-
-    The values are not known, and not checked, if they are traced (under `jax.jit`, `jax.vmap` or
-    `jax.grad`) or if parts of the array are in other processes.
-
-    Args:
-      name: name of the argument, for the message.
-      value: a number or an array.
-      allow_zero: whether to accept 0.
-      hint: text to append to the message.
-
-    Raises:
-      ValueError: for a number that is not positive, or NaN.
-    """
-    if isinstance(value, jax.core.Tracer) or not getattr(value, "is_fully_addressable", True):
-        return
-    array = np.asarray(value)
-    if not np.all(array >= 0 if allow_zero else array > 0):
-        allowed = "at least 0" if allow_zero else "positive"
-        raise ValueError(f"{name} must be {allowed}, got {array}{hint}")
-
-
-_UNBOUNDED = ("t", "r")
-"""Names of arguments of `per_batch` that may have any sign."""
-_CURVATURE_HINT = " (the curvature is -c, so a curvature of -0.5 is c = 0.5)"
-
-
-def per_batch(
-    c: ArrayLike, x: Float[Array, "*#batch n"], name: str = "c"
-) -> Float[Array, "*#batch"]:
-    """Cast a curvature to the dtype of ``x`` and to one axis for each batch axis of ``x``.
-
-    Args:
-      c: a curvature, or another number for each entry of the batch.
-      x: vectors.
-      name: name of the argument, for errors.
-
-    Returns:
-      The curvature, with additional axes of length 1 in front.
-
-    Raises:
-      ValueError: for a curvature with more or longer axes than the batch. Also, if values are
-        known, for a negative curvature and for any other number that is not positive.
-    """
-    argument = c
-    c = jnp.asarray(as_float(c), x.dtype)
-    batch = x.shape[:-1]
-    missing = len(batch) - c.ndim
-    if missing < 0 or any(
-        size not in (1, full_size) for size, full_size in zip(c.shape, batch[missing:], strict=True)
-    ):
-        raise ValueError(
-            f"{name} of shape {c.shape} does not broadcast to the batch {batch} of an array of"
-            f" shape {x.shape}"
-        )
-    if name == "c":
-        check_positive(name, argument, allow_zero=True, hint=_CURVATURE_HINT)
-    elif name not in _UNBOUNDED:
-        check_positive(name, argument)
-    return c.reshape((1,) * missing + c.shape)
-
-
-def broadcast_number(
-    t: ArrayLike, v: Float[Array, "*batch n"], *vectors: Float[Array, "..."], name: str = "t"
-) -> Sequence[Array]:
-    """Reshape a number and vectors to the same number of axes.
-
-    Args:
-      t: a number or an array that broadcasts with ``*batch``. It may have additional axes before
-        the batch axes.
-      v: vectors.
-      vectors: further vectors with the same number of axes.
-      name: name of the number, for errors.
-
-    Returns:
-      The number with an additional last axis for coordinates, and the vectors with axes of length 1
-      put in front.
-
-    Raises:
-      ValueError: for shapes that do not broadcast.
-    """
-    t, batch = jnp.asarray(as_float(t), v.dtype), v.shape[:-1]
-    try:
-        rank = len(np.broadcast_shapes(t.shape, batch))
-    except ValueError as error:
-        raise ValueError(
-            f"{name} of shape {t.shape} does not broadcast with the batch {batch} of an"
-            f" array of shape {v.shape}: to combine every {name} with every entry of the"
-            f" batch, pass {name} with the shape [..., 1]"
-        ) from error
-    t = t.reshape((1,) * (rank - t.ndim) + t.shape)
-    return t[..., None], *(x.reshape((1,) * (rank + 1 - x.ndim) + x.shape) for x in (v, *vectors))
-
-
-def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
-    """Raise ValueError for an array of another shape than ``shape``."""
-    if x.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, got {x.shape}")
-
-
-def as_indices(name: str, indices: Any, count: int, where: Any = None) -> Int[Array, "*shape"]:
-    """Cast indices to int32 and refuse indices that are out of range, if values are known.
-
-    Args:
-      name: name of the argument, for errors.
-      indices: indices of any integer dtype: a list, or an array of NumPy or JAX.
-      count: number of elements; valid indices are 0 to count - 1.
-      where: True for the indices to check; None to check all.
-
-    Returns:
-      The indices. Inside `jax.jit` values are not known, so indices out of range pass, and the
-      caller must handle them.
-
-    Raises:
-      ValueError: for a dtype that is not integer, and for an index out of range.
-    """
-    if not isinstance(indices, jax.Array):
-        indices = np.asarray(indices)
-        indices = indices if indices.size else indices.astype(np.int32)
-    if not jnp.issubdtype(indices.dtype, jnp.integer):
-        raise ValueError(f"{name} must be integers, got the dtype {indices.dtype}")
-    if not isinstance(indices, jax.core.Tracer) and not isinstance(where, jax.core.Tracer):
-        missing = (indices < 0) | (indices >= count)
-        missing = np.asarray(missing if where is None else missing & np.asarray(where))
-        if missing.any():
-            place = tuple(int(axis[0]) for axis in np.nonzero(missing))
-            raise ValueError(
-                f"{name}[{', '.join(map(str, place))}] must be from 0 to {count - 1}, got"
-                f" {int(indices[place])}"
-            )
-    if isinstance(indices, np.ndarray):
-        # JAX would warn about int64 and wrap large values. Clipped values stay out of range.
-        indices = np.clip(indices, -(2**31), 2**31 - 1).astype(np.int32)
-    return jnp.asarray(indices, jnp.int32)
-
-
-def same_length(x: Array, y: Array) -> None:
-    """Raise ValueError for vectors of different lengths, which arithmetic might broadcast."""
-    if x.shape[-1] != y.shape[-1]:
-        raise ValueError(
-            f"vectors must have the same number of coordinates, got {x.shape[-1]} and {y.shape[-1]}"
-        )
-
-
-def common_batch(*vectors: ArrayLike) -> Sequence[Array]:
-    """Cast vectors of the same length by `as_float` and broadcast their batch axes."""
-    floats = [as_float(v) for v in vectors]
-    for vector in floats[1:]:
-        same_length(floats[0], vector)
-    return jnp.broadcast_arrays(*floats)
-
-
-def align(c: ArrayLike, *vectors: ArrayLike) -> tuple[Array, Sequence[Array]]:
-    """Return the curvature, prepared by `per_batch`, and vectors, prepared by `common_batch`."""
-    floats = common_batch(*vectors)
-    return per_batch(c, floats[0]), floats
-
-
-def align_sets(
-    x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], c: ArrayLike
-) -> tuple[Float[Array, "*batch M n"], Float[Array, "*batch N n"], Float[Array, "*batch"]]:
-    """Broadcast two sets of vectors of the same length, and curvatures, to the same batch axes."""
-    same_length(x, y)
-    lead = jnp.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-    x, y = (jnp.broadcast_to(v, (*lead, *v.shape[-2:])) for v in (x, y))
-    return x, y, jnp.broadcast_to(per_batch(c, x[..., 0]), lead)
-
-
-def split_coordinates(v: Float[Array, "*batch n"], dims: Sequence[int]) -> list[jax.Array]:
-    """Split vectors into consecutive coordinates; ValueError if ``dims`` do not sum up to n."""
-    if sum(dims) != v.shape[-1]:
-        raise ValueError(f"dims must sum up to {v.shape[-1]}, got {tuple(dims)}")
-    return jnp.split(v, [sum(dims[: k + 1]) for k in range(len(dims) - 1)], axis=-1)
 
 
 @jax.custom_jvp

@@ -46,18 +46,25 @@ from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.arguments import (
+    align,
+    align_sets,
+    as_float,
+    as_sets,
+    as_vectors,
+    broadcast_number,
+    check_positive,
+    per_batch,
+    same_length,
+    split_coordinates,
+)
 from hlformer_jax.ops.lorentz import Scalar
 from hlformer_jax.ops.numerics import (
     Shortening,
-    align,
-    align_sets,
     artanhc_sqrt,
-    as_float,
     asinhc_sqrt,
     bounded_norm,
     bounded_scale,
-    broadcast_number,
-    check_positive,
     cosh_sqrt,
     dot,
     is_any,
@@ -67,17 +74,14 @@ from hlformer_jax.ops.numerics import (
     max_hyperbolic_norm,
     mean_weights,
     over_norm,
-    per_batch,
     replace_near,
     safe_normalize,
     safe_sqrt,
-    same_length,
     scaled_asinh,
     shortening,
     shortest_direction,
     sinhc_sqrt,
     smallest,
-    split_coordinates,
     sum_products,
     tanhc_sqrt,
     unit,
@@ -107,7 +111,7 @@ def project(p: Ball, c: ArrayLike = 1.0, max_radius: ArrayLike | None = None) ->
     Raises:
       ValueError: for a radius outside (0, 1) or a curvature that is not positive, if known.
     """
-    p = as_float(p)
+    p = as_vectors(p)
     if max_radius is None:
         max_radius = 1 - 4 * float(jnp.finfo(p.dtype).eps)
     else:
@@ -154,7 +158,7 @@ def from_lorentz(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Arr
     It is the inverse of HLFormer's eq. 23. Points must not be farther out than exponential maps
     reach; results are moved inside by `project`.
     """
-    space = as_float(x)[..., 1:]
+    space = as_vectors(x)[..., 1:]
     curvature = per_batch(c, space)
     tau = jnp.sqrt(1 + curvature * dot(space, space))
     return project(space / (1 + tau)[..., None], c)
@@ -166,7 +170,7 @@ def to_lorentz(p: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array,
     The error is relative to eps · √c x_time, the effect of rounding p: near the sphere the ball
     cannot represent near points as different ones (HLFormer, eq. 23).
     """
-    p = as_float(p)
+    p = as_vectors(p)
     root = jnp.sqrt(per_batch(c, p))[..., None]
     # Scale to the unit ball, where moving points inside does not depend on c.
     p, square = limit_norm_and_square(p * root, 1 - 4 * float(jnp.finfo(p.dtype).eps))
@@ -176,7 +180,7 @@ def to_lorentz(p: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array,
 
 def antipode(p: Ball) -> Ball:
     """Return −p, the reflection of p in the origin and its Möbius inverse."""
-    return -as_float(p)
+    return -as_vectors(p)
 
 
 def conformal_factor(p: Ball, c: ArrayLike = 1.0) -> Scalar:
@@ -184,7 +188,7 @@ def conformal_factor(p: Ball, c: ArrayLike = 1.0) -> Scalar:
 
     It is HOVER's eq. 1.
     """
-    p = as_float(p)
+    p = as_vectors(p)
     c = per_batch(c, p)
     return 2 / inside(p, c)[1]
 
@@ -212,7 +216,7 @@ def exp_map0(v: Ball, c: ArrayLike = 1.0) -> Ball:
     is at the distance 2 |v| from the origin, and `exp_map0(v, c)` equals
     `from_lorentz(lorentz.exp_map0(2 v, c), c)`.
     """
-    v = as_float(v)
+    v = as_vectors(v)
     curvature = per_batch(c, v)
     v, square = limit_norm_and_square(v, max_hyperbolic_norm(v.dtype) / jnp.sqrt(curvature))
     return project(v * tanhc_sqrt(curvature * square)[..., None], curvature)
@@ -223,7 +227,7 @@ def log_map0(p: Ball, c: ArrayLike = 1.0) -> Ball:
 
     The norm of the result is half the distance of p from the origin.
     """
-    p = as_float(p)
+    p = as_vectors(p)
     curvature = per_batch(c, p)
     p, room = inside(p, curvature)
     return p * artanhc_sqrt(1 - room)[..., None]
@@ -299,7 +303,7 @@ def retract(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     """Return exp_map(p, t log_map(p, q)); arguments are as in `lorentz.geodesic`."""
-    t, v, p = broadcast_number(t, log_map(p, q, c), as_float(p))
+    t, v, p = broadcast_number(t, log_map(p, q, c), as_vectors(p))
     return exp_map(p, t * v, c)
 
 
@@ -317,7 +321,7 @@ def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
 
     Arguments are as in `lorentz.limit_distance0`; results are moved inside by `project`.
     """
-    p = as_float(p)
+    p = as_vectors(p)
     limit, curvature = per_batch(limit, p, "limit"), per_batch(c, p)
     return project(
         limit_norm(p, jnp.tanh(jnp.sqrt(curvature) * limit / 2) / jnp.sqrt(curvature)), c
@@ -438,7 +442,7 @@ def squared_distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
 
 def distance0(p: Ball, c: ArrayLike = 1.0) -> Scalar:
     """Return the distance from the origin, (2 / √c) artanh(√c |p|), with gradient 0 there."""
-    p = as_float(p)
+    p = as_vectors(p)
     c = per_batch(c, p)
     p, room = inside(p, c)
     return 2 * bounded_norm(p, 1 / jnp.sqrt(c)) * artanhc_sqrt(1 - room)
@@ -477,7 +481,7 @@ def _squares_between(
       p, q (both moved inside) and c with the same batch axes; |p_i − q_j|², 1 for near pairs; the
       products γ_i γ_j; and which pairs are near.
     """
-    p, q, c = align_sets(as_float(p), as_float(q), c)
+    p, q, c = align_sets(as_sets(p), as_sets(q), c)
     (p, gap_p), (q, gap_q) = inside(p, c[..., None]), inside(q, c[..., None])
     room = gap_p[..., :, None] * gap_q[..., None, :]
     size = dot(p, p)[..., :, None] + dot(q, q)[..., None, :]
@@ -524,7 +528,7 @@ def mobius_matvec(
     matrix: Float[Array, "m n"], p: Float[Array, "*#batch n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch m"]:
     """Return the Möbius product exp_map0(matrix log_map0(p)) with a matrix: points [*batch, m]."""
-    matrix, p = as_float(matrix), as_float(p)
+    matrix, p = as_float(matrix), as_vectors(p)
     same_length(matrix, p)
     return exp_map0(jnp.matmul(log_map0(p, c), matrix.T, precision=jax.lax.Precision.HIGHEST), c)
 
@@ -609,7 +613,7 @@ def gyromidpoint(
     Raises:
       ValueError: for weights of other axes, as in `lorentz.centroid`.
     """
-    points = as_float(points)
+    points = as_sets(points)
     curvature = per_batch(c, points[..., 0])[..., None]
     return _midpoint(points, mean_weights(weights, points), curvature)
 
@@ -742,7 +746,7 @@ def mlr(
       offsets: signed distances b of the hyperplanes from the origin.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    p = as_float(p)
+    p = as_vectors(p)
     c = per_batch(c, p)
     p, room = inside(p, c)
     return logits(p, 2 / room - 1, 2 * as_float(normals), offsets, c, scale=2 / room)

@@ -29,7 +29,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from hlformer_jax.ops.numerics import as_float
+from hlformer_jax.ops.arguments import as_float
 from hlformer_jax.typing import Array
 
 KINDS = ("released", "printed", "boxcar", "bartlett")

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int, Integer
 
 from hlformer_jax import files
 from hlformer_jax.errors import ConfigError
-from hlformer_jax.ops.numerics import as_float, as_indices, check_shape
+from hlformer_jax.ops.arguments import as_float, as_indices, check_shape
 from hlformer_jax.text import suggestion
 from hlformer_jax.typing import Array
 

@@ -7,12 +7,13 @@ import pytest
 
 import hlformer_jax as hl
 from hlformer_jax.ops import cones, horopca, lorentz, poincare, statistics, windows
+from hlformer_jax.ops.arguments import as_float
 from hlformer_jax.ops.attention import (
     euclidean_attention,
     lorentz_attention,
     single_query_attention,
 )
-from hlformer_jax.ops.manifolds import Lorentz, Poincare, Sphere
+from hlformer_jax.ops.manifolds import Euclidean, Lorentz, Poincare, Product, Sphere
 
 POINT = np.array([[1.3, 0.5, -0.2], [1.1, 0.1, 0.4]], np.float32)
 BALL = np.array([[0.2, 0.1], [-0.3, 0.4]], np.float32)
@@ -302,3 +303,31 @@ def test_negative_widths_and_widths_of_two_axes_are_refused():
             windows.attention_windows(widths, 4)
     with pytest.raises(ValueError, match="must have one axis, of K windows"):
         windows.attention_windows(np.ones((2, 2)), 4)
+
+
+@pytest.mark.usefixtures("float64")
+def test_narrow_types_become_float32_and_wide_ones_stay():
+    for narrow in (jnp.bfloat16, jnp.float16, jnp.int32):
+        assert as_float(jnp.ones(2, narrow)).dtype == jnp.float32
+    for wide in (jnp.float32, jnp.float64):
+        assert as_float(jnp.ones(2, wide)).dtype == wide
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("wrong", [[1.0, 2.0], (1.0,), np.ones(2, complex)])
+def test_lists_and_complex_numbers_are_no_floats(wrong):
+    with pytest.raises(TypeError, match="expected (an array|real numbers), got"):
+        as_float(wrong)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("space", [Euclidean(), Sphere(0.7), Product((Euclidean(), Sphere(1.0)))])
+def test_methods_of_spaces_refuse_numbers_in_place_of_vectors(space):
+    number, vector = 1.0, np.ones(3)
+    if isinstance(space, Product):
+        number, vector = (number, number), (vector, vector)
+    for name in ("distance", "log_map", "exp_map"):
+        with pytest.raises(ValueError, match="expected vectors"):
+            getattr(space, name)(number, vector)
+    with pytest.raises(ValueError, match="expected sets of vectors"):
+        space.pairwise_distance(vector, vector)

@@ -84,6 +84,15 @@ class Case:
         return [name for name, axes in self.axes.items() if axes[:1] == [BATCH] and len(axes) == 2]
 
     @property
+    def sets(self):
+        """Parameters with a set of vectors for each entry of the batch."""
+        return [
+            name
+            for name, axes in self.axes.items()
+            if axes[:1] == [BATCH] and len(axes) == 3 and name != "factor"  # a matrix
+        ]
+
+    @property
     def batched(self):
         """Parameters with batch axes: vectors, sets of vectors, sequences of them."""
         found = [name for name, axes in self.axes.items() if axes[:1] == [BATCH]]
@@ -230,6 +239,16 @@ def test_every_function_refuses_vectors_of_another_width(case):
         for width in (1, 2, 3):
             narrow = {**arguments, name: arguments[name][..., :width]}
             refused(case, narrow, 1.0, match="same number of coordinates")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", FLOAT32, ids=NAME)
+def test_numbers_in_place_of_vectors_and_vectors_in_place_of_sets_are_refused(case):
+    arguments = case.arguments((6,))
+    for name in case.vectors:
+        refused(case, {**arguments, name: np.float32(1)}, 1.0, match="expected vectors")
+    for name in case.sets:
+        refused(case, {**arguments, name: np.ones(N + 1)}, 1.0, match="expected sets of vectors")
 
 
 @pytest.mark.usefixtures("unchecked")

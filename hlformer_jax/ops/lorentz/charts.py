@@ -10,15 +10,9 @@ References:
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
+from hlformer_jax.ops.arguments import as_vectors, check_positive, per_batch
 from hlformer_jax.ops.lorentz.maps import from_space
-from hlformer_jax.ops.numerics import (
-    as_float,
-    check_positive,
-    dot,
-    limit_norm,
-    limit_norm_and_square,
-    per_batch,
-)
+from hlformer_jax.ops.numerics import dot, limit_norm, limit_norm_and_square
 from hlformer_jax.typing import Array
 
 
@@ -36,7 +30,7 @@ def to_klein(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, 
     Raises:
       ValueError: for a curvature that is not positive, if its value is known.
     """
-    space = as_float(x)[..., 1:]
+    space = as_vectors(x)[..., 1:]
     check_positive("c", c)
     root = jnp.sqrt(per_batch(c, space))[..., None]
     s = space * root
@@ -59,7 +53,7 @@ def from_klein(k: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array,
     Raises:
       ValueError: for a curvature that is not positive, if its value is known.
     """
-    k = as_float(k)
+    k = as_vectors(k)
     check_positive("c", c)
     root = jnp.sqrt(per_batch(c, k))[..., None]
     k, square = limit_norm_and_square(k * root, _max_radius(k))
@@ -89,7 +83,7 @@ def to_half_space(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Ar
     Raises:
       ValueError: for a curvature that is not positive, if its value is known.
     """
-    space = as_float(x)[..., 1:]
+    space = as_vectors(x)[..., 1:]
     check_positive("c", c)
     root = jnp.sqrt(per_batch(c, space))[..., None]
     s, rise = space[..., :-1] * root, space[..., -1:] * root
@@ -120,7 +114,7 @@ def from_half_space(h: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[A
       ValueError: for a height or a curvature that is not positive, if its value is known; otherwise
         such a height gives NaN.
     """
-    h = as_float(h)
+    h = as_vectors(h)
     check_positive("c", c)
     check_positive("the height h[..., -1]", h[..., -1])
     root = jnp.sqrt(per_batch(c, h))[..., None]

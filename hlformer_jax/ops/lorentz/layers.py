@@ -6,6 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
+from hlformer_jax.ops.arguments import (
+    as_float,
+    as_vectors,
+    per_batch,
+    same_length,
+    split_coordinates,
+)
 from hlformer_jax.ops.lorentz.maps import from_space
 from hlformer_jax.ops.lorentz.pairs import (
     Point,
@@ -16,16 +23,7 @@ from hlformer_jax.ops.lorentz.pairs import (
     space_components,
     tangent_length,
 )
-from hlformer_jax.ops.numerics import (
-    as_float,
-    dot,
-    logits,
-    per_batch,
-    same_length,
-    scaled_asinh,
-    split_coordinates,
-    unit,
-)
+from hlformer_jax.ops.numerics import dot, logits, scaled_asinh, unit
 from hlformer_jax.typing import Array
 
 
@@ -44,7 +42,7 @@ def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
     Raises:
       ValueError: for a matrix with another number of columns than space components.
     """
-    matrix, space = as_float(matrix), as_float(x)[..., 1:]
+    matrix, space = as_float(matrix), as_vectors(x)[..., 1:]
     same_length(matrix, space)
     space = jnp.matmul(space, matrix.T, precision=jax.lax.Precision.HIGHEST)
     return point_from_space(space, per_batch(c, space))
@@ -59,7 +57,7 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Po
       points: points with the same batch axes, of any dimensions.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    return from_space(jnp.concatenate([as_float(x)[..., 1:] for x in points], axis=-1), c)
+    return from_space(jnp.concatenate([as_vectors(x)[..., 1:] for x in points], axis=-1), c)
 
 
 def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
@@ -73,7 +71,7 @@ def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array
     Raises:
       ValueError: for dimensions that do not add up to the dimension of ``x``.
     """
-    space = as_float(x)[..., 1:]
+    space = as_vectors(x)[..., 1:]
     return [from_space(part, c) for part in split_coordinates(space, dims)]
 
 
@@ -141,6 +139,6 @@ def mlr(
       offsets: signed distances b; √c b is clipped to ± `max_hyperbolic_norm`.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    space = as_float(x)[..., 1:]
+    space = as_vectors(x)[..., 1:]
     c = per_batch(c, space)
     return logits(space, jnp.sqrt(1 + c * dot(space, space)), normals, offsets, c)

@@ -6,6 +6,13 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike
 
+from hlformer_jax.ops.arguments import (
+    as_float,
+    as_vectors,
+    broadcast_number,
+    common_batch,
+    per_batch,
+)
 from hlformer_jax.ops.lorentz import usual
 from hlformer_jax.ops.lorentz.pairs import (
     Point,
@@ -23,16 +30,12 @@ from hlformer_jax.ops.lorentz.pairs import (
     with_tangent_time,
 )
 from hlformer_jax.ops.numerics import (
-    as_float,
     asinhc_sqrt,
-    broadcast_number,
-    common_batch,
     dot,
     largest_coordinate,
     limit_norm,
     limit_norm_and_square,
     max_hyperbolic_norm,
-    per_batch,
     safe_norm,
     safe_normalize,
     shortest_direction,
@@ -45,7 +48,7 @@ def inner(x: Point, y: Point) -> Scalar:
 
     It uses the time components as given and may cancel: the error is relative to x_time y_time.
     """
-    x, y = as_float(x), as_float(y)
+    x, y = as_vectors(x), as_vectors(y)
     return dot(x[..., 1:], y[..., 1:]) - x[..., 0] * y[..., 0]
 
 
@@ -61,18 +64,18 @@ def time(space: Space, c: ArrayLike = 1.0) -> Scalar:
 
 def from_space(space: Space, c: ArrayLike = 1.0) -> Point:
     """Return the point of the hyperboloid with these space components; see `time`."""
-    space = as_float(space)
+    space = as_vectors(space)
     return point_from_space(space, per_batch(c, space))
 
 
 def project(x: Point, c: ArrayLike = 1.0) -> Point:
     """Replace the time component by the one that puts the point on the hyperboloid."""
-    return from_space(as_float(x)[..., 1:], c)
+    return from_space(as_vectors(x)[..., 1:], c)
 
 
 def time_error(x: Point, c: ArrayLike = 1.0) -> Scalar:
     """Return the relative error of the time component: |x_time − time(x_space)| / time(x_space)."""
-    x = as_float(x)
+    x = as_vectors(x)
     want = time(x[..., 1:], c)
     return jnp.abs(x[..., 0] - want) / want
 
@@ -96,7 +99,7 @@ def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Point:
 
 def antipode(x: Point, c: ArrayLike = 1.0) -> Point:
     """Return the reflection of x in the origin: the space components are negated."""
-    return from_space(-as_float(x)[..., 1:], c)
+    return from_space(-as_vectors(x)[..., 1:], c)
 
 
 def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:
@@ -143,7 +146,7 @@ def exp_map0(u: Space, c: ArrayLike = 1.0) -> Point:
     If √c |u| exceeds `max_hyperbolic_norm` (31.9 in float32, 72.1 in float64), u is shortened to
     that length, and the gradient is taken through the shortening (HLFormer, eqs. 4 and 11).
     """
-    u = as_float(u)
+    u = as_vectors(u)
     curvature = per_batch(c, u)
     u, square = limit_norm_and_square(u, max_hyperbolic_norm(u.dtype) / jnp.sqrt(curvature))
     return point_from_space(u * sinhc_sqrt(curvature * square)[..., None], curvature)
@@ -151,7 +154,7 @@ def exp_map0(u: Space, c: ArrayLike = 1.0) -> Point:
 
 def log_map0(x: Point, c: ArrayLike = 1.0) -> Space:
     """Apply the logarithmic map at the origin, the inverse of `exp_map0` (HLFormer, eqs. 5, 16)."""
-    space = as_float(x)[..., 1:]
+    space = as_vectors(x)[..., 1:]
     return space * asinhc_sqrt(per_batch(c, space) * dot(space, space))[..., None]
 
 
@@ -194,7 +197,7 @@ def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
       y: ends.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    t, v, x = broadcast_number(t, log_map(x, y, c), as_float(x))
+    t, v, x = broadcast_number(t, log_map(x, y, c), as_vectors(x))
     return exp_map(x, t * v, c)
 
 
@@ -226,7 +229,7 @@ def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Poin
 
 def transport0(y: Point, u: Space, c: ArrayLike = 1.0) -> Point:
     """Transport a tangent vector from the origin to y: u + (c y · u / (1 + τ_y)) y, τ = √c time."""
-    y, u = common_batch(as_float(y)[..., 1:], u)
+    y, u = common_batch(as_vectors(y)[..., 1:], u)
     curvature = per_batch(c, y)
     factor = curvature * dot(y, u) / (1 + jnp.sqrt(1 + curvature * dot(y, y)))
     return with_tangent_time(y, u + factor[..., None] * y, c)
@@ -309,7 +312,7 @@ def distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
 
 def distance0(x: Point, c: ArrayLike = 1.0) -> Scalar:
     """Return the distance from the origin, arsinh(√c |x_space|) / √c, with gradient 0 there."""
-    space = as_float(x)[..., 1:]
+    space = as_vectors(x)[..., 1:]
     return safe_norm(space) * asinhc_sqrt(per_batch(c, space) * dot(space, space))
 
 
@@ -324,7 +327,7 @@ def limit_distance0(x: Point, limit: ArrayLike, c: ArrayLike = 1.0) -> Point:
       limit: largest geodesic distance from the origin, positive; broadcasts like ``c``.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    space = as_float(x)[..., 1:]
+    space = as_vectors(x)[..., 1:]
     limit, c = per_batch(limit, space, "limit"), per_batch(c, space)
     return point_from_space(limit_norm(space, limit * sinhc_sqrt(c * limit * limit)), c)
 

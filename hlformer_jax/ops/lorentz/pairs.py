@@ -12,19 +12,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float
 
+from hlformer_jax.ops.arguments import as_vectors, check_positive, per_batch, same_length
 from hlformer_jax.ops.numerics import (
-    as_float,
     asinhc_sqrt,
-    check_positive,
     cosh_sqrt,
     dot,
     inverse,
     largest_coordinate,
     max_hyperbolic_norm,
-    per_batch,
     power_of_two,
     safe_sqrt,
-    same_length,
     sinhc_sqrt,
     smallest,
     subtract_multiple,
@@ -163,7 +160,7 @@ class DistanceGradient(NamedTuple):
 
 def space_components(*points: Point) -> Sequence[Space]:
     """Return the space components of points and tangent vectors, with the same batch axes."""
-    parts = [as_float(point)[..., 1:] for point in points]
+    parts = [as_vectors(point)[..., 1:] for point in points]
     for point in points[1:]:
         same_length(points[0], point)
     return jnp.broadcast_arrays(*parts)

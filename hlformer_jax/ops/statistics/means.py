@@ -24,9 +24,10 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
+from hlformer_jax.ops.arguments import as_float, as_sets, per_batch
 from hlformer_jax.ops.lorentz import Scalar, Space
 from hlformer_jax.ops.lorentz.maps import log_map_in_frame
-from hlformer_jax.ops.numerics import as_float, dot, per_batch, unit
+from hlformer_jax.ops.numerics import dot, unit
 from hlformer_jax.typing import Array
 
 _STEPS = 50
@@ -56,7 +57,7 @@ def lorentz_mean(
     Raises:
       ValueError: for weights of other axes, as in `lorentz.centroid`.
     """
-    points = as_float(points)
+    points = as_sets(points)
     start = lorentz.centroid(points, weights, c)
     if weights is None:
         weights = jnp.ones((*points.shape[:-2], 1, points.shape[-2]), points.dtype)
@@ -85,7 +86,7 @@ def poincare_mean(
     tolerance: float | None = None,
 ) -> Float[Array, "*#batch M n"]:
     """Return Fréchet means in the Poincaré ball; arguments and errors are as in `lorentz_mean`."""
-    points = as_float(points)
+    points = as_sets(points)
     c = per_batch(c, points[..., 0])[..., None]
     mean = lorentz_mean(poincare.to_lorentz(points, c), weights, c[..., 0], tolerance)
     return poincare.from_lorentz(mean, c)

@@ -23,16 +23,10 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
+from hlformer_jax.ops.arguments import as_float, as_vectors, check_positive, common_batch, per_batch
 from hlformer_jax.ops.lorentz import Scalar, Space
 from hlformer_jax.ops.lorentz.maps import log_map_in_frame
-from hlformer_jax.ops.numerics import (
-    as_float,
-    check_positive,
-    common_batch,
-    dot,
-    per_batch,
-    sinhc_sqrt,
-)
+from hlformer_jax.ops.numerics import dot, sinhc_sqrt
 from hlformer_jax.typing import Array
 
 
@@ -58,7 +52,7 @@ def lorentz_sample(
     Raises:
       ValueError: for a scale that is not positive, if its value is known.
     """
-    mean = as_float(mean)
+    mean = as_vectors(mean)
     return _lorentz_points(_scaled_normal(key, mean[..., 1:], scale, shape), mean, c)
 
 
@@ -87,7 +81,7 @@ def lorentz_full_sample(
       ValueError: for a factor that is not square or has another dimension than the mean, and for a
         diagonal that is not positive, if its values are known.
     """
-    mean = as_float(mean)
+    mean = as_vectors(mean)
     return _lorentz_points(_correlated_normal(key, mean[..., 1:], factor, shape), mean, c)
 
 
@@ -106,7 +100,7 @@ def poincare_sample(
     shape: tuple[int, ...] = (),
 ) -> Float[Array, "..."]:
     """Draw points of the Poincaré ball; the same key gives the same points as `lorentz_sample`."""
-    mean = as_float(mean)
+    mean = as_vectors(mean)
     return _poincare_points(_scaled_normal(key, mean, scale, shape), mean, c)
 
 
@@ -118,7 +112,7 @@ def poincare_full_sample(
     shape: tuple[int, ...] = (),
 ) -> Float[Array, "..."]:
     """Draw points of the ball; the same key gives the same points as `lorentz_full_sample`."""
-    mean = as_float(mean)
+    mean = as_vectors(mean)
     return _poincare_points(_correlated_normal(key, mean, factor, shape), mean, c)
 
 
@@ -208,7 +202,7 @@ def poincare_full_log_density(
 def _poincare_vectors(p: Array, mean: Array, c: ArrayLike) -> Array:
     """Return the logarithms of points at the mean, in its frame and in lengths of the space."""
     v = poincare.log_map(mean, p, c)
-    mean = jnp.broadcast_to(as_float(mean), v.shape)
+    mean = jnp.broadcast_to(as_vectors(mean), v.shape)
     return v * poincare.conformal_factor(mean, c)[..., None]
 
 
