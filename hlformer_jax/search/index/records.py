@@ -204,34 +204,53 @@ def check_arrays(arrays: VideoArrays, width: int) -> None:
     shapes = {"times": (np.float64, (frames,)), "vectors": (np.float16, (frames, width))}
     for name, (dtype, shape) in shapes.items():
         array = getattr(arrays, name)
-        if array.dtype != dtype or array.shape != shape or not np.isfinite(array).all():
-            raise ArraysError(f"its {name} cannot be stored: not finite, or of a wrong shape")
+        if array.dtype != dtype or array.shape != shape:
+            raise ArraysError(
+                f"its {name} must be {np.dtype(dtype)} of shape {shape}, got {array.dtype} of shape"
+                f" {array.shape}"
+            )
+        if wrong := np.count_nonzero(~np.isfinite(array)):
+            raise ArraysError(f"{wrong} of the {array.size} numbers of its {name} are not finite")
     if not frames:
         raise ArraysError("it has no frames")
     if not 0 <= arrays.duration < MAX_SECONDS:
-        raise ArraysError(f"its duration cannot be stored: {arrays.duration} seconds")
+        raise ArraysError(
+            f"its duration must be at least 0 and below {MAX_SECONDS} seconds, got"
+            f" {arrays.duration}"
+        )
     if not abs(arrays.recorded) < MAX_SECONDS:
-        raise ArraysError(f"its date of recording cannot be stored: {arrays.recorded}")
+        raise ArraysError(
+            f"its date of recording must be within {MAX_SECONDS} seconds of 1970, got"
+            f" {arrays.recorded}"
+        )
 
 
 def check_record(name: str, record: Record) -> None:
     """Check that a record can be written.
 
     Raises:
-      ValueError: if it cannot; the error names the video.
+      ValueError: if it cannot; the error names the video, the first wrong field, and what is
+        allowed.
     """
     path = PurePosixPath(name)
-    counts = record.size, record.frames
-    is_valid = (
-        name not in ("", ".") and "\0" not in name and not path.is_absolute()
-        and ".." not in path.parts
-        and _ID.fullmatch(record.id)
-        and (not record.content or CONTENT_HASH.fullmatch(record.content))
-        and record.state in (INDEXED, FAILED)
-        and min(counts) >= 0 and max(counts) <= MAX_FILE_BYTES
-        and 0 <= record.duration < MAX_SECONDS and abs(record.recorded) < MAX_SECONDS
-        and record.stamp == record.stamp.clipped()
-        and (not record.indexed or record.content)
-    )  # fmt: skip
-    if not is_valid:
-        raise ValueError(f"the record of {name[:80]!r}")
+    is_name = name not in ("", ".") and "\0" not in name and ".." not in path.parts
+    is_content = CONTENT_HASH.fullmatch(record.content) or not (record.content or record.indexed)
+    bytes_allowed, seconds = f"from 0 to {MAX_FILE_BYTES}", f"below {MAX_SECONDS} seconds"
+    fields = {
+        "name": (is_name and not path.is_absolute(), "a relative path without '..'"),
+        "id": (_ID.fullmatch(record.id), "16 hexadecimal digits"),
+        "content": (is_content, "64 hexadecimal digits, or nothing for a failed video"),
+        "state": (record.state in (INDEXED, FAILED), f"{INDEXED!r} or {FAILED!r}"),
+        "size": (0 <= record.size <= MAX_FILE_BYTES, bytes_allowed),
+        "frames": (0 <= record.frames <= MAX_FILE_BYTES, bytes_allowed),
+        "duration": (0 <= record.duration < MAX_SECONDS, f"at least 0, and {seconds}"),
+        "recorded": (abs(record.recorded) < MAX_SECONDS, seconds),
+        "stamp": (record.stamp == record.stamp.clipped(), record.stamp.clipped()),
+    }
+    for field, (is_valid, allowed) in fields.items():
+        if not is_valid:
+            value = name if field == "name" else getattr(record, field)
+            raise ValueError(
+                f"the record of {name[:80]!r} cannot be written: its {field} is"
+                f" {str(value)[:80]!r}, allowed: {allowed}"
+            )

@@ -1,6 +1,7 @@
 """Faults of the disk, and interruptions, at every write: nothing half-made becomes durable."""
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import os
@@ -24,7 +25,13 @@ from hlformer_jax.search.index import (
     database,
     records,
 )
-from hlformer_jax.search.index.records import ArraysError, check_record
+from hlformer_jax.search.index.records import (
+    INDEXED,
+    ArraysError,
+    Record,
+    check_arrays,
+    check_record,
+)
 from hlformer_jax.search.ingest import watch
 from hlformer_jax.search.serve.files import open_video
 
@@ -281,6 +288,45 @@ def test_embeddings_are_read_as_written_or_refused(tmp_path_factory, frames, bad
     else:
         again = Index.open(index.directory).read(content)
         assert all(np.array_equal(one, other) for one, other in zip(again, arrays, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("/a.film", {}, "name is '/a.film', allowed: a relative path"),
+        ("a/../b.film", {}, "name is 'a/../b.film', allowed: a relative path"),
+        ("a.film", {"id": "a1"}, "id is 'a1', allowed: 16 hexadecimal digits"),
+        ("a.film", {"content": ""}, "content is '', allowed: 64 hexadecimal digits, or nothing"),
+        ("a.film", {"state": "offline"}, "state is 'offline', allowed: 'indexed' or 'failed'"),
+        ("a.film", {"size": -1}, "size is '-1', allowed: from 0 to 281474976710655"),
+        ("a.film", {"frames": 2**60}, "frames is '1152921504606846976', allowed: from 0 to"),
+        ("a.film", {"duration": float("nan")}, "duration is 'nan', allowed: at least 0, and below"),
+        ("a.film", {"recorded": -(2.0**41)}, "recorded is '-2199023255552.0', allowed: below"),
+        ("a.film", {"modified_ns": 2**70}, "stamp is .*, allowed: Stamp"),
+    ],
+)
+def test_a_record_that_cannot_be_written_names_its_field(name, changes, said):
+    record = Record("0" * 16, "a" * 64, 0, 0, 0, INDEXED)
+    check_record("a.film", record)
+    with pytest.raises(ValueError, match=f"^the record of {name!r} cannot be written: its {said}"):
+        check_record(name, dataclasses.replace(record, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"times": np.zeros(2)}, r"vectors must be float16 of shape \(2, 8\), got .*\(3, 8\)"),
+        ({"times": np.zeros(3, np.float32)}, r"times must be float64 of .*, got float32 of"),
+        ({"times": np.array([0, np.nan, np.inf])}, "^2 of the 3 numbers of its times are not"),
+        ({"duration": -1.0}, "duration must be at least 0 and below 1099511627776 seconds, got -1"),
+        ({"recorded": np.inf}, "date of recording must be within .* seconds of 1970, got inf"),
+    ],
+)
+def test_embeddings_that_cannot_be_stored_name_what_is_wrong(changes, said):
+    arrays = VideoArrays(np.arange(3.0), np.ones((3, 8), np.float16), 1.0)
+    check_arrays(arrays, 8)
+    with pytest.raises(ArraysError, match=said):
+        check_arrays(arrays._replace(**changes), 8)
 
 
 @pytest.mark.parametrize(
