@@ -15,11 +15,12 @@ STATIC = MappingProxyType({"static": True})
 def register_dataclass(cls: type[T]) -> type[T]:
     """Register a dataclass as a pytree whose structure differs from those of all other classes.
 
-    JAX 0.10 compares two classes as equal that `jax.tree_util.register_dataclass` registered (which
-    `flax.struct.dataclass` calls too) and that have equal static fields and as many leaves. A
-    jitted function that has been called with an object of one class may then run the program of
-    that class for an object of the other: the result is wrong, without an error, in some processes
-    and not in others. Other kinds of registration do not have this fault.
+    JAX 0.10.0 to 0.10.2 compare structures of two classes as equal if the classes were registered
+    by `jax.tree_util.register_dataclass` (which `flax.struct.dataclass` calls too) and the objects
+    have equal static fields and as many leaves. A jitted function that has been called with an
+    object of one class may then run the program of that class for an object of the other: the
+    result is wrong, without an error, in some processes and not in others. Other kinds of
+    registration do not have this fault.
 
     Args:
       cls: the dataclass. Its fields are children; those with the metadata `STATIC` are part of the
