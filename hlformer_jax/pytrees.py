@@ -28,8 +28,19 @@ def register_dataclass(cls: type[T]) -> type[T]:
 
     Returns:
       The class.
+
+    Raises:
+      TypeError: for a field that is not an argument of the constructor, and for a field of
+        `flax.struct`, whose metadata has another name.
     """
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # of a dataclass
+    for field in fields:
+        if not field.init or "pytree_node" in field.metadata:
+            problem = "flax.struct.field" if field.init else "dataclasses.field(init=False)"
+            raise TypeError(
+                f"the field {field.name!r} of {cls.__name__} is a {problem}: use"
+                " dataclasses.field(), with metadata=STATIC for a constant"
+            )
     children = [field.name for field in fields if not field.metadata.get("static")]
     static = [field.name for field in fields if field.metadata.get("static")]
     keys = [jax.tree_util.GetAttrKey(name) for name in children]

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import pytest
@@ -38,6 +39,22 @@ def test_jit_runs_the_program_of_the_class():
     for _ in range(100):
         number = jax.jit(lambda space: jnp.asarray([type(s) for s in spaces].index(type(space))))
         assert [int(number(space)) for space in spaces] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (flax.struct.field(pytree_node=False), "field 'unit' of Circle is a flax.struct.field"),
+        (
+            dataclasses.field(init=False),
+            r"field 'unit' of Circle is a dataclasses.field\(init=False",
+        ),
+    ],
+)
+def test_fields_that_would_be_misread_are_refused(field, said):
+    circle = dataclasses.make_dataclass("Circle", ["radius", ("unit", str, field)])
+    with pytest.raises(TypeError, match=said):
+        register_dataclass(circle)
 
 
 def test_fields_are_children_or_constants():

@@ -54,7 +54,10 @@ def as_sets(x: ArrayLike) -> Array:
     """
     x = as_float(x)
     if x.ndim < 2:
-        raise ValueError(f"expected sets of vectors, of shape [..., M, n], got the shape {x.shape}")
+        raise ValueError(
+            f"expected sets of vectors, of shape [..., M, n], got the shape {x.shape}: a set of one"
+            " vector is x[None]"
+        )
     return x
 
 

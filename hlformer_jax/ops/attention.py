@@ -267,8 +267,8 @@ def _check_axes(
     """Check that a mask and windows broadcast to the logits without adding or lengthening axes.
 
     Raises:
-      ValueError: for queries without a head axis, and for shapes that do not broadcast to the
-        logits.
+      ValueError: for queries without a head axis, keys without an axis of positions, and shapes
+        that do not broadcast to the logits.
     """
     axes = "[*batch, N, M, d]"
     if query.ndim < 3:
@@ -276,6 +276,8 @@ def _check_axes(
             f"queries must have the axes {axes}, got shape {query.shape}: the axis of heads"
             " is missing"
         )
+    if key.ndim < 2:
+        raise ValueError(f"keys must have the axes [*batch, N, L, d], got shape {key.shape}")
     batch, count = np.broadcast_shapes(query.shape[:-2], key.shape[:-2]), key.shape[-2]
     logits = (*batch, query.shape[-2], count)
     for name, window in windows.items():

@@ -331,3 +331,11 @@ def test_methods_of_spaces_refuse_numbers_in_place_of_vectors(space):
             getattr(space, name)(number, vector)
     with pytest.raises(ValueError, match="expected sets of vectors"):
         space.pairwise_distance(vector, vector)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_key_in_place_of_keys_is_refused():
+    query, key = np.ones((2, 3, 4), np.float32), np.ones(4, np.float32)
+    for attend in (euclidean_attention, lambda *inputs: lorentz_attention(*inputs, scale=1.0)):
+        with pytest.raises(ValueError, match=r"keys must have the axes .* got shape \(4,\)"):
+            attend(query, key, key)

@@ -235,16 +235,22 @@ def check_record(name: str, record: Record) -> None:
     path = PurePosixPath(name)
     is_name = name not in ("", ".") and "\0" not in name and ".." not in path.parts
     is_content = CONTENT_HASH.fullmatch(record.content) or not (record.content or record.indexed)
-    bytes_allowed, seconds = f"from 0 to {MAX_FILE_BYTES}", f"below {MAX_SECONDS} seconds"
+    counts = f"from 0 to {MAX_FILE_BYTES}"
     fields = {
-        "name": (is_name and not path.is_absolute(), "a relative path without '..'"),
+        "name": (
+            is_name and not path.is_absolute(),
+            "the relative path of a file, without '..' and '\\0'",
+        ),
         "id": (_ID.fullmatch(record.id), "16 hexadecimal digits"),
         "content": (is_content, "64 hexadecimal digits, or nothing for a failed video"),
         "state": (record.state in (INDEXED, FAILED), f"{INDEXED!r} or {FAILED!r}"),
-        "size": (0 <= record.size <= MAX_FILE_BYTES, bytes_allowed),
-        "frames": (0 <= record.frames <= MAX_FILE_BYTES, bytes_allowed),
-        "duration": (0 <= record.duration < MAX_SECONDS, f"at least 0, and {seconds}"),
-        "recorded": (abs(record.recorded) < MAX_SECONDS, seconds),
+        "size": (0 <= record.size <= MAX_FILE_BYTES, counts),
+        "frames": (0 <= record.frames <= MAX_FILE_BYTES, counts),
+        "duration": (
+            0 <= record.duration < MAX_SECONDS,
+            f"at least 0 and below {MAX_SECONDS} seconds",
+        ),
+        "recorded": (abs(record.recorded) < MAX_SECONDS, f"within {MAX_SECONDS} seconds of 1970"),
         "stamp": (record.stamp == record.stamp.clipped(), record.stamp.clipped()),
     }
     for field, (is_valid, allowed) in fields.items():

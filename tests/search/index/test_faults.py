@@ -293,15 +293,16 @@ def test_embeddings_are_read_as_written_or_refused(tmp_path_factory, frames, bad
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
-        ("/a.film", {}, "name is '/a.film', allowed: a relative path"),
-        ("a/../b.film", {}, "name is 'a/../b.film', allowed: a relative path"),
+        ("/a.film", {}, "name is '/a.film', allowed: the relative path of a file"),
+        ("a/../b.film", {}, "name is 'a/../b.film', allowed: the relative path of a file"),
+        (".", {}, "name is '.', allowed: the relative path of a file, without"),
         ("a.film", {"id": "a1"}, "id is 'a1', allowed: 16 hexadecimal digits"),
         ("a.film", {"content": ""}, "content is '', allowed: 64 hexadecimal digits, or nothing"),
         ("a.film", {"state": "offline"}, "state is 'offline', allowed: 'indexed' or 'failed'"),
         ("a.film", {"size": -1}, "size is '-1', allowed: from 0 to 281474976710655"),
         ("a.film", {"frames": 2**60}, "frames is '1152921504606846976', allowed: from 0 to"),
-        ("a.film", {"duration": float("nan")}, "duration is 'nan', allowed: at least 0, and below"),
-        ("a.film", {"recorded": -(2.0**41)}, "recorded is '-2199023255552.0', allowed: below"),
+        ("a.film", {"duration": float("nan")}, "duration is 'nan', allowed: at least 0 and below"),
+        ("a.film", {"recorded": -(2.0**41)}, "recorded is '-2199023255552.0', allowed: within"),
         ("a.film", {"modified_ns": 2**70}, "stamp is .*, allowed: Stamp"),
     ],
 )
