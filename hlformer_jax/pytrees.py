@@ -13,7 +13,7 @@ STATIC = MappingProxyType({"static": True})
 
 
 def register_dataclass(cls: type[T]) -> type[T]:
-    """Register a dataclass as a pytree whose structure differs from those of all other classes.
+    """Register a dataclass as a pytree that `jax.jit` does not confuse with another class.
 
     JAX 0.10.0 to 0.10.2 compare structures of two classes as equal if the classes were registered
     by `jax.tree_util.register_dataclass` (which `flax.struct.dataclass` calls too) and the objects

@@ -229,18 +229,17 @@ def check_record(name: str, record: Record) -> None:
     """Check that a record can be written.
 
     Raises:
-      ValueError: if it cannot; the error names the video, the first wrong field, and what is
-        allowed.
+      ValueError: if it cannot; the error names the video and the first wrong field, with its value
+        and its allowed values.
     """
     path = PurePosixPath(name)
     is_name = name not in ("", ".") and "\0" not in name and ".." not in path.parts
+    is_name = is_name and not path.is_absolute()
     is_content = CONTENT_HASH.fullmatch(record.content) or not (record.content or record.indexed)
+    clipped = record.stamp.clipped()
     counts = f"from 0 to {MAX_FILE_BYTES}"
     fields = {
-        "name": (
-            is_name and not path.is_absolute(),
-            "the relative path of a file, without '..' and '\\0'",
-        ),
+        "name": (is_name, "the relative path of a file, without '..' and '\\0'"),
         "id": (_ID.fullmatch(record.id), "16 hexadecimal digits"),
         "content": (is_content, "64 hexadecimal digits, or nothing for a failed video"),
         "state": (record.state in (INDEXED, FAILED), f"{INDEXED!r} or {FAILED!r}"),
@@ -251,7 +250,7 @@ def check_record(name: str, record: Record) -> None:
             f"at least 0 and below {MAX_SECONDS} seconds",
         ),
         "recorded": (abs(record.recorded) < MAX_SECONDS, f"within {MAX_SECONDS} seconds of 1970"),
-        "stamp": (record.stamp == record.stamp.clipped(), record.stamp.clipped()),
+        "stamp": (record.stamp == clipped, clipped),
     }
     for field, (is_valid, allowed) in fields.items():
         if not is_valid:
