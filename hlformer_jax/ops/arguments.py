@@ -32,25 +32,44 @@ def as_float(x: ArrayLike) -> Array:
     return x.astype(jnp.float64 if x.dtype in (jnp.int64, jnp.uint64) else jnp.float32)
 
 
-def as_vectors(x: ArrayLike) -> Array:
+def as_vectors(x: ArrayLike, least: int = 1) -> Array:
     """Cast an array whose last axis has the coordinates of vectors by `as_float`.
+
+    Args:
+      x: the array.
+      least: smallest number of coordinates: 2 for vectors of the Lorentz model, which have a time
+        component.
 
     Raises:
       TypeError: as in `as_float`.
-      ValueError: for a number, which has no such axis.
+      ValueError: for a number, which has no such axis, and for fewer coordinates.
     """
     x = as_float(x)
     if x.ndim == 0:
         raise ValueError("expected vectors, of shape [..., n], got a number")
+    if x.shape[-1] < least:
+        raise ValueError(
+            f"expected vectors of at least {least} coordinate{'s' * (least > 1)}, got the shape"
+            f" {x.shape}"
+        )
     return x
 
 
-def as_sets(x: ArrayLike) -> Array:
+def without_time(x: ArrayLike) -> Array:
+    """Return the space components of vectors of the Lorentz model, cast by `as_vectors`."""
+    return as_vectors(x, least=2)[..., 1:]
+
+
+def as_sets(x: ArrayLike, least: int = 0) -> Array:
     """Cast an array of sets of M vectors, of shape [..., M, n], by `as_float`.
+
+    Args:
+      x: the array.
+      least: smallest M.
 
     Raises:
       TypeError: as in `as_float`.
-      ValueError: for a single vector, or a number.
+      ValueError: for a single vector, a number, vectors without coordinates, and smaller sets.
     """
     x = as_float(x)
     if x.ndim < 2:
@@ -58,7 +77,27 @@ def as_sets(x: ArrayLike) -> Array:
             f"expected sets of vectors, of shape [..., M, n], got the shape {x.shape}: a set of one"
             " vector is x[None]"
         )
-    return x
+    if x.shape[-2] < least:
+        raise ValueError(f"expected sets of at least {least} vector, got the shape {x.shape}")
+    return as_vectors(x)
+
+
+def as_matrix(name: str, matrix: ArrayLike, vectors: Array) -> Array:
+    """Cast a matrix whose rows are as long as some vectors by `as_float`.
+
+    Args:
+      name: name of the argument, for errors.
+      matrix: the matrix, of shape [m, n].
+      vectors: the vectors, of shape [..., n].
+
+    Raises:
+      TypeError: as in `as_float`.
+      ValueError: for an array of another shape.
+    """
+    matrix, columns = as_float(matrix), vectors.shape[-1]
+    if matrix.ndim != 2 or matrix.shape[1] != columns:
+        raise ValueError(f"{name} must have shape [m, {columns}], got the shape {matrix.shape}")
+    return matrix
 
 
 def check_floating(*arrays: Array) -> None:
@@ -218,9 +257,9 @@ def same_length(x: Array, y: Array) -> None:
         )
 
 
-def common_batch(*vectors: ArrayLike) -> Sequence[Array]:
+def common_batch(*vectors: ArrayLike, least: int = 1) -> Sequence[Array]:
     """Cast vectors of the same length by `as_vectors` and broadcast their batch axes."""
-    floats = [as_vectors(v) for v in vectors]
+    floats = [as_vectors(v, least) for v in vectors]
     for vector in floats[1:]:
         same_length(floats[0], vector)
     return jnp.broadcast_arrays(*floats)

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
 from hlformer_jax.ops import lorentz
-from hlformer_jax.ops.arguments import align, as_vectors, common_batch, per_batch
+from hlformer_jax.ops.arguments import align, as_vectors, common_batch, per_batch, without_time
 from hlformer_jax.ops.lorentz import Point, Scalar
 from hlformer_jax.ops.numerics import (
     along_and_across,
@@ -56,7 +56,7 @@ def half_aperture(x: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> 
     Returns:
       Angles in radians.
     """
-    space = as_vectors(x)[..., 1:]
+    space = without_time(x)
     sine = 2 * per_batch(min_radius, space, "min_radius")
     return aperture(jnp.sqrt(per_batch(c, space)) * safe_norm(space), sine)
 

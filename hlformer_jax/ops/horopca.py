@@ -40,7 +40,14 @@ from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.ops import lorentz, poincare, statistics
-from hlformer_jax.ops.arguments import align, as_sets, as_vectors, per_batch, same_length
+from hlformer_jax.ops.arguments import (
+    align,
+    as_matrix,
+    as_sets,
+    as_vectors,
+    per_batch,
+    without_time,
+)
 from hlformer_jax.ops.lorentz import Scalar
 from hlformer_jax.ops.numerics import dot, safe_sqrt, unit
 from hlformer_jax.ops.optim import scale_by_length_adam
@@ -67,7 +74,7 @@ def lorentz_busemann(
     Returns:
       Values [*batch], in lengths of the space.
     """
-    c, (x, ideal) = align(c, as_vectors(x)[..., 1:], ideal)
+    c, (x, ideal) = align(c, without_time(x), ideal)
     ideal, root = unit(ideal), jnp.sqrt(c)
     square, along = c * dot(x, x), root * dot(ideal, x)
     tau = jnp.sqrt(1 + square)
@@ -112,8 +119,8 @@ def lorentz_horospherical(
     Returns:
       Points [*batch, k + 1] of the Lorentz model.
     """
-    x, directions = as_vectors(x)[..., 1:], as_vectors(directions)
-    same_length(x, directions)
+    x = without_time(x)
+    directions = as_matrix("directions", directions, x)
     c = per_batch(c, x)
     root, count = jnp.sqrt(c)[..., None], len(directions)
     x = x * root  # of curvature −1
@@ -246,7 +253,7 @@ def embed(components: HoroPCA, projected: Float[Array, "*batch k1"]) -> Float[Ar
       Points [*batch, n + 1] of the Lorentz model.
     """
     c = components.c
-    space = as_vectors(projected)[..., 1:]
+    space = without_time(projected)
     product = jnp.matmul(space, components.directions, precision=jax.lax.Precision.HIGHEST)
     base = jnp.broadcast_to(components.base, (*space.shape[:-1], len(components.base)))
     return lorentz.boost(base, lorentz.from_space(product, c), c)

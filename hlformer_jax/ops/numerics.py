@@ -18,11 +18,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Bool, Float
 
-from hlformer_jax.ops.arguments import (
-    as_float,
-    per_batch,
-    same_length,
-)
+from hlformer_jax.ops.arguments import as_float, as_matrix, per_batch, same_length
 from hlformer_jax.typing import Array
 
 # Largest mean number of near pairs per point for which only the near pairs are computed. In the
@@ -621,8 +617,10 @@ def logits(
       c: curvature.
       scale: a number for each point; None for 1.
     """
-    normals, offsets = as_float(normals), as_float(offsets)
-    same_length(space, normals)
+    normals, offsets = as_matrix("normals", normals, space), as_float(offsets)
+    if offsets.shape not in ((), (1,), normals.shape[:1]):
+        raise ValueError(f"offsets must have shape {normals.shape[:1]}, got {offsets.shape}")
+    offsets = jnp.broadcast_to(offsets, normals.shape[:1])
     directions, length = safe_normalize(normals)
     along = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
     if scale is not None:

@@ -50,13 +50,14 @@ from hlformer_jax.ops.arguments import (
     align,
     align_sets,
     as_float,
+    as_matrix,
     as_sets,
     as_vectors,
     broadcast_number,
     check_positive,
     per_batch,
-    same_length,
     split_coordinates,
+    without_time,
 )
 from hlformer_jax.ops.lorentz import Scalar
 from hlformer_jax.ops.numerics import (
@@ -158,7 +159,7 @@ def from_lorentz(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Arr
     It is the inverse of HLFormer's eq. 23. Points must not be farther out than exponential maps
     reach; results are moved inside by `project`.
     """
-    space = as_vectors(x)[..., 1:]
+    space = without_time(x)
     curvature = per_batch(c, space)
     tau = jnp.sqrt(1 + curvature * dot(space, space))
     return project(space / (1 + tau)[..., None], c)
@@ -528,8 +529,8 @@ def mobius_matvec(
     matrix: Float[Array, "m n"], p: Float[Array, "*#batch n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch m"]:
     """Return the Möbius product exp_map0(matrix log_map0(p)) with a matrix: points [*batch, m]."""
-    matrix, p = as_float(matrix), as_vectors(p)
-    same_length(matrix, p)
+    p = as_vectors(p)
+    matrix = as_matrix("matrix", matrix, p)
     return exp_map0(jnp.matmul(log_map0(p, c), matrix.T, precision=jax.lax.Precision.HIGHEST), c)
 
 
@@ -613,7 +614,7 @@ def gyromidpoint(
     Raises:
       ValueError: for weights of other axes, as in `lorentz.centroid`.
     """
-    points = as_sets(points)
+    points = as_sets(points, least=1)
     curvature = per_batch(c, points[..., 0])[..., None]
     return _midpoint(points, mean_weights(weights, points), curvature)
 

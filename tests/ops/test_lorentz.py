@@ -328,7 +328,7 @@ def test_a_matrix_that_is_no_rotation_maps_space_and_the_time_follows():
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_matrix_of_another_width_is_refused():
-    with pytest.raises(ValueError, match="same number of coordinates, got 4 and 5"):
+    with pytest.raises(ValueError, match=r"must have shape \[m, 5\], got the shape \(4, 4\)"):
         lorentz.rotate(np.eye(4), lorentz.origin(5))
 
 

@@ -236,7 +236,7 @@ def test_a_curvature_of_the_batch_goes_with_one_point_that_all_share(case):
 def test_every_function_refuses_vectors_of_another_width(case):
     arguments = case.arguments((6,))
     for name in case.vectors:
-        for width in (1, 2, 3):
+        for width in (2, 3):
             narrow = {**arguments, name: arguments[name][..., :width]}
             refused(case, narrow, 1.0, match="same number of coordinates")
 
@@ -249,6 +249,50 @@ def test_numbers_in_place_of_vectors_and_vectors_in_place_of_sets_are_refused(ca
         refused(case, {**arguments, name: np.float32(1)}, 1.0, match="expected vectors")
     for name in case.sets:
         refused(case, {**arguments, name: np.ones(N + 1)}, 1.0, match="expected sets of vectors")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", [c for c in FLOAT32 if c.vectors or c.sets], ids=NAME)
+def test_vectors_without_coordinates_and_points_of_a_time_alone_are_refused(case):
+    arguments, arrays = case.arguments((6,)), {*case.vectors, *case.sets}
+    for width in range(1 + any(case.axes[name][-1] in ("n1", "d") for name in arrays)):
+        narrow = {k: v[..., :width] if k in arrays else v for k, v in arguments.items()}
+        refusal = refused(case, narrow, 1.0, match="at least [12] coordinate")
+        assert f"{width})" in refusal
+
+
+MATRICES = [
+    (case, name) for case in CURVED for name, axes in case.axes.items()
+    if len(axes) == 2 and axes[0] != BATCH
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("case", "name"), MATRICES, ids=lambda of: getattr(of, "name", of))
+def test_numbers_and_vectors_in_place_of_a_matrix_are_refused(case, name):
+    arguments = case.arguments((6,))
+    for wrong in (np.float32(1), np.ones(N), np.ones((N, N + 1)), np.ones((2, N, N))):
+        refused(case, {**arguments, name: wrong}, 1.0, match=f"{name} must have shape")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("module", [lorentz, poincare], ids=["lorentz", "poincare"])
+def test_hyperplanes_have_one_offset_each_or_share_one(module):
+    x = np.zeros((6, N + 1 if module is lorentz else N))
+    normals = np.ones((3, N))
+    assert module.mlr(x, normals, 1.0).shape == module.mlr(x, normals, np.ones(3)).shape == (6, 3)
+    for wrong in (np.ones(4), np.ones((6, 1)), np.ones((1, 3))):
+        with pytest.raises(ValueError, match=r"offsets must have shape \(3,\)"):
+            module.mlr(x, normals, wrong)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("mean", [
+    lorentz.centroid, poincare.gyromidpoint, statistics.lorentz_mean, statistics.poincare_mean,
+])  # fmt: skip
+def test_an_empty_set_has_no_mean(mean):
+    with pytest.raises(ValueError, match="at least 1 vector"):
+        mean(np.zeros((6, 0, N + 1)))
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -10,7 +10,7 @@ References:
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
-from hlformer_jax.ops.arguments import as_vectors, check_positive, per_batch
+from hlformer_jax.ops.arguments import as_vectors, check_positive, per_batch, without_time
 from hlformer_jax.ops.lorentz.maps import from_space
 from hlformer_jax.ops.numerics import dot, limit_norm, limit_norm_and_square
 from hlformer_jax.typing import Array
@@ -30,7 +30,7 @@ def to_klein(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, 
     Raises:
       ValueError: for a curvature that is not positive, if its value is known.
     """
-    space = as_vectors(x)[..., 1:]
+    space = without_time(x)
     check_positive("c", c)
     root = jnp.sqrt(per_batch(c, space))[..., None]
     s = space * root
@@ -83,7 +83,7 @@ def to_half_space(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Ar
     Raises:
       ValueError: for a curvature that is not positive, if its value is known.
     """
-    space = as_vectors(x)[..., 1:]
+    space = without_time(x)
     check_positive("c", c)
     root = jnp.sqrt(per_batch(c, space))[..., None]
     s, rise = space[..., :-1] * root, space[..., -1:] * root

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops.arguments import (
-    as_float,
-    as_vectors,
+    as_matrix,
+    check_floating,
     per_batch,
-    same_length,
     split_coordinates,
+    without_time,
 )
 from hlformer_jax.ops.lorentz.maps import from_space
 from hlformer_jax.ops.lorentz.pairs import (
@@ -40,10 +40,10 @@ def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
       Points of the shape of ``x``.
 
     Raises:
-      ValueError: for a matrix with another number of columns than space components.
+      ValueError: for a matrix that does not have one column for each space component.
     """
-    matrix, space = as_float(matrix), as_vectors(x)[..., 1:]
-    same_length(matrix, space)
+    space = without_time(x)
+    matrix = as_matrix("matrix", matrix, space)
     space = jnp.matmul(space, matrix.T, precision=jax.lax.Precision.HIGHEST)
     return point_from_space(space, per_batch(c, space))
 
@@ -57,7 +57,7 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Po
       points: points with the same batch axes, of any dimensions.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    return from_space(jnp.concatenate([as_vectors(x)[..., 1:] for x in points], axis=-1), c)
+    return from_space(jnp.concatenate([without_time(x) for x in points], axis=-1), c)
 
 
 def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
@@ -71,7 +71,7 @@ def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array
     Raises:
       ValueError: for dimensions that do not add up to the dimension of ``x``.
     """
-    space = as_vectors(x)[..., 1:]
+    space = without_time(x)
     return [from_space(part, c) for part in split_coordinates(space, dims)]
 
 
@@ -88,7 +88,11 @@ def from_linear(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[
 
     Returns:
       Points in the dtype of ``z``.
+
+    Raises:
+      TypeError: for numbers and for arrays that are not floating.
     """
+    check_floating(z)
     time = jax.nn.sigmoid(z[..., :1]) * jnp.exp(scale).astype(z.dtype) + 1.1
     squared_norm = jnp.sum(jnp.square(z[..., 1:]), axis=-1, keepdims=True)
     directed = squared_norm > jnp.finfo(z.dtype).tiny
@@ -139,6 +143,6 @@ def mlr(
       offsets: signed distances b; √c b is clipped to ± `max_hyperbolic_norm`.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    space = as_vectors(x)[..., 1:]
+    space = without_time(x)
     c = per_batch(c, space)
     return logits(space, jnp.sqrt(1 + c * dot(space, space)), normals, offsets, c)

@@ -12,6 +12,7 @@ from hlformer_jax.ops.arguments import (
     broadcast_number,
     common_batch,
     per_batch,
+    without_time,
 )
 from hlformer_jax.ops.lorentz import usual
 from hlformer_jax.ops.lorentz.pairs import (
@@ -48,7 +49,7 @@ def inner(x: Point, y: Point) -> Scalar:
 
     It uses the time components as given and may cancel: the error is relative to x_time y_time.
     """
-    x, y = as_vectors(x), as_vectors(y)
+    x, y = as_vectors(x, least=2), as_vectors(y, least=2)
     return dot(x[..., 1:], y[..., 1:]) - x[..., 0] * y[..., 0]
 
 
@@ -70,12 +71,12 @@ def from_space(space: Space, c: ArrayLike = 1.0) -> Point:
 
 def project(x: Point, c: ArrayLike = 1.0) -> Point:
     """Replace the time component by the one that puts the point on the hyperboloid."""
-    return from_space(as_vectors(x)[..., 1:], c)
+    return from_space(without_time(x), c)
 
 
 def time_error(x: Point, c: ArrayLike = 1.0) -> Scalar:
     """Return the relative error of the time component: |x_time − time(x_space)| / time(x_space)."""
-    x = as_vectors(x)
+    x = as_vectors(x, least=2)
     want = time(x[..., 1:], c)
     return jnp.abs(x[..., 0] - want) / want
 
@@ -99,7 +100,7 @@ def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Point:
 
 def antipode(x: Point, c: ArrayLike = 1.0) -> Point:
     """Return the reflection of x in the origin: the space components are negated."""
-    return from_space(-as_vectors(x)[..., 1:], c)
+    return from_space(-without_time(x), c)
 
 
 def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:
@@ -131,7 +132,7 @@ def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     rounding the coordinates of v has an equally large effect. Results that are too large for the
     dtype are infinite, with the right sign.
     """
-    x, v = common_batch(x, v)
+    x, v = common_batch(x, v, least=2)
     x = project(x, c)
     # The map is linear in v. Scale a long v down: intermediate results might overflow to inf - inf.
     scale = jnp.maximum(largest_coordinate(v), 1)
@@ -154,7 +155,7 @@ def exp_map0(u: Space, c: ArrayLike = 1.0) -> Point:
 
 def log_map0(x: Point, c: ArrayLike = 1.0) -> Space:
     """Apply the logarithmic map at the origin, the inverse of `exp_map0` (HLFormer, eqs. 5, 16)."""
-    space = as_vectors(x)[..., 1:]
+    space = without_time(x)
     return space * asinhc_sqrt(per_batch(c, space) * dot(space, space))[..., None]
 
 
@@ -176,7 +177,7 @@ def log_map(x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
 
     This logarithmic map is the inverse of `exp_map`, and smooth at y = x.
     """
-    x, y = common_batch(x, y)
+    x, y = common_batch(x, y, least=2)
     return usual.logarithm(x, y, per_batch(c, x))
 
 
@@ -223,13 +224,13 @@ def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point
 
 def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     """Transport v from x to y along the geodesic: v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩)."""
-    x, y, v = common_batch(x, y, v)
+    x, y, v = common_batch(x, y, v, least=2)
     return usual.transport(x, y, v, per_batch(c, x))
 
 
 def transport0(y: Point, u: Space, c: ArrayLike = 1.0) -> Point:
     """Transport a tangent vector from the origin to y: u + (c y · u / (1 + τ_y)) y, τ = √c time."""
-    y, u = common_batch(as_vectors(y)[..., 1:], u)
+    y, u = common_batch(without_time(y), u)
     curvature = per_batch(c, y)
     factor = curvature * dot(y, u) / (1 + jnp.sqrt(1 + curvature * dot(y, y)))
     return with_tangent_time(y, u + factor[..., None] * y, c)
@@ -261,7 +262,7 @@ def gradient_in_frame(x: Point, gradient: Point, c: ArrayLike = 1.0) -> Space:
 
 def _chart_gradient(x: Point, gradient: Point, c: ArrayLike) -> tuple[Space, Space, Scalar]:
     """Return the space components of x, the gradient in them, and the curvature per point."""
-    x, gradient = common_batch(x, gradient)
+    x, gradient = common_batch(x, gradient, least=2)
     x = x[..., 1:]
     c = per_batch(c, x)
     return x, gradient[..., 1:] + gradient[..., :1] * (x / time_component(x, c)[..., None]), c
@@ -306,13 +307,13 @@ def squared_distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
 
 def distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
     """Return the geodesic distance arcosh(−c ⟨x, y⟩) / √c, with gradient 0 at the kink y = x."""
-    x, y = common_batch(x, y)
+    x, y = common_batch(x, y, least=2)
     return usual.distance(x, y, jnp.broadcast_to(per_batch(c, x), x.shape[:-1]))
 
 
 def distance0(x: Point, c: ArrayLike = 1.0) -> Scalar:
     """Return the distance from the origin, arsinh(√c |x_space|) / √c, with gradient 0 there."""
-    space = as_vectors(x)[..., 1:]
+    space = without_time(x)
     return safe_norm(space) * asinhc_sqrt(per_batch(c, space) * dot(space, space))
 
 
@@ -327,7 +328,7 @@ def limit_distance0(x: Point, limit: ArrayLike, c: ArrayLike = 1.0) -> Point:
       limit: largest geodesic distance from the origin, positive; broadcasts like ``c``.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    space = as_vectors(x)[..., 1:]
+    space = without_time(x)
     limit, c = per_batch(limit, space, "limit"), per_batch(c, space)
     return point_from_space(limit_norm(space, limit * sinhc_sqrt(c * limit * limit)), c)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float
 
-from hlformer_jax.ops.arguments import align_sets, as_sets, per_batch
+from hlformer_jax.ops.arguments import align_sets, as_sets, as_vectors, per_batch, without_time
 from hlformer_jax.ops.lorentz.pairs import point_from_space, squared_distance_of_pair
 from hlformer_jax.ops.lorentz.usual import distance_of_pair, length_of_chord
 from hlformer_jax.ops.numerics import (
@@ -34,7 +34,7 @@ def pairwise_inner(
     The product has full float32 (or float64) precision on every device. The error is as in `inner`,
     so for squared distances between near points use `pairwise_squared_distance`.
     """
-    x, y = as_sets(x), as_sets(y)
+    x, y = (as_vectors(as_sets(v), least=2) for v in (x, y))
     x = jnp.concatenate([-x[..., :1], x[..., 1:]], axis=-1)
     return jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
 
@@ -51,7 +51,7 @@ def pairwise_distance(
     below 8 eps times the error of x · y in units of eps |x| |y|, which is a small number, and at
     most n / 2 for n coordinates.
     """
-    x, y, c = align_sets(as_sets(x)[..., 1:], as_sets(y)[..., 1:], c)
+    x, y, c = align_sets(without_time(as_sets(x)), without_time(as_sets(y)), c)
     m, is_near = _chords(x, y, c)
     by_product = length_of_chord(m, c[..., None, None])
     return replace_near(by_product, is_near, x, y, c, distance_of_pair)
@@ -61,7 +61,7 @@ def pairwise_squared_distance(
     x: Float[Array, "*#batch M n1"], y: Float[Array, "*#batch N n1"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch M N"]:
     """Return squared Lorentzian distances of all pairs, computed as in `pairwise_distance`."""
-    x, y, c = align_sets(as_sets(x)[..., 1:], as_sets(y)[..., 1:], c)
+    x, y, c = align_sets(without_time(as_sets(x)), without_time(as_sets(y)), c)
     m, is_near = _chords(x, y, c)
     return replace_near(m, is_near, x, y, c, squared_distance_of_pair)
 
@@ -118,7 +118,7 @@ def centroid(
       ValueError: for weights that do not have the axes [*batch, M, L] for points [*batch, L, n+1]:
         weights of one centroid are [*batch, 1, L].
     """
-    points = as_sets(points)
+    points = as_vectors(as_sets(points, least=1), least=2)
     weights = mean_weights(weights, points, relative=exact)
     curvature = per_batch(c, points[..., 0])[..., None]
     if exact:

@@ -52,7 +52,7 @@ def lorentz_sample(
     Raises:
       ValueError: for a scale that is not positive, if its value is known.
     """
-    mean = as_vectors(mean)
+    mean = as_vectors(mean, least=2)
     return _lorentz_points(_scaled_normal(key, mean[..., 1:], scale, shape), mean, c)
 
 
@@ -81,7 +81,7 @@ def lorentz_full_sample(
       ValueError: for a factor that is not square or has another dimension than the mean, and for a
         diagonal that is not positive, if its values are known.
     """
-    mean = as_vectors(mean)
+    mean = as_vectors(mean, least=2)
     return _lorentz_points(_correlated_normal(key, mean[..., 1:], factor, shape), mean, c)
 
 
