@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Checks that a change must pass, in minutes: `bash launch/test.sh [--all | --nightly] [pytest
 # arguments]`. These are style, types, and the fast tests. --all also runs the slow tests (a rehearsal
-# of each sweep, processes that die) and builds the documentation into build/docs. --nightly is --all
-# with every variant of the sweeps, and with XLA's optimisations, as in users' programs.
-# TEST_PROCESSES is the number of test processes (default: 2; 0: pytest itself runs the tests). All
-# tests of a file run in one process, because they share compiled programs. tests/conftest.py sets the
-# order.
+# of each sweep, processes that die), checks annotations of arrays in all tests, and builds the
+# documentation into build/docs. --nightly is --all with every variant of the sweeps, and with XLA's
+# optimisations, as in users' programs. TEST_PROCESSES is the number of test processes (default: 2;
+# 0: pytest itself runs the tests). All tests of a file run in one process, because they share
+# compiled programs. tests/conftest.py sets the order.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 environment test
@@ -14,6 +14,7 @@ cd "$root"
 chosen=(-m "not slow")
 if [[ ${1-} == --all || ${1-} == --nightly ]]; then
   chosen=()
+  export HLFORMER_TEST_ALL=1
   if [[ $1 == --nightly ]]; then export HLFORMER_TEST_OPTIMISED=1; fi
   shift
 fi

@@ -1,5 +1,7 @@
 """Short formulas for usual pairs, against 80-digit arithmetic and the formulas for all pairs."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,24 +114,24 @@ def test_values_of_usual_pairs_agree_with_80_digits(kind):
             assert_close(value[i], exact_value, bound(kind), f"{kind} {i}: {name}")
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def slopes(function, *args):
+    """One gradient for each result, weighted by random numbers. All kinds share a program."""
+    value, pullback = jax.vjp(function, *args)
+    rng, gradients = np.random.default_rng(1), []
+    weights = [np.asarray(rng.normal(size=z.shape), np.float32) for z in value]
+    for i, (z, weight) in enumerate(zip(value, weights, strict=True)):
+        zeros = [jnp.zeros_like(other) for other in value]
+        zeros[i] = jnp.asarray(weight, z.dtype)
+        gradients.append(pullback(tuple(zeros)))
+    return gradients
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_of_usual_pairs_are_those_of_the_formulas_for_all_pairs(kind):
     x, y, c, v = batch(kind)
-
-    def slopes(function, args):
-        value, pullback = jax.vjp(function, *args)
-        rng = np.random.default_rng(1)
-        weights = [np.asarray(rng.normal(size=z.shape), np.float32) for z in value]
-        # One gradient for each result.
-        for i, (z, weight) in enumerate(zip(value, weights, strict=True)):
-            zeros = [jnp.zeros_like(other) for other in value]
-            zeros[i] = jnp.asarray(weight, z.dtype)
-            yield pullback(tuple(zeros))
-
-    of_short = jax.jit(lambda *args: list(slopes(short, args)))(x, y, c, v)
-    of_exact = jax.jit(lambda *args: list(slopes(exact, args)))(
-        *(np.float64(z) for z in (x, y, c, v))
-    )
+    of_short = slopes(short, x, y, c, v)
+    of_exact = slopes(exact, *(np.float64(z) for z in (x, y, c, v)))
     for name, got, want in zip(
         ("distance", "log_map", "transport"), of_short, of_exact, strict=True
     ):
@@ -161,6 +163,9 @@ def test_two_derivatives_of_usual_pairs():
     check_two_derivatives(short, (x, y, c, v))
 
 
+slope_of_distance = jax.jit(jax.grad(lambda a, b, c: jnp.sum(lorentz.distance(a, b, c)), (0, 1)))
+
+
 @pytest.mark.parametrize("kind", ["apart", "near"])
 @pytest.mark.parametrize("factor", [1 + 1e-3, 1e6, -1, 0, np.nan])
 def test_the_distance_does_not_depend_on_a_wrong_time_component(kind, factor):
@@ -169,8 +174,8 @@ def test_the_distance_does_not_depend_on_a_wrong_time_component(kind, factor):
     wrong = a.copy()
     wrong[..., 0] *= np.float32(factor)
     np.testing.assert_allclose(lorentz.distance(wrong, b, c), lorentz.distance(a, b, c), rtol=BOUND)
-    slope = jax.jit(jax.grad(lambda a, b: jnp.sum(lorentz.distance(a, b, c)), (0, 1)))
-    for got, want in zip(slope(wrong, b), slope(a, b), strict=True):
+    slopes_of = (slope_of_distance(first, b, c) for first in (wrong, a))
+    for got, want in zip(*slopes_of, strict=True):
         np.testing.assert_allclose(got, want, rtol=BOUND, atol=BOUND * np.abs(want).max())
         np.testing.assert_array_equal(got[..., 0], 0)
 
@@ -196,8 +201,8 @@ def test_equal_points_and_padding_of_zeros_are_usual_for_the_logarithm_and_the_t
     np.testing.assert_array_equal(distance, 0)
     np.testing.assert_array_equal(logarithm, 0)
     np.testing.assert_array_equal(moved[..., 1:], v)
-    slopes = jax.jit(jax.grad(lambda *args: sum(map(jnp.sum, short(*args))), (0, 1, 2, 3)))
-    assert all(np.isfinite(slope).all() for slope in slopes(x, x, c, v))
+    gradients = jax.jit(jax.grad(lambda *args: sum(map(jnp.sum, short(*args))), (0, 1, 2, 3)))
+    assert all(np.isfinite(gradient).all() for gradient in gradients(x, x, c, v))
 
 
 def test_the_slope_in_c_of_a_tiny_distance_does_not_underflow():
