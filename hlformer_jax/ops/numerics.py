@@ -633,6 +633,30 @@ def logits(
     return length.reshape((1,) * (space.ndim - 1) + length.shape) * scaled_asinh(rise, c)
 
 
+def weights_between(t: Array, length: Array) -> tuple[Array, Array, Array]:
+    """Return the weights of both ends of a long geodesic in the point at the fraction t of it.
+
+    They are sinh((1 − t) D) / sinh D and sinh(t D) / sinh D, for the length D in units of 1/√c. The
+    sum of points of the Lorentz model with these weights does not cancel, because time components
+    are positive. exp_map(x, t log_map(x, y)) loses digits by the factor cosh of the distance of x
+    and y from the origin, because the tangent vector is rounded.
+
+    Args:
+      t: fractions.
+      length: the length D, of the same rank.
+
+    Returns:
+      Where the weights can be used: between the ends, for a length above 1; the weight of the
+      start; the weight of the end. Elsewhere the weights are those of another finite number.
+    """
+    is_usable = (t > 0) & (t < 1) & (length > 1)
+    t, length = jnp.where(is_usable, t, 0.5), jnp.where(is_usable, length, 1)
+    per_whole = 1 / jnp.expm1(-2 * length)
+    start = jnp.exp(-t * length) * jnp.expm1(-2 * (1 - t) * length) * per_whole
+    end = jnp.exp(-(1 - t) * length) * jnp.expm1(-2 * t * length) * per_whole
+    return is_usable, start, end
+
+
 def replace_near(
     by_product: Float[Array, "*#batch M N"],
     is_near: Bool[Array, "*#batch M N"],

@@ -87,6 +87,7 @@ from hlformer_jax.ops.numerics import (
     tanhc_sqrt,
     unit,
     weigh_each,
+    weights_between,
     with_norm,
 )
 from hlformer_jax.typing import Array
@@ -303,9 +304,25 @@ def retract(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Return exp_map(p, t log_map(p, q)); arguments are as in `lorentz.geodesic`."""
-    t, v, p = broadcast_number(t, log_map(p, q, c), as_vectors(p))
-    return exp_map(p, t * v, c)
+    """Return the point at the fraction t of the way from p to q, as `lorentz.geodesic`.
+
+    Between ends that are more than 1/√c apart it is, for the weights a and b of
+    `numerics.weights_between`, (a λ_p p + b λ_q q) / (a λ_p + b λ_q + 1 − a − b): the sum of the
+    points of the Lorentz model, taken to the ball.
+    """
+    c, (p, q) = align(c, p, q)
+    length = jnp.sqrt(c) * distance(p, q, c)
+    (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
+    t, p, q, gap_p, gap_q, length = broadcast_number(
+        t, p, q, *(number[..., None] for number in (gap_p, gap_q, length))
+    )
+    is_nearer = t <= 0.5
+    start, end = jnp.where(is_nearer, p, q), jnp.where(is_nearer, q, p)
+    moved = exp_map(start, jnp.where(is_nearer, t, 1 - t) * log_map(start, end, c), c)
+    is_between, a, b = weights_between(t, length)
+    by_p, by_q = 2 * a / gap_p, 2 * b / gap_q
+    total = by_p + by_q + (1 - a - b)
+    return jnp.where(is_between, by_p / total * p + by_q / total * q, moved)
 
 
 def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:

@@ -41,6 +41,7 @@ from hlformer_jax.ops.numerics import (
     safe_normalize,
     shortest_direction,
     sinhc_sqrt,
+    weights_between,
 )
 
 
@@ -188,7 +189,11 @@ def retract(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
-    """Return the point exp_map(x, t log_map(x, y)) at the fraction t of the way from x to y.
+    """Return the point at the fraction t of the way from x to y.
+
+    It is exp_map(x, t log_map(x, y)), computed from the nearer end. Between ends that are more than
+    1/√c apart it is the sum of x and y with the weights of `numerics.weights_between`, because a
+    rounded tangent vector would lead far from the geodesic.
 
     Args:
       t: fractions; outside [0, 1] the point lies beyond x or y. It broadcasts with ``*batch`` and
@@ -198,8 +203,15 @@ def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
       y: ends.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    t, v, x = broadcast_number(t, log_map(x, y, c), as_vectors(x))
-    return exp_map(x, t * v, c)
+    x, y = common_batch(x, y, least=2)
+    length = jnp.sqrt(per_batch(c, x)) * distance(x, y, c)
+    t, x, y, length = broadcast_number(t, x, y, length[..., None])
+    is_nearer = t <= 0.5
+    start, end = jnp.where(is_nearer, x, y), jnp.where(is_nearer, y, x)
+    moved = exp_map(start, jnp.where(is_nearer, t, 1 - t) * log_map(start, end, c), c)
+    is_between, by_x, by_y = weights_between(t, length)
+    between = (by_x * x + by_y * y)[..., 1:]
+    return jnp.where(is_between, point_from_space(between, per_batch(c, between)), moved)
 
 
 def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
