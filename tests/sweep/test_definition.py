@@ -213,7 +213,16 @@ def test_the_manual_of_hover_has_every_published_figure():
                 assert format(value, form) in numbers, (table, metric)
 
 
-@pytest.mark.parametrize("name", ["activitynet-debug", "charades-debug", "tvr-debug", "debug"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            pytest.param(f"{name}-debug", marks=pytest.mark.slow)
+            for name in ("activitynet", "charades", "tvr")
+        ),
+        "debug",
+    ],
+)
 def test_the_debug_size_of_hover_has_trees_of_every_number_of_leaves(name, tmp_path):
     config = load(ROOT / "configs/hover.py", name)
     source = choose_tree_source(config)

@@ -27,8 +27,10 @@ def compiled_once():
 
     def steps(loss, optimiser, project, feed, state, config, constants):
         arguments = loss, optimiser, project, feed, state, config, constants
-        key = type(loss), runs.program_fields(config)
-        return shared(lambda: compile_steps(*arguments), *key)
+        fields = runs.program_fields(config)
+        if isinstance(loss, runs.Attraction):  # its program is that of a run of any length
+            fields = runs.program_fields(config, but=("train.epochs",))
+        return shared(lambda: compile_steps(*arguments), type(loss), fields)
 
     def evaluator(make):
         return lambda model, config, mesh: shared(

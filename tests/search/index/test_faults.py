@@ -117,7 +117,16 @@ ERRORS = {
     "Ctrl-C": KeyboardInterrupt(),
     "no memory": MemoryError(),
 }
-each_error = pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+FAST = {"full disk", "Ctrl-C"}
+"""One error that stays and one that interrupts, which the fast tests try."""
+
+each_error = pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(error, id=name, marks=[pytest.mark.slow] * (name not in FAST))
+        for name, error in ERRORS.items()
+    ],
+)
 
 
 def in_turn(error, act):
