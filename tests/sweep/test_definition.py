@@ -161,13 +161,15 @@ NAMES += [
     for stem in ("hlformer_table2", "hlformer_blocks", "main_comparison")
     for name in ("tvr", "charades", "tvr-debug")
 ]
+LIKE_OTHERS = {"gmmformer_v2_sigma", "gmmformer_v2_table6", "hlformer_sigma"}
+"""Sweeps of the same form as another; test_published_configs.py reads them too."""
 NAMES += [("clip_features", name) for name in ("anet", "charades", "qv")]
 
 
 @pytest.mark.parametrize(
     ("stem", "name"),
     [
-        (stem, name) if not name else pytest.param(stem, name, marks=pytest.mark.slow)
+        pytest.param(stem, name, marks=[pytest.mark.slow] * (bool(name) or stem in LIKE_OTHERS))
         for stem, name in NAMES + [(stem, "debug") for stem in FILES]
     ],
 )

@@ -544,6 +544,8 @@ def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films
     expect(page.locator("#facts")).to_contain_text("3 videos")
 
 
+# Above a page that is opened anew shows the job, and test_jobs.py has a second one refused.
+@pytest.mark.slow
 def test_job_of_another_page_is_shown(managed, changing, films):
     archive.film(films / "new.film", ["red"] * 40)
     changing.encoder.gate.clear()
