@@ -57,8 +57,12 @@ def run(tmp_path, module, *arguments):
     ("arguments", "extra"),
     [
         (["search", "index", "."], "search"),
-        (["search", "features", ".", "--captions=captions", "--out=out"], "search"),
-        (["search", "demo", "--out=demo"], "search"),
+        pytest.param(
+            ["search", "features", ".", "--captions=captions", "--out=out"],
+            "search",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["search", "demo", "--out=demo"], "search", marks=pytest.mark.slow),
     ],
 )
 def test_a_program_that_needs_an_extra_says_which_in_one_line(tmp_path, arguments, extra):

@@ -119,12 +119,17 @@ def test_time_left_is_the_mean_of_the_finished_parts():
 
 @pytest.mark.parametrize(
     ("line", "offered"),
-    [("hlformer-search tran", "transcribe"), ("hlformer-search query --calib", ""),
-     ("hlformer-search query --min", "--min-score"), ("hlformer-search cut --qui", "--quiet"),
-     ("hlformer-train --quiet --mode=ev", "--mode=evaluate"), ("hlformer-train --verb", ""),
-     ("hlformer-sweep --config=sweeps/rob", "--config=sweeps/robust"),
-     ("hlformer-figures --video=a --vid", "--video")],
-)  # fmt: skip
+    [
+        ("hlformer-search tran", "transcribe"),
+        ("hlformer-search query --calib", ""),
+        pytest.param("hlformer-search query --min", "--min-score", marks=pytest.mark.slow),
+        pytest.param("hlformer-search cut --qui", "--quiet", marks=pytest.mark.slow),
+        ("hlformer-train --quiet --mode=ev", "--mode=evaluate"),
+        pytest.param("hlformer-train --verb", "", marks=pytest.mark.slow),
+        ("hlformer-sweep --config=sweeps/rob", "--config=sweeps/robust"),
+        pytest.param("hlformer-figures --video=a --vid", "--video", marks=pytest.mark.slow),
+    ],
+)
 def test_a_shell_completes_commands_and_options(line, offered, tmp_path):
     pytest.importorskip("argcomplete", reason="extra search")
     answer = tmp_path / "answer"

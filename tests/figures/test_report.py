@@ -19,6 +19,8 @@ def _finish(*arguments):
     return processes.finish([sys.executable, "-m", "hlformer_jax.figures", *map(str, arguments)])
 
 
+# The command also draws curves below, and this figure is drawn in this process.
+@pytest.mark.slow
 def test_a_figure_is_drawn_into_the_run_s_directory(directory):
     done = _finish("windows", f"--workdir={directory}")
     assert done.returncode == 0, done.stderr

@@ -81,16 +81,12 @@ def write(config, path):
     )
 
 
-def program_fields(config):
-    """What of a configuration the compiled steps depend on."""
+def program_fields(config, but=()):
+    """What of a configuration the compiled steps depend on, but for some fields."""
     fields = json.loads(config.to_json())
-    for section, name in (
-        ("train", "checkpoint_seconds"),
-        ("train", "patience"),
-        ("train", "baseline"),
-        ("eval", "select"),
-        ("data", "data_dir"),
-    ):
+    without = ("train.checkpoint_seconds", "train.patience", "train.baseline")
+    for field in (*without, "eval.select", "data.data_dir", *but):
+        section, _, name = field.partition(".")
         fields[section].pop(name, None)  # not every family has every field
     return json.dumps(fields)
 
@@ -216,8 +212,9 @@ class Attraction:
         child, parent = (jnp.where(real, nodes, 0) for nodes in edges)
         key = jax.random.fold_in(jax.random.key(self.seed), step)
         other = jax.random.randint(key, child.shape, 0, len(points))
-        away = lambda nodes: lorentz.distance(points[child], points[nodes])
-        near, far = jnp.mean(away(parent)), jnp.mean(jax.nn.relu(self.margin - away(other)))
+        # At once, because a distance takes a second to trace.
+        to_parent, to_other = lorentz.distance(points[child], points[jnp.stack([parent, other])])
+        near, far = jnp.mean(to_parent), jnp.mean(jax.nn.relu(self.margin - to_other))
         return near + far, {"near": near, "far": far}
 
 

@@ -161,13 +161,15 @@ NAMES += [
     for stem in ("hlformer_table2", "hlformer_blocks", "main_comparison")
     for name in ("tvr", "charades", "tvr-debug")
 ]
+LIKE_OTHERS = {"gmmformer_v2_sigma", "gmmformer_v2_table6", "hlformer_sigma"}
+"""Sweeps of the same form as another; test_published_configs.py reads them too."""
 NAMES += [("clip_features", name) for name in ("anet", "charades", "qv")]
 
 
 @pytest.mark.parametrize(
     ("stem", "name"),
     [
-        (stem, name) if not name else pytest.param(stem, name, marks=pytest.mark.slow)
+        pytest.param(stem, name, marks=[pytest.mark.slow] * (bool(name) or stem in LIKE_OTHERS))
         for stem, name in NAMES + [(stem, "debug") for stem in FILES]
     ],
 )
@@ -213,7 +215,16 @@ def test_the_manual_of_hover_has_every_published_figure():
                 assert format(value, form) in numbers, (table, metric)
 
 
-@pytest.mark.parametrize("name", ["activitynet-debug", "charades-debug", "tvr-debug", "debug"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            pytest.param(f"{name}-debug", marks=pytest.mark.slow)
+            for name in ("activitynet", "charades", "tvr")
+        ),
+        "debug",
+    ],
+)
 def test_the_debug_size_of_hover_has_trees_of_every_number_of_leaves(name, tmp_path):
     config = load(ROOT / "configs/hover.py", name)
     source = choose_tree_source(config)

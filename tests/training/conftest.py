@@ -1,5 +1,7 @@
 """What the tests of training share: programs, and runs that were never interrupted."""
 
+import contextlib
+import io
 import os
 import pickle
 import signal
@@ -13,22 +15,26 @@ import runs
 from hlformer_jax import files
 from hlformer_jax.training import hover, loop, prvr
 
+PROGRAMS = {}
+"""Programs by what they depend on, of all runs of this process."""
 
-@pytest.fixture(scope="package", autouse=True)
-def compiled_once():
+
+@contextlib.contextmanager
+def sharing_programs():
     """Runs whose programs are equal share them, as the steps of one run do."""
-    known = {}
     compile_steps = loop.compile_steps
 
     def shared(make, *key):
-        if key not in known:
-            known[key] = make()
-        return known[key]
+        if key not in PROGRAMS:
+            PROGRAMS[key] = make()
+        return PROGRAMS[key]
 
     def steps(loss, optimiser, project, feed, state, config, constants):
         arguments = loss, optimiser, project, feed, state, config, constants
-        key = type(loss), runs.program_fields(config)
-        return shared(lambda: compile_steps(*arguments), *key)
+        fields = runs.program_fields(config)
+        if isinstance(loss, runs.Attraction):  # its program is that of a run of any length
+            fields = runs.program_fields(config, but=("train.epochs",))
+        return shared(lambda: compile_steps(*arguments), type(loss), fields)
 
     def evaluator(make):
         return lambda model, config, mesh: shared(
@@ -42,11 +48,19 @@ def compiled_once():
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+    """Programs are shared by the runs of all tests; fixtures of the session begin before this."""
+    with sharing_programs():
+        yield
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
     """The directory of a run of a tree."""
     path = tmp_path_factory.mktemp("tree") / "whole"
-    runs.train(runs.tree(), path)
+    with sharing_programs():
+        runs.train(runs.tree(), path)
     return path
 
 
@@ -71,6 +85,7 @@ class Retrieval(NamedTuple):
       initial: its initial parameters.
       final: its parameters at the end.
       compiled: number of programs compiled before each chunk, and at the end.
+      said: what it wrote to standard error.
     """
 
     path: Path
@@ -78,6 +93,7 @@ class Retrieval(NamedTuple):
     initial: Any
     final: Any
     compiled: list
+    said: str
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +102,10 @@ def retrieval(shared, data_dir):
     seen = shared / "seen.pickle"
     with files.lock(shared, waiting=lambda: None):
         if not seen.exists():
-            seen.write_bytes(pickle.dumps(tuple(_train(data_dir, shared / "whole"))))
+            said = io.StringIO()
+            with sharing_programs(), contextlib.redirect_stderr(said):
+                run = _train(data_dir, shared / "whole")
+            seen.write_bytes(pickle.dumps((*run, said.getvalue())))
     return Retrieval(*pickle.loads(seen.read_bytes()))
 
 
@@ -104,7 +123,7 @@ def _train(data_dir, path):
     before.append(len(compiled))
     final = jax.device_get(trainer.state.params)
     outcome = loop.train(config, path)  # nothing is left to train: it tests
-    return Retrieval(path, outcome.results, initial, final, before)
+    return path, outcome.results, initial, final, before
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +136,8 @@ def trees_dir(tmp_path_factory):
 def hover_run(trees_dir, tmp_path_factory):
     """The directory of a run of HOVER that was never interrupted, and its test metrics."""
     path = tmp_path_factory.mktemp("hover") / "whole"
-    return path, loop.train(runs.hover(trees_dir), path).results
+    with sharing_programs():
+        return path, loop.train(runs.hover(trees_dir), path).results
 
 
 @pytest.fixture

@@ -112,7 +112,10 @@ def test_run_is_evaluated_without_config_flag(run, tmp_path):
         np.testing.assert_allclose(total, first["scores"], atol=1e-5)
 
 
-@pytest.mark.parametrize(("options", "has_bar"), [((), True), (("--quiet",), False)])
+@pytest.mark.parametrize(
+    ("options", "has_bar"),
+    [((), True), pytest.param(("--quiet",), False, marks=pytest.mark.slow)],
+)
 def test_a_terminal_shows_the_videos_that_are_encoded(run, options, has_bar):
     reader, writer = os.openpty()
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))

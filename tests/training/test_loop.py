@@ -142,12 +142,14 @@ def test_best_epoch_after_the_newest_state_is_dropped(tmp_path, monkeypatch):
     assert next(iter(again.test())) == "best epoch (1)"
 
 
-def test_patience_ends_a_run(tmp_path):
+def test_patience_ends_a_run(tmp_path, capsys):
     with runs.start(runs.tree(**{"train.patience": 1}), tmp_path) as trainer:
         _scored(trainer, 50.0, 50.0)
         trainer.run()
     assert checkpoints.newest(tmp_path).info()["epochs"] == 2
     assert checkpoints.best(tmp_path).info()["epoch"] == 0
+    said = "stopped after epoch 2 of 3: nearest did not improve in 1 epochs"
+    assert said in capsys.readouterr().err
 
 
 def test_finished_run_reports_again_without_changes(finished, capsys):

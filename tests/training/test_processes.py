@@ -90,6 +90,8 @@ def test_killed_runs_end_bit_for_bit_the_same(tmp_path, uninterrupted, moments):
     runs.assert_same(killed, finished)
 
 
+# test_evaluate.py starts a like command, and test_checkpoints.py evaluates a checkpoint.
+@pytest.mark.slow
 def test_command_gives_the_metrics_of_the_run(tmp_path, retrieval, data_dir):
     options = _options(tmp_path, _retrieval(data_dir), tmp_path / "other")
     checkpoint = f"--checkpoint={retrieval.path}"

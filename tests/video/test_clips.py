@@ -319,7 +319,10 @@ COPIED = {
 """Videos of a kind: encoder, its settings, and the encoder of the sound."""
 
 
-SLOW = {"h264.m2ts", "mpeg1.mpg", "mpeg2.ts", "mpeg4 open.mkv", "huffyuv.avi", "flac.mkv"}
+SLOW = {
+    *("h264.m2ts", "h264.vob", "h264.avi", "mpeg1.mpg", "mpeg2.mpg", "mpeg2.ts"),
+    *("mpeg4 open.mkv", "huffyuv.avi", "flac.mkv"),
+}
 """Kinds whose likes are among the others."""
 
 

@@ -425,7 +425,14 @@ def test_every_second_of_two_recordings_joined_is_found(tmp_path):
     assert video.probe(tmp_path / "clip.mp4").duration == pytest.approx(1, abs=0.05)
 
 
-@pytest.mark.parametrize("offset", [95_436, 95_439, 95_440])
+@pytest.mark.parametrize(
+    "offset",
+    [
+        pytest.param(95_436, marks=pytest.mark.slow),
+        95_439,
+        pytest.param(95_440, marks=pytest.mark.slow),
+    ],
+)
 def test_thumbnails_are_right_where_the_clock_of_a_stream_wraps(tmp_path, offset):
     """33 bits of 1/90,000 s end after 95,443.7 s."""
     path = videos.write(

@@ -406,7 +406,10 @@ def test_too_little_memory_is_one_line(ask, monkeypatch):
         ask("status")
 
 
-@pytest.mark.parametrize("closed", ["0", "1", "2", "0 1", "0 1 2"])
+@pytest.mark.parametrize(
+    "closed",
+    [*(pytest.param(one, marks=pytest.mark.slow) for one in ("0", "2", "0 1")), "1", "0 1 2"],
+)
 def test_a_closed_stream_is_at_most_one_line(index, closed):
     command = shlex.join(processes.command("search", "status", f"--index={index}"))
     redirected = " ".join(f"{number}>&-" for number in closed.split())

@@ -150,7 +150,9 @@ def varied(many, tmp_path):
     return archive.indexed(tmp_path / "varied", many)
 
 
-@pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames"])
+@pytest.mark.parametrize(
+    "ranker", ["best_frame", pytest.param("top_3_frames", marks=pytest.mark.slow)]
+)
 def test_dead_rows_change_no_result_and_go_when_they_are_many(
     varied, many, tmp_path, ranker, large
 ):

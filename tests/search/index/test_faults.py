@@ -117,7 +117,16 @@ ERRORS = {
     "Ctrl-C": KeyboardInterrupt(),
     "no memory": MemoryError(),
 }
-each_error = pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+FAST = {"full disk", "Ctrl-C"}
+"""One error that stays and one that interrupts, which the fast tests try."""
+
+each_error = pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(error, id=name, marks=[pytest.mark.slow] * (name not in FAST))
+        for name, error in ERRORS.items()
+    ],
+)
 
 
 def in_turn(error, act):
@@ -193,7 +202,13 @@ def added(index):
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-@pytest.mark.parametrize("error", [ERRORS["full disk"], ERRORS["Ctrl-C"]], ids=["full", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(ERRORS["full disk"], id="full"),
+        pytest.param(ERRORS["Ctrl-C"], id="Ctrl-C", marks=pytest.mark.slow),
+    ],
+)
 def test_change_that_fails_at_any_write_is_atomic(index, change, error):
     saved = index.directory.with_name("saved")
     shutil.copytree(index.directory, saved)

@@ -125,7 +125,13 @@ def test_recording_dates_do_not_depend_on_a_clock_that_was_never_set(tmp_path, m
     assert recorded == datetime(2021, 5, 6, 7, 8, 9, tzinfo=UTC).timestamp()
 
 
-@pytest.mark.parametrize("offset", [-DECADE, DECADE], ids=["backwards", "forwards"])
+@pytest.mark.parametrize(
+    "offset",
+    [
+        pytest.param(-DECADE, id="backwards"),
+        pytest.param(DECADE, id="forwards", marks=pytest.mark.slow),
+    ],
+)
 def test_a_watch_with_a_wrong_clock_indexes_whole_files(index, films, monkeypatch, offset):
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + offset)

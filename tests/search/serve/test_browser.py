@@ -142,13 +142,14 @@ def test_outdated_answer_is_not_shown(page):
             window.fetch = async (url, options) => {
                 const answer = await real(url, {});
                 if (!String(url).includes('violet')) return answer;
-                await new Promise((go) => setTimeout(go, 1200));
+                await new Promise((go) => { window.answer = go; });
                 window.late += 1;
                 return answer; }; }"""
     )
     page.locator("#q").fill("violet")
-    page.wait_for_timeout(350)
+    page.wait_for_function("() => window.answer")
     search(page, "blue")
+    page.evaluate("window.answer()")
     page.wait_for_function("() => window.late == 1")
     page.wait_for_timeout(100)
     assert page.locator("#status").inner_text() == "3 videos for “blue”"
@@ -302,7 +303,7 @@ def test_filters_by_folder_and_date_narrow_the_results(page):
     expect(page.locator("#tips li").first).to_contain_text("Remove a filter")
 
 
-@pytest.mark.parametrize("width", [320, 390])
+@pytest.mark.parametrize("width", [320, pytest.param(390, marks=pytest.mark.slow)])
 def test_a_long_filter_is_cut_short_and_fits_a_phone(opened, url, width):
     page = opened(f"{url}/#q=red&not={'a+very+long+sky+' * 9}", width, 800)
     chip = page.get_by_role("group", name="Filters in use").get_by_role("button")
@@ -543,6 +544,8 @@ def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films
     expect(page.locator("#facts")).to_contain_text("3 videos")
 
 
+# Above a page that is opened anew shows the job, and test_jobs.py has a second one refused.
+@pytest.mark.slow
 def test_job_of_another_page_is_shown(managed, changing, films):
     archive.film(films / "new.film", ["red"] * 40)
     changing.encoder.gate.clear()
@@ -633,18 +636,17 @@ def contrast(*colours):
     return (max(luminances) + 0.05) / (min(luminances) + 0.05)
 
 
-LOOKS = pytest.mark.parametrize(
-    ("width", "scheme"),
-    [
-        (1280, "light"),
-        (380, "dark"),
-        pytest.param(1280, "dark", marks=pytest.mark.slow),
-        pytest.param(380, "light", marks=pytest.mark.slow),
-    ],
-)
+def looks(width, scheme):
+    """All widths and colour schemes, of which one is tried by the fast tests."""
+    every = [(1280, "light"), (380, "dark"), (1280, "dark"), (380, "light")]
+    marks = [() if look == (width, scheme) else pytest.mark.slow for look in every]
+    return pytest.mark.parametrize(
+        ("width", "scheme"),
+        [pytest.param(*look, marks=mark) for look, mark in zip(every, marks, strict=True)],
+    )
 
 
-@LOOKS
+@looks(380, "dark")
 def test_axe_passes_for_search_player_and_transcript(opened, url, monkeypatch, width, scheme):
     page = opened(url, width, 860, scheme)
     expect(page.locator("#results .open")).to_have_count(3)
@@ -677,7 +679,7 @@ def test_axe_passes_for_search_player_and_transcript(opened, url, monkeypatch, w
     is_accessible(page)
 
 
-@LOOKS
+@looks(1280, "light")
 def test_axe_passes_for_changes_of_the_index(managed, changing, films, width, scheme):
     (films / "bad.film").write_bytes(b"broken")
     page = managed(width=width, scheme=scheme)
@@ -709,15 +711,7 @@ def picture(page, name):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"),
-    [
-        (1280, "light"),
-        pytest.param(380, "dark", marks=pytest.mark.slow),
-        pytest.param(1280, "dark", marks=pytest.mark.slow),
-        pytest.param(380, "light", marks=pytest.mark.slow),
-    ],
-)
+@looks(1280, "light")
 def test_page_fits_and_has_names_in_all_widths_and_schemes(opened, url, tmp_path, width, scheme):
     folder = pathlib.Path(os.environ.get("HLFORMER_SCREENSHOTS") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)

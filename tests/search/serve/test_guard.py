@@ -103,12 +103,17 @@ def connected(client):
 @pytest.mark.parametrize(
     "beginning",
     [
-        b"",
-        b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
-        b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
-        b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\n\r\n",  # and then another, slowly
+        pytest.param(b"", id="nothing", marks=pytest.mark.slow),
+        pytest.param(b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", id="headers"),
+        pytest.param(
+            b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
+            id="body",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(  # and then another, slowly
+            b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\n\r\n", id="second request"
+        ),
     ],
-    ids=["nothing", "headers", "body", "second request"],
 )
 def test_slow_connection_is_closed(client, monkeypatch, beginning):
     monkeypatch.setattr(guard, "REQUEST_SECONDS", 0.6)

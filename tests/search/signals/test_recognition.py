@@ -3,6 +3,7 @@
 The model here hears beeps: it says how high each is. test_speech.py has a real one.
 """
 
+import shutil
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -274,15 +275,21 @@ def test_language_is_detected_once_for_a_video(tmp_path, monkeypatch):
 # What an index keeps
 
 
-@pytest.fixture
-def index(tmp_path):
-    folder = tmp_path / "films"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory):
+    """A folder of videos with and without speech, which each test copies."""
+    folder = tmp_path_factory.mktemp("spoken")
     videos.write_tracks(folder / "loud.mkv", Track(beeps(30, s1=300, s12=500, s25=700)), seconds=30)
     videos.write_tracks(folder / "quiet.mkv", Track(beeps(4)))
     videos.write(folder / "subtitled.mp4", sound=(0, 1), frames=24)
     (folder / "subtitled.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nhello\n")
     videos.write(folder / "still.mp4", frames=30)
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path, spoken):
+    folder = shutil.copytree(spoken, tmp_path / "films")
     index = archive.create(tmp_path / "index", folder)
     index_folder(index, archive.Encoder(), workers=0)
     return index
