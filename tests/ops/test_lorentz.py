@@ -189,7 +189,7 @@ OTHERS = {
     "names",
     [
         pytest.param([name for name in OPS if name not in OTHERS], id="some"),
-        pytest.param([*OPS], id="all", marks=pytest.mark.slow),
+        pytest.param(sorted(OTHERS), id="others", marks=pytest.mark.slow),
     ],
 )
 def test_first_derivatives_agree_with_differences(names):

@@ -119,7 +119,7 @@ def test_draws_have_their_deviation_dtype_and_shape(name):
     distance = whole(space).distance(middle, points)
     # Of 2000 squares of normal numbers the mean is off by 2 √(2 / 2000) in one of 20 cases.
     np.testing.assert_allclose(jnp.mean(distance**2), factors * 2 * 0.09, rtol=0.12)
-    jax.tree.map(np.testing.assert_array_equal, whole(space).project(middle), middle)
+    jax.tree.map(np.testing.assert_array_equal, space.project(middle), middle)
 
 
 def test_both_models_draw_the_same_points():
