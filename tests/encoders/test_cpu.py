@@ -36,7 +36,17 @@ def test_openvino_gives_the_vectors_of_xla(kind, golden, monkeypatch):
     assert distance(actual, by_xla.encode_images(pixels(encoder))) < AGREEMENT
 
 
-@pytest.mark.parametrize("activation", config.ACTIVATIONS)
+OFTEN = ("gelu", "quick_gelu")
+"""Activations of the encoders that users have; the others go the same way, a program for each."""
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow)
+        for name in config.ACTIVATIONS
+    ],
+)
 def test_openvino_knows_every_activation(activation, golden, monkeypatch):
     lines, vectors = [], []
     for has_openvino in (True, False):

@@ -244,7 +244,7 @@ def test_padded_nan_does_not_reach_the_curvature(float64):
 
 @pytest.mark.parametrize(
     "name",
-    [x if x in ("nce", "matching") else pytest.param(x, marks=pytest.mark.slow) for x in TERMS],
+    [x if x == "nce" else pytest.param(x, marks=pytest.mark.slow) for x in TERMS],
 )
 def test_numerical_gradients(float64, name):
     function, arguments = _terms(_pairs(), 0.0)[name]
@@ -564,8 +564,15 @@ def test_first_derivatives_equal_differences(float64):
     check_gradient(losses, (draw(12, 12), draw(12, 6), draw(5, 3, 6)))
 
 
+# One decorator checks the captions of every loss; two losses that take long are left out.
 @pytest.mark.parametrize("video", [4, -1])
-@pytest.mark.parametrize("name", LOSSES_OF_PAIRS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.slow) if n in ("optimal_matching", "partial_order") else n
+        for n in LOSSES_OF_PAIRS
+    ],
+)
 def test_caption_of_a_missing_video_is_an_error(name, video):
     of, pairs = LOSSES_OF_PAIRS[name], _pairs()
     wrong = pairs._replace(video=np.where(np.arange(10) == 5, video, pairs.video))
@@ -596,7 +603,11 @@ def test_printed_diversity_normalises_each_video():
     assert len(means) == 3
     for padded in (pairs, _pairs(2, 3)):
         given = np.pad(queries, ((0, len(padded.video) - 10), (0, 0)))
-        loss = retrieval.query_diversity(given, padded, 0.2, 8.0, 1.0, per_video=True)
+        loss = jax.jit(
+            lambda rows, pairs: retrieval.query_diversity(
+                rows, pairs, 0.2, 8.0, 1.0, per_video=True
+            )
+        )(given, padded)
         np.testing.assert_allclose(loss, np.mean(means), rtol=1e-5)
 
 
@@ -608,7 +619,8 @@ def test_printed_matching_is_a_mean_over_videos():
         cosine = unit(queries[pairs.video == video]) @ unit(clips[video]).T
         chosen = scipy.optimize.linear_sum_assignment(-cosine)
         means += [np.mean(1 - cosine[chosen])] if count > 1 else []  # eq. 7
-    loss = retrieval.optimal_matching(queries, clips, pairs, per_video=True)
+    match = jax.jit(retrieval.optimal_matching, static_argnames="per_video")
+    loss = match(queries, clips, pairs, per_video=True)
     np.testing.assert_allclose(loss, np.mean(means), rtol=1e-5)
-    pooled = retrieval.optimal_matching(queries, clips, pairs)
+    pooled = match(queries, clips, pairs)
     assert abs(float(loss) - float(pooled)) > 1e-3

@@ -19,10 +19,16 @@ S = np.random.default_rng(0).normal(size=(6, 3)) + [1.0, 0.0, -0.5]
 SCALE, BIAS = 1.7, np.array([0.3, -0.2, 0.5])
 
 
+@jax.jit
+def lifted(space, s):
+    return space.from_lorentz(hl.lorentz.from_space(s, space.c))
+
+
 def points_of(space, s=S):
-    return space.from_lorentz(hl.lorentz.from_space(jnp.asarray(s), space.c))
+    return lifted(space, jnp.asarray(s))
 
 
+@jax.jit
 def normalised(space, x, mask=None):
     mean, variance = batch_statistics.batch_moments(space, x, mask)
     y = batch_statistics.batch_norm(space, x, mean, variance, SCALE, jnp.asarray(BIAS), 0.0)
@@ -33,7 +39,7 @@ def normalised(space, x, mask=None):
 @pytest.mark.parametrize("model", [Lorentz, Poincare])
 def test_moments_are_the_centroid_and_the_mean_squared_distance_from_it(model):
     space = model(C)
-    mean, variance, _ = jax.jit(normalised)(space, points_of(space))
+    mean, variance, _ = normalised(space, points_of(space))
     rows, c = [vector(s) for s in S], mpf(C)
     lifted = [[mpmath.sqrt(1 / c + mpmath.fsum(a * a for a in s)), *s] for s in rows]
     want = centroid(lifted, [mpf(1)] * len(rows), c)
@@ -50,16 +56,18 @@ def test_distances_are_scaled_about_the_bias(model):
     variance, times the scale, and angles between points as seen from there stay."""
     space = model(C)
     x = points_of(space)
-    mean, variance, y = jax.jit(normalised)(space, x)
+    mean, variance, y = normalised(space, x)
     bias = points_of(space, BIAS[None])
-    before, after = space.distance(x, mean[None]), space.distance(y, bias)
-    np.testing.assert_allclose(after, SCALE * before / np.sqrt(variance), rtol=1e-10)
-    angles = []
-    for at, points in ((mean[None], x), (bias, y)):
+
+    @jax.jit
+    def seen_from(at, points):
         v = space.log_map(at, points)
         v = v / space.norm(at, v)[:, None]
-        angles.append(space.inner(at[:, None], v[:, None], v[None]))
-    np.testing.assert_allclose(*angles, atol=1e-9)
+        return space.distance(points, at), space.inner(at[:, None], v[:, None], v[None])
+
+    (before, angles), (after, turned) = seen_from(mean[None], x), seen_from(bias, y)
+    np.testing.assert_allclose(after, SCALE * before / np.sqrt(variance), rtol=1e-10)
+    np.testing.assert_allclose(angles, turned, atol=1e-9)
 
 
 @pytest.mark.usefixtures("float64")
@@ -67,7 +75,7 @@ def test_masked_points_have_no_effect_on_statistics():
     space, mask = Lorentz(C), jnp.asarray([[True] * 6, [False] * 6])
     x = points_of(space)
     both = jnp.stack([x, points_of(space, 9 * S)])
-    got, want = jax.jit(normalised)(space, both, mask), jax.jit(normalised)(space, x)
+    got, want = normalised(space, both, mask), normalised(space, x)
     for masked, alone in zip(got[:2], want[:2], strict=True):
         np.testing.assert_allclose(masked, alone, rtol=1e-12)
     np.testing.assert_allclose(got[2][0], want[2], rtol=1e-10, atol=1e-12)
@@ -76,7 +84,7 @@ def test_masked_points_have_no_effect_on_statistics():
 @pytest.mark.usefixtures("float64")
 def test_nearly_flat_batch_norm_is_that_of_vectors_by_their_length():
     space = Lorentz(1e-10)
-    y = jax.jit(normalised)(space, points_of(space))[2]
+    y = normalised(space, points_of(space))[2]
     u = S - S.mean(0)
     want = SCALE * u / np.sqrt(np.mean(np.sum(u * u, -1))) + BIAS
     np.testing.assert_allclose(y[:, 1:], want, rtol=1e-6, atol=1e-7)
@@ -99,7 +107,7 @@ def test_module_learns_from_running_moments():
     y, state = train(variables)
     mean, variance = jax.jit(batch_statistics.batch_moments)(space, x)
     # A tenth of the way to the mean, along the geodesic from the origin.
-    tenth = hl.lorentz.exp_map0(hl.lorentz.log_map0(mean, C) / 10, C)
+    tenth = jax.jit(lambda x: hl.lorentz.exp_map0(hl.lorentz.log_map0(x, C) / 10, C))(mean)
     np.testing.assert_allclose(state["batch_stats"]["mean"], tenth[1:], rtol=1e-5)
     np.testing.assert_allclose(state["batch_stats"]["variance"], 0.9 + variance / 10, rtol=1e-6)
     for _ in range(150):
@@ -111,8 +119,9 @@ def test_module_learns_from_running_moments():
 @pytest.mark.parametrize("model", [Lorentz, pytest.param(Poincare, marks=pytest.mark.slow)])
 def test_values_and_gradients_are_finite_for_equal_and_for_far_points(model):
     space = model(jnp.float32(1))
-    far = space.exp_map0(jnp.asarray([[12.0, 0, 0], [-12.0, 0, 0], [0, 12.0, 0]]) / 2)
-    equal = space.exp_map0(jnp.full((3, 3), 0.2))
+    point = jax.jit(space.exp_map0)
+    far = point(jnp.asarray([[12.0, 0, 0], [-12.0, 0, 0], [0, 12.0, 0]]) / 2)
+    equal = point(jnp.full((3, 3), 0.2))
 
     def total(x):
         y = hl.nn.BatchNorm(space).apply(

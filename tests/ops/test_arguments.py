@@ -1,5 +1,8 @@
 """Arguments that make no sense are refused where their values are known; others are taken."""
 
+import functools
+
+import compiled
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,8 +76,9 @@ def test_curvature_zero_is_refused_in_the_ball_and_in_time_components():
     ):
         with pytest.raises(ValueError, match="^c .*positive"):
             function()
-    flat = jnp.linalg.norm(POINT[0, 1:] - POINT[1, 1:])
-    np.testing.assert_allclose(lorentz.distance(*POINT, 0.0), flat, rtol=1e-6)
+    flat = np.linalg.norm(POINT[0, 1:] - POINT[1, 1:])
+    distance = jax.jit(lambda: lorentz.distance(*POINT, 0.0))()
+    np.testing.assert_allclose(distance, flat, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -111,21 +115,27 @@ def test_numbers_that_must_be_positive_are_named(function, name):
 )
 def test_a_share_may_have_more_axes_than_the_batch(function):
     t = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2, 1)
-    got = function(t)
+    whole = jax.jit(function)  # two programs: of all shares, and of one
+    got = whole(t)
     assert got.shape[:-1] == (3, 2, 2)
     for index in np.ndindex(3, 2):
-        np.testing.assert_allclose(got[index], function(t[index]), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got[index], whole(t[index]), rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match=r"\(5,\) does not broadcast with the batch \(2,\)"):
         function(np.ones(5, np.float32))
 
 
 def test_fifty_points_between_two():
-    t = jnp.linspace(0, 1, 50)
+    t = np.linspace(0, 1, 50, dtype=np.float32)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def line(module, x, y):
+        points = module.geodesic(t, x, y)
+        slope = jax.jacfwd(lambda t: module.geodesic(t, x, y))(t[:2])
+        return module.distance(points[1:], points[:-1]), module.distance(x, y), slope
+
     for module, x, y in ((poincare, BALL[0], BALL[1]), (lorentz, *lorentz.project(POINT))):
-        line = module.geodesic(t, x, y)
-        steps = module.distance(line[1:], line[:-1])
-        np.testing.assert_allclose(steps, module.distance(x, y) / 49, rtol=1e-4)
-        slope = jax.jacfwd(lambda t, m=module, x=x, y=y: m.geodesic(t, x, y))(t[:2])
+        steps, whole, slope = line(module, x, y)
+        np.testing.assert_allclose(steps, whole / 49, rtol=1e-4)
         assert slope.shape == (2, *x.shape, 2) and np.isfinite(slope).all()
 
 
@@ -135,13 +145,13 @@ def test_fifty_points_between_two():
 @pytest.mark.parametrize("c", [0.3, 1.0, 2.5])
 def test_adding_the_origin_changes_no_bit(c):
     rng = np.random.default_rng(0)
-    p = poincare.exp_map0(jnp.asarray(rng.normal(size=(2000, 3)), jnp.float32), c)
-    zero = jnp.zeros_like(p)
+    p = compiled.poincare.exp_map0(np.float32(rng.normal(size=(2000, 3))), c)
+    zero = np.zeros_like(p)
     for add in (poincare.mobius_add, jax.jit(poincare.mobius_add)):
         np.testing.assert_array_equal(add(p, zero, c), p)
         np.testing.assert_array_equal(add(zero, p, c), p)
-    np.testing.assert_array_equal(poincare.exp_map(p, zero, c), p)
-    np.testing.assert_array_equal(poincare.geodesic(0.0, p, p[::-1], c), p)
+    np.testing.assert_array_equal(compiled.poincare.exp_map(p, zero, c), p)
+    np.testing.assert_array_equal(compiled.poincare.geodesic(0.0, p, p[::-1], c), p)
 
 
 @pytest.mark.usefixtures("float64")
@@ -156,15 +166,18 @@ def test_addition_of_short_vectors_keeps_its_derivatives():
         return above / (1 + 2 * c * pq + c * c * pp * qq)
 
     weights = jnp.asarray(np.random.default_rng(0).normal(size=p.shape))
-    for arguments in ((0, 1, 2),):
-        slopes = [
-            jax.jit(jax.grad(lambda p, q, c, f=f: jnp.sum(weights * f(p, q, c)), arguments))(
-                p, q, 0.7
-            )
-            for f in (poincare.mobius_add, textbook)
-        ]
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), *slopes)
-    np.testing.assert_allclose(poincare.mobius_add(p, q, 0.7), textbook(p, q, 0.7), rtol=1e-13)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def value_and_slopes(function, p, q, c):
+        value, pullback = jax.vjp(function, p, q, c)
+        return value, pullback(weights)
+
+    (value, ours), (want, theirs) = (
+        value_and_slopes(function, p, q, 0.7) for function in (poincare.mobius_add, textbook)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(value, want, rtol=1e-13)
 
 
 # Masks and windows
@@ -173,19 +186,19 @@ def test_addition_of_short_vectors_keeps_its_derivatives():
 def _heads(*batch):
     rng = np.random.default_rng(0)
     space = jnp.asarray(rng.normal(size=(*batch, 5, 3)), jnp.float32)
-    return lorentz.from_space(space), space
+    return compiled.lorentz.from_space(space), space
 
 
 def test_a_mask_of_queries_without_heads_is_refused():
     points, features = _heads(4)
     mask = jnp.ones((4, 5), bool)
     message = r"mask of shape \(4, 5\) does not broadcast to \[\*batch, L\] \(5,\) .* axis of heads"
+    curved = lambda points: lorentz_attention(points, points, points, 1.0, mask=mask)
     with pytest.raises(ValueError, match=message):
-        lorentz_attention(points, points, points, 1.0, mask=mask)
+        jax.eval_shape(curved, points)
     with pytest.raises(ValueError, match=message):
-        euclidean_attention(features, features, features, None, mask)
-    one_head = points[:, None]
-    assert lorentz_attention(one_head, one_head, one_head, 1.0, mask=mask).shape == (4, 1, 5, 4)
+        jax.eval_shape(lambda: euclidean_attention(features, features, features, None, mask))
+    assert jax.eval_shape(curved, points[:, None]).shape == (4, 1, 5, 4)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -203,7 +216,7 @@ def test_a_mask_that_would_add_or_lengthen_an_axis_is_refused(shape):
         lambda: hl.nn.attention(Lorentz(), *(points[:, 0],) * 3, 1.0, mask),
     ):
         with pytest.raises(ValueError, match="mask .* does not broadcast"):
-            call()
+            jax.eval_shape(call)  # nothing is computed
 
 
 def test_one_mask_for_a_whole_batch():
@@ -214,20 +227,22 @@ def test_one_mask_for_a_whole_batch():
         lambda mask: lorentz_attention(points, points, points, 1.0, mask=mask),
         lambda mask: euclidean_attention(features, features, features, None, mask),
     ):
-        np.testing.assert_array_equal(attend(mask), attend(whole))
+        one, each = jax.jit(lambda attend=attend: (attend(mask), attend(whole)))()
+        np.testing.assert_array_equal(one, each)
 
 
 def test_a_window_of_each_head_is_that_of_the_head():
     points, features = _heads(2, 3)
     log_windows = windows.log_attention_windows((1.0, 3.0, 0.0), 5)
     factor = jnp.exp(log_windows)
-    both = euclidean_attention(features, features, features, factor)
-    curved = lorentz_attention(points, points, points, 1.0, log_window=log_windows)
+    euclidean = jax.jit(lambda x, window: euclidean_attention(x, x, x, window))
+    lorentzian = jax.jit(lambda x, window: lorentz_attention(x, x, x, 1.0, log_window=window))
+    both, curved = euclidean(features, factor), lorentzian(points, log_windows)
     for k in range(3):
         head, point = features[:, k : k + 1], points[:, k : k + 1]
-        alone = euclidean_attention(head, head, head, factor[k])
+        alone = euclidean(head, factor[k])
         np.testing.assert_allclose(both[:, k], alone[:, 0], rtol=1e-6, atol=1e-7)
-        alone = lorentz_attention(point, point, point, 1.0, log_window=log_windows[k])
+        alone = lorentzian(point, log_windows[k])
         np.testing.assert_allclose(curved[:, k], alone[:, 0], rtol=1e-6, atol=1e-6)
 
 
@@ -242,7 +257,7 @@ def test_a_window_that_would_add_or_lengthen_an_axis_is_refused(shape):
         lambda: lorentz_attention(points, points, points, 1.0, log_window=window),
     ):
         with pytest.raises(ValueError, match=r"window .* does not broadcast to the logits"):
-            call()
+            jax.eval_shape(call)  # nothing is computed
 
 
 # Learned widths
@@ -288,12 +303,15 @@ def test_a_window_width_is_learned_through_attention():
     attend = lambda w: euclidean_attention(
         features, features, features, windows.attention_windows(w, 5)
     )
-    goal = attend(jnp.asarray([1.0, 2.0, 4.0]))
-    loss = lambda w: jnp.sum((attend(w) - goal) ** 2)
-    start = jnp.asarray([2.0, 1.0, 3.0])
-    gradient = jax.jit(jax.grad(loss))(start)
+    target = np.float32([1, 2, 4])
+    loss = jax.jit(
+        jax.value_and_grad(lambda w: jnp.sum((attend(w) - attend(jnp.asarray(target))) ** 2))
+    )
+    start = np.float32([2, 1, 3])
+    before, gradient = loss(start)
     assert np.isfinite(gradient).all() and np.abs(gradient).min() > 0
-    assert loss(start - 1e-2 * gradient / jnp.linalg.norm(gradient)) < loss(start)
+    after, _ = loss(start - np.float32(1e-2) * gradient / np.linalg.norm(gradient))
+    assert after < before
 
 
 @pytest.mark.usefixtures("unchecked")

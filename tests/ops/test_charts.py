@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from derivatives import check_finite, check_two_derivatives
+from compiled import lorentz as compiled
+from derivatives import check_finite, check_slopes, check_two_derivatives
 from mpmath import mpf
 from reference import distance, norm, relative_error, vector
 
@@ -118,7 +119,10 @@ def test_both_charts_have_the_space_s_lengths_and_directions_at_the_origin():
 
 
 @pytest.mark.usefixtures("float64")
-def test_charts_have_two_derivatives():
+@pytest.mark.parametrize(
+    "check", [check_slopes, pytest.param(check_two_derivatives, marks=pytest.mark.slow)]
+)
+def test_charts_have_two_derivatives(check):
     rng = np.random.default_rng(2)
     s, c = rng.normal(size=(4, 3)), np.array([0.3, 1.0, 2.0, 0.7])
     s[0], s[1, -1] = 0, 0  # the origin, and a point at the height where the form changes
@@ -128,7 +132,7 @@ def test_charts_have_two_derivatives():
         k, h = lorentz.to_klein(x, c), lorentz.to_half_space(x, c)
         return k, h, lorentz.from_klein(k, c), lorentz.from_half_space(h, c)
 
-    check_two_derivatives(everything, (s, c))
+    check(everything, (s, c))
 
 
 def test_values_and_gradients_are_finite_as_far_out_as_points_go():
@@ -139,13 +143,13 @@ def test_values_and_gradients_are_finite_as_far_out_as_points_go():
         k, h = lorentz.to_klein(x), lorentz.to_half_space(x)
         return k, h, lorentz.from_klein(k), lorentz.from_half_space(h)
 
-    k, h, inside, x = check_finite(everything, (lorentz.exp_map0(u),), jnp.float32)
+    k, h, inside, x = check_finite(everything, (compiled.exp_map0(u),), jnp.float32)
     assert (np.linalg.norm(k, axis=-1) < 1).all() and (h[:, -1] > 0).all()
     # Klein coordinates end at a distance of 7.2; the half-space has all points.
-    assert (lorentz.distance0(inside)[1:] > 7).all()
-    np.testing.assert_allclose(lorentz.distance0(x)[1:], 31, rtol=1e-5)
-    outside = lorentz.from_klein(jnp.asarray([3.0, 4.0]))
-    np.testing.assert_allclose(lorentz.to_klein(outside), [0.6, 0.8], rtol=1e-5)
+    assert (compiled.distance0(inside)[1:] > 7).all()
+    np.testing.assert_allclose(compiled.distance0(x)[1:], 31, rtol=1e-5)
+    outside = compiled.from_klein(jnp.asarray([3.0, 4.0]))
+    np.testing.assert_allclose(compiled.to_klein(outside), [0.6, 0.8], rtol=1e-5)
 
 
 def test_a_height_that_is_not_positive_is_refused_or_nan():

@@ -201,7 +201,7 @@ def test_the_projection_is_the_identity_on_its_submanifold(components, cloud):
 
 
 def test_no_distance_grows(components, cloud):
-    assert (_distances(horopca.project(components, cloud)) <= _distances(cloud) + 1e-5).all()
+    assert (_distances(compiled.project(components, cloud)) <= _distances(cloud) + 1e-5).all()
 
 
 @pytest.mark.slow  # it compiles for seconds
@@ -239,7 +239,7 @@ def test_the_base_point_is_any_point_of_the_submanifold(cloud):
     origin, c = lorentz.origin(DIMENSION, dtype=jnp.float32), jnp.float32(1.0)
     along = lorentz.exp_map0(0.7 * way)[0]  # of the geodesic through both
     one, other = (
-        horopca.project(HoroPCA(base, way, c), cloud) for base in (origin, along)
+        compiled.project(HoroPCA(base, way, c), cloud) for base in (origin, along)
     )  # a boost along the direction leaves its ideal point where it is
     np.testing.assert_allclose(one[:, 1], np.sinh(np.arcsinh(other[:, 1]) + 0.7), atol=2e-4)
 
@@ -269,7 +269,7 @@ def test_projections_are_those_of_the_authors_code():
     recorded = np.load(GOLDEN)
     origin = lorentz.origin(DIMENSION, dtype=jnp.float32)
     theirs = HoroPCA(origin, jnp.asarray(recorded["directions"], jnp.float32), jnp.float32(1.0))
-    ours = horopca.project(theirs, _recorded("centred"))
+    ours = compiled.project(theirs, _recorded("centred"))
     # Float32 against float64, of distances up to 5; their distances of equal points are not 0.
     off = ~np.eye(len(ours), dtype=bool)
     np.testing.assert_allclose(_distances(ours)[off], recorded["distances"][off], atol=2e-5)

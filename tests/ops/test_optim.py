@@ -94,14 +94,14 @@ def test_parameters_that_are_no_points_are_optimised_as_ever():
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", ["lorentz", "poincare", "sphere"])
+@pytest.mark.parametrize("name", slow_but(["lorentz", "sphere"], ["lorentz", "poincare", "sphere"]))
 def test_weight_decay_moves_points_along_the_way_to_the_origin(name):
     """By the rate times the distance; on a sphere, where no point is the middle, not at all."""
     space = {"lorentz": Lorentz, "poincare": Poincare, "sphere": Sphere}[name](0.7)
-    x = space.exp_map0(jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)) / 2))
+    x = whole(space).exp_map0(np.random.default_rng(0).normal(size=(6, 3)) / 2)
     optimizer = riemannian(optax.chain(optax.add_decayed_weights(0.5), optax.scale(-0.2)), space)
     updates, _ = jax.jit(optimizer.update)(jnp.zeros_like(x), optimizer.init(x), x)
-    want = x if name == "sphere" else space.geodesic(0.1, x, space.origin(3)[None])
+    want = x if name == "sphere" else whole(space).geodesic(0.1, x, space.origin(3)[None])
     np.testing.assert_allclose(x + updates, want, rtol=1e-12, atol=1e-14)
 
 
@@ -112,16 +112,21 @@ def test_a_size_of_parameters_is_the_distance_from_the_origin():
     for space, points in (
         (Lorentz(0.7), lorentz.exp_map0(u, 0.7)),
         (Poincare(0.7), poincare.exp_map0(u / 2, 0.7)),
-        (Sphere(0.7), Sphere(0.7).exp_map0(u)),
+        (Sphere(0.7), whole(Sphere(0.7)).exp_map0(u)),
     ):
         size = jnp.linalg.norm(u)
         if isinstance(space, Sphere):
             size = jnp.sqrt(6 / 0.7)
         optimizer = riemannian(optax.chain(optax.scale_by_trust_ratio(), optax.scale(-0.01)), space)
-        gradient = jax.grad(lambda x, y=points[::-1], s=space: jnp.sum(s.distance(x, y) ** 2))
-        updates, _ = optimizer.update(gradient(points), optimizer.init(points), points)
-        moved = jnp.linalg.norm(whole(space).distance(points, points + updates))
-        np.testing.assert_allclose(moved, 0.01 * size, rtol=1e-9)
+        goals = points[::-1]
+
+        @jax.jit
+        def moved(points, space=space, goals=goals, optimizer=optimizer):
+            gradient = jax.grad(lambda x: jnp.sum(space.distance(x, goals) ** 2))(points)
+            updates, _ = optimizer.update(gradient, optimizer.init(points), points)
+            return jnp.linalg.norm(space.distance(points, points + updates))
+
+        np.testing.assert_allclose(moved(points), 0.01 * size, rtol=1e-9)
 
 
 def test_parameters_are_needed():
@@ -186,8 +191,8 @@ def test_moments_of_coordinates_take_steps_longer_by_the_root_of_n():
         ("sum", scale_by_length_adam(per_coordinate=False)),
     ):
         optimizer = riemannian(optax.chain(inner, optax.scale(-0.01)), Poincare())
-        updates, _ = optimizer.update(gradient, optimizer.init(x), x)
-        lengths[name] = poincare.distance0(x + updates)
+        step = jax.jit(lambda gradient, x, o=optimizer: o.update(gradient, o.init(x), x)[0])
+        lengths[name] = poincare.distance0(x + step(gradient, x))
     np.testing.assert_allclose(lengths["sum"], 0.01, rtol=1e-6)
     np.testing.assert_allclose(lengths["mean"], 3 * 0.01, rtol=1e-6)
     # Optax corrects the bias in float32: 1 - 0.999 has lost digits.
@@ -259,15 +264,18 @@ MIXED = {
 }
 
 
-def _run(optimizer, gradients):
-    """Parameters after a step for each of some gradients, of points of three spaces and of none."""
-    ball, sphere = _points("poincare", 0.7), SPHERE.exp_map0(_points("poincare", 0.7))
+def _start():
+    """Points of three spaces, and parameters of none."""
+    ball, sphere = _points("poincare", 0.7), whole(SPHERE).exp_map0(_points("poincare", 0.7))
     points = {"deep": [_points("lorentz", 1.0)], "pair": (ball, sphere)}
     params = {"points": points, "more": jnp.ones(4)}
-    params = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+    return jax.tree.map(lambda x: x.astype(jnp.float32), params)
 
+
+def _run(optimizer, gradients):
+    """Parameters after a step for each of some gradients, of points of three spaces and of none."""
     run = jax.jit(lambda *args: _descend(optimizer, args[0], lambda _, g: g, args[1]))
-    return run(params, gradients)
+    return run(_start(), gradients)
 
 
 def _gradients(steps=4):
@@ -285,7 +293,7 @@ def unwrapped():
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_the_points_of_a_mixture_take_the_steps_of_their_own_spaces(unwrapped):
-    starts = _run(optax.set_to_zero(), _gradients())
+    starts = _start()
     each = {**MIXED["points"], "pair": MIXED["points"]["pair"].factors}
     leaves = zip(
         jax.tree.leaves(each, is_leaf=lambda node: hasattr(node, "exp_map")),
@@ -299,7 +307,7 @@ def test_the_points_of_a_mixture_take_the_steps_of_their_own_spaces(unwrapped):
             )
         )(start, gradients)
         np.testing.assert_allclose(alone, want, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(space.project(want), want, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(whole(space).project(want), want, rtol=1e-6, atol=1e-6)
         assert np.abs(want - start).max() > 0.1
 
 
@@ -447,10 +455,10 @@ def test_optimiser_state_without_transport_is_refused(make, word):
         riemannian(make(), Lorentz()).init(_points("lorentz", 1.0))
 
 
-@pytest.mark.parametrize("name", ["lorentz", "poincare", "sphere"])
+@pytest.mark.parametrize("name", slow_but(["lorentz", "sphere"], ["lorentz", "poincare", "sphere"]))
 def test_points_without_a_gradient_stay_to_the_bit(name):
     space = {"lorentz": Lorentz, "poincare": Poincare, "sphere": Sphere}[name](0.7)
-    x = space.exp_map0(jnp.asarray(np.random.default_rng(0).normal(size=(500, 3)), jnp.float32))
+    x = whole(space).exp_map0(np.float32(np.random.default_rng(0).normal(size=(500, 3))))
     optimizer = riemannian(optax.sgd(0.1), space)
     updates, _ = jax.jit(optimizer.update)(jnp.zeros_like(x), optimizer.init(x), x)
     np.testing.assert_array_equal(updates, 0)
@@ -503,10 +511,11 @@ def test_a_field_that_is_named_a_vector_is_transported():
     steps = {"named": riemannian(_heavy_ball(), Lorentz(), vectors={"velocity"})}
     steps["known"] = riemannian(optax.sgd(0.1, momentum=0.9), Lorentz())
     ends = {name: (x, optimizer.init(x)) for name, optimizer in steps.items()}
+    updates_of = {name: jax.jit(optimizer.update) for name, optimizer in steps.items()}
     for _ in range(3):
         gradient = jnp.asarray(rng.normal(size=x.shape))
-        for name, optimizer in steps.items():
+        for name, update in updates_of.items():
             x, state = ends[name]
-            updates, state = jax.jit(optimizer.update)(gradient, state, x)
+            updates, state = update(gradient, state, x)
             ends[name] = x + updates, state
     np.testing.assert_allclose(ends["named"][0], ends["known"][0], rtol=1e-12)

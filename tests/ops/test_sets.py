@@ -1,5 +1,7 @@
 """Sets of points in both models: centroids, Fréchet means, all pairs, the wrapped normal."""
 
+import functools
+
 import ball_reference as ball
 import jax
 import jax.numpy as jnp
@@ -238,6 +240,23 @@ def test_pairwise_distances_of_the_ball_state_their_error(dtype, dim):
         assert abs(float(got[i, j, k]) - want) <= allowed * want, (i, j, k)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _total_and_slopes(by_rows, on_hyperboloid, cotangent, *arguments):
+    """Of distances of all pairs, by their function or by that of one pair, weighted."""
+    model = lorentz if on_hyperboloid else poincare
+
+    def total(x, y, c):
+        if on_hyperboloid:
+            x, y = (lorentz.from_space(points, c[:, None]) for points in (x, y))
+        if by_rows:
+            distances = model.distance(x[:, :, None], y[:, None], c[:, None, None])
+        else:
+            distances = model.pairwise_distance(x, y, c)
+        return jnp.vdot(cotangent, distances)
+
+    return jax.value_and_grad(total, (0, 1, 2))(*arguments)
+
+
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize(
     "model", [lorentz, pytest.param(poincare, marks=pytest.mark.slow)], ids=["lorentz", "poincare"]
@@ -245,24 +264,17 @@ def test_pairwise_distances_of_the_ball_state_their_error(dtype, dim):
 def test_gradients_of_pairwise_distances_are_those_of_distances(model, many):
     if model is lorentz:
         x, y = _two_sets("float64", 3, np.random.default_rng(0))
-        lift = lorentz.from_space
     else:
         x, y = (points[:, 2:] for points in _two_sets_of_the_ball("float64", 3))
-        lift = lambda x, c: x
     if many:  # more near pairs than there is room for
         x = x[:, :1] * (1 + 1e-7 * np.arange(x.shape[1]))[:, None]
         y = x[:, :1] * (1 + 1e-5 * np.arange(y.shape[1]))[:, None]
     c = np.array([0.3, 0.6 if model is poincare else 5.0])
     cotangent = np.random.default_rng(1).normal(size=(2, x.shape[1], y.shape[1]))
 
-    def total(function):
-        def run(x, y, c):
-            return jnp.vdot(cotangent, function(lift(x, c[:, None]), lift(y, c[:, None]), c))
-
-        return jax.jit(jax.value_and_grad(run, (0, 1, 2)))
-
-    by_rows = lambda a, b, c: model.distance(a[:, :, None], b[:, None], c[:, None, None])
-    ours, theirs = total(model.pairwise_distance)(x, y, c), total(by_rows)(x, y, c)
+    ours, theirs = (
+        _total_and_slopes(rows, model is lorentz, cotangent, x, y, c) for rows in (False, True)
+    )
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert np.isfinite(one).all()
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)

@@ -1,6 +1,7 @@
 """Methods of spaces beside maps: pairs, lengths, draws, files, and modules that hold a space."""
 
 import copy
+import functools
 import pickle
 
 import equinox as eqx
@@ -40,8 +41,13 @@ SPACES = {
 }
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def _random(space, count, seed):
+    return space.project(space.random(jax.random.key(seed), 3, (count,), 0.8))
+
+
 def _draw(space, count, seed):
-    return whole(space).project(space.random(jax.random.key(seed), 3, (count,), 0.8))
+    return _random(space, count, seed)
 
 
 def _expand(points, axis):
@@ -52,7 +58,8 @@ def _expand(points, axis):
 @pytest.mark.parametrize("name", slow_but(["sphere", "euclidean"], SPACES))
 def test_pairwise_distances_are_those_of_each_pair(name):
     space, compiled = SPACES[name], whole(SPACES[name])
-    x, y = _draw(space, 4, 0), _draw(space, 3, 1)
+    x = _draw(space, 4, 0)
+    y = jax.tree.map(lambda a: a[:3], _draw(space, 4, 1))  # of four: the program is shared
     # Among the second points is one of the first, and one a little beside it.
     near = jax.tree.map(lambda a: a[:1] * (1 + 1e-9), x)
     y = jax.tree.map(lambda a, b, c: jnp.concatenate([a, b[:1], c]), y, x, compiled.project(near))
@@ -104,7 +111,7 @@ def test_inner_product_of_the_hyperboloid_agrees_with_80_digits(radius):
 @pytest.mark.parametrize("name", slow_but(["poincare"], SPACES))
 def test_draws_have_their_deviation_dtype_and_shape(name):
     space = SPACES[name]
-    points = space.random(jax.random.key(0), 2, (1000,), 0.3)
+    points = jax.jit(lambda key: space.random(key, 2, (1000,), 0.3))(jax.random.key(0))
     assert {x.shape[0] for x in jax.tree.leaves(points)} == {1000}
     assert {x.dtype for x in jax.tree.leaves(points)} == {jnp.dtype("float32")}
     middle = jax.tree.map(lambda x: x[None], space.origin(2))
@@ -117,7 +124,8 @@ def test_draws_have_their_deviation_dtype_and_shape(name):
 
 def test_both_models_draw_the_same_points():
     key, c = jax.random.key(3), jnp.asarray([0.5, 2.0])
-    ball, hyperboloid = (s(c).random(key, 4, (3,)) for s in (Poincare, Lorentz))
+    draw = jax.jit(lambda space: space.random(key, 4, (3,)))
+    ball, hyperboloid = (draw(space(c)) for space in (Poincare, Lorentz))
     assert ball.shape == (3, 2, 4) and hyperboloid.shape == (3, 2, 5)
     np.testing.assert_allclose(poincare.to_lorentz(ball, c), hyperboloid, rtol=1e-5, atol=1e-6)
 
@@ -218,7 +226,8 @@ def test_a_curvature_module_learns_within_its_range():
         updates, state = optimizer.update(jax.grad(module.apply)(params), state)
         return (optax.apply_updates(params, updates), state), None
 
-    end = jax.lax.scan(step, (params, optimizer.init(params)), length=40)[0][0]
+    run = lambda params: jax.lax.scan(step, (params, optimizer.init(params)), length=40)
+    end = jax.jit(run)(params)[0][0]
     assert 0.5 <= module.apply(end) < 0.51
 
 
@@ -262,6 +271,7 @@ def test_an_equinox_module_that_holds_its_space(c, given):
 
     optimizer = riemannian(optax.adam(0.05), spaces if given == "function" else spaces(params))
 
+    @jax.jit
     def loss(params):
         return eqx.combine(params, static)(goal)
 
@@ -296,8 +306,8 @@ def test_an_nnx_module_that_holds_its_space():
         flat["points"] = Lorentz(params["space"]["c"][...])
         return flat
 
-    end = _descend(riemannian(optax.adam(0.05), spaces), params, lambda p: nnx.merge(graph, p)())
-    loss = lambda params: nnx.merge(graph, params)()
+    loss = jax.jit(lambda params: nnx.merge(graph, params)())
+    end = _descend(riemannian(optax.adam(0.05), spaces), params, loss)
     assert loss(end) < 0.7 * loss(params)
     c = end["space"]["c"][...]
     assert c != 1.0 and lorentz.time_error(end["points"][...], c).max() < 0.05
@@ -340,5 +350,5 @@ def test_curvatures_of_spaces_among_the_parameters_are_euclidean():
     x = lorentz.exp_map0(jnp.ones((4, 3)))
     params = {"space": Lorentz(jnp.ones(4)), "x": x}
     for spaces in (Lorentz(1.0), {"space": Lorentz(Euclidean()), "x": Lorentz(1.0)}):
-        state = riemannian(optax.adam(0.1), spaces).init(params)
+        state = jax.eval_shape(riemannian(optax.adam(0.1), spaces).init, params)
         assert state[0].mu["space"].c.shape == (4,) and state[0].mu["x"].shape == (4, 3)

@@ -91,6 +91,16 @@ def exact(x, y, c, v):
     return pairs.distance(x, y, c), pairs.logarithm(x, y, c), pairs.transport(x, y, v, c)
 
 
+# Of twelve pairs, as many as each kind has: all tests share the program.
+of_twelve = jax.jit(short)
+
+
+def of_kinds(*kinds):
+    """The results for several kinds, from the shared program."""
+    results = [of_twelve(*batch(kind)) for kind in kinds]
+    return [np.concatenate(of_one) for of_one in zip(*results, strict=True)]
+
+
 def assert_usual(x, y, c):
     assert usual._are_usual(usual._products(x, y), c).all()
 
@@ -99,7 +109,7 @@ def assert_usual(x, y, c):
 def test_values_of_usual_pairs_agree_with_80_digits(kind):
     x, y, c, v = batch(kind)
     assert_usual(x, y, c)
-    got = short(x, y, c, v)
+    got = of_twelve(x, y, c, v)
     for i in range(len(x)):
         p, q, w = map(reference.vector, (x[i], y[i], v[i]))
         k = mpf(float(c[i]))
@@ -118,13 +128,15 @@ def test_values_of_usual_pairs_agree_with_80_digits(kind):
 def slopes(function, *args):
     """One gradient for each result, weighted by random numbers. All kinds share a program."""
     value, pullback = jax.vjp(function, *args)
-    rng, gradients = np.random.default_rng(1), []
+    rng = np.random.default_rng(1)
     weights = [np.asarray(rng.normal(size=z.shape), np.float32) for z in value]
-    for i, (z, weight) in enumerate(zip(value, weights, strict=True)):
-        zeros = [jnp.zeros_like(other) for other in value]
-        zeros[i] = jnp.asarray(weight, z.dtype)
-        gradients.append(pullback(tuple(zeros)))
-    return gradients
+    # One row for each result, with weights there and zeros for the others.
+    rows = [np.zeros((len(value), *weight.shape), weight.dtype) for weight in weights]
+    for i, weight in enumerate(weights):
+        rows[i][i] = weight
+    cotangents = tuple(jnp.asarray(row, z.dtype) for row, z in zip(rows, value, strict=True))
+    gradients = jax.vmap(pullback)(cotangents)
+    return [tuple(gradient[i] for gradient in gradients) for i in range(len(value))]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,7 +198,7 @@ def test_a_pair_that_is_not_usual_changes_the_others_by_rounding_alone():
     far = np.float32(np.sinh(20.0) / np.sqrt(6))
     more = np.full((1, 6), far), np.full((1, 6), far / 2), np.ones(1), np.ones((1, 6))
     more = [np.concatenate([z, np.float32(w)]) for z, w in zip((x, y, c, v), more, strict=True)]
-    for alone, beside in zip(short(x, y, c, v), short(*more), strict=True):
+    for alone, beside in zip(of_kinds(*KINDS), jax.jit(short)(*more), strict=True):
         alone, beside = (np.asarray(z).reshape(len(z), -1) for z in (alone, beside))
         size = np.abs(alone).max(-1, keepdims=True)
         assert (np.abs(beside[:-1] - alone) <= 2 * BOUND * size).all()
@@ -197,12 +209,12 @@ def test_equal_points_and_padding_of_zeros_are_usual_for_the_logarithm_and_the_t
     x, _, c, v = batch("near")
     x[::2] = 0
     assert_usual(x, x, c)
-    distance, logarithm, moved = short(x, x, c, v)
+    distance, logarithm, moved = of_twelve(x, x, c, v)
     np.testing.assert_array_equal(distance, 0)
     np.testing.assert_array_equal(logarithm, 0)
     np.testing.assert_array_equal(moved[..., 1:], v)
-    gradients = jax.jit(jax.grad(lambda *args: sum(map(jnp.sum, short(*args))), (0, 1, 2, 3)))
-    assert all(np.isfinite(gradient).all() for gradient in gradients(x, x, c, v))
+    for gradients in slopes(short, x, x, c, v):
+        assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
 def test_the_slope_in_c_of_a_tiny_distance_does_not_underflow():
@@ -216,6 +228,7 @@ def test_the_slope_in_c_of_a_tiny_distance_does_not_underflow():
 
 
 def test_a_batch_of_vmap_gives_the_same_results():
-    args = mixed("apart", "near")
-    for got, want in zip(jax.vmap(short)(*args), short(*args), strict=True):
+    kinds = "apart", "near"
+    together = jax.jit(jax.vmap(short))(*mixed(*kinds))
+    for got, want in zip(together, of_kinds(*kinds), strict=True):
         np.testing.assert_allclose(got, want, rtol=BOUND, atol=BOUND * np.abs(want).max())
