@@ -185,7 +185,7 @@ class Space:
 
 def _outside_flat_cone(x: Array, y: Array, min_radius: ArrayLike) -> Array:
     """Return `Space.outside_cone` in Euclidean space, the limit of the ball near its origin."""
-    radius, along, across = along_and_across(x, y - x)
+    radius, along, across = along_and_across(x, y)
     half_aperture = cones.aperture(radius, per_batch(min_radius, x, "min_radius"))
     return jax.nn.relu(safe_atan2(across, along) - half_aperture)
 

@@ -113,7 +113,7 @@ def poincare_exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     c, (p, q) = align(c, p, q)
     (p, room), (q, _) = inside(p, c), inside(q, c)
     difference = q - p
-    r, along, across = along_and_across(p, difference)
+    r, along, across = along_and_across(p, q)
     return safe_atan2(room * across, room * along - c * dot(difference, difference) * r)
 
 

@@ -402,17 +402,22 @@ def _limit_norm_and_square_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, 
 
 
 def along_and_across(
-    x: Float[Array, "*#batch n"], v: Float[Array, "*#batch n"]
+    x: Float[Array, "*#batch n"], y: Float[Array, "*#batch n"]
 ) -> tuple[Float[Array, "*#batch"], Float[Array, "*#batch"], Float[Array, "*#batch"]]:
-    """Split a vector v at x into a part along x and a part orthogonal to x.
+    """Split the vector y − x into a part along x and a part orthogonal to x.
 
     Returns:
-      |x|; the component of v along x; and the norm of the orthogonal part. Points nearer to the
+      |x|; the component along x; and the norm of the orthogonal part. Points x nearer to the
       origin than `shortest_direction` count as the origin, where the component along x is 0.
     """
     outward, radius = safe_normalize(x, shortest_direction(x.dtype))
+    # y and y − x have the same orthogonal part. If y is much shorter than x, the difference has
+    # lost digits of y.
+    is_short = 4 * dot(y, y) < radius * radius
+    v = jnp.where(is_short[..., None], y, y - x)
     along = dot(outward, v)
-    return radius, along, safe_norm(v - outward * along[..., None])
+    across = safe_norm(v - outward * along[..., None])
+    return radius, jnp.where(is_short, along - radius, along), across
 
 
 def safe_atan2(y: Float[Array, "*#batch"], x: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:

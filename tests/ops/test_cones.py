@@ -221,6 +221,19 @@ def test_angles_of_the_ball_against_80_digits(dtype):
         assert abs(float(aperture[i, j]) - mpmath.asin(min(sine, mpf(1)))) <= bound, (i, j)
 
 
+def test_gradients_of_the_ball_where_one_point_is_much_nearer_to_the_origin():
+    """The part of q − p across p is that of q, whose digits the difference has lost."""
+    p, q = np.random.default_rng(3).normal(size=(2, 80, 3))
+    p *= np.tile([0.01, 0.3, 0.8, 0.95], 20)[:, None] / np.linalg.norm(p, axis=-1, keepdims=True)
+    q *= np.repeat([1e-9, 1e-6, 1e-3, 0.01, 0.1], 16)[:, None] / np.linalg.norm(q, axis=-1)[:, None]
+    slopes = jax.jit(jax.grad(lambda *pair: cones.poincare_exterior_angle(*pair).sum(), (0, 1)))
+    for apex, end in ((p, q), (q, p)):
+        pair = np.float32(apex), np.float32(end)
+        for got, want in zip(slopes(*pair), slopes(*map(np.float64, pair)), strict=True):
+            size = np.linalg.norm(want, axis=-1)
+            assert (np.linalg.norm(got - want, axis=-1) <= BOUND["float32"] * size).all()
+
+
 @pytest.mark.slow
 def test_second_derivatives_of_cones_of_the_ball():
     p, q = _points()
