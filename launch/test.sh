@@ -10,6 +10,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 environment test
 cd "$root"
+unset PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, which would all compile every module
 
 chosen=(-m "not slow")
 if [[ ${1-} == --all || ${1-} == --nightly ]]; then
