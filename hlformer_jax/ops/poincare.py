@@ -311,15 +311,15 @@ def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     points of the Lorentz model, taken to the ball.
     """
     c, (p, q) = align(c, p, q)
-    length = jnp.sqrt(c) * distance(p, q, c)
+    apart = jnp.sqrt(c) * distance(p, q, c)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
-    t, p, q, gap_p, gap_q, length = broadcast_number(
-        t, p, q, *(number[..., None] for number in (gap_p, gap_q, length))
+    share, p, q, gap_p, gap_q, length = broadcast_number(
+        t, p, q, *(number[..., None] for number in (gap_p, gap_q, apart))
     )
-    is_nearer = t <= 0.5
+    is_nearer = share <= 0.5
     start, end = jnp.where(is_nearer, p, q), jnp.where(is_nearer, q, p)
-    moved = exp_map(start, jnp.where(is_nearer, t, 1 - t) * log_map(start, end, c), c)
-    is_between, a, b = weights_between(t, length)
+    moved = exp_map(start, jnp.where(is_nearer, share, 1 - share) * log_map(start, end, c), c)
+    is_between, a, b = weights_between(share, length)
     by_p, by_q = 2 * a / gap_p, 2 * b / gap_q
     total = by_p + by_q + (1 - a - b)
     return jnp.where(is_between, by_p / total * p + by_q / total * q, moved)

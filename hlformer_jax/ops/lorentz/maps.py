@@ -204,12 +204,12 @@ def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
       c: curvature, positive; broadcasts to ``*batch``.
     """
     x, y = common_batch(x, y, least=2)
-    length = jnp.sqrt(per_batch(c, x)) * distance(x, y, c)
-    t, x, y, length = broadcast_number(t, x, y, length[..., None])
-    is_nearer = t <= 0.5
+    apart = jnp.sqrt(per_batch(c, x)) * distance(x, y, c)
+    share, x, y, length = broadcast_number(t, x, y, apart[..., None])
+    is_nearer = share <= 0.5
     start, end = jnp.where(is_nearer, x, y), jnp.where(is_nearer, y, x)
-    moved = exp_map(start, jnp.where(is_nearer, t, 1 - t) * log_map(start, end, c), c)
-    is_between, by_x, by_y = weights_between(t, length)
+    moved = exp_map(start, jnp.where(is_nearer, share, 1 - share) * log_map(start, end, c), c)
+    is_between, by_x, by_y = weights_between(share, length)
     between = (by_x * x + by_y * y)[..., 1:]
     return jnp.where(is_between, point_from_space(between, per_batch(c, between)), moved)
 
