@@ -178,7 +178,8 @@ AWKWARD = {
 }
 
 
-# Compared elsewhere with 80 digits or the formulas for all pairs, or parts of other functions.
+# Fast tests compare gradients of `distance`, `log_map`, `transport` and `geodesic` elsewhere. Those
+# of the others are parts of them, and are compared by themselves with --all alone.
 OTHERS = {
     *("inner", "squared_distance", "distance", "log_map", "transport", "geodesic"),
     *("geodesic_unit", "direction", "distance0"),

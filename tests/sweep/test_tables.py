@@ -18,12 +18,6 @@ from hlformer_jax.sweep import Run, comparison, expand, tables
 
 
 @pytest.fixture
-def undrawn(monkeypatch):
-    """Tables without their picture, which takes half a second and is tested by others."""
-    monkeypatch.setattr(curves, "draw_sweep", lambda table, root, replace: None)
-
-
-@pytest.fixture
 def table(result_of, small, tmp_path):
     sweep, planned = small
     sums = {"full": (10.25, 11.5), "w/ a|b": (9.0,), "bad": ()}
@@ -50,7 +44,6 @@ def test_the_table_has_mean_and_sample_deviation(table, tmp_path):
     assert json.loads((tmp_path / "table.json").read_text()) == json.loads(json.dumps(table))
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_markdown_keeps_its_columns_for_any_name(table, tmp_path):
     lines = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == r"# a \| title: ActivityNet Captions"
@@ -82,7 +75,6 @@ def test_missing_metric_is_a_dash_with_its_reason(result_of, small, tmp_path):
     assert "no R@5" in (tmp_path / "table.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_references_have_a_row_in_every_view(result_of, small, tmp_path):
     sweep, planned = small
     for run in planned[:3]:
@@ -177,7 +169,6 @@ def test_printed_figures_stand_beside_corrected_ones(corrected, tmp_path, capsys
     assert "Corrected: by its rows" in figure.texts[-1].get_text()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_every_view_says_that_the_videos_are_synthetic(corrected, tmp_path, capsys):
     assert corrected["title"] == "a | title (debug): synthetic captioned videos"
     assert corrected["data"][0]["synthetic"] is True
@@ -195,7 +186,6 @@ def test_every_view_says_that_the_videos_are_synthetic(corrected, tmp_path, caps
         assert row["published_on"] == "trees of somebody"
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_the_table_names_data_set_features_and_split_sizes(result_of, small, tmp_path):
     sweep, planned = small
     sweep.base.data.manual_dir = "/features"
@@ -215,7 +205,6 @@ def test_the_table_names_data_set_features_and_split_sizes(result_of, small, tmp
     assert table["about"][0].endswith(sizes)
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_narrow_terminal_shows_a_table_in_parts(table):
     main = tables.sections(table)[0]
     blocks = tables._blocks(main, 60)
@@ -231,7 +220,6 @@ def test_a_narrow_terminal_shows_a_table_in_parts(table):
     assert tables._blocks(main, None) == [main.rows]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_skipped_and_left_out_variants_are_marked(result_of, small, tmp_path):
     sweep, planned = small
     chosen = [run for run in planned if run.variant != "bad"]
@@ -254,7 +242,6 @@ def test_skipped_and_left_out_variants_are_marked(result_of, small, tmp_path):
     assert {"skipped", "left out"} <= words
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_an_epoch_of_minutes_is_written_in_whole_seconds(result_of, small, tmp_path):
     sweep, planned = small
     result = result_of(planned[0], 10.0) | {"seconds_per_epoch": 1234.0}
@@ -262,7 +249,6 @@ def test_an_epoch_of_minutes_is_written_in_whole_seconds(result_of, small, tmp_p
     assert tables.sections(tables.publish(sweep, planned, tmp_path))[1].rows[1][-1] == "1,234"
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_csv_is_numbers(table, tmp_path):
     full, other, bad, cited = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
     assert float(full["SumR_mean"]) == np.mean([10.25, 11.5])
@@ -273,7 +259,6 @@ def test_csv_is_numbers(table, tmp_path):
     assert (bad["SumR_mean"], bad["SumR_published"], bad["missing"]) == ("", "9.0", "2")
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_the_printed_table_has_every_column_where_it_is_no_terminal(table, capsys):
     tables.show(table)
     out = capsys.readouterr().out
@@ -360,7 +345,6 @@ def test_a_rank_waits_for_all_variants(finished, tmp_path):
     tables.publish(sweep, planned, tmp_path)
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_the_table_says_which_settings_are_not_the_files(small, tmp_path):
     sweep, planned = small
     assert tables.publish(sweep, planned, tmp_path)["changed"] == {}
@@ -373,7 +357,6 @@ def test_the_table_says_which_settings_are_not_the_files(small, tmp_path):
     )
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_sweep_of_another_family_shows_its_own_metrics(sweep_of, result_of, tmp_path, capsys):
     names = ("t2v/R@1", "v2t/R@1", "mean")
     sweep = sweep_of({"full": {}}, metrics=names, published={"full": {"mean": 6.0}}, seeds=(0,))
@@ -393,7 +376,6 @@ def test_a_sweep_of_another_family_shows_its_own_metrics(sweep_of, result_of, tm
     assert (row["t2v/R@1_mean"], row["mean_published"]) == ("4.0", "6.0")
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_of, tmp_path):
     names = ("leaves=1/t2v/MRR", "leaves=5/t2v/MRR", "t2v/R@1", "t2v/MRR")
     sweep = sweep_of(
@@ -431,7 +413,6 @@ def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_o
     ]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_published_costs_stand_beside_measured_ones(sweep_of, result_of, tmp_path):
     costs = {"full": {"parameters": 4.85e6, "seconds_query": 12.93e-3, "bytes_corpus": 250.11e6}}
     sweep = sweep_of({"full": {}}, seeds=(0,), published_costs=costs, notes=["of 250 videos"])

@@ -41,14 +41,14 @@ def test_step_is_a_projected_update_with_scalars():
     )
 
 
-def _tree_steps(config, longest, constants=None):
+def _tree_steps(config, longest):
     """Compiled chunks of steps of a tree, its initial state and its feed."""
     family = runs.Tree(config)
     groups = Schedule(family.num_examples, config.train.batch_size, 0).groups(1, longest)
     feed, optimiser = family.feed(groups), family.optimiser(10)
     state = devices.replicate(family.mesh, init_state(family.init_params(), optimiser))
-    arguments = family.loss(3), optimiser, family.project, feed, state, config
-    return step.compile_steps(*arguments, constants), state, feed
+    compiled = step.compile_steps(family.loss(3), optimiser, family.project, feed, state, config)
+    return compiled, state, feed
 
 
 def test_chunk_length_does_not_change_the_steps():
@@ -69,13 +69,12 @@ def test_chunk_length_does_not_change_the_steps():
 
 def test_program_beyond_device_memory_is_refused(monkeypatch):
     monkeypatch.setattr(runs.ExampleFeed, "bytes_ahead", 1000)  # of chunks that are not in use yet
-    compile_again = lambda: _tree_steps(runs.tree(compile_fast=True), 2, "memory")[0].program
-    needed = compiler.memory_plan(compile_again())["peak"] + 1000
+    needed = compiler.memory_plan(_tree_steps(runs.tree(), 2)[0].program)["peak"] + 1000
     monkeypatch.setattr(devices, "available_bytes", lambda mesh: needed)
-    compile_again()
+    _tree_steps(runs.tree(), 2)
     monkeypatch.setattr(devices, "available_bytes", lambda mesh: needed - 1)
     with pytest.raises(ConfigError, match="encode_parts"):
-        compile_again()
+        _tree_steps(runs.tree(), 2)
 
 
 def _program(**options):

@@ -57,7 +57,7 @@ def lorentz_mean(
     Raises:
       ValueError: for weights of other axes, as in `lorentz.centroid`.
     """
-    points = as_sets(points, least=1)
+    points = as_sets(points)
     start = lorentz.centroid(points, weights, c)
     if weights is None:
         weights = jnp.ones((*points.shape[:-2], 1, points.shape[-2]), points.dtype)
@@ -86,7 +86,7 @@ def poincare_mean(
     tolerance: float | None = None,
 ) -> Float[Array, "*#batch M n"]:
     """Return Fréchet means in the Poincaré ball; arguments and errors are as in `lorentz_mean`."""
-    points = as_sets(points, least=1)
+    points = as_sets(points)
     c = per_batch(c, points[..., 0])[..., None]
     mean = lorentz_mean(poincare.to_lorentz(points, c), weights, c[..., 0], tolerance)
     return poincare.from_lorentz(mean, c)
