@@ -16,6 +16,8 @@ NAME is one of
     plan       the programs that XLA compiles for an absent GPU: --gpu, --program, --figure; or
                --diff A.json B.json compares two plans; or --measure times all programs on the
                present device, beside their plans
+    all        what a GPU should be asked, each in a process with a time limit: the plans' programs,
+               errors of float32, a training run, an epoch, the demo; --out=DIR, --only, --seconds
 
 Without --config the sizes of ActivityNet Captions are used. A configuration on synthetic data, such
 as every `:debug`, has its own sizes. Features are random. Every line has the median and the range
@@ -46,7 +48,9 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 JSON = flags.DEFINE_string("json", None, "Also write the results to this JSON file.")
 OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace an existing file of --json.")
-PEER = flags.DEFINE_string("peer", None, "step: checkout of the released code, to measure as well.")
+PEER = flags.DEFINE_string(
+    "peer", None, "step, all: checkout of the released code, to measure as well."
+)
 VIDEOS = flags.DEFINE_integer(
     "videos",
     0,
@@ -64,6 +68,11 @@ HOURS = flags.DEFINE_float(
     "hours",
     None,
     "search, index, plan: hours of the largest archive (default: 1,000; 1 with synthetic data).",
+)
+OUT = flags.DEFINE_string("out", None, "all: directory of the results.")
+ONLY = flags.DEFINE_list("only", [], "all: names of measurements, in their order (default: all).")
+SECONDS = flags.DEFINE_float(
+    "seconds", 3600.0, "all: time for all measurements together.", lower_bound=1.0
 )
 STORE = flags.DEFINE_string(
     "store", "", "search: also upload to this PostgreSQL database (…?schema=NAME) and query it."
@@ -106,8 +115,10 @@ def main(argv: Sequence[str]) -> int:
     """Run one benchmark; return the exit status. A wrong input prints one line, with status 1."""
     if argv[1:2] == ["plan"] and len(argv) == 2 + bool(DIFF.value):
         return _plan(argv[2:])
+    if argv[1:] == ["all"]:
+        return _measure_all()
     if len(argv) != 2 or argv[1] not in PROGRAMS:
-        return cli.fail(f"give one name: {', '.join(PROGRAMS)}, plan")
+        return cli.fail(f"give one name: {', '.join(PROGRAMS)}, plan, all")
     name, config = argv[1], CONFIG.value or default()
     try:
         options, replace = _options(config), files.replacing(OVERWRITE.value)
@@ -194,6 +205,29 @@ def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> No
     if not results:
         raise ConfigError("no program could be measured: the reasons are printed above")
     measured.show_measured(results, device.device_kind)
+
+
+def _measure_all() -> int:
+    """Run the measurements of `series`; the status is 1 if one was not done."""
+    from benchmarks import series
+
+    if not OUT.value:
+        return cli.fail("all needs --out=DIR, the directory of the results")
+    config, outcomes = CONFIG.value or default(), []
+    out = Path(OUT.value).absolute()
+    given = list(sys.argv[1:])
+    given.remove("all")  # the processes take all flags as they are
+    try:
+        check(config)
+        found = series.measurements(out, given, config.compile_fast, PEER.value)
+        chosen = series.select(ONLY.value, found)
+        for outcome in series.run_all(out, chosen, SECONDS.value, files.replacing(OVERWRITE.value)):
+            print(f"{outcome.name}: {outcome.state}", file=sys.stderr)
+            outcomes.append(outcome)
+    except (UserError, OSError) as error:
+        return cli.fail(str(error))
+    series.show(out, outcomes)
+    return int(any(outcome.state != "done" for outcome in outcomes))
 
 
 def _options(config: ConfigDict) -> Options:
