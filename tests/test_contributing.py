@@ -63,6 +63,7 @@ def copy(tmp_path):
     return Copy(tmp_path / "copy")
 
 
+@pytest.mark.slow  # it takes seconds
 def test_an_encoder_is_added(copy, tmp_path):
     """One that is a SigLIP, but for the mean of a text's states in the place of the last."""
     families = "hlformer_jax/encoders/families"

@@ -28,6 +28,7 @@ def _examples(text):
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_example_of_the_geometry_prints_its_comments(capsys):
     [geometry] = _examples(README)
     exec(compile(geometry, "README.md", "exec"), {})

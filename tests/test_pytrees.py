@@ -33,6 +33,7 @@ def test_structures_of_classes_with_equal_fields_differ(name):
     assert all(a != b for a, b in itertools.combinations(structures, 2))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_jit_runs_the_program_of_the_class():
     # With equal structures one function in ten got a wrong program, in about half of the processes.
     spaces = ALIKE["spaces"]

@@ -75,6 +75,7 @@ for name in benchmark.PROGRAMS:
 """
 
 
+@pytest.mark.slow  # it takes seconds
 def test_programs_need_no_extra_or_say_which():
     needed = {"av", "fastapi", "huggingface_hub", "PIL", "pywt", "safetensors", "tokenizers"}
     packages = [*needed, "uvicorn", "ray", "psycopg", "sklearn", "umap", "torch", "lancedb"]

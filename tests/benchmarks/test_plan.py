@@ -178,6 +178,7 @@ compiler = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.skipif(not compiler.mark.args[0], reason="a compiler for GPUs is installed")
 def test_missing_compiler_is_reported_with_its_package():
     done = processes.run("benchmarks", "plan", "--program=query")

@@ -102,6 +102,7 @@ class _Encoder:
         return None
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_query_is_answered_by_its_scene(tmp_path):
     archive = Archive(1.0, _Encoder.width)
     every = np.stack([archive.vectors(video) for video in range(archive.videos)])

@@ -10,6 +10,7 @@ from hlformer_jax.ops.windows import attention_windows
 from hlformer_jax.retrieval import moments
 
 
+@pytest.mark.slow  # it takes seconds
 def test_the_table_has_the_middle_row_of_every_block(subject, options):
     drawn = attention.windows([subject], options)
     table = {name: np.asarray(column) for name, column in drawn.table.items()}
@@ -24,6 +25,7 @@ def test_the_table_has_the_middle_row_of_every_block(subject, options):
     assert [line.get_label() for line in lines] == ["2: E1", "4: L1"]
 
 
+@pytest.mark.slow  # it takes seconds
 def test_trees_and_plain_blocks_have_no_windows(trees, taught, options):
     for other in (trees, taught):
         with pytest.raises(NotApplicable, match=other.label):
@@ -51,6 +53,7 @@ def test_fusion_weights_of_a_position_sum_to_one(subject, options):
     np.testing.assert_allclose(table["weight"][:4], found["clips"][0])
 
 
+@pytest.mark.slow  # it takes seconds
 def test_strips_and_moments_are_those_of_the_model(subject, options):
     split = subject.split(options)
     [video] = corpus.select_videos(subject, options, 1)
@@ -135,6 +138,7 @@ def test_models_that_read_other_lengths_are_drawn_in_any_order(taught, subject, 
     assert lines["DL-DKD"] == lines["HLFormer"]
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_model_that_keeps_one_vector_a_video_is_left_out(subject, plain, options, monkeypatch):
     monkeypatch.setattr(plain.encoder, "_video_level", True)
     monkeypatch.setattr(plain.encoder, "_reads_clips", False)

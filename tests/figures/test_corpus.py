@@ -44,6 +44,7 @@ def test_videos_are_those_of_most_such_moments():
     assert corpus.most_apart(spans, 9) == [2, 1, 3]
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_video_that_there_is_not_is_named(subject, options):
     known = subject.split(options).video_ids
     assert corpus.select_videos(subject, options._replace(videos=(known[3],)), 1) == [3]
@@ -52,6 +53,7 @@ def test_a_video_that_there_is_not_is_named(subject, options):
         corpus.select_videos(subject, wrong, 1)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_runs_on_other_data_are_refused(subject, plain, trees, options, monkeypatch):
     kept, said = corpus.on_one_split([subject, trees, plain], options)
     assert kept == [subject, plain]
@@ -61,6 +63,7 @@ def test_runs_on_other_data_are_refused(subject, plain, trees, options, monkeypa
         corpus.on_one_split([subject, plain], options)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_videos_and_captions_are_those_of_the_evaluation(subject, options):
     run, split = subject.run, subject.split(options)
     with contextlib.closing(run.family.evaluator.feed(split)) as feed:
@@ -75,6 +78,7 @@ def test_videos_and_captions_are_those_of_the_evaluation(subject, options):
     np.testing.assert_allclose(unit(np.concatenate(captions)), queries.vectors, atol=2e-6)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_video_encoding_ignores_its_batch(subject, options):
     split = subject.split(options)
     every = subject.encoder.videos(split, [0, 1, 2, 3])

@@ -51,6 +51,7 @@ def _records(epochs, zero=False):
             yield {"step": step, "epoch": step // 4, "validation/SumR": 100.0 - (step - 7) ** 2}
 
 
+@pytest.mark.slow  # it takes seconds
 def test_command_redraws_a_sweep_reproducibly(tmp_path):
     row = _row("a", [1.0, 2.0], 1)
     for run, directory in zip(row["runs"], ("a/seed0", "a/seed1"), strict=True):

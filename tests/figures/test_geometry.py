@@ -94,6 +94,7 @@ def test_ball_refuses_captions_and_names_missing_trees(plain, trees, options):
         geometry.ball([trees], options._replace(videos=("nowhere",)))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_variances_are_of_every_video_with_several_captions(subject, options):
     split = subject.split(options)
     found = geometry.variances(subject, options)

@@ -107,6 +107,7 @@ def test_pictures_replace_only_own_files(tmp_path):
     drawing.write(figure, tmp_path / "a", {"x": [1]}, files.replacing(True))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_the_curves_of_a_run_are_drawn_again_in_its_directory(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "epoch": 0, "loss": 1.0}\n')
     done = _finish("curves", f"--workdir={tmp_path}")

@@ -136,6 +136,7 @@ PARTS = [
 ]
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", ["weighted", *PARTS])
 def test_encoding_in_parts_keeps_loss_and_gradient(name):
     _, (value, _), gradient = tiny.value_and_gradient(name)

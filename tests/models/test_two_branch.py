@@ -55,6 +55,7 @@ def test_padded_frames_are_zero_and_words_do_not_matter(encode, params):
     )
 
 
+@pytest.mark.slow  # it takes seconds
 def test_bfloat16_stays_close_to_float32(encode, params):
     half = tiny.config(dtype="bfloat16")
     exact = encode(BATCH.videos)

@@ -90,6 +90,7 @@ def test_nearly_flat_batch_norm_is_that_of_vectors_by_their_length():
     np.testing.assert_allclose(y[:, 1:], want, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 def test_batch_norm_has_derivatives():
     def everything(s, c):
@@ -98,6 +99,7 @@ def test_batch_norm_has_derivatives():
     check_slopes(everything, (S, np.asarray(C)))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_module_learns_from_running_moments():
     space = Lorentz(jnp.float32(C))
     module, x = hl.nn.BatchNorm(space), points_of(space, S.astype("float32"))

@@ -83,6 +83,7 @@ def test_the_ends_are_returned_but_for_the_last_bit(module):
 RADII = [(0, 0), (1e-3, 1e-3), (0.4, 0.4), (0.6, 0.6), (3, 3), (3, 0.1), (8, 8), (8, 1)]
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("module", [lorentz, poincare], ids=["lorentz", "poincare"])
 def test_derivatives_in_every_argument_agree_with_those_in_float64(module):
     radii = np.float64(RADII if module is lorentz else RADII[:-2])  # the ball's 8 is at its rim

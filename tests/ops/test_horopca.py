@@ -59,6 +59,7 @@ def test_it_is_the_difference_of_distances_to_a_point_far_away():
     np.testing.assert_allclose(compiled.lorentz_busemann(x, 3 * ideal, c), want, atol=1e-11)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 def test_the_projection_keeps_busemann_functions_and_points_of_its_own():
     rng = np.random.default_rng(0)

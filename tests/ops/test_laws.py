@@ -109,6 +109,7 @@ def _laws(name, vectors, share, c):
     return laws, triangle, on
 
 
+@pytest.mark.slow  # it takes seconds
 @drawn
 @given(vectors=numbers(5, 3, 4), share=st.floats(-0.5, 1.5), c=curvatures)
 @pytest.mark.parametrize("name", MODELS)

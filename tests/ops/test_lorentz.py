@@ -470,6 +470,7 @@ def test_distance_of_tiny_and_of_coincident_points_and_their_gradients():
         assert distance == 0 and not gradient.any()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_gradients_far_out_in_a_nearly_flat_space_are_those_of_the_way_back():
     c, way = jnp.float32(1e-6), np.array([0.6, -0.64, 0.48], np.float32)
     functions = (

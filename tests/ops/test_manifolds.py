@@ -243,6 +243,7 @@ def test_values_and_gradients_are_finite_at_a_point_and_at_its_antipode(sign):
     np.testing.assert_allclose(space.log_map0(space.exp_map0(x[:, 1:])), x[:, 1:], rtol=1e-6)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 def test_product_acts_on_each_factor_alone():
     rng = np.random.default_rng(0)

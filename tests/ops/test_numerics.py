@@ -214,6 +214,7 @@ def test_scaled_sinh_and_its_slope_are_exact_to_two_eps(dtype):
             assert relative_error(y, vector([exact(mpf(float(x)))])) < 2 * np.finfo(dtype).eps
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_branch_for_any_element_stays_a_branch_under_vmap():
     def function(v):
         return numerics.limit_norm(v, 1.0)

@@ -105,6 +105,7 @@ def test_weight_decay_moves_points_along_the_way_to_the_origin(name):
     np.testing.assert_allclose(x + updates, want, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 def test_a_size_of_parameters_is_the_distance_from_the_origin():
     """A trust ratio makes steps as long as a share of it; on a sphere as a share of the radius."""
@@ -291,6 +292,7 @@ def unwrapped():
         return _run(riemannian(optax.adam(0.3), MIXED), _gradients())
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
 def test_the_points_of_a_mixture_take_the_steps_of_their_own_spaces(unwrapped):
     starts = _start()
@@ -471,6 +473,7 @@ def test_object_that_is_not_a_manifold_is_refused():
         )
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
 def test_points_follow_a_curvature_that_is_learned_beside_them():
     """Its own gradient changes the space in which the next step of the points is taken."""

@@ -477,6 +477,7 @@ def _classes():
     return p, rng.normal(size=(3, 4)), rng.normal(size=3), np.array([0.3, 2.5])
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_logit_is_the_length_of_the_normal_times_the_distance_to_the_hyperplane():
     p, normals, offsets, c = _classes()
     got = poincare.mlr(p, normals, offsets, c)

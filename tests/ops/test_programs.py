@@ -133,6 +133,7 @@ def test_a_step_of_a_vae_with_the_wrapped_normal():
     assert abs(jnp.mean(terms) - jnp.sum(q * (log_q - log_p))) < 4 * error + 1e-3
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", SLOW_POINCARE)
 def test_a_sweep_over_curvatures_by_vmap_is_the_loop_over_them(name):
     space, _, manifold = SPACES[name]

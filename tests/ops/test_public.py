@@ -209,6 +209,7 @@ def refused(case, arguments, c, error=ValueError, **match):
     return str(refusal.value)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", CURVED, ids=NAME)
 def test_a_curvature_broadcasts_to_the_batch_and_never_beyond_it(case):

@@ -139,6 +139,7 @@ def slopes(function, *args):
     return [tuple(gradient[i] for gradient in gradients) for i in range(len(value))]
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_of_usual_pairs_are_those_of_the_formulas_for_all_pairs(kind):
     x, y, c, v = batch(kind)

@@ -14,6 +14,7 @@ from hlformer_jax.training import checkpoints, hover, loaded_run, loop, optim
 DIRECTIONS = ("t2v", "v2t")
 
 
+@pytest.mark.slow  # it takes seconds
 def test_hover_reports_metrics_by_direction_and_leaves(hover_run, trees_dir):
     path, _ = hover_run
     metrics = json.loads((path / "test_metrics.json").read_text())

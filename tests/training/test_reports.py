@@ -32,6 +32,7 @@ def test_run_reports_start_epochs_and_end(retrieval):
     assert "Training:" not in err  # no bar in a file
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("seconds", [0.0, 1000.0])
 def test_a_run_says_that_it_compiles_if_that_takes_long(
     seconds, tmp_path, data_dir, capsys, monkeypatch
@@ -93,6 +94,7 @@ def test_chance_is_a_random_ranking(name, expected):
     assert found == (None if expected is None else pytest.approx(expected, rel=1e-6))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_run_starts_from_parameters_of_another(tmp_path, finished, capsys):
     directory = tmp_path / "tuned"
     config = runs.tree(**{"optim.learning_rate": 0.01})

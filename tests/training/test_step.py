@@ -101,6 +101,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.slow  # it takes seconds
 def test_variants_that_differ_in_numbers_share_one_program(program):
     assert _program(**NUMBERS) == program
 
@@ -218,6 +219,7 @@ def test_optimiser_updates_rows_like_the_tree(together):
     close(*norms)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_short_runs_with_equal_constants_share_a_program():
     families = [runs.Tree(runs.tree(**{"compile_fast": True, "seed": seed})) for seed in (0, 1)]
     compiled, ends = [], []

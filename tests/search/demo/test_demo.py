@@ -176,6 +176,7 @@ def calls(monkeypatch):
     return noted
 
 
+@pytest.mark.slow  # it takes seconds
 def test_second_call_renders_only_missing_videos(tmp_path, calls):
     out, told = tmp_path / "demo", []
     demo.make(out, 1, told.append, videos=2)
@@ -227,6 +228,7 @@ def test_directory_with_other_files_is_left_alone(tmp_path, calls, note):
     assert contents() == before and not calls
 
 
+@pytest.mark.slow  # it takes seconds
 def test_foreign_files_in_a_demo_directory_are_kept(tmp_path, calls):
     out = tmp_path / "demo"
     demo.make(out, 1, silent, videos=2)

@@ -124,6 +124,7 @@ def test_enter_plays_the_first_result_from_its_moment(page):
     assert page.locator("main b").count() == 0  # a name is text, whatever it holds
 
 
+@pytest.mark.slow  # it takes seconds
 def test_typing_sends_fewer_queries_than_letters(page, library):
     asked = len(library.asked)
     page.locator("#q").press_sequentially("a blue scene", delay=20)
@@ -135,6 +136,7 @@ def test_typing_sends_fewer_queries_than_letters(page, library):
     assert page.evaluate("document.getElementById('player').paused")
 
 
+@pytest.mark.slow  # it takes seconds
 def test_outdated_answer_is_not_shown(page):
     # As if requests could not be aborted: the late answer arrives after the newer one.
     page.evaluate(
@@ -156,6 +158,7 @@ def test_outdated_answer_is_not_shown(page):
     assert names(page)[0] == "boat ride.mp4"
 
 
+@pytest.mark.slow  # it takes seconds
 def test_the_strip_seeks_by_click_and_by_keys(page):
     search(page, "red")
     strip = page.locator("#strip")
@@ -233,6 +236,7 @@ def test_transcript_is_shown_and_plays(page):
     expect(page.get_by_role("button", name="Clear filters")).to_be_visible()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_transcript_follows_the_video_and_is_a_way_into_it(page):
     search(page, "green")
     page.get_by_text("Transcript", exact=True).click()
@@ -246,6 +250,7 @@ def test_a_transcript_follows_the_video_and_is_a_way_into_it(page):
     expect(page.get_by_text("Transcript", exact=True)).to_be_hidden()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_picture_query_lasts_until_its_filter_is_removed(page, tmp_path):
     path = tmp_path / "lilac.png"
     Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(path)
@@ -278,6 +283,7 @@ def test_parts_copies_and_further_results_are_shown(page, library):
     expect(page.locator("#status")).to_have_text("2 videos for “red”")
 
 
+@pytest.mark.slow  # it takes seconds
 def test_filters_by_folder_and_date_narrow_the_results(page):
     search(page, "grey")
     unfold(page)
@@ -312,6 +318,7 @@ def test_a_long_filter_is_cut_short_and_fits_a_phone(opened, url, width):
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_star_makes_a_favourite_by_which_results_are_filtered(page):
     search(page, "grey")
     star = page.get_by_role("button", name="Favourite garden.mp4")
@@ -393,6 +400,7 @@ def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page
     expect(other.locator("#status")).to_have_text("2 videos for “blue”")
 
 
+@pytest.mark.slow  # it takes seconds
 def test_token_leaves_the_address_of_the_page(opened, library):
     with page_library.running(library, token="t" * 32) as url:
         page = opened(f"{url}/?token={'t' * 32}#q=red")
@@ -475,6 +483,7 @@ def test_deleted_or_unplayable_video_is_reported(page, library, tmp_path):
         vars(entry).update(kept)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_video_of_another_format_is_played_from_a_preview(page, library, tmp_path):
     entry = library.entry(library.id("garden"))
     kept = vars(entry).copy()
@@ -564,6 +573,7 @@ def test_job_of_another_page_is_shown(managed, changing, films):
         expect(one.locator("#facts")).to_contain_text("4 videos")
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_failure_is_tried_again_and_a_video_removed(managed, films):
     (films / "bad.film").write_bytes(b"broken")
     page = managed()
@@ -588,6 +598,7 @@ def test_a_failure_is_tried_again_and_a_video_removed(managed, films):
     assert (films / "bad.film").exists()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_page_that_may_not_change_the_index_shows_no_way_to(page):
     search(page, "red")
     expect(page.get_by_role("button", name="Manage")).to_be_hidden()
@@ -646,6 +657,7 @@ def looks(width, scheme):
     )
 
 
+@pytest.mark.slow  # it takes seconds
 @looks(380, "dark")
 def test_axe_passes_for_search_player_and_transcript(opened, url, monkeypatch, width, scheme):
     page = opened(url, width, 860, scheme)
@@ -679,6 +691,7 @@ def test_axe_passes_for_search_player_and_transcript(opened, url, monkeypatch, w
     is_accessible(page)
 
 
+@pytest.mark.slow  # it takes seconds
 @looks(1280, "light")
 def test_axe_passes_for_changes_of_the_index(managed, changing, films, width, scheme):
     (films / "bad.film").write_bytes(b"broken")
