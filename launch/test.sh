@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Checks that a change must pass, in minutes: `bash launch/test.sh [--all | --nightly] [pytest
 # arguments]`. These are style, types, and the fast tests. --all also runs the slow tests (a rehearsal
-# of each sweep, processes that die), checks annotations of arrays in all tests, and builds the
-# documentation into build/docs. --nightly is --all with every variant of the sweeps, and with XLA's
-# optimisations, as in users' programs. TEST_PROCESSES is the number of test processes (default: 2;
+# of each sweep, processes that die), checks annotations of arrays in the fast tests, and builds the
+# documentation into build/docs. --nightly is --all with every variant of the sweeps, with XLA's
+# optimisations, as in users' programs, and with annotations checked in all tests. TEST_PROCESSES is the number of test processes (default: 2;
 # 0: pytest itself runs the tests). All tests of a file run in one process, because they share
 # compiled programs. tests/conftest.py sets the order.
 

@@ -1,8 +1,9 @@
 """Settings and fixtures of all tests.
 
 Tests run with strict dtype promotion and without rank promotion, because the package promises to
-need neither. With `--all`, annotations of arrays are checked at run time, which takes a quarter of
-the time; without it, the functions are called as users call them.
+need neither. With `--all`, annotations of arrays are checked at run time in the tests that are not
+slow; the checks would double the time of a slow one (`--nightly` checks all). Otherwise functions
+are called as users call them.
 """
 
 import contextlib
@@ -118,9 +119,16 @@ def release_programs():
 def unchecked():
     """Leaves annotations unchecked, for tests of what the functions themselves refuse or stand in
     for."""
+    before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture(autouse=True)
+def leave_slow_tests_unchecked(request):
+    if request.node.get_closest_marker("slow") and not os.environ.get("HLFORMER_TEST_OPTIMISED"):
+        request.getfixturevalue("unchecked")
 
 
 @pytest.fixture
