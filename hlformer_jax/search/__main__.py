@@ -58,8 +58,8 @@ def _values(argv: Sequence[str]) -> list[str]:
 
 def _legible(error: UnicodeError) -> tuple[str | bytes, int]:
     """Replace undecodable bytes of file names by U+FFFD, and escape unprintable characters."""
-    if isinstance(error, UnicodeEncodeError) and error.encoding.startswith("utf"):
-        return "\ufffd" * (error.end - error.start), error.end
+    if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":
+        return "\ufffd".encode() * (error.end - error.start), error.end  # not ASCII, so no str
     return codecs.backslashreplace_errors(error)
 
 

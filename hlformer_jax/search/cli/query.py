@@ -1,5 +1,6 @@
 """Commands that find moments and cut them out: query, cut."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -185,11 +186,11 @@ def cut(options: Options) -> None:
     for out in clips if options.table else ():  # refuse before the first clip is cut
         files.check_output(out, replace)
     total = len(clips) + len(failed)
-    video = optional("hlformer_jax.video", "search")
+    video, locate = optional("hlformer_jax.video", "search"), functools.cache(index.unchanged_path)
     for out, (name, start, end) in terminal.track(clips.items(), "clip"):
         write = video.copy if options.copy else video.cut
         try:
-            span = write(index.path(name), start, end, out, options.margin, replace=replace)
+            span = write(locate(name), start, end, out, options.margin, replace=replace)
         except (UserError, OSError) as error:
             if not options.table:
                 raise

@@ -42,6 +42,7 @@ from hlformer_jax.search.index.records import (
     EncoderFacts,
     Entry,
     Record,
+    Stamp,
     Threshold,
     VideoArrays,
     join_name,
@@ -171,6 +172,25 @@ class Index:
     def path(self, name: str) -> Path:
         """Return the path of a video; if its root was removed, a path that does not exist."""
         return self.locate()(name)
+
+    def unchanged_path(self, name: str) -> Path:
+        """Return the path of a video whose file has the content that was indexed.
+
+        A file whose stamp differs is read, and its content compared. A missing file is left to the
+        caller, which will open it.
+
+        Raises:
+          SearchError: if the content has changed.
+          OSError: if the file cannot be read.
+        """
+        path, record = self.path(name), self.record(name)
+        if record is None or not record.content or not path.exists():
+            return path
+        if Stamp.from_status(path.stat()) != record.stamp and files.digest(path) != record.content:
+            raise SearchError(
+                f"{path} has changed since it was indexed: index its folder again, and search again"
+            )
+        return path
 
     def locate(self) -> Callable[[str], Path]:
         """Return a function like `path` that reads the roots only once, for many videos."""

@@ -227,6 +227,26 @@ def test_status_shows_file_names_that_are_not_text(films, tmp_path):
     assert done.returncode == 1 and done.stderr.count(b"\n") == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (b"query", b"red", b"--index=no\xff"),
+        (b"status", b"--index=no\xff"),
+        (b"index", b"no\xff"),
+        (b"query", b"red", b"--index=index", b"--export=no\xff.zip"),
+        (b"nothing\xff",),
+    ],
+)
+def test_errors_name_paths_that_are_not_text(films, tmp_path, arguments):
+    archive.indexed(tmp_path / "index", films)
+    command = [*processes.command("search"), *map(os.fsdecode, arguments)]
+    env = {**processes.environment(), "PYTHONUTF8": "1"}
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, env=env, check=False)
+    error = done.stderr.decode()
+    assert done.returncode == 1 and error.startswith("error: ") and error.count("\n") == 1
+    assert "no\ufffd" in error or "\\udcff" in error  # as it is, or in quotes
+
+
 def test_times_are_formatted_and_parsed():
     assert [times.format_clock(t) for t in (0, 59.9, 60, 3599, 3600, -1)] == [
         "0:00", "0:59", "1:00", "59:59", "1:00:00", "0:00",
@@ -853,6 +873,21 @@ def test_cut_continues_after_a_failed_clip(ask, films, calls, monkeypatch, tmp_p
     assert done.errors[-1] == (
         f"error: 2 of {len(rows) + 1} clips could not be made: 0123456789abcdef, {failed[0].name}"
     )
+
+
+def test_clips_are_cut_from_the_file_that_was_indexed_alone(ask, films, calls, tmp_path):
+    table = tmp_path / "hits.csv"
+    assert ask("query", "red", "--signals=visual", f"--export={table}", "--k=2").status == 0
+    os.utime(films / "a.film", (1, 1))  # the content is the same
+    flags = "--start=5", "--end=8"
+    assert ask("cut", "a.film", *flags, f"--out={tmp_path / 'same.mp4'}").status == 0
+    assert len(calls.cuts) == 1
+    archive.film(films / "a.film", ["blue"] * 10)
+    done = ask("cut", "a.film", *flags, f"--out={tmp_path / 'other.mp4'}")
+    assert done.status == 1 and "a.film has changed since it was indexed" in done.errors[0]
+    done = ask("cut", f"--from={table}", f"--out={tmp_path / 'clips'}")
+    assert done.status == 1 and "a.film has changed since it was indexed" in done.errors[0]
+    assert all(cut[0][0] != films / "a.film" for cut in calls.cuts[1:])
 
 
 def test_clip_names_are_unique():
