@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_origin
 from urllib.parse import parse_qs
 
 import h11
@@ -24,7 +24,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -35,6 +35,7 @@ from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.redaction import without_paths
 from hlformer_jax.search.serve.refusals import Refusal
+from hlformer_jax.text import suggestion
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Host names of a server that only this machine can reach."""
@@ -70,6 +71,28 @@ LINES = {
 
 class ParameterError(UserError, ValueError):
     """A parameter of a request with a wrong value."""
+
+
+def check_parameters(request: Request) -> None:
+    """Check that the address of a request has known parameters, and repeats lists alone.
+
+    Otherwise a filter with a wrong name would be ignored in silence.
+
+    Raises:
+      ParameterError: if a parameter is unknown, or repeated without being a list.
+    """
+    route = request.scope["route"]
+    if not route.include_in_schema:  # the page, whose address may contain anything
+        return
+    fields = {field.alias: field for field in route.dependant.query_params}
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if name not in fields:
+            hint = suggestion(name, fields) or f": give {', '.join(fields) or 'none'}"
+            raise ParameterError(f"{name}: there is no such parameter{hint}")
+        is_list = get_origin(fields[name].field_info.annotation) is tuple
+        if given.count(name) > 1 and not is_list:
+            raise ParameterError(f"{name}: give it once, not {given.count(name)} times")
 
 
 class Answer(JSONResponse):

@@ -23,7 +23,7 @@ from typing import Annotated, Any, TypeVar
 
 import publicsuffixlist
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi import Query as Parameter
 from fastapi.responses import FileResponse, Response
 from starlette.concurrency import run_in_threadpool
@@ -173,6 +173,7 @@ def app(
     server = FastAPI(
         title="hlformer_jax.search", version=__version__, lifespan=life, docs_url=None,
         redoc_url=None, openapi_url="/api/openapi.json",
+        dependencies=[Depends(guard.check_parameters)],
     )  # fmt: skip
     server.add_middleware(guard.Guard, hosts=hosts, addresses=addresses, token=token)
     guard.install(server, library)

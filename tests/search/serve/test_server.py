@@ -116,6 +116,23 @@ def test_parts_of_a_query_reach_the_library(client, library):
     assert "visual" in client.get("/api/query?q=red&signals=smell").json()["error"]
 
 
+def test_an_unknown_or_repeated_parameter_is_refused(client, library):
+    cut = f"/cut/{library.id('garden')}?start=0&end=1"
+    for address, error in {
+        "/api/query?q=red&tags=sea": "tags: there is no such parameter; did you mean 'tag'?",
+        "/api/query?q=red&without=sea": "without: there is no such parameter",
+        "/api/query?q=red&k=3&k=5": "k: give it once, not 2 times",
+        f"{cut}&margins=3": "margins: there is no such parameter; did you mean 'margin'?",
+        "/api/status?videos=9": "videos: there is no such parameter: give none",
+    }.items():
+        refused = client.get(address)
+        assert refused.status_code == 400 and error in refused.json()["error"]
+    tags = client.post(f"/api/tag/{library.id('garden')}?add=a&remove=b")
+    assert tags.status_code == 400 and "remove" in tags.json()["error"]
+    assert client.get("/api/query?q=red&tag=a&tag=b").status_code == 200
+    assert client.get("/?utm=1").status_code == 200
+
+
 def test_status_counts_videos_and_names_failures(client):
     status = client.get("/api/status").json()
     assert status["encoder"] == "colours-by-name"
