@@ -271,7 +271,7 @@ def atomic_write(path: Path, replace: Replace = Replace.ANY) -> Iterator[Path]:
 
     Raises:
       OutputError: if something at the path must not be replaced.
-      OSError: if the file cannot be written.
+      OSError: if the file cannot be written; it names the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.hlformer-{secrets.token_hex(8)}.part")
@@ -282,6 +282,10 @@ def atomic_write(path: Path, replace: Replace = Replace.ANY) -> Iterator[Path]:
         with _listed(path, draft) if Replace.OWN in replace else contextlib.nullcontext():
             check_replaced(path, replace)
             draft.replace(path)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a write names no file
     finally:
         draft.unlink(missing_ok=True)
 

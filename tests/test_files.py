@@ -1,5 +1,6 @@
 """Files are written whole or not at all; a lock on a directory has one holder at a time."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -82,6 +83,16 @@ def test_existing_file_is_replaced_only_if_allowed(tmp_path):
     assert place.read_bytes() == b"theirs"
     files.write_bytes(place, b"ours", files.replacing(True))
     assert place.read_bytes() == b"ours"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_an_error_of_a_write_names_the_file(tmp_path):
+    full = open("/dev/full", "wb", buffering=0)
+    with full, pytest.raises(OSError, match="No space left") as raised:
+        with files.atomic_write(tmp_path / "out.csv"):
+            full.write(b"x")
+    assert raised.value.errno == errno.ENOSPC
+    assert raised.value.filename == str(tmp_path / "out.csv") and not list(tmp_path.iterdir())
 
 
 def test_a_file_that_appears_during_the_work_stays(tmp_path):

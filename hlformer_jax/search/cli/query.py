@@ -198,6 +198,10 @@ def cut(options: Options) -> None:
             failed.append(out.name)
             continue
         terminal.show(printable(str(out)))
+        record = index.record(name)
+        if record and record.duration and end > record.duration + 1:  # as of no moment
+            length = f"{record.duration:.1f} s"
+            terminal.warn(printable(f"{name} ends at {length}, before the end of the part"))
         if options.copy:
             earlier = max(start - options.margin, 0) - span[0]
             terminal.warn(

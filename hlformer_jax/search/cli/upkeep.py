@@ -103,7 +103,8 @@ def tag(options: Options) -> None:
     names = set(map(index.name_of, options.videos))
     for entry in index.entries():
         if entry.video in names or entry.tags and not names:
-            print(printable(entry.video) + ": " + (", ".join(entry.tags) or "no tag"))
+            tags = [repr(tag) if "," in tag else tag for tag in entry.tags]
+            print(printable(entry.video) + ": " + (", ".join(tags) or "no tag"))
 
 
 @command(INDEX, flag("--yes", "drop the listed videos (default: only list them)"))

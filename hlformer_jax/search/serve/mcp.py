@@ -135,6 +135,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
         with tool_errors():
             _check_times(time)
             file = open_video(library, id)
+            _check_end("time", time, file.entry.duration)
 
             def draw(path: Path) -> bytes:
                 return video.thumbnail(path, time, FRAME_WIDTH)
@@ -156,6 +157,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
             if margin > 60:
                 raise SearchError(f"margin: {margin:g} s is too long: give at most 60 s")
             file = open_video(library, id)
+            _check_end("end", end, file.entry.duration)
             name = file.entry.video
             out = clips / clip_name(name, max(start - margin, 0), end + margin)
             if os.path.lexists(out):
@@ -265,6 +267,12 @@ def _for_agents(line: str) -> str:
 
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:=\S+)?|hlformer_jax\.\w+|hlformer-\w+ \w+")
+
+
+def _check_end(name: str, second: float, duration: float) -> None:
+    """Refuse a time after the end of a video; a moment may end up to a second after it."""
+    if duration and second > duration + 1:
+        raise SearchError(f"{name}: {second:g} s is after the end of the video, {duration:.1f} s")
 
 
 def _check_times(*seconds: float) -> None:

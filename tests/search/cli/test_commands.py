@@ -820,6 +820,9 @@ def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
     assert calls.cuts == [((films / "a.film", 5.0, 8.5, out, 1.0), files.Replace.NOTHING)]
     assert ask("cut", "a.film", *flags, "--overwrite").status == 0
     assert calls.cuts[1][1] == files.Replace.ANY
+    late = ask("cut", "a.film", "--start=1", "--end=99", f"--out={tmp_path / 'late.mp4'}")
+    assert late.errors == ["a.film ends at 16.0 s, before the end of the part"]
+    calls.cuts.pop()
     done = ask("cut", "a.film", *flags, "--copy")
     assert done.out == f"{out}\n" and len(calls.cuts) == 3
     assert done.errors == ["from 2.500 s, 1.500 s before the start, to 9.750 s"]
@@ -888,6 +891,11 @@ def test_clips_are_cut_from_the_file_that_was_indexed_alone(ask, films, calls, t
     done = ask("cut", f"--from={table}", f"--out={tmp_path / 'clips'}")
     assert done.status == 1 and "a.film has changed since it was indexed" in done.errors[0]
     assert all(cut[0][0] != films / "a.film" for cut in calls.cuts[1:])
+
+
+def test_tags_with_a_comma_are_quoted(ask, films):
+    assert ask("tag", "a.film", "--add=sea, sand", "--add=sun").status == 0
+    assert ask("tag", "a.film").out == "a.film: 'sea, sand', sun\n"
 
 
 def test_clip_names_are_unique():

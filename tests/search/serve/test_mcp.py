@@ -128,12 +128,15 @@ def test_agent_errors_are_lines_and_open_no_other_file(rendered, tmp_path):
     herd = library.id("Herd")
     asked += [("show", {"id": herd, "time": -1}), ("cut", {"id": herd, "start": 3, "end": 3})]
     asked += [("search", {"text": "refuse"}), ("search", {"text": "crash"})]
+    asked += [("show", {"id": herd, "time": 99}), ("cut", {"id": herd, "start": 3, "end": 99})]
     clips = tmp_path / "clips"
     _, results = call(agents.server(library, clips), *asked)
     lines = [error(result) for result in results]
     assert not any(str(tmp_path) in line or "secret" in line for line in lines)
     assert "link out of the indexed folder" in lines[0] and "has changed" in lines[1]
     assert lines[11].endswith("end: 3 s is not after start, 3 s")
+    assert "time: 99 s is after the end of the video, " in lines[-2]
+    assert "end: 99 s is after the end of the video, " in lines[-1]
     assert not clips.exists() or not list(clips.iterdir())
 
 
