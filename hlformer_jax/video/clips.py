@@ -29,7 +29,6 @@ from hlformer_jax.video.dates import recording_time
 from hlformer_jax.video.packets import (
     EncoderMessage,
     Timestamps,
-    has_steady_clock,
     packets_after_seek,
     seek_stream,
 )
@@ -190,10 +189,9 @@ def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
     if video.start is None:
         what = "has no timestamps, so that no part of it can be copied"
         raise fault(video.path, what, _ENCODE)
-    with opened(video.path) as source:
-        if not has_steady_clock(source.container, source.stream):
-            what = "has a clock that was reset, as two recordings joined have"
-            raise fault(video.path, what, _ENCODE)
+    if not video.has_steady_clock:
+        what = "has a clock that was reset, as two recordings joined have"
+        raise fault(video.path, what, _ENCODE)
     sought, earlier = first, None
     while True:
         lead, skipped, keyframe = _keyframe(video, sought)

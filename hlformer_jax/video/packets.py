@@ -44,30 +44,6 @@ def seek_stream(
 LONGEST_GAP = Fraction(3600)
 """Longest gap between two frames, in seconds; a longer gap is a jump of the timestamps."""
 
-_CLOCK_SAMPLES = 16
-
-
-def has_steady_clock(container: InputContainer, stream: VideoStream) -> bool:
-    """Return whether timestamps rise through the file, so that seeking by time works.
-
-    If a clock was reset, as in two joined recordings, some seconds occur twice. Only files without
-    an index are examined, in a few places.
-    """
-    if container.format.name not in WITHOUT_INDEX:
-        return True
-    unit, last = stream.time_base or Fraction(1, 90_000), None
-    for place in range(_CLOCK_SAMPLES):
-        with contextlib.suppress(av.FFmpegError):
-            offset = container.size * place // _CLOCK_SAMPLES
-            container.seek(offset, unsupported_byte_offset=True)
-            stamps = (packet.dts for packet in packets_after_seek(container, stream))
-            stamp = next((stamp for stamp in stamps if stamp is not None), last)
-            if last is not None and stamp is not None:
-                if not 0 <= (stamp - last) * unit <= LONGEST_GAP:
-                    return False
-            last = stamp
-    return True
-
 
 def packets_after_seek(
     container: InputContainer, stream: VideoStream | AudioStream

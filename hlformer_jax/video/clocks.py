@@ -1,0 +1,208 @@
+"""Resets of a file's clock, as in two recordings that were joined, and seconds across them.
+
+After a reset, timestamps begin again, so that several pictures and sounds have the same timestamp.
+Seconds continue: a recording begins when the pictures of the one before it end, as in sampling.
+
+A file of at most `MAX_BYTES_SCANNED` is read in full (its packets, without decoding). A larger one,
+which takes a minute to read from some disks, is examined at `_PLACES` places, and in full between
+the first two, after the last, and where the clock is slow. If a reset is found, it is read in full.
+A reset is missed only if the clock goes on as before within a 1,024th of the file, or if it is set
+back by less than half the time between two places (2 s in a recording of an hour).
+"""
+
+import contextlib
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import av
+from av.container import InputContainer
+from av.video.stream import VideoStream
+
+from hlformer_jax.video.packets import (
+    LONGEST_GAP,
+    WITHOUT_INDEX,
+    Timestamps,
+    packets_after_seek,
+)
+
+MAX_BYTES_SCANNED = 2**27
+"""Largest file, in bytes, that is always read in full: a second or two from a disk."""
+
+_PLACES = 1024
+
+DISORDER = Fraction(2)
+"""Seconds up to which a frame that comes too late is dropped; more is a jump back of the clock."""
+
+
+@dataclass
+class Recording:
+    """A part of a file in which the clock is steady; timestamps in ticks of the video stream."""
+
+    first: int  # byte of its first video packet
+    last: int  # byte of its last video packet
+    start: int  # timestamp of its first picture
+    end: int  # timestamp at which its last picture ends
+    shift: Fraction = Fraction(0)  # seconds to add to its timestamps
+
+
+class Recordings:
+    """The recordings in a file, found from the packets of its video stream in order.
+
+    Args:
+      stream: the video stream.
+      period: usual distance of two frames, in seconds.
+    """
+
+    def __init__(self, stream: VideoStream, period: Fraction) -> None:
+        self._unit = stream.time_base or Fraction(1, 90_000)
+        self._period = round(period / self._unit)
+        self._sent: int | None = None  # decoding time of the packet before
+        self._found: list[Recording] = []
+
+    def add(self, packet: av.Packet) -> int:
+        """Add the next packet and return the number of its recording, from 0."""
+        stamp = packet.dts if packet.pts is None else packet.pts
+        sent = stamp if packet.dts is None else packet.dts
+        if stamp is None or sent is None:
+            if self._found:
+                self._found[-1].end += self._period
+            return max(len(self._found) - 1, 0)
+        end = stamp + (packet.duration or self._period)
+        if self._sent is None or not is_steady((sent - self._sent) * self._unit):
+            place = packet.pos if packet.pos is not None else self._found[-1].last + 1
+            self._found.append(Recording(place, place, stamp, end))
+        recording, self._sent = self._found[-1], sent
+        recording.last = max(recording.last, packet.pos or 0)
+        recording.start = min(recording.start, stamp)
+        recording.end = max(recording.end, end)
+        return len(self._found) - 1
+
+    def finish(self) -> tuple[Recording, ...]:
+        """Return the recordings with their shifts."""
+        for before, recording in zip(self._found, self._found[1:], strict=False):
+            recording.shift = before.shift + (before.end - recording.start) * self._unit
+        return tuple(self._found)
+
+
+def is_steady(step: Fraction) -> bool:
+    """Return whether a clock that passes this many seconds between two packets was not reset."""
+    return -DISORDER <= step <= LONGEST_GAP
+
+
+def shift_at(
+    recordings: Sequence[Recording], unit: Fraction, place: int, second: Fraction
+) -> Fraction:
+    """Return the seconds to add to a timestamp of any stream of the file.
+
+    Args:
+      recordings: the recordings in the file, at least one.
+      unit: seconds of one tick of the video stream.
+      place: byte of the packet.
+      second: timestamp of the packet, in seconds.
+    """
+    index = max(sum(recording.first <= place for recording in recordings) - 1, 0)
+    current = recordings[index]
+    following = recordings[min(index + 1, len(recordings) - 1)]
+    # Between the pictures of two recordings, the timestamp decides.
+    if place > current.last and abs(second - following.start * unit) < abs(
+        second - current.end * unit
+    ):
+        current = following
+    return current.shift
+
+
+def shifted(
+    packets: Iterator[av.Packet], recordings: Sequence[Recording], unit: Fraction
+) -> Iterator[av.Packet]:
+    """Yield packets of any streams of a file with timestamps that continue after a reset.
+
+    Args:
+      packets: the packets in the order of the file.
+      recordings: the recordings in the file.
+      unit: seconds of one tick of the video stream.
+    """
+    if len(recordings) < 2:
+        yield from packets
+        return
+    place = 0
+    for packet in packets:
+        place = place if packet.pos is None else packet.pos
+        stamp, tick = packet.dts if packet.pts is None else packet.pts, packet.time_base
+        if stamp is not None and tick:
+            ticks = round(shift_at(recordings, unit, place, stamp * tick) / tick)
+            packet.pts = None if packet.pts is None else packet.pts + ticks
+            packet.dts = None if packet.dts is None else packet.dts + ticks
+        yield packet
+
+
+def find_recordings(
+    container: InputContainer, stream: VideoStream, period: Fraction
+) -> tuple[Recording, ...]:
+    """Return the recordings in a file without an index; none if it has an index.
+
+    A large file with a steady clock is not read in full; for it none are returned either.
+
+    Args:
+      container: the open file, of which packets are read.
+      stream: the video stream.
+      period: usual distance of two frames, in seconds.
+    """
+    if container.format.name not in WITHOUT_INDEX:
+        return ()
+    if container.size > MAX_BYTES_SCANNED and _is_steady_at_places(container, stream):
+        return ()
+    with contextlib.suppress(av.FFmpegError):  # then read from the current position
+        container.seek(0, unsupported_byte_offset=True)
+    recordings = Recordings(stream, period)
+    packets = (packet for packet in _readable(container.demux(stream)) if packet.size)
+    for packet in Timestamps(packets, stream, period):
+        recordings.add(packet)
+    return recordings.finish()
+
+
+def _readable(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
+    """Yield packets up to the first that cannot be read."""
+    with contextlib.suppress(av.FFmpegError):
+        yield from packets
+
+
+def _is_steady_at_places(container: InputContainer, stream: VideoStream) -> bool:
+    """Return whether timestamps rise from place to place, and in the parts read in full."""
+    unit = stream.time_base or Fraction(1, 90_000)
+    places: list[tuple[int, int]] = []  # byte and timestamp
+    reached = -1  # byte of the last packet that was read
+    for number in range(_PLACES):
+        place = container.size * number // _PLACES
+        if place > reached:
+            found = next(_sent(container, stream, place), None)
+            if found is None:  # no picture follows
+                break
+            reached = found[0]
+            places.append((place, found[1]))
+    steps = [after[1] - before[1] for before, after in zip(places, places[1:], strict=False)]
+    if not steps or not all(0 <= step * unit <= LONGEST_GAP for step in steps):
+        return False
+    usual = statistics.median(steps)
+    steps = [0, *steps[1:], 0]
+    ends = [*(place for place, _ in places[1:]), container.size]
+    for (place, last), end, step in zip(places, ends, steps, strict=True):
+        if step < usual / 2:
+            for byte, stamp in _sent(container, stream, place):
+                if not is_steady((stamp - last) * unit):
+                    return False
+                last = stamp
+                if byte >= end:
+                    break
+    return True
+
+
+def _sent(container: InputContainer, stream: VideoStream, place: int) -> Iterator[tuple[int, int]]:
+    """Yield the byte and the decoding time of the packets from a byte of a file on."""
+    with contextlib.suppress(av.FFmpegError):
+        container.seek(place, unsupported_byte_offset=True)
+        for packet in packets_after_seek(container, stream):
+            if packet.dts is not None:
+                place = max(place, packet.pos or 0)
+                yield place, packet.dts
