@@ -156,16 +156,11 @@ def find_recordings(
     with contextlib.suppress(av.FFmpegError):  # then read from the current position
         container.seek(0, unsupported_byte_offset=True)
     recordings = Recordings(stream, period)
-    packets = (packet for packet in _readable(container.demux(stream)) if packet.size)
-    for packet in Timestamps(packets, stream, period):
-        recordings.add(packet)
+    with contextlib.suppress(av.FFmpegError):  # use what can be read
+        packets = (packet for packet in container.demux(stream) if packet.size)
+        for packet in Timestamps(packets, stream, period):
+            recordings.add(packet)
     return recordings.finish()
-
-
-def _readable(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
-    """Yield packets up to the first that cannot be read."""
-    with contextlib.suppress(av.FFmpegError):
-        yield from packets
 
 
 def _is_steady_at_places(container: InputContainer, stream: VideoStream) -> bool:

@@ -848,7 +848,13 @@ def _timecode(video: Video) -> str:
 
 
 def _stated(video: Video) -> Fraction | None:
-    """Return the length that a file states, or that FFmpeg guesses for a large file; else None."""
+    """Return the length that a file states, or that FFmpeg guesses for a large file; else None.
+
+    FFmpeg's guess is wrong if the clock was reset; then all packets were read already.
+    """
+    if not video.has_steady_clock:
+        last = video.recordings[-1]
+        return last.end * video.unit + last.shift - (video.start or 0)
     if video.end is not None or video.container.size < _MAX_BYTES_READ:
         return video.end
     guessed = video.container.duration
