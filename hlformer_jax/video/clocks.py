@@ -65,8 +65,9 @@ class Recordings:
         """Add the next packet and return the number of its recording, from 0."""
         stamp = packet.dts if packet.pts is None else packet.pts
         sent = stamp if packet.dts is None else packet.dts
-        if stamp is None or sent is None:
-            if self._found:
+        if stamp is None or sent is None:  # it follows the packet before
+            if self._sent is not None:
+                self._sent += self._period
                 self._found[-1].end += self._period
             return max(len(self._found) - 1, 0)
         end = stamp + (packet.duration or self._period)
@@ -91,47 +92,55 @@ def is_steady(step: Fraction) -> bool:
     return -DISORDER <= step <= LONGEST_GAP
 
 
-def shift_at(
-    recordings: Sequence[Recording], unit: Fraction, place: int, second: Fraction
-) -> Fraction:
-    """Return the seconds to add to a timestamp of any stream of the file.
+_STEP_BACK = Fraction(1, 2)
+"""Seconds by which a timestamp must be before the one before it to be of the next recording, if the
+place of its packet is between the pictures of two recordings."""
+
+
+class Shifts:
+    """The shifts of the packets of one stream, in the order of the file.
 
     Args:
       recordings: the recordings in the file, at least one.
-      unit: seconds of one tick of the video stream.
-      place: byte of the packet.
-      second: timestamp of the packet, in seconds.
     """
-    index = max(sum(recording.first <= place for recording in recordings) - 1, 0)
-    current = recordings[index]
-    following = recordings[min(index + 1, len(recordings) - 1)]
-    # Between the pictures of two recordings, the timestamp decides.
-    if place > current.last and abs(second - following.start * unit) < abs(
-        second - current.end * unit
-    ):
-        current = following
-    return current.shift
+
+    def __init__(self, recordings: Sequence[Recording]) -> None:
+        self._recordings = recordings
+        self._index = 0
+        self._second: Fraction | None = None  # timestamp of the packet before
+
+    def next(self, place: int, second: Fraction) -> Fraction:
+        """Return the seconds to add to the timestamps of the next packet.
+
+        Args:
+          place: byte of the packet.
+          second: timestamp of the packet, in seconds.
+        """
+        first = max(sum(recording.first <= place for recording in self._recordings) - 1, 0)
+        last = first + (place > self._recordings[first].last and first + 1 < len(self._recordings))
+        step = Fraction(0) if self._second is None else second - self._second
+        is_next = self._index == first and not -_STEP_BACK <= step <= LONGEST_GAP
+        self._index = min(max(self._index + is_next, first), last)
+        self._second = second
+        return self._recordings[self._index].shift
 
 
-def shifted(
-    packets: Iterator[av.Packet], recordings: Sequence[Recording], unit: Fraction
-) -> Iterator[av.Packet]:
-    """Yield packets of any streams of a file with timestamps that continue after a reset.
+def shifted(packets: Iterator[av.Packet], recordings: Sequence[Recording]) -> Iterator[av.Packet]:
+    """Yield the packets of one stream with timestamps that continue after a reset.
 
     Args:
-      packets: the packets in the order of the file.
+      packets: the packets of any stream, from the start of the file.
       recordings: the recordings in the file.
-      unit: seconds of one tick of the video stream.
     """
     if len(recordings) < 2:
         yield from packets
         return
-    place = 0
+    shifts, place = Shifts(recordings), 0
     for packet in packets:
         place = place if packet.pos is None else packet.pos
         stamp, tick = packet.dts if packet.pts is None else packet.pts, packet.time_base
         if stamp is not None and tick:
-            ticks = round(shift_at(recordings, unit, place, stamp * tick) / tick)
+            ticks = round(shifts.next(place, stamp * tick) / tick)
             packet.pts = None if packet.pts is None else packet.pts + ticks
             packet.dts = None if packet.dts is None else packet.dts + ticks
         yield packet

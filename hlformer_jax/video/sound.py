@@ -299,7 +299,7 @@ class Sound:
         while True:
             try:
                 packets = self._container.demux(self._stream)
-                for packet in shifted(packets, self._video.recordings, self._video.unit):
+                for packet in shifted(packets, self._video.recordings):
                     errors = 0
                     stamp, tick = packet.pts, packet.time_base
                     if is_sought or stamp is None or not tick or stamp * tick >= beginning:

@@ -4,7 +4,6 @@
 about parts that could not be read. If a block cannot be read, only that block is lost.
 """
 
-import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ import av
 from av.stream import Discard
 
 from hlformer_jax import files
-from hlformer_jax.video.clocks import Recordings, shift_at
+from hlformer_jax.video.clocks import Recordings, Shifts
 from hlformer_jax.video.packets import Timestamps
 from hlformer_jax.video.read import Video, VideoError, fault, name_errors, opened
 from hlformer_jax.video.subtitles import charset, closed_captions, formats
@@ -341,9 +340,10 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
     except av.error.InvalidDataError:
         warnings.append("the subtitles after a damaged place could not be read")
     if len(found := recordings.finish()) > 1:
-        for item in itertools.chain(*packets.values()):
-            stamp = Fraction(item.start + zero)
-            item.shift(float(shift_at(found, video.unit, item.place, stamp)))
+        for track in packets.values():
+            shifts = Shifts(found)
+            for item in track:
+                item.shift(float(shifts.next(item.place, Fraction(item.start + zero))))
     if unreadable:
         warnings.append(f"{_counted(unreadable, 'packet')} of subtitles could not be decoded")
     return packets, warnings
