@@ -11,10 +11,13 @@ back by less than half the time between two places (2 s in a recording of an hou
 """
 
 import contextlib
+import os
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
+from typing import BinaryIO
 
 import av
 from av.container import InputContainer
@@ -59,6 +62,7 @@ class Recordings:
         self._unit = stream.time_base or Fraction(1, 90_000)
         self._period = round(period / self._unit)
         self._sent: int | None = None  # decoding time of the packet before
+        self._shown = 0  # latest presentation time in the recording
         self._found: list[Recording] = []
 
     def add(self, packet: av.Packet) -> int:
@@ -68,13 +72,18 @@ class Recordings:
         if stamp is None or sent is None:  # it follows the packet before
             if self._sent is not None:
                 self._sent += self._period
+                self._shown += self._period
                 self._found[-1].end += self._period
             return max(len(self._found) - 1, 0)
         end = stamp + (packet.duration or self._period)
-        if self._sent is None or not is_steady((sent - self._sent) * self._unit):
+        # Matroska has no decoding times, but a keyframe is shown after all pictures before it.
+        steps = [] if self._sent is None else [sent - self._sent]
+        steps += [stamp - self._shown] if steps and packet.is_keyframe else []
+        if not steps or not all(is_steady(step * self._unit) for step in steps):
             place = packet.pos if packet.pos is not None else self._found[-1].last + 1
             self._found.append(Recording(place, place, stamp, end))
-        recording, self._sent = self._found[-1], sent
+            self._shown = stamp
+        recording, self._sent, self._shown = self._found[-1], sent, max(self._shown, stamp)
         recording.last = max(recording.last, packet.pos or 0)
         recording.start = min(recording.start, stamp)
         recording.end = max(recording.end, end)
@@ -147,29 +156,62 @@ def shifted(packets: Iterator[av.Packet], recordings: Sequence[Recording]) -> It
 
 
 def find_recordings(
-    container: InputContainer, stream: VideoStream, period: Fraction
+    path: Path, container: InputContainer, stream: VideoStream, period: Fraction
 ) -> tuple[Recording, ...]:
-    """Return the recordings in a file without an index; none if it has an index.
+    """Return the recordings in a file that has no index, or several as joined Matroska files have.
 
-    A large file with a steady clock is not read in full; for it none are returned either.
+    For other files none are returned. A large file with a steady clock is not read in full; for it
+    none are returned either.
 
     Args:
-      container: the open file, of which packets are read.
+      path: the file.
+      container: the newly opened file, of which packets are read.
       stream: the video stream.
       period: usual distance of two frames, in seconds.
     """
     if container.format.name not in WITHOUT_INDEX:
-        return ()
-    if container.size > MAX_BYTES_SCANNED and _is_steady_at_places(container, stream):
-        return ()
-    with contextlib.suppress(av.FFmpegError):  # then read from the current position
-        container.seek(0, unsupported_byte_offset=True)
+        if container.format.name != "matroska,webm" or not _is_joined_matroska(path):
+            return ()
+    elif container.size > MAX_BYTES_SCANNED:
+        if _is_steady_at_places(container, stream):
+            return ()
+        with contextlib.suppress(av.FFmpegError):  # then read from the current position
+            container.seek(0, unsupported_byte_offset=True)
     recordings = Recordings(stream, period)
     with contextlib.suppress(av.FFmpegError):  # use what can be read
         packets = (packet for packet in container.demux(stream) if packet.size)
         for packet in Timestamps(packets, stream, period):
             recordings.add(packet)
     return recordings.finish()
+
+
+_MATROSKA, _SEGMENT = 0x1A45DFA3, 0x18538067
+"""Names of the elements at the start of a Matroska file: its header, and all the rest."""
+
+
+def _is_joined_matroska(path: Path) -> bool:
+    """Return whether another Matroska file follows the first in a file."""
+    with contextlib.suppress(OSError, EOFError), open(path, "rb") as file:
+        name = 0
+        while name != _SEGMENT:
+            name, size = _number(file)[0], _number(file)
+            value = size[0] & ((1 << 7 * size[1]) - 1)  # all ones: up to the end of the file
+            file.seek(value, os.SEEK_CUR)
+        return _number(file)[0] == _MATROSKA
+    return False
+
+
+def _number(file: BinaryIO) -> tuple[int, int]:
+    """Read a number of Matroska with the bits that state its length; return it and its length.
+
+    Raises:
+      EOFError: if there is none.
+    """
+    first = file.read(1)
+    if not first or not first[0]:
+        raise EOFError
+    length = 9 - first[0].bit_length()
+    return int.from_bytes(first + file.read(length - 1), "big"), length
 
 
 def _is_steady_at_places(container: InputContainer, stream: VideoStream) -> bool:

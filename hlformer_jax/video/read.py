@@ -166,7 +166,7 @@ def _recordings(
             unused.discard = Discard.default if unused.index == index else Discard.all
         stream = container.streams[index]
         assert isinstance(stream, VideoStream)
-        return find_recordings(container, stream, period)
+        return find_recordings(path, container, stream, period)
 
 
 @contextmanager

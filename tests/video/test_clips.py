@@ -451,7 +451,6 @@ def test_every_reset_of_a_clock_is_found(tmp_path, monkeypatch, size, seconds):
     with opened(steady) as film:
         assert film.has_steady_clock
     ends = np.cumsum(seconds).tolist()
-    assert video.probe(path).duration == pytest.approx(ends[-1], abs=0.5)
     out = tmp_path / "clip.mkv"
     for number, end in enumerate(ends):
         assert videos.number(picture_of(video.thumbnail(path, end - 1, 64))) == 10 * number
@@ -462,15 +461,15 @@ def test_every_reset_of_a_clock_is_found(tmp_path, monkeypatch, size, seconds):
         with av.open(str(out)) as container:
             levels = [np.abs(frame.to_ndarray()).max() for frame in container.decode(audio=0)]
         assert len(levels) > 40 and np.median(levels) > 0.5
+    assert video.probe(path).duration == pytest.approx(ends[-1], abs=0.5)
 
 
 def test_copy_refuses_joined_recordings_in_matroska(tmp_path):
     path = videos.write(tmp_path / "a.mkv", gop_size=6, sound=(0, 3))
     path.write_bytes(path.read_bytes() * 2)
-    video.copy(path, 0.5, 1.5, tmp_path / "clip.mkv")
     for start in (2.5, 4):
         with pytest.raises(video.VideoError, match="clock that was reset"):
-            video.copy(path, start, start + 1, tmp_path / "later.mkv")
+            video.copy(path, start, start + 1, tmp_path / "clip.mkv")
 
 
 def test_copy_refuses_a_part_before_the_first_picture(tmp_path):
