@@ -63,26 +63,28 @@ class Recordings:
         self._period = round(period / self._unit)
         self._sent: int | None = None  # decoding time of the packet before
         self._shown = 0  # latest presentation time in the recording
+        self._delay = 0  # its first presentation time minus its first decoding time
         self._found: list[Recording] = []
 
     def add(self, packet: av.Packet) -> int:
         """Add the next packet and return the number of its recording, from 0."""
         stamp = packet.dts if packet.pts is None else packet.pts
         sent = stamp if packet.dts is None else packet.dts
-        if stamp is None or sent is None:  # it follows the packet before
-            if self._sent is not None:
-                self._sent += self._period
-                self._shown += self._period
-                self._found[-1].end += self._period
-            return max(len(self._found) - 1, 0)
+        if stamp is None or sent is None:
+            if self._sent is None:
+                return 0
+            sent = self._sent + self._period
+            stamp = sent + self._delay
         end = stamp + (packet.duration or self._period)
         # Matroska has no decoding times, but a keyframe is shown after all pictures before it.
         steps = [] if self._sent is None else [sent - self._sent]
         steps += [stamp - self._shown] if steps and packet.is_keyframe else []
         if not steps or not all(is_steady(step * self._unit) for step in steps):
-            place = packet.pos if packet.pos is not None else self._found[-1].last + 1
+            place = packet.pos
+            if place is None:
+                place = self._found[-1].last + 1 if self._found else 0
             self._found.append(Recording(place, place, stamp, end))
-            self._shown = stamp
+            self._shown, self._delay = stamp, stamp - sent
         recording, self._sent, self._shown = self._found[-1], sent, max(self._shown, stamp)
         recording.last = max(recording.last, packet.pos or 0)
         recording.start = min(recording.start, stamp)

@@ -83,7 +83,8 @@ class Timestamps:
     that was reset:
 
     - decoding times that jump away and soon return to where they were are wrong, and so are the
-      presentation times of the same packets;
+      presentation times of the same packets. But if they jump back at a keyframe, and for more
+      packets than a codec reorders, a short recording begins there;
     - a presentation time far after its decoding time is wrong if more packets with earlier
       presentation times follow than the codec reorders, or if later decoding times do not reach it;
     - a presentation time far before its decoding time is wrong.
@@ -114,7 +115,7 @@ class Timestamps:
         while self._read_ahead(1):
             packet = self._ahead.popleft()
             if last is not None and packet.dts is not None:
-                for _ in range(self._count_errors(packet.dts, last)):
+                for _ in range(self._count_errors(packet, packet.dts, last)):
                     packet.pts = packet.dts = None
                     self.wrong += 1
                     yield packet
@@ -131,11 +132,12 @@ class Timestamps:
                 self._note_order(packet.pts)
             yield packet
 
-    def _count_errors(self, stamp: int, last: int) -> int:
+    def _count_errors(self, packet: av.Packet, stamp: int, last: int) -> int:
         """Return the number of packets with wrong decoding times, before the times return.
 
         Args:
-          stamp: the next decoding time.
+          packet: the next packet.
+          stamp: its decoding time.
           last: the decoding time before it.
         """
         ahead = stamp > last
@@ -150,6 +152,8 @@ class Timestamps:
             jump = stamp - coming if ahead else coming - stamp
             if jump > self._leap and 0 < coming - last <= self._leap + count * self._period:
                 return count
+            if packet.is_keyframe and not ahead and count > MAX_REORDERED:
+                return 0
             stamp = coming
         return 0
 

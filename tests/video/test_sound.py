@@ -133,7 +133,7 @@ def test_sound_goes_on_where_the_clock_is_reset(tmp_path, monkeypatch, jump):
 def recording(path, frequency, seconds=4, heard=None):
     """Write a recording with a tone that lasts `heard` seconds; None: as long as the pictures."""
     track = Track(tone(heard or seconds, frequency, 48_000), 48_000, codec="ac3")
-    return videos.write_tracks(path, track, seconds=seconds)
+    return videos.write_tracks(path, track, seconds=seconds, rate=25)
 
 
 @pytest.mark.parametrize("name", ["a.ts", "a.vob", "a.mkv"])
