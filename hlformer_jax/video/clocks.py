@@ -64,7 +64,7 @@ class Recordings:
         self._sent: int | None = None  # decoding time of the packet before
         self._shown = 0  # latest presentation time in the recording
         self._delay = 0  # its first presentation time minus its first decoding time
-        self._found: list[Recording] = []
+        self._recordings: list[Recording] = []
 
     def add(self, packet: av.Packet) -> int:
         """Add the next packet and return the number of its recording, from 0."""
@@ -82,20 +82,20 @@ class Recordings:
         if not steps or not all(is_steady(step * self._unit) for step in steps):
             place = packet.pos
             if place is None:
-                place = self._found[-1].last + 1 if self._found else 0
-            self._found.append(Recording(place, place, stamp, end))
+                place = self._recordings[-1].last + 1 if self._recordings else 0
+            self._recordings.append(Recording(place, place, stamp, end))
             self._shown, self._delay = stamp, stamp - sent
-        recording, self._sent, self._shown = self._found[-1], sent, max(self._shown, stamp)
+        recording, self._sent, self._shown = self._recordings[-1], sent, max(self._shown, stamp)
         recording.last = max(recording.last, packet.pos or 0)
         recording.start = min(recording.start, stamp)
         recording.end = max(recording.end, end)
-        return len(self._found) - 1
+        return len(self._recordings) - 1
 
     def finish(self) -> tuple[Recording, ...]:
         """Return the recordings with their shifts."""
-        for before, recording in zip(self._found, self._found[1:], strict=False):
+        for before, recording in zip(self._recordings, self._recordings[1:], strict=False):
             recording.shift = before.shift + (before.end - recording.start) * self._unit
-        return tuple(self._found)
+        return tuple(self._recordings)
 
 
 def is_steady(step: Fraction) -> bool:
@@ -224,11 +224,11 @@ def _is_steady_at_places(container: InputContainer, stream: VideoStream) -> bool
     for number in range(_PLACES):
         place = container.size * number // _PLACES
         if place > reached:
-            found = next(_sent(container, stream, place), None)
-            if found is None:  # no picture follows
+            packet = next(_sent(container, stream, place), None)
+            if packet is None:  # no picture follows
                 break
-            reached = found[0]
-            places.append((place, found[1]))
+            reached = packet[0]
+            places.append((place, packet[1]))
     steps = [after[1] - before[1] for before, after in zip(places, places[1:], strict=False)]
     if not steps or not all(0 <= step * unit <= LONGEST_GAP for step in steps):
         return False

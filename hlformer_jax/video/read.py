@@ -152,7 +152,7 @@ class Video:
 
     @property
     def has_steady_clock(self) -> bool:
-        """Whether the clock is never reset, so that seeking by time works."""
+        """True if the clock is never reset, so that seeking by time works."""
         return len(self.recordings) < 2
 
 

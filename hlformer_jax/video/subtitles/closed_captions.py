@@ -38,7 +38,7 @@ def read_captions(path: str | Path) -> list[Block]:
     Raises:
       VideoError: if the video cannot be opened; see `video.read.opened`.
     """
-    found: list[tuple[int, float, bytes]] = []  # number of the recording, its second, pair
+    pairs: list[tuple[int, float, bytes]] = []  # number of the recording, second in it, pair
     with opened(path) as video:
         if video.stream.codec_context.name not in CODECS:
             return []
@@ -48,18 +48,18 @@ def read_captions(path: str | Path) -> list[Block]:
         with contextlib.suppress(av.error.InvalidDataError):  # decoding the frames reports it
             packets = (packet for packet in video.container.demux(video.stream) if packet.size)
             for count, packet in enumerate(Timestamps(packets, video.stream, video.period)):
-                if count >= PROBED_PACKETS and not found or len(found) >= MAX_PAIRS:
+                if count >= PROBED_PACKETS and not pairs or len(pairs) >= MAX_PAIRS:
                     break
                 number = recordings.add(packet)
                 if packet.pts is not None:
                     time = float(packet.pts * video.unit - zero)
-                    found += ((number, *pair) for pair in _pairs(bytes(packet), time, is_escaped))
-    found.sort(key=lambda item: item[:2])  # packets come in decoding order
+                    pairs += ((number, *pair) for pair in _pairs(bytes(packet), time, is_escaped))
+    pairs.sort(key=lambda item: item[:2])  # packets come in decoding order
     shifts = [float(recording.shift) for recording in recordings.finish()]
     return _decoded(
         [
             (second + shifts[number], pair)
-            for number, second, pair in found
+            for number, second, pair in pairs
             if pair.translate(_WITHOUT_PARITY) != b"\0\0"
         ]
     )

@@ -293,7 +293,7 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
     packets: dict[int, list[_Packet]] = {stream.index: [] for stream in streams}
     if not packets:
         return packets, []
-    zero, recordings = float(video.start or 0), Recordings(video.stream, video.period)
+    zero, finder = float(video.start or 0), Recordings(video.stream, video.period)
     size = unreadable = place = 0
     warnings = []
 
@@ -336,12 +336,12 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
     video.stream.discard = Discard.default if film else Discard.all
     try:
         for packet in Timestamps(pictures(), video.stream, video.period):
-            recordings.add(packet)
+            finder.add(packet)
     except av.error.InvalidDataError:
         warnings.append("the subtitles after a damaged place could not be read")
-    if len(found := recordings.finish()) > 1:
+    if len(recordings := finder.finish()) > 1:
         for track in packets.values():
-            shifts = Shifts(found)
+            shifts = Shifts(recordings)
             for item in track:
                 item.shift(float(shifts.next(item.place, Fraction(item.start + zero))))
     if unreadable:
