@@ -572,11 +572,13 @@ class Decoder:
         return packet, self._is_needed(stamp * unit - start, min(later) * unit - start)
 
     def _judge(self, packet: av.Packet) -> None:
-        """Stop trusting the timestamps once one is missing or does not rise."""
+        """Stop trusting the timestamps once one is missing, does not rise, or jumps ahead."""
         last = self._decoded_last
-        backwards = last is not None and packet.dts is not None and packet.dts <= last
-        if packet.pts is None or backwards:
+        if packet.pts is None:
             self._trusted = False
+        elif last is not None and packet.dts is not None:
+            step = (packet.dts - last) * self._video.unit
+            self._trusted = self._trusted and 0 < step <= LONGEST_GAP
         if packet.dts is not None:
             self._decoded_last = packet.dts
 
