@@ -3,6 +3,7 @@
     listing   finding the videos of a folder
     read      opening, probing, seeking, and decoding frames with their times
     packets   seeking, and repair of wrong timestamps
+    clocks    resets of a file's clock, as in joined recordings
     dates     dates of recording
     pixels    conversion of frames to upright RGB pictures of 8 bits
     sound     decoding of audio tracks as one continuous signal

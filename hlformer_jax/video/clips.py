@@ -25,11 +25,11 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from hlformer_jax import files
+from hlformer_jax.video.clocks import is_steady
 from hlformer_jax.video.dates import recording_time
 from hlformer_jax.video.packets import (
     EncoderMessage,
     Timestamps,
-    has_steady_clock,
     packets_after_seek,
     seek_stream,
 )
@@ -190,10 +190,8 @@ def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
     if video.start is None:
         what = "has no timestamps, so that no part of it can be copied"
         raise fault(video.path, what, _ENCODE)
-    with opened(video.path) as source:
-        if not has_steady_clock(source.container, source.stream):
-            what = "has a clock that was reset, as two recordings joined have"
-            raise fault(video.path, what, _ENCODE)
+    if not video.has_steady_clock:
+        raise _reset_clock(video)
     sought, earlier = first, None
     while True:
         lead, skipped, keyframe = _keyframe(video, sought)
@@ -207,7 +205,18 @@ def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
     if end <= first:
         what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
         raise fault(video.path, what, "give a part of the video")
+    if start >= last:
+        raise _empty_part(video)
     return _Part(lead, sought, skipped, times, start, end)
+
+
+def _reset_clock(video: Video) -> VideoError:
+    what = "has a clock that was reset, as two recordings joined have"
+    return fault(video.path, what, _ENCODE)
+
+
+def _empty_part(video: Video) -> VideoError:
+    return fault(video.path, "shows nothing in this part yet", "give a later end")
 
 
 def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int, Fraction]:
@@ -248,7 +257,11 @@ def _packets(
       first: a second of the video.
       lead: seconds before `first` at which to begin; None for the start of the file.
       skipped: number of packets to skip.
+
+    Raises:
+      VideoError: if the clock is reset between two packets.
     """
+    sent: int | None = None  # decoding time of the packet before
     with name_errors(video.path):
         packets = video.container.demux(video.stream)
         if lead is not None:
@@ -257,7 +270,13 @@ def _packets(
                 second = (video.start or 0) + first - lead
                 seek_stream(video.container, video.stream, second)
         unpacked = _one_frame_each((packet for packet in packets if packet.size), video)
-        yield from itertools.islice(Timestamps(unpacked, video.stream, video.period), skipped, None)
+        for count, packet in enumerate(Timestamps(unpacked, video.stream, video.period)):
+            if packet.dts is not None:
+                if sent is not None and not is_steady((packet.dts - sent) * video.unit):
+                    raise _reset_clock(video)
+                sent = packet.dts
+            if count >= skipped:
+                yield packet
 
 
 def _one_frame_each(packets: Iterator[av.Packet], video: Video) -> Iterator[av.Packet]:
@@ -297,7 +316,8 @@ def _own_times(
                 return None
             if before is not None and sent <= before:
                 return None
-            if _second(source, sent) >= last:
+            if _second(source, sent) >= last:  # the picture before is shown until there
+                end = max(end, math.ceil((last + (video.start or 0)) / video.unit))
                 break
             before = sent
             start = shown if start is None else start
@@ -332,6 +352,8 @@ def _times_by_decoding(
         stamps.append(stamp)
     times = _with_decoding_times(stamps, max(round(video.period / video.unit), 1))
     end = max(time + lengths[place] for place, time in shown.items() if place < count)
+    if any(time >= last for time in shown.values()):
+        end = max(end, last)
     return times, start, end
 
 
@@ -422,13 +444,13 @@ def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> 
         if (sound := default_stream(beside)) is not None:
             streams.append(sound)
             step = 0 if form == "matroska" else 1  # ticks between packets of TrueHD may be none
-            sounds = _sounds(video, beside, sound, part.start, last, step)
+            sounds = _sounds(video, beside, sound, part.start, min(last, part.end), step)
         try:
             with av.open(name, "w", format=form, options=options) as clip:
                 _state(clip, video, part.start)
                 outputs = _outputs(clip, streams)
                 message: EncoderMessage | None = EncoderMessage(video.container, video.stream)
-                for packet in heapq.merge(_pictures(source, part), sounds, key=_sent):
+                for packet in heapq.merge(_pictures(source, part, form), sounds, key=_sent):
                     if message is not None and packet.stream.index == video.stream.index:
                         packet, message = message.put_into(packet), None
                     packet.stream = outputs[packet.stream.index]
@@ -482,14 +504,19 @@ def _compatible_stream(clip: OutputContainer, stream: Stream) -> Stream:
     return output
 
 
-def _pictures(video: Video, part: _Part) -> Iterator[av.Packet]:
+def _pictures(video: Video, part: _Part, form: str) -> Iterator[av.Packet]:
     """Yield the packets of the pictures with their timestamps in the clip."""
     period = max(round(video.period / video.unit), 1)
+    length = round((part.end - part.start) / video.unit)
+    stamps = [times for times in part.times if times is not None]
+    final = [max(stamps)]  # pictures that last to the end of the clip
+    if form != "matroska":  # a picture lasts until the next in the file is decoded
+        final.append(stamps[-1])
     packets = _packets(video, part.sought, part.lead, part.skipped)
     for packet, times in zip(packets, part.times, strict=False):
         if times is not None:
             packet.pts, packet.dts = times
-            packet.duration = packet.duration or period
+            packet.duration = length - times[0] if times in final else packet.duration or period
             yield packet
 
 
@@ -712,7 +739,7 @@ def _encode(
             if sound is not None:
                 sound.write(end)
         if stream is None:
-            raise fault(video.path, "shows nothing in this part yet", "give a later end")
+            raise _empty_part(video)
         stream.finish()
         if sound is not None:
             sound.finish()

@@ -44,30 +44,6 @@ def seek_stream(
 LONGEST_GAP = Fraction(3600)
 """Longest gap between two frames, in seconds; a longer gap is a jump of the timestamps."""
 
-_CLOCK_SAMPLES = 16
-
-
-def has_steady_clock(container: InputContainer, stream: VideoStream) -> bool:
-    """Return whether timestamps rise through the file, so that seeking by time works.
-
-    If a clock was reset, as in two joined recordings, some seconds occur twice. Only files without
-    an index are examined, in a few places.
-    """
-    if container.format.name not in WITHOUT_INDEX:
-        return True
-    unit, last = stream.time_base or Fraction(1, 90_000), None
-    for place in range(_CLOCK_SAMPLES):
-        with contextlib.suppress(av.FFmpegError):
-            offset = container.size * place // _CLOCK_SAMPLES
-            container.seek(offset, unsupported_byte_offset=True)
-            stamps = (packet.dts for packet in packets_after_seek(container, stream))
-            stamp = next((stamp for stamp in stamps if stamp is not None), last)
-            if last is not None and stamp is not None:
-                if not 0 <= (stamp - last) * unit <= LONGEST_GAP:
-                    return False
-            last = stamp
-    return True
-
 
 def packets_after_seek(
     container: InputContainer, stream: VideoStream | AudioStream
@@ -107,7 +83,8 @@ class Timestamps:
     that was reset:
 
     - decoding times that jump away and soon return to where they were are wrong, and so are the
-      presentation times of the same packets;
+      presentation times of the same packets. But if they jump back at a keyframe, and for more
+      packets than a codec reorders, a short recording begins there;
     - a presentation time far after its decoding time is wrong if more packets with earlier
       presentation times follow than the codec reorders, or if later decoding times do not reach it;
     - a presentation time far before its decoding time is wrong.
@@ -138,7 +115,7 @@ class Timestamps:
         while self._read_ahead(1):
             packet = self._ahead.popleft()
             if last is not None and packet.dts is not None:
-                for _ in range(self._count_errors(packet.dts, last)):
+                for _ in range(self._count_errors(packet, packet.dts, last)):
                     packet.pts = packet.dts = None
                     self.wrong += 1
                     yield packet
@@ -155,11 +132,12 @@ class Timestamps:
                 self._note_order(packet.pts)
             yield packet
 
-    def _count_errors(self, stamp: int, last: int) -> int:
+    def _count_errors(self, packet: av.Packet, stamp: int, last: int) -> int:
         """Return the number of packets with wrong decoding times, before the times return.
 
         Args:
-          stamp: the next decoding time.
+          packet: the next packet.
+          stamp: its decoding time.
           last: the decoding time before it.
         """
         ahead = stamp > last
@@ -174,6 +152,8 @@ class Timestamps:
             jump = stamp - coming if ahead else coming - stamp
             if jump > self._leap and 0 < coming - last <= self._leap + count * self._period:
                 return count
+            if packet.is_keyframe and not ahead and count > MAX_REORDERED:
+                return 0
             stamp = coming
         return 0
 

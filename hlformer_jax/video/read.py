@@ -30,6 +30,7 @@ from av.video.stream import VideoStream
 from jaxtyping import UInt8
 
 from hlformer_jax.errors import UserError
+from hlformer_jax.video.clocks import DISORDER, Recording, find_recordings
 from hlformer_jax.video.dates import recording_time
 from hlformer_jax.video.packets import (
     LONGEST_GAP,
@@ -37,7 +38,6 @@ from hlformer_jax.video.packets import (
     WITHOUT_INDEX,
     EncoderMessage,
     Timestamps,
-    has_steady_clock,
     packets_after_seek,
     seek_stream,
 )
@@ -142,6 +142,31 @@ class Video:
     def aspect(self) -> Fraction:
         """Width over height of a pixel."""
         return Fraction(self.stream.sample_aspect_ratio or 1)
+
+    @property
+    def recordings(self) -> tuple[Recording, ...]:
+        """The recordings in the file; see `find_recordings`. Several if its clock was reset."""
+        about = self.path.stat()
+        version = about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+        return _recordings(self.path, self.stream.index, self.period, version)
+
+    @property
+    def has_steady_clock(self) -> bool:
+        """True if the clock is never reset, so that seeking by time works."""
+        return len(self.recordings) < 2
+
+
+@functools.lru_cache(maxsize=1024)
+def _recordings(
+    path: Path, index: int, period: Fraction, version: tuple[int, ...]
+) -> tuple[Recording, ...]:
+    """Return the recordings in a file; a process examines a version of a file once."""
+    with demuxer(path) as container:
+        for unused in container.streams:
+            unused.discard = Discard.default if unused.index == index else Discard.all
+        stream = container.streams[index]
+        assert isinstance(stream, VideoStream)
+        return find_recordings(path, container, stream, period)
 
 
 @contextmanager
@@ -320,9 +345,6 @@ WITHOUT_PRESENTATION_TIMES = frozenset({"avi"})
 FFmpeg guesses the presentation times, which is wrong for B-frames.
 """
 
-_DISORDER = Fraction(2)
-"""Seconds up to which a frame that comes too late is dropped; more is a jump back of the clock."""
-
 
 class Clock:
     """Times of frames in seconds from the video's start, in the order in which they are shown.
@@ -372,10 +394,10 @@ class Clock:
         time = self._relative(stamp)
         if self._last is not None:
             gap = time - self._last
-            if -_DISORDER <= gap <= 0:
+            if -DISORDER <= gap <= 0:
                 self.disordered += 1
                 return None
-            if gap < -_DISORDER or gap > LONGEST_GAP:
+            if gap < -DISORDER or gap > LONGEST_GAP:
                 self.jumps += 1
                 self._shift += self.end - time
                 time = self.end
@@ -550,11 +572,13 @@ class Decoder:
         return packet, self._is_needed(stamp * unit - start, min(later) * unit - start)
 
     def _judge(self, packet: av.Packet) -> None:
-        """Stop trusting the timestamps once one is missing or does not rise."""
+        """Stop trusting the timestamps once one is missing, does not rise, or jumps ahead."""
         last = self._decoded_last
-        backwards = last is not None and packet.dts is not None and packet.dts <= last
-        if packet.pts is None or backwards:
+        if packet.pts is None:
             self._trusted = False
+        elif last is not None and packet.dts is not None:
+            step = (packet.dts - last) * self._video.unit
+            self._trusted = self._trusted and 0 < step <= LONGEST_GAP
         if packet.dts is not None:
             self._decoded_last = packet.dts
 
@@ -625,7 +649,7 @@ def _sought(
         decoder = Decoder(video, is_needed)
         return decoder, iter(decoder)
     message = EncoderMessage(video.container, video.stream)
-    steps = _STEPS_BACK if has_steady_clock(video.container, video.stream) else ()
+    steps = _STEPS_BACK if video.has_steady_clock else ()
     for step in steps:
         if second <= step:
             break
@@ -826,7 +850,13 @@ def _timecode(video: Video) -> str:
 
 
 def _stated(video: Video) -> Fraction | None:
-    """Return the length that a file states, or that FFmpeg guesses for a large file; else None."""
+    """Return the length that a file states, or that FFmpeg guesses for a large file; else None.
+
+    FFmpeg's guess is wrong if the clock was reset; then all packets were read already.
+    """
+    if not video.has_steady_clock:
+        last = video.recordings[-1]
+        return last.end * video.unit + last.shift - (video.start or 0)
     if video.end is not None or video.container.size < _MAX_BYTES_READ:
         return video.end
     guessed = video.container.duration

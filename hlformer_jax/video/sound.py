@@ -3,8 +3,8 @@
 Sample 0 is at second 0 of the video, or at a later second that the caller chooses. Gaps in the
 timestamps and packets that cannot be decoded become silence, so later samples keep their times.
 Overlapping samples are dropped. The sample rate and the channels may change within a track. If
-timestamps jump back, or forward by more than `LONGEST_GAP`, the clock was reset, and the sound
-continues without a gap.
+the clock of the pictures was reset, the sound is shifted with them. If only the timestamps of the
+sound jump back, or forward by more than `LONGEST_GAP`, the sound continues without a gap.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from av.container import InputContainer
 from av.stream import Discard, Disposition
 from jaxtyping import Float32
 
+from hlformer_jax.video.clocks import DISORDER, shifted
 from hlformer_jax.video.read import LONGEST_GAP, Video, demuxer, explain, fault
 
 Waveform = Float32[np.ndarray, "channels samples"]
@@ -37,9 +38,6 @@ _SPECIAL = (
 _JITTER = Fraction(1, 100)
 """Largest difference of a timestamp from the sample count that is ignored, in seconds. Matroska
 rounds to 1 ms, and the shortest packet that can be missing lasts 20 ms."""
-
-_DISORDER = Fraction(2)
-"""Longest overlap with earlier sound, in seconds; a longer one is a jump back of the clock."""
 
 _CONFIRMATION = Fraction(1, 2)
 """Seconds of consistent sound after a jump of the timestamps before the jump is accepted."""
@@ -106,7 +104,7 @@ class Sound:
         self,
         container: InputContainer,
         stream: AudioStream,
-        zero: Fraction,
+        video: Video,
         rate: int,
         layout: str,
         first: Fraction = Fraction(0),
@@ -114,9 +112,9 @@ class Sound:
         """Prepare reading; see `reading`.
 
         Args:
-          container: the open file, which was sought before `first`.
+          container: the open file, at its start or sought before `first`.
           stream: the track.
-          zero: timestamp of the video's second 0, in seconds.
+          video: the video.
           rate: samples a second to convert to.
           layout: FFmpeg's name of the channels to mix down to.
           first: second of the video at which sample 0 lies.
@@ -129,7 +127,8 @@ class Sound:
         self.stopped = ""
         self.stopped_by_disk = False
         self._container, self._stream = container, stream
-        self._zero, self._first = zero, first
+        self._video, self._first = video, first
+        self._zero = video.start or Fraction(0)
         self._rate, self._layout = rate, layout
         self._channels = av.AudioLayout(layout).nb_channels
         self._blocks = self._resampled()
@@ -144,7 +143,7 @@ class Sound:
     def stated_end(self) -> Fraction | None:
         """Second of the video at which the track ends according to the file; None if not stated."""
         unit = self._stream.time_base
-        if not self._stream.duration or not unit:
+        if not self._stream.duration or not unit or not self._video.has_steady_clock:
             return None
         onset = (self._stream.start_time or 0) * unit - self._zero
         return onset + self._stream.duration * unit
@@ -218,7 +217,7 @@ class Sound:
             assert end is not None
             offset = onset - end
             second: Fraction | None = onset
-            if not -_DISORDER <= offset <= LONGEST_GAP:
+            if not -DISORDER <= offset <= LONGEST_GAP:
                 shift -= offset
                 second = None
             else:
@@ -289,13 +288,22 @@ class Sound:
                     yield frame
 
     def _packets(self) -> Iterator[av.Packet]:
-        """Yield the packets of the track, also those after data that the demuxer cannot read."""
+        """Yield the packets of the track, also those after data that the demuxer cannot read.
+
+        If the clock was reset, seeking is impossible, and packets long before sample 0 are left
+        out.
+        """
         errors = 0
+        is_sought = self._video.has_steady_clock
+        beginning = self._zero + self._first - _SEEK_MARGIN
         while True:
             try:
-                for packet in self._container.demux(self._stream):
+                packets = self._container.demux(self._stream)
+                for packet in shifted(packets, self._video.recordings):
                     errors = 0
-                    yield packet
+                    stamp, tick = packet.pts, packet.time_base
+                    if is_sought or stamp is None or not tick or stamp * tick >= beginning:
+                        yield packet
                 return
             except av.error.InvalidDataError:
                 errors += 1
@@ -352,9 +360,9 @@ def reading(
         for stream_beside in container.streams:
             if stream_beside.index != audio_stream.index:
                 stream_beside.discard = Discard.all
-        if first > 0:
+        if first > 0 and video.has_steady_clock:
             second = video.start + max(first - _SEEK_MARGIN, Fraction(0))
             unit = audio_stream.time_base or Fraction(1, rate)
             with contextlib.suppress(av.FFmpegError):  # then read from the beginning
                 container.seek(int(second / unit), stream=audio_stream)
-        yield Sound(container, audio_stream, video.start, rate, layout, first)
+        yield Sound(container, audio_stream, video, rate, layout, first)

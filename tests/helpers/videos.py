@@ -123,10 +123,10 @@ class Track(NamedTuple):
     start: float = 0.0  # second of the first sample
 
 
-def write_tracks(path: Path, *tracks: Track, seconds: int = 4) -> Path:
+def write_tracks(path: Path, *tracks: Track, seconds: int = 4, rate: int = 2) -> Path:
     """Write a grey video with audio tracks; as Matroska any codec keeps its samples."""
     with av.open(f"file:{path}", "w") as container:
-        film = container.add_stream("libx264", rate=2)
+        film = container.add_stream("libx264", rate=rate)
         film.width, film.height, film.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         streams = []
         for track in tracks:
@@ -137,9 +137,9 @@ def write_tracks(path: Path, *tracks: Track, seconds: int = 4) -> Path:
             if track.language:
                 stream.metadata["language"] = track.language
             streams.append((track, stream, samples, layout))
-        for index in range(2 * seconds):
+        for index in range(rate * seconds):
             frame = av.VideoFrame.from_ndarray(grey(index), "rgb24")
-            frame.pts, frame.time_base = index, Fraction(1, 2)
+            frame.pts, frame.time_base = index, Fraction(1, rate)
             container.mux(film.encode(frame))
         container.mux(film.encode(None))
         for track, stream, samples, layout in streams:

@@ -14,7 +14,7 @@ from av.stream import Disposition
 from PIL import Image
 
 from hlformer_jax import files, video
-from hlformer_jax.video import clips
+from hlformer_jax.video import clips, clocks
 from hlformer_jax.video.read import Decoder, opened
 
 
@@ -434,3 +434,64 @@ def test_advice_on_a_clip_that_cannot_be_written_fits_the_error(
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(video.VideoError, match=advice):
         video.cut(path, 0, 0.5, tmp_path / "clip.mp4")
+
+
+@pytest.mark.parametrize("size", [clocks.MAX_BYTES_SCANNED, 0])
+@pytest.mark.parametrize("seconds", [(48, 3), (6, 48), (3, 24, 24)])
+def test_every_reset_of_a_clock_is_found(tmp_path, monkeypatch, size, seconds):
+    """Resets near the start and the end too; with size 0 as in files that are not read in full."""
+    monkeypatch.setattr(clocks, "MAX_BYTES_SCANNED", size)
+    monkeypatch.setattr(clocks, "_PLACES", 16)
+    path, steady = tmp_path / "a.ts", tmp_path / "steady.ts"
+    with open(path, "wb") as whole:
+        for number, length in enumerate(seconds):
+            paint = lambda _, number=number: videos.grey(10 * number)
+            part = videos.write(steady, rate=2, frames=2 * length, paint=paint, sound=(0, length))
+            whole.write(part.read_bytes())
+    with opened(steady) as film:
+        assert film.has_steady_clock
+    ends = np.cumsum(seconds).tolist()
+    out = tmp_path / "clip.mkv"
+    for number, end in enumerate(ends):
+        assert videos.number(picture_of(video.thumbnail(path, end - 1, 64))) == 10 * number
+        with pytest.raises(video.VideoError, match="clock that was reset"):
+            video.copy(path, end - 2, end - 1, tmp_path / "copy.mkv")
+        video.cut(path, end - 2, end - 1, out, replace=files.Replace.ANY)
+        assert {number for _, number in shown(out)} == {10 * number}
+        with av.open(str(out)) as container:
+            levels = [np.abs(frame.to_ndarray()).max() for frame in container.decode(audio=0)]
+        assert len(levels) > 40 and np.median(levels) > 0.5
+    assert video.probe(path).duration == pytest.approx(ends[-1], abs=0.5)
+
+
+def test_copy_refuses_joined_recordings_in_matroska(tmp_path):
+    path = videos.write(tmp_path / "a.mkv", gop_size=6, sound=(0, 3))
+    path.write_bytes(path.read_bytes() * 2)
+    for start in (2.5, 4):
+        with pytest.raises(video.VideoError, match="clock that was reset"):
+            video.copy(path, start, start + 1, tmp_path / "clip.mkv")
+
+
+def test_copy_refuses_a_part_before_the_first_picture(tmp_path):
+    path = videos.write(tmp_path / "a.mkv", times=[2, 2.5, 3], frames=3, sound=(0, 4))
+    for write in (video.cut, video.copy):
+        with pytest.raises(video.VideoError, match="shows nothing in this part yet"):
+            write(path, 0, 1.5, tmp_path / "clip.mkv")
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_copied_sound_ends_with_the_pictures(tmp_path, suffix):
+    path = videos.write(tmp_path / "a.mp4", gop_size=6, sound=(0, 9))  # 3 s of pictures
+    out = tmp_path / f"clip{suffix}"
+    assert video.copy(path, 1.5, 8, out) == pytest.approx((1.5, 3))
+    assert 1.2 < heard(out)[-1] < 1.5
+
+
+def test_copy_shows_a_still_picture_to_the_end(tmp_path):
+    times = [0, 0.4, 0.5, 5, 5.1, 8]
+    path = videos.write(tmp_path / "a.mkv", times=times, frames=6, gop_size=3)
+    out = tmp_path / "clip.mp4"
+    for part in ((0.6, 1.9), (3, 4)):
+        assert video.copy(path, *part, out, replace=files.Replace.ANY) == (0, part[1])
+        assert video.probe(out).duration == pytest.approx(part[1], abs=2e-3)
+        assert shown(out, 2)[-1][1] == 2

@@ -409,6 +409,22 @@ def test_a_gap_after_which_the_frames_go_on_is_no_error(tmp_path, suffix, b_fram
     assert found == pytest.approx(times, abs=2e-3)
 
 
+def test_sampling_behind_a_jump_ahead_skips_no_needed_frame(tmp_path):
+    times = [k / 12 for k in range(18)] + [90_000.3 + k / 12 for k in range(18)]
+    path = videos.write(
+        tmp_path / "a.mkv", "mjpeg", times=times, frames=36, pixels="yuvj420p", qmin=1, qmax=1
+    )
+    with opened(path) as film:
+        every = [
+            (float(time), videos.number(frame.to_ndarray(format="rgb24")))
+            for time, frame in read.Decoder(film)
+        ]
+    for rate in (2, 5):
+        for place, frame in enumerate(video.sample(path, rate)):
+            shown = [number for time, number in every if time <= place / rate + 1e-6]
+            assert videos.number(frame.image) == shown[-1]
+
+
 @pytest.mark.slow
 def test_every_second_of_two_recordings_joined_is_found(tmp_path):
     path = videos.write(tmp_path / "a.ts", rate=25, frames=100, max_b_frames=2, gop_size=25)

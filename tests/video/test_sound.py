@@ -130,6 +130,34 @@ def test_sound_goes_on_where_the_clock_is_reset(tmp_path, monkeypatch, jump):
     assert begins(samples) == pytest.approx([0.5, 3], abs=0.01) and audio.missing == 0
 
 
+def recording(path, frequency, seconds=4, heard=None):
+    """Write a recording with a tone that lasts `heard` seconds; None: as long as the pictures."""
+    track = Track(tone(heard or seconds, frequency, 48_000), 48_000, codec="ac3")
+    return videos.write_tracks(path, track, seconds=seconds, rate=25)
+
+
+@pytest.mark.parametrize("name", ["a.ts", "a.vob", "a.mkv"])
+def test_joined_recordings_keep_their_own_sound(tmp_path, name):
+    path = recording(tmp_path / name, 440, heard=2)  # its sound ends before its pictures
+    other = recording(tmp_path / f"b{path.suffix}", 1200)
+    path.write_bytes(path.read_bytes() + other.read_bytes())
+    samples, audio = heard(path)
+    assert begins(samples) == pytest.approx([0, 4], abs=0.1)
+    for first, expected in ((1, 440), (4.5, 1200), (6, 1200)):
+        samples, _ = heard(path, first=Fraction(first), seconds=0.75)
+        assert len(samples) == 0.75 * RATE
+        assert frequency(samples) == pytest.approx(expected, abs=5)
+    # From FFmpeg's own decoding of a clip: the old tone, silence, and the new tone.
+    video.cut(path, 1, 6, tmp_path / "clip.mkv")
+    with av.open(str(tmp_path / "clip.mkv")) as container:
+        frames = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
+    clip = np.concatenate(frames)[::3]  # to RATE
+    assert len(clip) == pytest.approx(5 * RATE, abs=0.1 * RATE)
+    assert frequency(clip[: RATE // 2]) == pytest.approx(440, abs=5)
+    assert np.abs(clip[round(1.2 * RATE) : round(2.8 * RATE)]).max() < 0.01
+    assert frequency(clip[4 * RATE :]) == pytest.approx(1200, abs=5)
+
+
 def two_tracks(path, *, default=0, **stated):
     low, high = (beep(1, frequency=frequency) for frequency in (300, 1200))
     tracks = [

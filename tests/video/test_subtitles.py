@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from hlformer_jax.video import VideoError, subtitles
+from hlformer_jax.video import VideoError, sample, subtitles
 from hlformer_jax.video.subtitles import read_file, read_tracks, reader
 
 TWO = [(1.0, 2.5, "Hello there, world"), (3.0, 4.0, "Second line of two")]
@@ -110,13 +110,9 @@ def caption_pairs(lines, pause):
     return [bytes(map(with_parity, pair)) for pair in pairs]
 
 
-@pytest.mark.parametrize(
-    ("codec", "suffix"), [("libx264", "ts"), ("libx264", "mkv"), ("mpeg2video", "ts")]
-)
-def test_captions_in_the_pictures_are_read(tmp_path, codec, suffix):
-    lines = ["PURPLE ELEPHANT", "GREEN BICYCLE", "RED KITE"]
+def captioned(path, lines, codec="libx264"):
+    """Write a video with captions in its pictures."""
     pairs = caption_pairs(lines, 30)
-    path = tmp_path / f"a.{suffix}"
     with av.open(str(path), "w") as out:
         film = out.add_stream(codec, rate=30)
         film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
@@ -140,11 +136,47 @@ def test_captions_in_the_pictures_are_read(tmp_path, codec, suffix):
             carrying.time_base, carrying.stream = packet.time_base, film
             carrying.is_keyframe = packet.is_keyframe
             out.mux(carrying)
-    found = read_tracks(path)
+    return path
+
+
+LINES = ["PURPLE ELEPHANT", "GREEN BICYCLE", "RED KITE"]
+
+
+@pytest.mark.parametrize(
+    ("codec", "suffix"), [("libx264", "ts"), ("libx264", "mkv"), ("mpeg2video", "ts")]
+)
+def test_captions_in_the_pictures_are_read(tmp_path, codec, suffix):
+    lines = LINES
+    found = read_tracks(captioned(tmp_path / f"a.{suffix}", lines, codec))
     assert [cue.text for cue in found] == lines and found.format == "eia_608"
     # FFmpeg's own times (movie=a.ts[out+subcc]); a picture is 33 ms.
     times = [time for cue in found for time in cue[:2]]
     assert times == pytest.approx([0.067, 1.467, 1.467, 2.833, 2.833, 4.1], abs=0.034)
+
+
+@pytest.mark.parametrize("suffix", ["ts", "mkv"])
+def test_captions_of_joined_recordings_are_kept_apart(tmp_path, suffix):
+    lines = ["YELLOW SUBMARINE", "ORANGE BALLOON"]
+    path = captioned(tmp_path / f"a.{suffix}", LINES)
+    other = captioned(tmp_path / f"b.{suffix}", lines)
+    first, second = read_tracks(path), read_tracks(other)
+    frames = len(list(sample(path, 30)))
+    path.write_bytes(path.read_bytes() + other.read_bytes())
+    found = read_tracks(path)
+    assert [cue.text for cue in found] == [*LINES, *lines]
+    starts = [cue.start for cue in first] + [cue.start + frames / 30 for cue in second]
+    assert [cue.start for cue in found] == pytest.approx(starts, abs=0.034)  # a picture
+
+
+def test_cues_of_joined_recordings_follow_their_pictures(tmp_path):
+    (tmp_path / "a.srt").write_text(SRT)
+    path = muxed(tmp_path / "a.mkv", tmp_path / "a.srt")
+    alone = rows(read_tracks(path))
+    path.write_bytes(path.read_bytes() * 2)
+    later = [(start + 5, end + 5, text) for start, end, text in alone]
+    assert rows(read_tracks(path)) == [*alone, *later]
+    images = [frame.image.mean() for frame in sample(path, 1)]
+    assert images[5:] == images[:5]  # sampling shows the second recording from second 5 on
 
 
 def test_files_without_cues_say_why(tmp_path, monkeypatch):

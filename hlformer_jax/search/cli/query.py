@@ -204,8 +204,9 @@ def cut(options: Options) -> None:
             terminal.warn(printable(f"{name} ends at {length}, before the end of the part"))
         if options.copy:
             earlier = max(start - options.margin, 0) - span[0]
+            side = "before" if earlier >= 0 else "after"
             terminal.warn(
-                f"from {span[0]:.3f} s, {earlier:.3f} s before the start, to {span[1]:.3f} s"
+                f"from {span[0]:.3f} s, {abs(earlier):.3f} s {side} the start, to {span[1]:.3f} s"
             )
     if failed:
         raise SearchError(f"{len(failed)} of {total} clips could not be made: {', '.join(failed)}")

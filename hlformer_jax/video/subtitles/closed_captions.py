@@ -4,6 +4,7 @@ Captions are pairs of bytes in the packets of H.264, HEVC and MPEG-2, next to th
 picture has to be decoded. FFmpeg decodes the pairs, which it gets as a Scenarist file.
 """
 
+import contextlib
 import io
 import re
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 import av
 from av.stream import Discard
 
+from hlformer_jax.video.clocks import Recordings
+from hlformer_jax.video.packets import Timestamps
 from hlformer_jax.video.read import opened
 from hlformer_jax.video.subtitles.text import Block
 
@@ -35,24 +38,31 @@ def read_captions(path: str | Path) -> list[Block]:
     Raises:
       VideoError: if the video cannot be opened; see `video.read.opened`.
     """
-    pairs: list[tuple[float, bytes]] = []
+    pairs: list[tuple[int, float, bytes]] = []  # number of the recording, second in it, pair
     with opened(path) as video:
         if video.stream.codec_context.name not in CODECS:
             return []
         is_escaped = video.stream.codec_context.name != "mpeg2video"
         video.stream.discard = Discard.default
-        zero = float(video.start or 0)
-        try:
-            for number, packet in enumerate(video.container.demux(video.stream)):
-                if number >= PROBED_PACKETS and not pairs or len(pairs) >= MAX_PAIRS:
+        zero, recordings = video.start or 0, Recordings(video.stream, video.period)
+        with contextlib.suppress(av.error.InvalidDataError):  # decoding the frames reports it
+            packets = (packet for packet in video.container.demux(video.stream) if packet.size)
+            for count, packet in enumerate(Timestamps(packets, video.stream, video.period)):
+                if count >= PROBED_PACKETS and not pairs or len(pairs) >= MAX_PAIRS:
                     break
+                number = recordings.add(packet)
                 if packet.pts is not None:
-                    time = float(packet.pts * packet.time_base) - zero
-                    pairs += _pairs(bytes(packet), time, is_escaped)
-        except av.error.InvalidDataError:
-            pass  # decoding the frames for the index reports the damage
-    pairs.sort(key=lambda item: item[0])  # packets come in decoding order
-    return _decoded([item for item in pairs if item[1].translate(_WITHOUT_PARITY) != b"\0\0"])
+                    time = float(packet.pts * video.unit - zero)
+                    pairs += ((number, *pair) for pair in _pairs(bytes(packet), time, is_escaped))
+    pairs.sort(key=lambda item: item[:2])  # packets come in decoding order
+    shifts = [float(recording.shift) for recording in recordings.finish()]
+    return _decoded(
+        [
+            (second + shifts[number], pair)
+            for number, second, pair in pairs
+            if pair.translate(_WITHOUT_PARITY) != b"\0\0"
+        ]
+    )
 
 
 _WITHOUT_PARITY = bytes(value & 0x7F for value in range(256))

@@ -6,8 +6,9 @@ about parts that could not be read. If a block cannot be read, only that block i
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import av
 from av.stream import Discard
 
 from hlformer_jax import files
-from hlformer_jax.video.read import VideoError, fault, name_errors, opened
+from hlformer_jax.video.clocks import Recordings, Shifts
+from hlformer_jax.video.packets import Timestamps
+from hlformer_jax.video.read import Video, VideoError, fault, name_errors, opened
 from hlformer_jax.video.subtitles import charset, closed_captions, formats
 from hlformer_jax.video.subtitles.text import (
     MAX_CUE_CHARACTERS,
@@ -241,10 +244,9 @@ def read_tracks(path: str | Path) -> Subtitles:
             and stream.codec_context.name in _PLAIN_CODECS.keys() | _DECODED_CODECS
         ]
         codecs = {stream.index: stream.codec_context.name for stream in streams}
-        video.stream.discard = Discard.all
         for stream in streams:
             stream.discard = Discard.default
-        packets, warnings = _packets(video.container, streams, float(video.start or 0))
+        packets, warnings = _packets(video, streams)
     cues: list[Cue] = []
     skipped = 0
     encodings: dict[str, None] = {}
@@ -267,21 +269,43 @@ def read_tracks(path: str | Path) -> Subtitles:
 class _Packet:
     """The times and the content of one packet of a track."""
 
-    __slots__ = ("content", "end", "start")
+    __slots__ = ("content", "end", "place", "start")
 
-    def __init__(self, start: float, end: float | None, content: bytes) -> None:
+    def __init__(self, start: float, end: float | None, content: bytes, place: int) -> None:
         self.start, self.end, self.content = start, end, content
+        self.place = place  # its byte in the file
+
+    def shift(self, seconds: float) -> None:
+        """Make it so many seconds later."""
+        self.start += seconds
+        self.end = None if self.end is None else self.end + seconds
 
 
-def _packets(
-    container: Any, streams: Iterable[Any], zero: float
-) -> tuple[dict[int, list[_Packet]], list[str]]:
-    """Return the packets of each track, by the index of its stream, and warnings."""
+_WITHOUT_JUMPS = frozenset({"mov,mp4,m4a,3gp,3g2,mj2"})
+"""Containers whose timestamps are sums of lengths; their pictures need not be read."""
+
+
+def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Packet]], list[str]]:
+    """Return the packets of each track, by the index of its stream, and warnings.
+
+    The packets of the pictures show where the clock of the file was reset.
+    """
     packets: dict[int, list[_Packet]] = {stream.index: [] for stream in streams}
-    size = unreadable = 0
+    if not packets:
+        return packets, []
+    zero, finder = float(video.start or 0), Recordings(video.stream, video.period)
+    size = unreadable = place = 0
     warnings = []
-    try:
-        for packet in container.demux(list(streams)) if packets else ():
+
+    def pictures() -> Iterator[av.Packet]:
+        """Yield the packets of the pictures; put those of the tracks into `packets`."""
+        nonlocal size, unreadable, place
+        for packet in video.container.demux([*streams, *film]):
+            place = place if packet.pos is None else packet.pos
+            if packet.stream.index == video.stream.index:
+                if packet.size:
+                    yield packet
+                continue
             if packet.pts is None or not packet.size:
                 continue
             start = float(packet.pts * packet.time_base) - zero
@@ -289,7 +313,7 @@ def _packets(
             track = packets[packet.stream.index]
             if packet.stream.codec_context.name == "eia_608":
                 track += [
-                    _Packet(block.start, block.end, block.text.encode())
+                    _Packet(block.start, block.end, block.text.encode(), place)
                     for block in closed_captions.decoded_blocks(packet.stream, packet, zero)
                 ]
                 continue
@@ -297,17 +321,29 @@ def _packets(
                 contents = [bytes(packet)]
             else:
                 try:
-                    contents = [line.dialogue for line in packet.decode()]
+                    lines: list[Any] = packet.decode()
+                    contents = [line.dialogue for line in lines]
                 except av.FFmpegError:
                     contents = []
                     unreadable += 1
-            track += [_Packet(start, end, content) for content in contents]
+            track += [_Packet(start, end, content, place) for content in contents]
             size += packet.size
             if size > MAX_SUBTITLE_BYTES or len(track) > MAX_CUES:
                 warnings.append("more subtitles than can be read: the rest is left out")
                 break
+
+    film = [] if video.container.format.name in _WITHOUT_JUMPS else [video.stream]
+    video.stream.discard = Discard.default if film else Discard.all
+    try:
+        for packet in Timestamps(pictures(), video.stream, video.period):
+            finder.add(packet)
     except av.error.InvalidDataError:
         warnings.append("the subtitles after a damaged place could not be read")
+    if len(recordings := finder.finish()) > 1:
+        for track in packets.values():
+            shifts = Shifts(recordings)
+            for item in track:
+                item.shift(float(shifts.next(item.place, Fraction(item.start + zero))))
     if unreadable:
         warnings.append(f"{_counted(unreadable, 'packet')} of subtitles could not be decoded")
     return packets, warnings
