@@ -363,6 +363,11 @@ def test_folder_name_that_is_not_utf8_is_chosen_as_shown():
     assert filters.passing(entries, Query("x", folder="caf\ufffd")).tolist() == [True, False]
 
 
+def test_folder_is_chosen_however_its_accents_are_encoded():
+    entries = [entry("cafe\u0301/x"), entry("caf")]
+    assert filters.passing(entries, Query("x", folder="CAF\u00c9")).tolist() == [True, False]
+
+
 def test_a_folder_that_the_index_lacks_is_refused():
     entries = [entry("trips/sea")]
     assert filters.passing(entries, Query("x", folder="trips")).all()

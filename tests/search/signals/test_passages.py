@@ -393,3 +393,36 @@ def test_words_are_found_in_scripts_without_spaces(index, films, text, asked, ab
             "a.film": ([(1, 3, text)], ())
         }, sentence
     assert spoken_in(index, absent, signals="transcript") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "absent"),
+    [
+        ("auf der großen Straße", ["Straße", "STRASSE", "strasse", "STRAẞE", "große Straße"], []),
+        ("ﬁnest ﬀ ＦＵＬＬ x²", ["finest", "ﬁnest", "ff", "full", "ＦＵＬＬ", "x2"], []),
+        ("İstanbul'da ışık", ["istanbul", "İSTANBUL", "ISTANBUL", "IŞIK", "ışık", "isik"], []),
+        ("café Dvořák", ["cafe", "cafe\u0301", "CAFÉ", "dvorak"], []),
+        ("ο Σίσυφος", ["ΣΊΣΥΦΟΣ", "σισυφοσ", "Σισυφος"], []),
+        ("мой чёрный кот", ["черный", "мой"], ["мои"]),
+        ("यह नाप ठीक है", ["नाप"], ["पानी", "नप"]),
+        ("தண்ணீர் வேண்டும்", ["தண்ணீர்"], ["திண்ணை", "தண்ணர்"]),
+        ("আমি বাড়ি যাই", ["বাড়ি", "বাড়ি"], ["বাড়া"]),
+        ("ฉันกลับบ้าน", ["กลับบ้าน", "กลับ"], ["กลบ", "ดื่มน้ำ"]),
+        ("שָׁלוֹם עולם", ["שלום", "שָׁלוֹם"], ["שלם"]),
+        ("العَرَبِيَّة أحمد", ["العربية", "العـربية", "احمد"], ["العرب"]),
+        ("Fuß\u00adball می\u200cخواهم", ["Fussball", "میخواهم"], []),
+        ("がく", ["がく", "か\u3099く"], ["かく"]),
+        ("한국어를 배워요", ["한국어를", "\u1112\u1161\u11ab국어를"], ["한국"]),
+    ],
+)
+def test_words_are_compared_as_their_readers_do(tmp_path, text, found, absent):
+    (tmp_path / "films").mkdir()
+    archive.film(tmp_path / "films" / "a.film", ["red"])
+    write(tmp_path / "films", {"a.film": [(1, 3, text)]})
+    index = archive.create(tmp_path / "index", tmp_path / "films")
+    archive.fill(index, video=archive.TOLD)
+    for words in found:
+        [result] = archive.opened(index).query(words, signals="transcript")
+        assert result.passages[0].text == text  # as it was written
+    for words in absent:
+        assert archive.opened(index).query(words, signals="transcript") == [], words

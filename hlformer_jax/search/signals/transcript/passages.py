@@ -5,9 +5,8 @@
     DIR/packed/said-….npy     their embeddings
 
 A passage is a cue, joined with the next cue if that begins at most `PAUSE` seconds after its end.
-Words rank passages by BM25 (folded and stemmed; for Chinese and Japanese, pairs of characters are
-the words). Embeddings rank passages by their cosine with the query. Both rankings are fused
-(`fuse`).
+Words (`words`) rank passages by BM25. Embeddings rank passages by their cosine with the query. Both
+rankings are fused (`fuse`).
 """
 
 import contextlib
@@ -32,7 +31,7 @@ from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.signals import rankers
-from hlformer_jax.search.signals.transcript import transcripts
+from hlformer_jax.search.signals.transcript import transcripts, words
 from hlformer_jax.search.signals.transcript.transcripts import Copies, Transcript
 
 PAUSE = 5.0
@@ -66,7 +65,7 @@ _DIGEST = 64
 _LISTED = re.compile(r"[0-9a-f]{64}\.vectors")
 _TABLES = """
 CREATE VIRTUAL TABLE said USING fts5(words, text UNINDEXED, content UNINDEXED, start UNINDEXED,
-    stop UNINDEXED, copies UNINDEXED, tokenize='porter unicode61 remove_diacritics 2');
+    stop UNINDEXED, copies UNINDEXED, tokenize='porter ascii');
 CREATE TABLE copies (number INTEGER PRIMARY KEY, names TEXT, are_others INTEGER);
 CREATE TABLE vectors (row INTEGER PRIMARY KEY, passage INTEGER);
 """
@@ -263,7 +262,7 @@ class PassageIndex:
 
     def _path(self, index: Index, listing: Sequence[Any]) -> Path:
         """Return the path of the table that is made from the listed files."""
-        sources = json.dumps([_TABLES, PAUSE, NULL_QUANTILE, rankers.BANK, listing])
+        sources = json.dumps([_TABLES, words.VERSION, PAUSE, NULL_QUANTILE, rankers.BANK, listing])
         key = hashlib.sha256(sources.encode()).hexdigest()[:32]
         return index.directory / "packed" / f"said-{key}.db"
 
@@ -295,7 +294,7 @@ class PassageIndex:
                 number = self._insert_copies(copies) if cues else 0
                 for text, start, end, is_embedded in _split(cues):
                     insert = "INSERT INTO said VALUES (?, ?, ?, ?, ?, ?)"
-                    values = _spaced(text), text, content, start, end, number
+                    values = words.spaced(text), text, content, start, end, number
                     passage = self._db.execute(insert, values).lastrowid
                     if embeddings is not None and is_embedded:
                         self._db.execute("INSERT INTO vectors (passage) VALUES (?)", (passage,))
@@ -394,14 +393,14 @@ class PassageIndex:
         Returns:
           The passages of each content, the best contents and passages first.
         """
-        words = sorted(set(_words(text.casefold())))
+        parts = sorted(set(words.phrases(text)))
         with self._lock:
-            return self._search(words) if words and self.count else {}
+            return self._search(parts) if parts and self.count else {}
 
-    def _search(self, words: list[str]) -> dict[str, list[Passage]]:
-        weights = {word: self._weight(word) for word in words}
+    def _search(self, parts: list[str]) -> dict[str, list[Passage]]:
+        weights = {word: self._weight(word) for word in parts}
         max_count = max(MAX_COMMON_SHARE * self.count, MAX_COMMON_PASSAGES)
-        rare = [word for word in words if 0 < self._counts[word] <= max_count]
+        rare = [word for word in parts if 0 < self._counts[word] <= max_count]
         shared: dict[int, float] = {}  # weight of the words in each row
         for word in rare:
             for (row,) in self._db.execute(
@@ -432,30 +431,6 @@ class PassageIndex:
             self._counts[word] = self._select_number(count, [f'"{word}"'])
         count_or_one = max(self._counts[word], 1)
         return math.log(1 + (self.count - count_or_one + 0.5) / (count_or_one + 0.5))
-
-
-_UNSPACED = re.compile("[\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-"""Characters of Chinese and Japanese, which have no spaces between words."""
-
-_UNSPACED_RUN = re.compile(f"({_UNSPACED.pattern}+)")
-
-
-def _spaced(text: str) -> str:
-    """Return a text with spaces around each Chinese or Japanese character."""
-    return _UNSPACED.sub(lambda character: f" {character[0]} ", text)
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text; for Chinese and Japanese, each pair of characters."""
-    words: list[str] = []
-    for word in re.findall(r"\w+", text):
-        for part in _UNSPACED_RUN.split(word):
-            if _UNSPACED.match(part):
-                pairs = [f"{first} {second}" for first, second in itertools.pairwise(part)]
-                words += pairs or [part]
-            elif part:
-                words.append(part)
-    return words
 
 
 def _add_disjoint(passages: list[Passage], passage: Passage) -> None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from hlformer_jax.search.index import Index, Writer, split_name
 from hlformer_jax.search.signals.transcript import sidecars
-from hlformer_jax.text import legible, printable
+from hlformer_jax.text import caseless, legible, printable
 
 READER_VERSION = 2
 """Version of the subtitle readers; files that an older version read are read again."""
@@ -398,7 +398,7 @@ class _Update:
         listed = sidecars.subtitle_names(names, self._suffixes)
         self._enter(folder, folder, sidecars.match(stems, listed, self._suffixes))
         for name in names:
-            if sidecars.fold(name) in sidecars.FOLDERS:
+            if caseless(name) in sidecars.FOLDERS:
                 self._list_subtitles(folder, folder / name, stems)
 
     def _list_subtitles(self, folder: Path, subtitle_folder: Path, stems: sidecars.Names) -> None:
