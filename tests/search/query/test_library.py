@@ -154,6 +154,21 @@ def test_offset_and_min_score_select_results(library):
     assert [hit.video for hit in kept] == [hit.video for hit in every[:2]]
 
 
+def test_empty_results_say_why(library, films, tmp_path):
+    results = lambda **fields: library.query("red", **fields)
+    assert results(since="2999").reason == "no video passes the filters"
+    assert results(offset=9).reason == "there are only 3"
+    assert results(min_score=2).reason == "no video reaches the score 2"
+    assert results(min_score=2, offset=1).reason == "no further video reaches the score 2"
+    assert results().reason == "" == results()[:0].reason
+    for name in ("a.film", "b.film"):
+        (films / name).unlink()
+    like = library.query(like=("trips/c.film", 1))
+    assert like == [] and like.reason == like.verdict == "no other video that can be read is left"
+    (films / "trips/c.film").unlink()
+    assert results().reason == "no video that can be read is left" and results().warnings
+
+
 def videos_by(hits):
     return [hit.video for hit in sorted(hits, key=lambda hit: -hit.score)]
 

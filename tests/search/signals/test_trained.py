@@ -130,7 +130,8 @@ def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
 
 def test_passages_are_ranked_by_the_encoder_for_every_ranker(index, tmp_path, monkeypatch):
     monkeypatch.setattr(passages, "MIN_EMBEDDED_PASSAGES", 1)
-    monkeypatch.setattr(passages.PassageIndex, "search_words", lambda self, sentence: {})
+    nothing = lambda self, sentence: passages.NO_CONTENTS
+    monkeypatch.setattr(passages.PassageIndex, "search_words", nothing)
     cues = [(20 * i, 20 * i + 1, colour) for i, colour in enumerate(("red", "green", "blue"))]
     (tmp_path / "films" / "1.srt").write_text(json.dumps(cues))
     archive.fill(index, video=archive.TOLD)
