@@ -169,6 +169,7 @@ def test_window_of_the_fusion_leaves_out_no_match(index, monkeypatch):
 
 def test_filter_is_not_applied_to_the_best_passages_only(index, monkeypatch):
     monkeypatch.setattr(passages, "MAX_PASSAGES", 4, raising=False)
+    monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
     write(index.root, {"a.film": [(10 * i, 10 * i + 2, "zebra") for i in range(30)]})
     write(index.root, {"trips/c.film": [(1, 3, "yesterday we saw one unusually large zebra here")]})
     archive.fill(index, video=archive.TOLD)
@@ -183,6 +184,7 @@ def test_filter_is_not_applied_to_the_best_passages_only(index, monkeypatch):
 
 def test_passages_match_by_half_of_the_weight_of_any_words(index, monkeypatch):
     monkeypatch.setattr(passages, "MAX_COMMON_PASSAGES", 5)  # 17 of the words are more common
+    monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
     rng = np.random.default_rng(0)
     words = [f"w{i}" for i in range(40)]
     share = 1 / np.arange(1, 41)
@@ -229,6 +231,7 @@ BESIDE = archive.TOLD._replace(texts=Reader(frozenset({".srt"}), lambda path: []
 def spoken(tmp_path, films, monkeypatch):
     """An index whose three films have 15 cues each, of three words, ten seconds apart."""
     monkeypatch.setattr(passages, "MIN_EMBEDDED_PASSAGES", 20)
+    monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
     words = iter(np.random.default_rng(0).integers(200, size=(45, 3)))
     cues = lambda: [(10 * i, 10 * i + 2, " ".join(f"w{x}" for x in next(words))) for i in range(15)]
     told = {name: cues() for name in ("a.film", "b.film", "trips/c.film")}
