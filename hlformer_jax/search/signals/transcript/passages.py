@@ -412,7 +412,7 @@ class PassageIndex:
         Returns:
           The contents of these passages, the best first.
         """
-        searched = set(words.phrases(text)) if self.count else ()
+        searched = sorted(set(words.phrases(text))) if self.count else []
         with self._lock:
             weights = {word: self._weight(word) for word in searched}
             rows, scores, shares = self._search(weights)
@@ -428,25 +428,23 @@ class PassageIndex:
           The rows, BM25, and shares of the weight, of the passages.
         """
         total = rest = sum(weights.values())
-        needed: list[
-            str
-        ] = []  # a passage with none of these words has less than half of the weight
+        half = total / 2 * (1 - 1e-9)  # allows for rounding: weights are added in several orders
+        needed: list[str] = []  # without these words, less than half of the weight is left
         for word in sorted(weights, key=lambda word: (-weights[word], word)):
-            if rest >= total / 2:
+            if rest >= half:
                 needed.append(word)
                 rest -= weights[word]
         has_needed = " OR ".join(f'"{word}"' for word in needed)
-        sums = np.zeros(self.count + 1)
-        for word, weight in weights.items():
-            matching = f'"{word}"' if word in needed else f'"{word}" AND ({has_needed})'
-            found = self._db.execute("SELECT rowid FROM said WHERE said MATCH ?", [matching])
-            sums[np.fromiter((row for (row,) in found), np.int64)] += weight
-        # 1e-9 allows for rounding: the weights are added in different orders.
-        rows = np.flatnonzero(sums >= total / 2 * (1 - 1e-9)) if total else np.zeros(0, np.int64)
-        if not len(rows):
-            return rows, np.zeros(0), np.zeros(0)
         max_count = max(MAX_COMMON_SHARE * self.count, MAX_COMMON_PASSAGES)
         ranking = [word for word in weights if word in needed or self._counts[word] <= max_count]
+        sums = np.zeros(self.count + 1)  # weight of the words in each row
+        for word, weight in weights.items():
+            matching = f'"{word}"' if word in ranking else f'"{word}" AND ({has_needed})'
+            found = self._db.execute("SELECT rowid FROM said WHERE said MATCH ?", [matching])
+            sums[np.fromiter((row for (row,) in found), np.int64)] += weight
+        rows = np.flatnonzero(sums >= half) if weights else np.zeros(0, np.int64)
+        if not len(rows):
+            return rows, np.zeros(0), np.zeros(0)
         # The plus keeps SQLite from looking up each row; BM25 is computed for these rows only.
         found = self._db.execute(
             "SELECT -bm25(said) FROM said WHERE said MATCH ?"
