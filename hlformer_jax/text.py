@@ -6,6 +6,7 @@ surrogates, which neither JSON nor a page nor a terminal accepts: `legible` repl
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterable
 
 _PASSWORDS = (
@@ -24,6 +25,11 @@ def suggestion(name: object, names: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: "; did you mean …?", or ""."""
     matches = difflib.get_close_matches(str(name), list(names), 1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def caseless(text: str) -> str:
+    """Return a text in the form that ignores case and how accents are encoded."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
 
 def legible(text: str) -> str:

@@ -82,8 +82,7 @@ def query(options: Options) -> None:
         print(json.dumps([result.as_json() for result in results], indent=2))
         return
     if not results:
-        why = "reaches that score" if options.min_score is not None else "passes the filters"
-        print("there are no more results" if options.offset else f"no results: no video {why}")
+        print(f"no results: {results.reason}")
         return
     if results.verdict and not options.offset:
         terminal.warn(results.verdict)

@@ -25,7 +25,7 @@ from hlformer_jax.search.index.records import (
     check_record,
     split_name,
 )
-from hlformer_jax.text import legible
+from hlformer_jax.text import caseless, legible
 
 if TYPE_CHECKING:
     from hlformer_jax.search.index.index import Index
@@ -436,5 +436,4 @@ def _tag(text: str) -> str:
 
 def tag_key(tag: str) -> str:
     """Return the form in which tags are compared: without case, in composed Unicode."""
-    folded = unicodedata.normalize("NFC", " ".join(tag.split())).casefold()
-    return unicodedata.normalize("NFC", folded)
+    return caseless(" ".join(tag.split()))

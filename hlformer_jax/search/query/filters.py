@@ -11,7 +11,7 @@ from hlformer_jax.errors import QueryError
 from hlformer_jax.search.index import Entry, tag_key
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.times import date_span
-from hlformer_jax.text import legible, suggestion
+from hlformer_jax.text import caseless, legible, suggestion
 
 
 def passing(videos: Sequence[Entry], query: Query) -> Bool[np.ndarray, " V"]:
@@ -55,16 +55,16 @@ def _tagged(videos: Sequence[Entry], tag: str) -> Bool[np.ndarray, " V"]:
 
 
 def _inside(videos: Sequence[Entry], folder: str) -> Bool[np.ndarray, " V"]:
-    """Return which videos are in a folder or below it; case is ignored.
+    """Return which videos are in a folder or below it, without case and forms of accents.
 
     Raises:
       QueryError: if no video is.
     """
     folder = legible(folder)  # as folders are shown: a user cannot type bytes that are not text
-    parts = PurePosixPath(folder.strip("/").casefold()).parts
+    parts = PurePosixPath(caseless(folder.strip("/"))).parts
     if not parts:
         return np.ones(len(videos), bool)
-    folders = [PurePosixPath(legible(video.folder).casefold()).parts for video in videos]
+    folders = [PurePosixPath(caseless(legible(video.folder))).parts for video in videos]
     mask = np.asarray([path[: len(parts)] == parts for path in folders], bool)
     if not mask.any():
         hint = suggestion(folder, {legible(video.folder) for video in videos})

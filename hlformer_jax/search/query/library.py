@@ -47,7 +47,7 @@ from hlformer_jax.text import legible
 T = TypeVar("T")
 
 WINDOW = 100
-"""Largest number of groups of a ranking whose contributions are added in the fusion."""
+"""Largest number of groups of a ranking of all videos whose contributions the fusion adds."""
 
 
 @dataclasses.dataclass
@@ -326,11 +326,13 @@ class Library:
         self._check(query)
         snapshot, encoder = self._ready()
         snapshot.look()
-        passing = filters.passing(snapshot.videos, query)
+        filtered = filters.passing(snapshot.videos, query)
         picture, content = self._picture(snapshot, encoder, query)
-        passing &= snapshot.content_of != content
-        if not snapshot.scope(passing).allowed.any():
-            return Results((), self._warnings(snapshot, passing))
+        passing = filtered & (snapshot.content_of != content)
+        scope = snapshot.scope(passing)
+        if not scope.allowed.any():
+            reason = _reason(query, filtered, scope)
+            return Results((), self._warnings(snapshot, passing), reason=reason)
         signal_query = SignalQuery(
             encoder, query.text, query.then, query.without, query.within, picture
         )
@@ -354,8 +356,10 @@ class Library:
                     return self.query(query)
                 snapshot.damaged |= error.contents
                 continue
-            results = [result for result in results if _reaches(result, query.min_score, search)]
-            return Results(results, self._warnings(snapshot, passing), search.match_threshold)
+            reaching = [result for result in results if _reaches(result, query.min_score, search)]
+            reason = "" if reaching else _reason(query, filtered, scope, search.names, len(places))
+            warnings = self._warnings(snapshot, passing)
+            return Results(reaching, warnings, search.match_threshold, reason)
 
     search = query
 
@@ -615,7 +619,7 @@ def _ranked(query: Query, search: _Search, scope: Scope) -> list[_Place]:
     """Return the best places of a query, including those that its offset skips."""
     end = query.offset + query.k
     selective = {
-        name: search.matches[name].rank(WINDOW, scope)
+        name: search.matches[name].rank(len(scope.videos), scope)
         for name in search.names
         if search.matches[name].is_selective
     }
@@ -639,6 +643,30 @@ def _ranked(query: Query, search: _Search, scope: Scope) -> list[_Place]:
         for group in ranking.groups:
             by_signal.setdefault(group.position, {})[name] = group
     return [_Place(group, by_signal[group.position]) for group in groups[:end]]
+
+
+def _reason(
+    query: Query, filtered: np.ndarray, scope: Scope, signals: Sequence[str] = (), count: int = 0
+) -> str:
+    """Return why a query has no results.
+
+    Args:
+      query: the query.
+      filtered: the videos that pass its filters.
+      scope: the videos that it may return.
+      signals: the names of the signals that searched.
+      count: number of its best videos, including those that its offset skips.
+    """
+    if not filtered.any():
+        return "no video passes the filters"
+    if not scope.allowed.any():
+        return f"no {'other ' if query.like else ''}video that can be read is left"
+    if count > query.offset:
+        return f"no {'further ' if query.offset else ''}video reaches the score {query.min_score:g}"
+    if count:
+        return f"there are only {count}"
+    videos = "no video" if filtered.all() else "no video that passes the filters"
+    return f"{videos} matches by {' or '.join(signals)}"
 
 
 def _reaches(result: Result, min_score: float | None, search: _Search) -> bool:

@@ -114,6 +114,7 @@ class Results(list[Result]):
     Attributes:
       warnings: lines about videos and files that could not be searched, and other warnings.
       match_threshold: the calibration of the match threshold; None if it is not calibrated.
+      reason: why the list is empty; "" if it has results.
     """
 
     def __init__(
@@ -121,9 +122,11 @@ class Results(list[Result]):
         results: Iterable[Result] = (),
         warnings: Sequence[str] = (),
         match_threshold: MatchThreshold | None = None,
+        reason: str = "",
     ) -> None:
         super().__init__(results)
         self.warnings, self.match_threshold = list(warnings), match_threshold
+        self.reason = reason
 
     @overload
     def __getitem__(self, key: SupportsIndex) -> Result: ...
@@ -134,7 +137,8 @@ class Results(list[Result]):
     def __getitem__(self, key: SupportsIndex | slice) -> "Result | Results":
         """Return a result, or a slice that keeps the warnings and the match threshold."""
         if isinstance(key, slice):
-            return Results(super().__getitem__(key), self.warnings, self.match_threshold)
+            results = super().__getitem__(key)
+            return Results(results, self.warnings, self.match_threshold, self.reason)
         return super().__getitem__(key)
 
     @property
@@ -144,9 +148,9 @@ class Results(list[Result]):
 
     @property
     def verdict(self) -> str:
-        """Message that no result is a match; "" if `good` is true or the list is empty."""
+        """Message that no result is a match, or why there is none; "" if `good` is true."""
         if self.good or not self:
-            return ""
+            return self.reason
         if (calibration := self.match_threshold) is None:
             return "no good match: these results are the nearest, but none stands out"
         return (

@@ -107,12 +107,12 @@ def server(library: Library, clips: Path | None = None) -> Any:
     ) -> dict[str, Any]:
         """Find videos, and moments in them, whose pictures or transcript match a text.
 
-        k is the maximum number of results, and offset the number of best results to skip. Filters
-        are folder, since and until (dates such as 2026 or 2026-01-10), longer and shorter (seconds)
-        and tags. `then` has texts of events that must follow in this order, each at most `within`
-        seconds after the previous event. `without` has texts of things that must not be visible.
-        `signals` are the ways to search: visual, transcript; by default all that apply. If `good`
-        is false, no result is a good match, and `verdict` says why.
+        k is the maximum number of results, at most 100, and offset the number of best results to
+        skip. Filters are folder, since and until (dates such as 2026 or 2026-01-10), longer and
+        shorter (seconds) and tags. `then` has texts of events that must follow in this order, each
+        at most `within` seconds after the previous event. `without` has texts of things that must
+        not be visible. `signals` are the ways to search: visual, transcript; by default all that
+        apply. If `good` is false, no result is a good match, and `verdict` says why.
         """
         with tool_errors():
             query = Query(

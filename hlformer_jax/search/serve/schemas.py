@@ -216,7 +216,7 @@ class Results(_Schema):
     """Results, best first.
 
     `good`: whether at least one result may be a match. `verdict`: a line that says why no result is
-    a match, or "". `seconds`: time of the search.
+    a match or why there is none, or "". `seconds`: time of the search.
     """
 
     results: list[Result]

@@ -6,6 +6,7 @@ signal is a class with the protocol `Signal` and an entry in `signals.SIGNALS`.
 """
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -68,7 +69,8 @@ class Group(NamedTuple):
     """Share of the query that matches, 0 to 1, which decides between groups of equal rank."""
 
 
-class Scope(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Scope:
     """The videos that a query may return."""
 
     videos: Sequence[Entry]
@@ -87,7 +89,17 @@ class Scope(NamedTuple):
 
     def positions(self, content: int) -> list[int]:
         """Return the positions of the allowed videos of a content."""
-        positions: list[int] = np.flatnonzero(self.allowed & (self.content_of == content)).tolist()
+        return self._positions.get(content, [])
+
+    @functools.cached_property
+    def _positions(self) -> dict[int, list[int]]:
+        """The positions of the allowed videos of each content that has one."""
+        positions: dict[int, list[int]] = {}
+        allowed = np.flatnonzero(self.allowed)
+        for content, position in zip(
+            self.content_of[allowed].tolist(), allowed.tolist(), strict=True
+        ):
+            positions.setdefault(content, []).append(position)
         return positions
 
     def group(self, content: int, score: float) -> Group:

@@ -172,8 +172,8 @@ def test_query_reports_copies_sequences_and_no_match(ask, films, monkeypatch):
     assert hit["copies"] == ["z.film"] and hit["is_match"] in (True, False)
     done = ask("query", "red", "--k=1", "--offset=1")
     assert done.out.splitlines()[1].split()[0] == "2"
-    assert "no video reaches that score" in ask("query", "red", "--min-score=2").out
-    assert ask("query", "red", "--offset=9").out == "there are no more results\n"
+    assert "no video reaches the score 2" in ask("query", "red", "--min-score=2").out
+    assert ask("query", "red", "--offset=9").out == "no results: there are only 3\n"
     done = ask("query", "white")
     assert done.errors == ["no good match: these results are the nearest, but none stands out"]
 

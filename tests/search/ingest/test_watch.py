@@ -114,7 +114,7 @@ def test_changes_are_indexed_and_reported(index, films, tmp_path, monkeypatch):
     }  # fmt: skip
     assert now.entries()[5].id == ids["new folder/n.film"]
     spoken = passages.PassageIndex(now, archive.Encoder()).search_words("ahoy")
-    assert spoken.keys() == {now.videos["before.film"].content}
+    assert spoken.scores.keys() == {now.videos["before.film"].content}
     assert now.verify() == {}
 
 

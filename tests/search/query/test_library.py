@@ -154,6 +154,21 @@ def test_offset_and_min_score_select_results(library):
     assert [hit.video for hit in kept] == [hit.video for hit in every[:2]]
 
 
+def test_empty_results_say_why(library, films, tmp_path):
+    results = lambda **fields: library.query("red", **fields)
+    assert results(since="2999").reason == "no video passes the filters"
+    assert results(offset=9).reason == "there are only 3"
+    assert results(min_score=2).reason == "no video reaches the score 2"
+    assert results(min_score=2, offset=1).reason == "no further video reaches the score 2"
+    assert results().reason == "" == results()[:0].reason
+    for name in ("a.film", "b.film"):
+        (films / name).unlink()
+    like = library.query(like=("trips/c.film", 1))
+    assert like == [] and like.reason == like.verdict == "no other video that can be read is left"
+    (films / "trips/c.film").unlink()
+    assert results().reason == "no video that can be read is left" and results().warnings
+
+
 def videos_by(hits):
     return [hit.video for hit in sorted(hits, key=lambda hit: -hit.score)]
 
@@ -361,6 +376,11 @@ def test_filters_of_any_case_agree_with_a_loop():
 def test_folder_name_that_is_not_utf8_is_chosen_as_shown():
     entries = [entry(os.fsdecode(b"caf\xe9/x")), entry("caf")]
     assert filters.passing(entries, Query("x", folder="caf\ufffd")).tolist() == [True, False]
+
+
+def test_folder_is_chosen_however_its_accents_are_encoded():
+    entries = [entry("cafe\u0301/x"), entry("caf")]
+    assert filters.passing(entries, Query("x", folder="CAF\u00c9")).tolist() == [True, False]
 
 
 def test_a_folder_that_the_index_lacks_is_refused():

@@ -153,6 +153,77 @@ class Words(archive.Encoder):
         return unit(np.stack([sum(map(of, text.split())) for text in texts])).astype(np.float32)
 
 
+def test_window_of_the_fusion_leaves_out_no_match(index, monkeypatch):
+    monkeypatch.setattr(library, "WINDOW", 1)
+    write(index.root, {name: [(1, 3, "red alert")] for name in ("a.film", "b.film")})
+    write(index.root, {"trips/c.film": [(1, 3, "red alert, red")]})
+    archive.fill(index, video=archive.TOLD)
+    opened = archive.opened(index)
+    results = opened.query("alert", signals="transcript")
+    pages = [opened.query("alert", signals="transcript", k=1, offset=i) for i in range(4)]
+    assert [page[0].video for page in pages[:3]] == [result.video for result in results]
+    assert len(results) == 3 and pages[3] == [] and pages[3].reason == "there are only 3"
+    fused = [result.video for result in opened.query("red")]
+    assert [opened.query("red", k=1, offset=i)[0].video for i in range(3)] == fused
+
+
+def test_filter_is_not_applied_to_the_best_passages_only(index, monkeypatch):
+    monkeypatch.setattr(passages, "MAX_PASSAGES", 4, raising=False)
+    monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
+    write(index.root, {"a.film": [(10 * i, 10 * i + 2, "zebra") for i in range(30)]})
+    write(index.root, {"trips/c.film": [(1, 3, "yesterday we saw one unusually large zebra here")]})
+    archive.fill(index, video=archive.TOLD)
+    opened = archive.opened(index)
+    [result] = opened.query("zebra", signals="transcript", folder="trips")
+    assert result.video == "trips/c.film"
+    results = opened.query("zebra", signals="transcript", moments=40)
+    assert [len(result.moments) for result in results] == [30, 1]
+    none = opened.query("giraffe", signals="transcript", folder="trips")
+    assert none.reason == "no video that passes the filters matches by transcript"
+
+
+def test_passages_match_by_half_of_the_weight_of_any_words(index, monkeypatch):
+    monkeypatch.setattr(passages, "MAX_COMMON_PASSAGES", 5)  # 17 of the words are more common
+    monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
+    rng = np.random.default_rng(0)
+    words = [f"w{i}" for i in range(40)]
+    share = 1 / np.arange(1, 41)
+    draw = lambda count: rng.choice(words, count, p=share / share.sum()).tolist()
+    texts = {name: [" ".join(draw(4)) for _ in range(60)] for name in ("a.film", "b.film")}
+    cues = {name: [(10 * i, 10 * i + 2, t) for i, t in enumerate(texts[name])] for name in texts}
+    write(index.root, cues)
+    archive.fill(index, video=archive.TOLD)
+    opened = archive.opened(index)
+    sets = {name: [set(text.split()) for text in texts[name]] for name in texts}
+    count = opened.passage_count
+    for _ in range(40):
+        query = {*draw(int(rng.integers(1, 6)))}
+        passages_of = {x: sum(x in one for own in sets.values() for one in own) for x in query}
+        weights = {
+            x: np.log(1 + (count - max(p, 1) + 0.5) / (max(p, 1) + 0.5))
+            for x, p in passages_of.items()
+        }
+        half = sum(weights.values()) / 2 - 1e-12
+        expected = {
+            name: {i for i, one in enumerate(own) if sum(weights[x] for x in query & one) >= half}
+            for name, own in sets.items()
+        }
+        results = opened.query(" ".join(query), signals="transcript", moments=99)
+        found = {
+            result.video: {int(one.start) // 10 for one in result.moments} for result in results
+        }
+        assert found == {name: own for name, own in expected.items() if own}, query
+
+
+def test_query_of_common_words_only_is_answered(index, monkeypatch):
+    monkeypatch.setattr(passages, "MAX_COMMON_PASSAGES", 1)
+    write(index.root, {name: [(1, 3, "a zebra"), (20, 22, "a zebra")] for name in WORDS})
+    archive.fill(index, video=archive.TOLD)
+    for sentence in ("zebra", "a zebra"):
+        found = archive.opened(index).query(sentence, signals="transcript")
+        assert {result.video for result in found} == {*WORDS}
+
+
 BESIDE = archive.TOLD._replace(texts=Reader(frozenset({".srt"}), lambda path: [], archive.beside))
 
 
@@ -160,6 +231,7 @@ BESIDE = archive.TOLD._replace(texts=Reader(frozenset({".srt"}), lambda path: []
 def spoken(tmp_path, films, monkeypatch):
     """An index whose three films have 15 cues each, of three words, ten seconds apart."""
     monkeypatch.setattr(passages, "MIN_EMBEDDED_PASSAGES", 20)
+    monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
     words = iter(np.random.default_rng(0).integers(200, size=(45, 3)))
     cues = lambda: [(10 * i, 10 * i + 2, " ".join(f"w{x}" for x in next(words))) for i in range(15)]
     told = {name: cues() for name in ("a.film", "b.film", "trips/c.film")}
@@ -181,7 +253,8 @@ def test_paraphrase_is_found_by_its_embedding(spoken):
         "transcript"
         in next(x for x in library.query("boat leaves noon") if x.video == "b.film").signals
     )
-    assert library.query("w1000 w1001 w1002", signals="transcript") == []
+    none = library.query("w1000 w1001 w1002", signals="transcript")
+    assert none == [] and none.reason == none.verdict == "no video matches by transcript"
 
 
 @pytest.mark.parametrize("least", [1, 2**16])
@@ -205,6 +278,7 @@ def test_near_passages_exceed_the_threshold_of_the_bank(spoken, monkeypatch, lea
         near = passages.PassageIndex(spoken, encoder).search_embeddings(
             encoder.encode_texts([sentence])[0]
         )
+        near = {content: near.load(content) for content in near.scores}
         got = sorted((one for own in near.values() for one in own), key=lambda one: -one.score)
         assert [one.text for one in got] == [cues[i][3] for i in wanted]
         np.testing.assert_allclose([one.score for one in got], expected[wanted], atol=1e-6)
@@ -278,6 +352,13 @@ def test_complete_embeddings_survive_an_interruption(spoken, monkeypatch):
     assert len(encoder.asked) == 50 and len(set(encoder.asked)) == 45  # a third was half done
 
 
+def ranked(found):
+    """Ranked contents whose passages are in memory."""
+    scores = {content: first.score for content, (first, *_) in found.items()}
+    shares = {content: first.share for content, (first, *_) in found.items()}
+    return passages.RankedContents(scores, shares, found.__getitem__)
+
+
 @pytest.mark.parametrize(("share", "order"), [(1 - 2**-52, "bac"), (0.6, "bca")])
 def test_rankings_of_passages_are_fused_by_reciprocal_ranks(share, order):
     words = {
@@ -288,8 +369,9 @@ def test_rankings_of_passages_are_fused_by_reciprocal_ranks(share, order):
         "c": [passages.Passage(0, 5, "z", 0.9)],
         "b": [passages.Passage(a, a + 5, "n", 0.8) for a in (4, 5, 8)],
     }
-    found = passages.fuse(words, near)
-    assert "".join(found) == order  # 2/62, and 1/61 of words and of vectors
+    fused = passages.fuse(ranked(words), ranked(near))
+    assert "".join(fused.scores) == order  # 2/62, and 1/61 of words and of vectors
+    found = {content: fused.load(content) for content in fused.scores}
     assert [one.start for one in found["b"]] == [0, 5]  # the others overlap these
     assert {one.score for one in found["b"]} == {2 / 62} and found["c"][0].share == 0
 
@@ -393,3 +475,36 @@ def test_words_are_found_in_scripts_without_spaces(index, films, text, asked, ab
             "a.film": ([(1, 3, text)], ())
         }, sentence
     assert spoken_in(index, absent, signals="transcript") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "absent"),
+    [
+        ("auf der großen Straße", ["Straße", "STRASSE", "strasse", "STRAẞE", "große Straße"], []),
+        ("ﬁnest ﬀ ＦＵＬＬ x²", ["finest", "ﬁnest", "ff", "full", "ＦＵＬＬ", "x2"], []),
+        ("İstanbul'da ışık", ["istanbul", "İSTANBUL", "ISTANBUL", "IŞIK", "ışık", "isik"], []),
+        ("café Dvořák", ["cafe", "cafe\u0301", "CAFÉ", "dvorak"], []),
+        ("ο Σίσυφος", ["ΣΊΣΥΦΟΣ", "σισυφοσ", "Σισυφος"], []),
+        ("мой чёрный кот", ["черный", "мой"], ["мои"]),
+        ("यह नाप ठीक है", ["नाप"], ["पानी", "नप"]),
+        ("தண்ணீர் வேண்டும்", ["தண்ணீர்"], ["திண்ணை", "தண்ணர்"]),
+        ("আমি বাড়ি যাই", ["বাড়ি", "বাড়ি"], ["বাড়া"]),
+        ("ฉันกลับบ้าน", ["กลับบ้าน", "กลับ"], ["กลบ", "ดื่มน้ำ"]),
+        ("שָׁלוֹם עולם", ["שלום", "שָׁלוֹם"], ["שלם"]),
+        ("العَرَبِيَّة أحمد", ["العربية", "العـربية", "احمد"], ["العرب"]),
+        ("Fuß\u00adball می\u200cخواهم", ["Fussball", "میخواهم"], []),
+        ("がく", ["がく", "か\u3099く"], ["かく"]),
+        ("한국어를 배워요", ["한국어를", "\u1112\u1161\u11ab국어를"], ["한국"]),
+    ],
+)
+def test_words_are_compared_as_their_readers_do(tmp_path, text, found, absent):
+    (tmp_path / "films").mkdir()
+    archive.film(tmp_path / "films" / "a.film", ["red"])
+    write(tmp_path / "films", {"a.film": [(1, 3, text)]})
+    index = archive.create(tmp_path / "index", tmp_path / "films")
+    archive.fill(index, video=archive.TOLD)
+    for words in found:
+        [result] = archive.opened(index).query(words, signals="transcript")
+        assert result.passages[0].text == text  # as it was written
+    for words in absent:
+        assert archive.opened(index).query(words, signals="transcript") == [], words

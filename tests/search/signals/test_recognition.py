@@ -23,6 +23,7 @@ from hlformer_jax.search.ingest.extract import index_folder, real_video
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.transcript import passages, recognition
 from hlformer_jax.search.signals.transcript.recognition import Word
+from hlformer_jax.search.signals.transcript.transcripts import Cue
 
 RATE = recognition.SAMPLE_RATE
 
@@ -254,6 +255,11 @@ def test_same_words_of_two_tracks_are_one_cue(tmp_path):
     both = [Track(beeps(4, s1=300, s2_5=frequency)) for frequency in (500, 900)]
     outcome, _ = recognised(videos.write_tracks(tmp_path / "a.mkv", *both), audio="all")
     assert sorted(texts(outcome)) == ["300", "500", "900"]
+
+
+def test_words_that_differ_in_a_vowel_sign_stay_two_cues():
+    cues = [Cue(0, 2, "पानी"), Cue(0, 2, "पीना"), Cue(1, 2, "STRASSE!"), Cue(1, 2, "Straße")]
+    assert [cue.text for cue in recognition._merged(cues)] == ["पानी", "पीना", "STRASSE!"]
 
 
 def test_silent_default_track_names_the_others(tmp_path):

@@ -15,7 +15,7 @@ from hlformer_jax.data.sources import extracted
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals import trained
-from hlformer_jax.search.signals.transcript import passages
+from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.training.loaded_run import LoadedRun
 
 FRAMES = (3, 8, 21, 14, 1)
@@ -130,7 +130,9 @@ def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
 
 def test_passages_are_ranked_by_the_encoder_for_every_ranker(index, tmp_path, monkeypatch):
     monkeypatch.setattr(passages, "MIN_EMBEDDED_PASSAGES", 1)
-    monkeypatch.setattr(passages.PassageIndex, "search_words", lambda self, sentence: {})
+    monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
+    nothing = lambda self, sentence: passages.NO_CONTENTS
+    monkeypatch.setattr(passages.PassageIndex, "search_words", nothing)
     cues = [(20 * i, 20 * i + 1, colour) for i, colour in enumerate(("red", "green", "blue"))]
     (tmp_path / "films" / "1.srt").write_text(json.dumps(cues))
     archive.fill(index, video=archive.TOLD)

@@ -1,5 +1,6 @@
 """Transcripts in the database of an index: nothing that was recognised is lost in silence."""
 
+import json
 import shutil
 from types import SimpleNamespace
 
@@ -126,3 +127,20 @@ def test_no_transcript_stays_when_a_video_is_dropped(index):
         writer.forget({"a.film"})
     assert len(transcripts.contents(index)) == 2
     assert index.select("SELECT count(*) FROM cues WHERE source = 'speech'") == [(0,)]
+
+
+def test_cues_after_the_end_of_the_video_are_left_out_and_counted(index, films, capsys):
+    late = [[0, 99, "beside b"], [20.5, 21, "last words"], [442_801, 442_805, "next film"]]
+    (films / "b.srt").write_text(json.dumps(late))
+    line = "b.srt: 1 of 3 cues begin after the end of the video (20.0 s) and are left out"
+    assert fill(index) == [line] and fill(index) == []
+    assert f"subtitles: {line}" in status(index, capsys)[1]
+    assert found(index, "next film") == ([], []) and found(index, "last words")[0] == ["b.film"]
+    transcript = transcripts.load(index, content(index, "b.film"))
+    assert [cue[:2] for cue in transcript.subtitles] == [(0, 21), (20.5, 21)]
+    # An index from before this rule loses such cues when it is updated.
+    transcript.tracks.cues = [transcripts.Cue(500.0, 501.0, "too late")]
+    with index.running():
+        transcripts.save(index, content(index, "b.film"), transcript)
+    assert "its subtitle tracks: 1 of 1 cues" in fill(index)[0]
+    assert found(index, "too late") == ([], [])

@@ -94,7 +94,7 @@ const TEXTS = {
   "empty.manage": "Add a folder by the button Manage.",
   "empty.command": "Index a folder: python -m hlformer_jax.search index FOLDER --index=DIR",
   "nothing.title": "Nothing found",
-  "nothing.filters": "No video matches these filters.",
+  "nothing.filters": "No video that passes these filters matches.",
   "nothing.text": "No indexed video matches.",
   "nothing.try": "What to try",
   "try.filters": "Remove a filter: above, or all with “Clear filters”.",

@@ -5,11 +5,11 @@
     DIR/packed/said-….npy     their embeddings
 
 A passage is a cue, joined with the next cue if that begins at most `PAUSE` seconds after its end.
-Words rank passages by BM25 (folded and stemmed; for Chinese and Japanese, pairs of characters are
-the words). Embeddings rank passages by their cosine with the query. Both rankings are fused
-(`fuse`).
+Words (`words`) rank passages by BM25. Embeddings rank passages by their cosine with the query. Both
+rankings are fused (`fuse`).
 """
 
+import bisect
 import contextlib
 import functools
 import hashlib
@@ -32,14 +32,11 @@ from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.signals import rankers
-from hlformer_jax.search.signals.transcript import transcripts
+from hlformer_jax.search.signals.transcript import transcripts, words
 from hlformer_jax.search.signals.transcript.transcripts import Copies, Transcript
 
 PAUSE = 5.0
 """Longest pause between two cues of one passage, in seconds."""
-
-MAX_PASSAGES = 2000
-"""Largest number of passages in each ranking of a query: by BM25, and by cosine."""
 
 RRF = 60
 """The constant of reciprocal rank fusion."""
@@ -60,18 +57,17 @@ PASSAGES_PER_BATCH = 32
 """Number of passages that are encoded together, which takes at most a second."""
 
 MAX_COMMON_SHARE, MAX_COMMON_PASSAGES = 0.05, 1000
-"""Share of all passages, and number of passages. A word in more than both is not searched for."""
+"""Share of all passages, and number of passages. A word in more than both is too common to rank."""
 
 _DIGEST = 64
 _LISTED = re.compile(r"[0-9a-f]{64}\.vectors")
 _TABLES = """
-CREATE VIRTUAL TABLE said USING fts5(words, text UNINDEXED, content UNINDEXED, start UNINDEXED,
-    stop UNINDEXED, copies UNINDEXED, tokenize='porter unicode61 remove_diacritics 2');
+CREATE VIRTUAL TABLE said USING fts5(words, text UNINDEXED, start UNINDEXED, stop UNINDEXED,
+    copies UNINDEXED, tokenize='porter ascii');
+CREATE TABLE contents (first INTEGER PRIMARY KEY, content TEXT, is_varied INTEGER);
 CREATE TABLE copies (number INTEGER PRIMARY KEY, names TEXT, are_others INTEGER);
 CREATE TABLE vectors (row INTEGER PRIMARY KEY, passage INTEGER);
 """
-# CROSS JOIN fixes the order of the tables: SQLite could otherwise compare all pairs of rows.
-_EMBEDDED_PASSAGES = "vectors CROSS JOIN said ON said.rowid = passage"
 
 
 class Passage(NamedTuple):
@@ -94,6 +90,24 @@ class Passage(NamedTuple):
     share: float = 0.0
     copies: Copies = Copies()
 
+
+class RankedContents(NamedTuple):
+    """Contents with passages that match a query, and a function that loads these passages.
+
+    A common word is in a large part of all passages, so only the passages of results are loaded.
+
+    Attributes:
+      scores: the score of each content, which is that of its best passage; best first.
+      shares: the share (`Passage`) of the best passage of each content.
+      load: returns the passages of one of the contents, best first.
+    """
+
+    scores: Mapping[str, float]
+    shares: Mapping[str, float]
+    load: Callable[[str], list[Passage]]
+
+
+NO_CONTENTS = RankedContents({}, {}, lambda content: [])
 
 # Embeddings of passages
 
@@ -212,6 +226,7 @@ class PassageIndex:
 
     Attributes:
       count: number of passages.
+      varied: contents whose copies have different passages.
       notes: lines on transcripts that are not searched.
     """
 
@@ -225,6 +240,8 @@ class PassageIndex:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self.count = 0
+        self.varied: frozenset[str] = frozenset()
+        self._first_rows, self._contents = np.zeros(0, np.int64), list[str]()
         self._matrix: np.ndarray | None = None
         self.notes: list[str] = []
         try:
@@ -253,6 +270,11 @@ class PassageIndex:
             else:
                 matrix = self._write(path, embeddings)
         self.count = self._select_number("SELECT count(*) FROM said")
+        listed = self._db.execute("SELECT first, content, is_varied FROM contents ORDER BY first")
+        rows_of_contents = listed.fetchall()
+        self._first_rows = np.asarray([first for first, _, _ in rows_of_contents], np.int64)
+        self._contents = [content for _, content, _ in rows_of_contents]
+        self.varied = frozenset(content for _, content, varies in rows_of_contents if varies)
         rows_of_copies = self._db.execute("SELECT number, names, are_others FROM copies")
         self._copies = {0: Copies()} | {
             number: Copies(frozenset(json.loads(names)), bool(are_others))
@@ -263,7 +285,7 @@ class PassageIndex:
 
     def _path(self, index: Index, listing: Sequence[Any]) -> Path:
         """Return the path of the table that is made from the listed files."""
-        sources = json.dumps([_TABLES, PAUSE, NULL_QUANTILE, rankers.BANK, listing])
+        sources = json.dumps([_TABLES, words.VERSION, PAUSE, NULL_QUANTILE, rankers.BANK, listing])
         key = hashlib.sha256(sources.encode()).hexdigest()[:32]
         return index.directory / "packed" / f"said-{key}.db"
 
@@ -279,6 +301,7 @@ class PassageIndex:
 
     def _fill(self, index: Index, contents: Iterable[str]) -> Iterator[np.ndarray]:
         """Insert all passages; yield the embeddings of each content, in the order of the table."""
+        passage: int | None = None
         for content in contents:
             transcript = transcripts.load(index, content)
             if transcript is None:
@@ -291,11 +314,16 @@ class PassageIndex:
                     f"{path} is damaged or cannot be read: the transcript of its video is"
                     " searched by words only, until the folder is indexed again"
                 )
-            for copies, cues in transcript.by_copies():
-                number = self._insert_copies(copies) if cues else 0
+            groups = [(copies, cues) for copies, cues in transcript.by_copies() if cues]
+            is_varied = any(copies != Copies() for copies, _ in groups)
+            if groups:
+                insert = "INSERT INTO contents VALUES (?, ?, ?)"
+                self._db.execute(insert, ((passage or 0) + 1, content, is_varied))
+            for copies, cues in groups:
+                number = self._insert_copies(copies)
                 for text, start, end, is_embedded in _split(cues):
-                    insert = "INSERT INTO said VALUES (?, ?, ?, ?, ?, ?)"
-                    values = _spaced(text), text, content, start, end, number
+                    insert = "INSERT INTO said VALUES (?, ?, ?, ?, ?)"
+                    values = words.spaced(text), text, start, end, number
                     passage = self._db.execute(insert, values).lastrowid
                     if embeddings is not None and is_embedded:
                         self._db.execute("INSERT INTO vectors (passage) VALUES (?)", (passage,))
@@ -317,6 +345,8 @@ class PassageIndex:
         """Set the embeddings, and compute or load the margin of the threshold on their cosines."""
         self._rounded = packed.load_quantised(path, matrix) if len(matrix) >= packed.LARGE else None
         self._matrix, self._sampled = matrix, rankers.sample_rows(matrix)
+        embedded = self._db.execute("SELECT passage FROM vectors ORDER BY row")
+        self._embedded = np.fromiter((passage for (passage,) in embedded), np.int64)
 
         def compute_margin() -> np.ndarray:
             bank = rankers.embed_bank(index, encoder)
@@ -352,79 +382,79 @@ class PassageIndex:
     def _select_number(self, query: str, values: Sequence[Any] = ()) -> int:
         return int(self._db.execute(query, values).fetchone()[0])
 
-    def search_embeddings(self, embedding: Float[np.ndarray, " d"]) -> dict[str, list[Passage]]:
+    def search_embeddings(self, embedding: Float[np.ndarray, " d"]) -> RankedContents:
         """Return the passages whose cosines with a text embedding exceed the threshold.
 
         Args:
           embedding: the embedding of the query's text.
 
         Returns:
-          The passages of each content, the best contents and passages first.
+          The contents of these passages, the best first.
         """
         assert self._matrix is not None
         threshold = float(np.median(packed.multiply(self._sampled, embedding))) + self._margin
         rows, cosines = packed.find_above(self._rounded, self._matrix, embedding, threshold)
-        best = np.argsort(-cosines, kind="stable")[:MAX_PASSAGES]
-        scores = dict(zip((rows[best] + 1).tolist(), cosines[best].tolist(), strict=True))
-        with self._lock:
-            selected = self._db.execute(
-                f"SELECT row, content, start, stop, text, copies FROM {_EMBEDDED_PASSAGES}"
-                " WHERE row IN (SELECT value FROM json_each(?))",
-                [json.dumps(list(scores))],
-            ).fetchall()
-        passages: dict[str, list[Passage]] = {}
-        for row, content, start, end, text, number in sorted(
-            selected, key=lambda x: (-scores[x[0]], x[0])
-        ):
-            passage = Passage(start, end, text, scores[row], copies=self._copies[number])
-            passages.setdefault(content, []).append(passage)
-        return passages
+        best = np.argsort(-cosines, kind="stable")
+        return self._rank(self._embedded[rows[best]], cosines[best], np.zeros(len(best)))
 
-    def search_words(self, text: str) -> dict[str, list[Passage]]:
+    def search_words(self, text: str) -> RankedContents:
         """Return the passages that contain the words of a text.
 
         A passage matches if its words have at least half of the weight of the text's words, so
-        articles alone match nothing. The weight of a word that is in p of P passages is
-        ln(1 + (P - p + 1/2) / (p + 1/2)), with p at least 1. A word that is too common
-        (`MAX_COMMON_SHARE`) adds to the weight of the text, but not to the weight of a passage.
+        articles among other words match nothing. The weight of a word that is in p of P passages
+        is ln(1 + (P - p + 1/2) / (p + 1/2)), with p at least 1. BM25 of the words ranks the
+        passages. It leaves out words that are too common (`MAX_COMMON_SHARE`) if a passage needs
+        none of them to match.
 
         Args:
           text: the text of the query.
 
         Returns:
-          The passages of each content, the best contents and passages first.
+          The contents of these passages, the best first.
         """
-        words = sorted(set(_words(text.casefold())))
+        searched = sorted(set(words.phrases(text))) if self.count else []
         with self._lock:
-            return self._search(words) if words and self.count else {}
+            weights = {word: self._weight(word) for word in searched}
+            rows, scores, shares = self._search(weights)
+        return self._rank(rows, scores, shares)
 
-    def _search(self, words: list[str]) -> dict[str, list[Passage]]:
-        weights = {word: self._weight(word) for word in words}
+    def _search(self, weights: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the passages that contain words of at least half of a weight, best first.
+
+        Args:
+          weights: the weight of each word.
+
+        Returns:
+          The rows, BM25, and shares of the weight, of the passages.
+        """
+        total = rest = sum(weights.values())
+        half = total / 2 * (1 - 1e-9)  # allows for rounding: weights are added in several orders
+        needed: list[str] = []  # without these words, less than half of the weight is left
+        for word in sorted(weights, key=lambda word: (-weights[word], word)):
+            if rest >= half:
+                needed.append(word)
+                rest -= weights[word]
+        has_needed = " OR ".join(f'"{word}"' for word in needed)
         max_count = max(MAX_COMMON_SHARE * self.count, MAX_COMMON_PASSAGES)
-        rare = [word for word in words if 0 < self._counts[word] <= max_count]
-        shared: dict[int, float] = {}  # weight of the words in each row
-        for word in rare:
-            for (row,) in self._db.execute(
-                "SELECT rowid FROM said WHERE said MATCH ?", [f'"{word}"']
-            ):
-                shared[row] = shared.get(row, 0.0) + weights[word]
-        total = sum(weights.values())
-        passages: dict[str, list[Passage]] = {}
-        rows = [row for row, weight in shared.items() if weight >= total / 2]
-        if not rows:
-            return passages
+        ranking = [word for word in weights if word in needed or self._counts[word] <= max_count]
+        sums = np.zeros(self.count + 1)  # weight of the words in each row
+        for word, weight in weights.items():
+            matching = f'"{word}"' if word in ranking else f'"{word}" AND ({has_needed})'
+            found = self._db.execute("SELECT rowid FROM said WHERE said MATCH ?", [matching])
+            sums[np.fromiter((row for (row,) in found), np.int64)] += weight
+        rows = np.flatnonzero(sums >= half) if weights else np.zeros(0, np.int64)
+        if not len(rows):
+            return rows, np.zeros(0), np.zeros(0)
         # The plus keeps SQLite from looking up each row; BM25 is computed for these rows only.
-        ranked = self._db.execute(
-            "SELECT rowid, content, start, stop, text, copies, -bm25(said) FROM said"
-            " WHERE said MATCH ?"
-            " AND +rowid IN (SELECT value FROM json_each(?)) ORDER BY bm25(said), rowid LIMIT ?",
-            [" OR ".join(f'"{word}"' for word in rare), json.dumps(rows), MAX_PASSAGES],
+        found = self._db.execute(
+            "SELECT -bm25(said) FROM said WHERE said MATCH ?"
+            " AND +rowid IN (SELECT value FROM json_each(?)) ORDER BY rowid",
+            [" OR ".join(f'"{word}"' for word in ranking), json.dumps(rows.tolist())],
         )
-        for row, content, start, end, text, number, score in ranked:
-            share, copies = shared[row] / total, self._copies[number]
-            passage = Passage(start, end, text, score, share, copies)
-            _add_disjoint(passages.setdefault(content, []), passage)
-        return passages
+        scores = np.fromiter((score for (score,) in found), np.float64, len(rows))
+        shares = sums[rows] / total
+        order = np.lexsort((-shares, -scores))
+        return rows[order], scores[order], shares[order]
 
     def _weight(self, word: str) -> float:
         if word not in self._counts:
@@ -433,44 +463,73 @@ class PassageIndex:
         count_or_one = max(self._counts[word], 1)
         return math.log(1 + (self.count - count_or_one + 0.5) / (count_or_one + 0.5))
 
+    def _rank(self, rows: np.ndarray, scores: np.ndarray, shares: np.ndarray) -> RankedContents:
+        """Return the contents of rows of the table.
 
-_UNSPACED = re.compile("[\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-"""Characters of Chinese and Japanese, which have no spaces between words."""
+        Args:
+          rows: the rows, best first.
+          scores: the score of each row.
+          shares: the share of the query's weight of each row.
+        """
+        numbers = np.searchsorted(self._first_rows, rows, "right") - 1
+        order = np.argsort(numbers, kind="stable")
+        listed, starts = np.unique(numbers[order], return_index=True)
+        groups = np.split(order, starts[1:])  # the rows of each content, best first
+        best = order[starts]
+        ranking = np.argsort(best).tolist()
+        places = {self._contents[listed[i]]: groups[i] for i in ranking}
 
-_UNSPACED_RUN = re.compile(f"({_UNSPACED.pattern}+)")
+        def load(content: str) -> list[Passage]:
+            place = places[content]
+            passages = self._load_passages(rows[place].tolist())
+            return [
+                passage._replace(score=score, share=share)
+                for passage, score, share in zip(
+                    passages, scores[place].tolist(), shares[place].tolist(), strict=True
+                )
+            ]
+
+        return RankedContents(
+            dict(zip(places, scores[best[ranking]].tolist(), strict=True)),
+            dict(zip(places, shares[best[ranking]].tolist(), strict=True)),
+            load,
+        )
+
+    def _load_passages(self, rows: list[int]) -> list[Passage]:
+        """Load the passages of rows of the table, in their order."""
+        with self._lock:
+            selected = self._db.execute(
+                "SELECT rowid, start, stop, text, copies FROM said"
+                " WHERE rowid IN (SELECT value FROM json_each(?))",
+                [json.dumps(rows)],
+            ).fetchall()
+        passages = {
+            row: Passage(start, end, text, 0.0, copies=self._copies[number])
+            for row, start, end, text, number in selected
+        }
+        return [passages[row] for row in rows]
 
 
-def _spaced(text: str) -> str:
-    """Return a text with spaces around each Chinese or Japanese character."""
-    return _UNSPACED.sub(lambda character: f" {character[0]} ", text)
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text; for Chinese and Japanese, each pair of characters."""
-    words: list[str] = []
-    for word in re.findall(r"\w+", text):
-        for part in _UNSPACED_RUN.split(word):
-            if _UNSPACED.match(part):
-                pairs = [f"{first} {second}" for first, second in itertools.pairwise(part)]
-                words += pairs or [part]
-            elif part:
-                words.append(part)
-    return words
-
-
-def _add_disjoint(passages: list[Passage], passage: Passage) -> None:
-    """Append a passage unless it overlaps with a passage of the same copies."""
-    if not any(
-        passage.start < listed.end and listed.start < passage.end
-        for listed in passages
-        if listed.copies == passage.copies
-    ):
-        passages.append(passage)
+def _disjoint(passages: Iterable[Passage]) -> list[Passage]:
+    """Return the passages without those that overlap an earlier one of the same copies."""
+    listed: list[Passage] = []
+    intervals_of: dict[Copies, list[tuple[float, float]]] = {}  # sorted
+    for passage in passages:
+        intervals = intervals_of.setdefault(passage.copies, [])
+        place = bisect.bisect(intervals, (passage.start, passage.end))
+        if not any(
+            passage.start < end and start < passage.end
+            for start, end in intervals[max(place - 1, 0) : place + 1]
+        ):
+            intervals.insert(place, (passage.start, passage.end))
+            listed.append(passage)
+    return listed
 
 
 def fuse(
-    by_words: Mapping[str, list[Passage]], by_meaning: Mapping[str, list[Passage]]
-) -> dict[str, list[Passage]]:
+    by_words: RankedContents,
+    by_meaning: RankedContents = NO_CONTENTS,
+) -> RankedContents:
     """Fuse two rankings of contents by reciprocal rank fusion.
 
     A content's score is the sum of 1 / (`RRF` + rank) over the rankings that contain it. Ties are
@@ -478,28 +537,33 @@ def fuse(
     the others.
 
     Args:
-      by_words: the passages of each content, ranked by words.
-      by_meaning: the passages of each content, ranked by embeddings.
+      by_words: the contents ranked by words.
+      by_meaning: the contents ranked by embeddings.
 
     Returns:
-      The passages of each content, with its score, the best contents first.
+      The contents, the best first. Each of their passages has the score of its content, and none
+      overlaps another of the same copies.
     """
     sums: dict[str, float] = {}
     for ranking in (by_words, by_meaning):
-        for rank, content in enumerate(ranking, 1):
+        for rank, content in enumerate(ranking.scores, 1):
             sums[content] = sums.get(content, 0.0) + 1 / (RRF + rank)
     # The share of all words is 1 up to rounding errors, which 1e-6 allows for.
-    complete = {content for content, passages in by_words.items() if passages[0].share > 1 - 1e-6}
-    order = sorted(sums, key=lambda x: (-sums[x], x not in complete, x not in by_meaning))
-    passages_by_content = {}
-    for content in order:
-        passages = [*by_words.get(content, ())]
-        for passage in by_meaning.get(content, ()):
-            _add_disjoint(passages, passage)
-        passages_by_content[content] = [
-            passage._replace(score=sums[content]) for passage in passages
+    complete = {content for content, share in by_words.shares.items() if share > 1 - 1e-6}
+    order = sorted(sums, key=lambda x: (-sums[x], x not in complete, x not in by_meaning.scores))
+
+    def load(content: str) -> list[Passage]:
+        passages = [
+            passage._replace(score=sums[content])
+            for ranking in (by_words, by_meaning)
+            if content in ranking.scores
+            for passage in ranking.load(content)
         ]
-    return passages_by_content
+        return _disjoint(passages)
+
+    scores = {content: sums[content] for content in order}
+    shares = {content: by_words.shares.get(content, 0.0) for content in order}
+    return RankedContents(scores, shares, load)
 
 
 def find_damaged(index: Index) -> dict[str, str]:

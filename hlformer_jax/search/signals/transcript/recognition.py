@@ -23,6 +23,7 @@ from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Cue
+from hlformer_jax.search.signals.transcript.words import normalise
 from hlformer_jax.search.times import format_clock
 from hlformer_jax.text import printable
 
@@ -502,9 +503,9 @@ def _merged(cues: Iterable[Cue]) -> list[Cue]:
     """Sort cues, and leave out a cue that repeats the words of an earlier one at the same time."""
     merged: list[Cue] = []
     for cue in sorted(cues):
-        words = re.findall(r"\w+", cue.text.casefold())
+        text = normalise(cue.text).split()
         if not any(
-            earlier.end > cue.start and re.findall(r"\w+", earlier.text.casefold()) == words
+            earlier.end > cue.start and normalise(earlier.text).split() == text
             for earlier in merged[-8:]
         ):
             merged.append(cue)

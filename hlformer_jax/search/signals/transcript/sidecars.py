@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from hlformer_jax.lazy import optional
+from hlformer_jax.text import caseless
 
 UNREAD_SUFFIXES = frozenset({".idx", ".sup", ".mks", ".stl", ".pjs", ".usf"})
 """Suffixes of subtitle files in formats that are not supported, mostly pictures of text."""
@@ -98,18 +99,13 @@ class Matches(NamedTuple):
     near: dict[str, str]  # for a file that is not read, the video whose name its name begins with
 
 
-def fold(name: str) -> str:
-    """Return a name in the form that ignores case and Unicode composition."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-
-
 def is_qualifier(words: str) -> bool:
     """Return whether a text names only languages and kinds of subtitles.
 
     Args:
       words: the text between a video's name and the suffix, such as ".en.forced" or "2_English".
     """
-    qualifiers = fold(words).translate(_SEPARATORS).split()
+    qualifiers = caseless(words).translate(_SEPARATORS).split()
     if not 0 < len(qualifiers) <= MAX_WORDS:
         return False
     after_language = says_something = False
@@ -156,13 +152,13 @@ class Names:
         self._by_stem: dict[str, list[str]] = {}
         self._by_name: dict[str, list[str]] = {}
         for video in self.videos:
-            self._by_stem.setdefault(fold(PurePosixPath(video).stem), []).append(video)
-            self._by_name.setdefault(fold(video), []).append(video)
+            self._by_stem.setdefault(caseless(PurePosixPath(video).stem), []).append(video)
+            self._by_name.setdefault(caseless(video), []).append(video)
         self._lengths = {len(key) for key in (*self._by_stem, *self._by_name)}
 
     def exactly(self, stem: str) -> list[str]:
         """Return the videos with this name or stem; if several differ in case, the exact one."""
-        key = fold(stem)
+        key = caseless(stem)
         if key in self._by_stem:
             alike = [video for video in self._by_stem[key] if PurePosixPath(video).stem == stem]
             return alike or self._by_stem[key]
@@ -174,7 +170,7 @@ class Names:
         if videos := self.exactly(stem):
             return videos, ""
         normal = unicodedata.normalize("NFC", stem)
-        folded = fold(stem)
+        folded = caseless(stem)
         same_length = len(folded) == len(normal)
         for cut in sorted(self._lengths, reverse=True):
             if 0 < cut < len(folded) and folded[cut] in _BETWEEN:
@@ -202,7 +198,9 @@ def match(
         only a language belongs to the only video.
     """
     matches = Matches({}, {}, {})
-    picture_stems = {fold(PurePosixPath(name).stem) for name in files if _suffix(name) == ".idx"}
+    picture_stems = {
+        caseless(PurePosixPath(name).stem) for name in files if _suffix(name) == ".idx"
+    }
     for name in sorted(files):
         stem = PurePosixPath(name).stem
         videos, rest = names.longest(stem)
@@ -265,7 +263,7 @@ def _refusal(
         )
     if suffix not in readable:
         return _unread(suffix)
-    if suffix == ".sub" and fold(PurePosixPath(name).stem) in picture_stems:
+    if suffix == ".sub" and caseless(PurePosixPath(name).stem) in picture_stems:
         return "it contains pictures of text (VobSub), which are not supported"
     return ""
 

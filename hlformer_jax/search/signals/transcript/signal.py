@@ -1,7 +1,7 @@
 """The signal `transcript`: videos with passages that match the text of a query."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hlformer_jax.encoders.protocol import Encoder
@@ -16,8 +16,11 @@ from hlformer_jax.search.signals.protocol import (
 )
 from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.search.signals.transcript import passages
-from hlformer_jax.search.signals.transcript.passages import Passage, PassageIndex
-from hlformer_jax.search.signals.transcript.transcripts import Copies
+from hlformer_jax.search.signals.transcript.passages import (
+    Passage,
+    PassageIndex,
+    RankedContents,
+)
 
 
 class Transcript:
@@ -54,16 +57,22 @@ class Transcript:
         """Return the passages that match the text by words or by embedding; see `Signal`."""
         text = query.single_text or ""
         by_words = self.passages.search_words(text)
-        by_meaning: dict[str, list[Passage]] = {}
-        if self.passages.has_embeddings:
-            by_meaning = self.passages.search_embeddings(query.embed(text))
-        return PassageMatches(passages.fuse(by_words, by_meaning))
+        if not self.passages.has_embeddings:
+            return PassageMatches(passages.fuse(by_words), self.passages.varied)
+        by_meaning = self.passages.search_embeddings(query.embed(text))
+        return PassageMatches(passages.fuse(by_words, by_meaning), self.passages.varied)
 
 
 class PassageMatches(NamedTuple):
-    """The passages that match, by content; both contents and passages are best first."""
+    """The contents with passages that match, best first.
 
-    passages: Mapping[str, Sequence[Passage]]
+    Attributes:
+      contents: the contents.
+      varied: contents whose copies have different passages.
+    """
+
+    contents: RankedContents
+    varied: Collection[str]
     score_kind: ScoreKind | None = "rank_fusion"
     is_selective: bool = True
 
@@ -72,16 +81,25 @@ class PassageMatches(NamedTuple):
         allowed = scope.allowed_contents()
         numbers = {content: i for i, content in enumerate(scope.contents) if allowed[i]}
         groups = (
-            _groups(scope, numbers[content], passages)
-            for content, passages in self.passages.items()
+            self._groups(scope, numbers[content], content)
+            for content in self.contents.scores
             if content in numbers
         )
         return list(itertools.islice(itertools.chain.from_iterable(groups), count))
 
+    def _groups(self, scope: Scope, number: int, content: str) -> Iterable[Group]:
+        """Return the groups of the allowed videos of a content, best first."""
+        if content in self.varied:
+            return _varied_groups(scope, number, self.contents.load(content))
+        group = scope.group(number, self.contents.scores[content])
+        return [group._replace(certainty=self.contents.shares[content])]
+
     def evidence(self, group: Group, scope: Scope, count: int) -> Evidence | None:
         """Return the passages of a group, which are its moments; see `Matches`."""
         video = scope.videos[group.position]
-        passages = self.passages.get(video.content, ())
+        if video.content not in self.contents.scores:
+            return None
+        passages = self.contents.load(video.content)
         best = tuple([passage for passage in passages if video.video in passage.copies][:count])
         if not best:
             return None
@@ -91,12 +109,8 @@ class PassageMatches(NamedTuple):
         return Evidence(True, best[0].score, moments, best)
 
 
-def _groups(scope: Scope, content: int, passages: Sequence[Passage]) -> Iterator[Group]:
+def _varied_groups(scope: Scope, content: int, passages: Sequence[Passage]) -> Iterator[Group]:
     """Yield groups of the allowed videos of a content that have the same passages, best first."""
-    if all(passage.copies == Copies() for passage in passages):
-        group = scope.group(content, passages[0].score)
-        yield group._replace(certainty=passages[0].share)
-        return
     positions = {scope.videos[i].video: i for i in scope.positions(content)}
     numbers: dict[str, list[int]] = {video: [] for video in positions}  # of each video's passages
     for copies in dict.fromkeys(passage.copies for passage in passages):

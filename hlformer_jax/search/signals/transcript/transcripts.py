@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from hlformer_jax.search.index import Index, Writer, split_name
 from hlformer_jax.search.signals.transcript import sidecars
-from hlformer_jax.text import legible, printable
+from hlformer_jax.text import caseless, legible, printable
 
 READER_VERSION = 2
 """Version of the subtitle readers; files that an older version read are read again."""
@@ -31,6 +31,9 @@ TRANSCRIPTS_AT_ONCE = 256
 
 MAX_LINES = 20
 """Largest number of problems that one run reports; `status` lists them all."""
+
+SECONDS_AFTER_END = 1.0
+"""Longest time after the end of a video at which a cue may begin; stated lengths are rounded."""
 
 _PULSE_NAMES = 1000
 """Number of files that are listed between two calls of `pulse`."""
@@ -318,6 +321,21 @@ class _SidecarFile(NamedTuple):
     stamp: list[int]
 
 
+def _within(source: Source, duration: float) -> Source:
+    """Return a source without the cues that begin after the end of the video.
+
+    Nothing can play or cut them; the source's problem counts them. A cue that begins in the video
+    and ends long after it is shortened.
+    """
+    limit = duration + SECONDS_AFTER_END
+    cues = [cue._replace(end=min(cue.end, limit)) for cue in source.cues if cue.start <= limit]
+    problem = source.problem
+    if count := len(source.cues) - len(cues):
+        left_out = f"{count} of {len(source.cues)} cues begin after the end of the video"
+        problem += f"{'; ' * bool(problem)}{left_out} ({duration:.1f} s) and are left out"
+    return dataclasses.replace(source, cues=cues, problem=problem)
+
+
 class _PendingTranscript(NamedTuple):
     """A transcript with sources that must still be read, by task."""
 
@@ -350,6 +368,11 @@ class _Update:
         self._real: dict[Path, Path] = {}  # folders with links resolved
         self._locate = self.index.locate()
         self._names = {self._locate(name): name for name in self.index.videos}
+        self._durations = {
+            record.content: record.duration
+            for record in self.index.videos.values()
+            if record.indexed
+        }
 
     def perform(self) -> None:
         try:
@@ -398,7 +421,7 @@ class _Update:
         listed = sidecars.subtitle_names(names, self._suffixes)
         self._enter(folder, folder, sidecars.match(stems, listed, self._suffixes))
         for name in names:
-            if sidecars.fold(name) in sidecars.FOLDERS:
+            if caseless(name) in sidecars.FOLDERS:
                 self._list_subtitles(folder, folder / name, stems)
 
     def _list_subtitles(self, folder: Path, subtitle_folder: Path, stems: sidecars.Names) -> None:
@@ -538,6 +561,9 @@ class _Update:
     def _keep(self, plan: _PendingTranscript) -> None:
         """Queue a transcript to be written if it has changed; add the problems of its sources."""
         transcript, content = plan.transcript, plan.content
+        duration = self._durations[content]
+        transcript.tracks = _within(transcript.tracks, duration)
+        transcript.files = [_within(file, duration) for file in transcript.files]
         if transcript != plan.before:
             self._changed.append((content, transcript))
             if len(self._changed) >= TRANSCRIPTS_AT_ONCE:
