@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Bool, Float
 
-from hlformer_jax.ops.arguments import as_float, as_matrix, per_batch, same_length
+from hlformer_jax.ops.arguments import as_float, per_batch, same_length
 from hlformer_jax.typing import Array
 
 # Largest mean number of near pairs per point for which only the near pairs are computed. In the
@@ -192,7 +192,7 @@ def mean_weights(
     """
     if weights is None:
         return jnp.ones((*points.shape[:-2], 1, points.shape[-2]), points.dtype)
-    weights = as_float(weights)
+    weights = jnp.asarray(as_float(weights), points.dtype)
     if weights.ndim != points.ndim or weights.shape[-1] != points.shape[-2]:
         raise ValueError(
             f"weights of shape {weights.shape} do not match points of shape {points.shape}:"
@@ -617,12 +617,12 @@ def logits(
     Args:
       space: space components of points, divided by ``scale``.
       tau: √c x_time of the points.
-      normals: normals of the hyperplanes.
+      normals: normals of the hyperplanes, prepared by `as_matrix`.
       offsets: signed distances of the hyperplanes from the origin.
       c: curvature.
       scale: a number for each point; None for 1.
     """
-    normals, offsets = as_matrix("normals", normals, space), as_float(offsets)
+    offsets = jnp.asarray(as_float(offsets), space.dtype)
     if offsets.shape not in ((), (1,), normals.shape[:1]):
         raise ValueError(f"offsets must have shape {normals.shape[:1]}, got {offsets.shape}")
     offsets = jnp.broadcast_to(offsets, normals.shape[:1])

@@ -50,6 +50,7 @@ from hlformer_jax.ops.arguments import (
     align,
     align_sets,
     as_float,
+    as_floats,
     as_matrix,
     as_sets,
     as_vectors,
@@ -546,8 +547,7 @@ def mobius_matvec(
     matrix: Float[Array, "m n"], p: Float[Array, "*#batch n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch m"]:
     """Return the Möbius product exp_map0(matrix log_map0(p)) with a matrix: points [*batch, m]."""
-    p = as_vectors(p)
-    matrix = as_matrix("matrix", matrix, p)
+    matrix, p = as_matrix("matrix", matrix, as_vectors(p))
     return exp_map0(jnp.matmul(log_map0(p, c), matrix.T, precision=jax.lax.Precision.HIGHEST), c)
 
 
@@ -567,8 +567,8 @@ def mobius_linear(
       bias: a tangent vector at the origin, so a Euclidean optimiser may train it.
       c: curvature, positive; broadcasts to ``*batch``.
     """
+    p, matrix, bias = as_floats(p, matrix, bias)
     moved = mobius_matvec(matrix, p, c)
-    bias = as_float(bias)
     bias = jnp.broadcast_to(bias.reshape((1,) * (moved.ndim - 1) + bias.shape), moved.shape)
     return mobius_add(moved, exp_map0(bias, c), c)
 
@@ -701,7 +701,7 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ba
       c: curvature, positive; broadcasts to ``*batch``.
     """
     dims = [p.shape[-1] for p in points]
-    parts = [log_map0(p, c) * _beta_ratio(sum(dims), p.shape[-1]) for p in points]
+    parts = [log_map0(p, c) * _beta_ratio(sum(dims), p.shape[-1]) for p in as_floats(*points)]
     return exp_map0(jnp.concatenate(parts, axis=-1), c)
 
 
@@ -764,7 +764,7 @@ def mlr(
       offsets: signed distances b of the hyperplanes from the origin.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    p = as_vectors(p)
+    normals, p = as_matrix("normals", normals, as_vectors(p))
     c = per_batch(c, p)
     p, room = inside(p, c)
-    return logits(p, 2 / room - 1, 2 * as_float(normals), offsets, c, scale=2 / room)
+    return logits(p, 2 / room - 1, 2 * normals, offsets, c, scale=2 / room)

@@ -42,8 +42,7 @@ def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
     Raises:
       ValueError: for a matrix that does not have one column for each space component.
     """
-    space = without_time(x)
-    matrix = as_matrix("matrix", matrix, space)
+    matrix, space = as_matrix("matrix", matrix, without_time(x))
     space = jnp.matmul(space, matrix.T, precision=jax.lax.Precision.HIGHEST)
     return point_from_space(space, per_batch(c, space))
 
@@ -143,6 +142,6 @@ def mlr(
       offsets: signed distances b; √c b is clipped to ± `max_hyperbolic_norm`.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    space = without_time(x)
+    normals, space = as_matrix("normals", normals, without_time(x))
     c = per_batch(c, space)
     return logits(space, jnp.sqrt(1 + c * dot(space, space)), normals, offsets, c)
