@@ -69,7 +69,9 @@ from hlformer_jax.ops.numerics import (
     bounded_scale,
     cosh_sqrt,
     dot,
+    extend_beyond,
     is_any,
+    is_between,
     limit_norm,
     limit_norm_and_square,
     logits,
@@ -307,23 +309,30 @@ def retract(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     """Return the point at the fraction t of the way from p to q, as `lorentz.geodesic`.
 
-    Between ends that are more than 1/√c apart it is, for the weights a and b of
-    `numerics.weights_between`, (a λ_p p + b λ_q q) / (a λ_p + b λ_q + 1 − a − b): the sum of the
-    points of the Lorentz model, taken to the ball.
+    The result is moved inside by `project`. For the weights a and b of `numerics.weights_between`
+    it is (a λ_p p + b λ_q q) / (a λ_p + b λ_q + 1 − a − b): the sum of the points of the Lorentz
+    model, taken to the ball. It is computed as the end of the larger weight plus a multiple of the
+    difference of the ends and a multiple of that end.
     """
     c, (p, q) = align(c, p, q)
-    apart = jnp.sqrt(c) * distance(p, q, c)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
-    share, p, q, gap_p, gap_q, length = broadcast_number(
-        t, p, q, *(number[..., None] for number in (gap_p, gap_q, apart))
+    difference = q - p
+    rise = c * dot(difference, difference) / (gap_p * gap_q)
+    t, p, q, *numbers = broadcast_number(
+        t, p, q, *(number[..., None] for number in (gap_p, gap_q, rise, c))
     )
-    is_nearer = share <= 0.5
-    start, end = jnp.where(is_nearer, p, q), jnp.where(is_nearer, q, p)
-    moved = exp_map(start, jnp.where(is_nearer, share, 1 - share) * log_map(start, end, c), c)
-    is_between, a, b = weights_between(share, length)
-    by_p, by_q = 2 * a / gap_p, 2 * b / gap_q
-    total = by_p + by_q + (1 - a - b)
-    return jnp.where(is_between, by_p / total * p + by_q / total * q, moved)
+    gap_p, gap_q, rise, c = numbers
+    a, b, rest = weights_between(t, rise)
+    by_p, by_q, rest = a * gap_q, b * gap_p, rest * gap_p * gap_q / 2
+    total = by_p + by_q + rest
+    from_p, from_q = by_q * (q - p) - rest * p, by_p * (p - q) - rest * q
+    point = jnp.where(by_p >= by_q, p + from_p / total, q + from_q / total)
+    c = c[..., 0]
+
+    def move(p: Ball, q: Ball, t: Scalar) -> Ball:
+        return exp_map(p, t * log_map(p, q, c), c)
+
+    return project(extend_beyond(point, is_between(t, rise), t, p, q, move), c)
 
 
 def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
