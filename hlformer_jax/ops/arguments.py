@@ -35,7 +35,8 @@ def as_float(x: ArrayLike) -> Array:
 def as_floats(*arrays: ArrayLike) -> Sequence[Array]:
     """Cast arrays by `as_float`, all of them to float64 if one of them has that dtype."""
     floats = [as_float(x) for x in arrays]
-    return [x.astype(jnp.result_type(*floats)) for x in floats]
+    is_double = any(x.dtype == jnp.float64 for x in floats)
+    return [x.astype(jnp.float64 if is_double else jnp.float32) for x in floats]
 
 
 def as_vectors(x: ArrayLike, least: int = 1) -> Array:

@@ -691,35 +691,40 @@ def weights_between(t: Array, rise: Array) -> tuple[Array, Array, Array]:
     )
 
 
-def extend_beyond(
-    point: Array,
+def combine_ends(
+    weights: tuple[Array, Array, Array],
     is_valid: Array,
     t: Array,
     x: Array,
     y: Array,
     move: Callable[[Array, Array, Array], Array],
 ) -> Array:
-    """Replace points of geodesics beyond an end, where `weights_between` are not exact.
+    """Return points of geodesics as weighted sums of their ends.
 
     Args:
-      point: points at the fractions t from x to y.
-      is_valid: whether to keep them. If all are kept, nothing is computed.
+      weights: weights of x, y and y − x.
+      is_valid: whether to use them: `is_between`. If all are used, ``move`` is not called.
       t: fractions.
       x: starts.
       y: ends.
-      move: function of one end, the other end and the fraction from the first, that returns a
-        point. The first end is the nearer one.
+      move: function of one end, the other end and the fraction from the first, that returns the
+        point otherwise. The first end is the nearer one.
     """
 
-    def replace(point: Array, t: Array, x: Array, y: Array) -> Array:
+    def combine(weights: tuple[Array, Array, Array], t: Array, x: Array, y: Array) -> Array:
+        by_x, by_y, by_difference = weights
+        return by_x * x + by_y * y + by_difference * (y - x)
+
+    def replace(weights: tuple[Array, Array, Array], t: Array, x: Array, y: Array) -> Array:
         is_nearer = t <= 0.5
         near, far = jnp.where(is_nearer, x, y), jnp.where(is_nearer, y, x)
-        return jnp.where(is_valid, point, move(near, far, jnp.where(is_nearer, t, 1 - t)))
+        moved = move(near, far, jnp.where(is_nearer, t, 1 - t))
+        return jnp.where(is_valid, combine(weights, t, x, y), moved)
 
-    # Gradients compute it again, as in `lorentz.usual`.
-    return jax.lax.cond(
-        is_any(~is_valid), jax.checkpoint(replace), lambda point, *_: point, point, t, x, y
-    )
+    # Gradients compute both again, as in `lorentz.usual`. The sum is inside the condition, because
+    # XLA for CPUs would compute the weights again for every coordinate.
+    branches = jax.checkpoint(replace), jax.checkpoint(combine)
+    return jax.lax.cond(is_any(~is_valid), *branches, weights, t, x, y)
 
 
 def replace_near(

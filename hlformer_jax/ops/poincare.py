@@ -67,9 +67,9 @@ from hlformer_jax.ops.numerics import (
     asinhc_sqrt,
     bounded_norm,
     bounded_scale,
+    combine_ends,
     cosh_sqrt,
     dot,
-    extend_beyond,
     is_any,
     is_between,
     limit_norm,
@@ -325,14 +325,15 @@ def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     a, b, rest = weights_between(t, rise)
     by_p, by_q, rest = a * gap_q, b * gap_p, rest * gap_p * gap_q / 2
     total = by_p + by_q + rest
-    from_p, from_q = by_q * (q - p) - rest * p, by_p * (p - q) - rest * q
-    point = jnp.where(by_p >= by_q, p + from_p / total, q + from_q / total)
+    is_near, share = by_p >= by_q, 1 - rest / total
+    by_difference = jnp.where(is_near, by_q, -by_p) / total
+    weights = jnp.where(is_near, share, 0), jnp.where(is_near, 0, share), by_difference
     c = c[..., 0]
 
     def move(p: Ball, q: Ball, t: Scalar) -> Ball:
         return exp_map(p, t * log_map(p, q, c), c)
 
-    return project(extend_beyond(point, is_between(t, rise), t, p, q, move), c)
+    return project(combine_ends(weights, is_between(t, rise), t, p, q, move), c)
 
 
 def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -605,14 +606,22 @@ def _rotate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) 
     With D = p + q, the terms in W are 2 c / den times
 
         (γ_q D · v + c |D|² q · v) p − (D · v − γ_p q · v) D.
+
+    If one point is much shorter, p · v and q · v would lose digits in D · v, and so would the
+    derivatives in the longer point. Then D does not cancel, and these terms are computed as
+
+        ((1 + 2 c p · q) q · v − c |q|² p · v) p − (p · v + c |p|² q · v) q.
     """
     total = p + q
-    total2 = c * dot(total, total)
-    along, lean = dot(total, v), dot(q, v)
+    total2, pp, qq = c * dot(total, total), c * dot(p, p), c * dot(q, q)
+    along, lean, ahead = dot(total, v), dot(q, v), dot(p, v)
     factor = 2 * c / (total2 + gap_p * gap_q)
-    by_p = factor * (gap_q * along + total2 * lean)
-    by_total = factor * (along - gap_p * lean)
-    return v + by_p[..., None] * p - by_total[..., None] * total
+    is_short = (4 * pp < qq) | (4 * qq < pp)
+    short_p = (1 + 2 * c * dot(p, q)) * lean - qq * ahead
+    by_p = factor * jnp.where(is_short, short_p, gap_q * along + total2 * lean)
+    by_q = factor * jnp.where(is_short, ahead + pp * lean, 0)
+    by_total = factor * jnp.where(is_short, 0, along - gap_p * lean)
+    return v + by_p[..., None] * p - by_q[..., None] * q - by_total[..., None] * total
 
 
 def gyromidpoint(

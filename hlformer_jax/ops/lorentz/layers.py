@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops.arguments import (
+    as_floats,
     as_matrix,
     check_floating,
     per_batch,
@@ -56,7 +57,8 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Po
       points: points with the same batch axes, of any dimensions.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    return from_space(jnp.concatenate([without_time(x) for x in points], axis=-1), c)
+    parts = as_floats(*(without_time(x) for x in points))
+    return from_space(jnp.concatenate(parts, axis=-1), c)
 
 
 def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:

@@ -33,8 +33,8 @@ from hlformer_jax.ops.lorentz.pairs import (
 )
 from hlformer_jax.ops.numerics import (
     asinhc_sqrt,
+    combine_ends,
     dot,
-    extend_beyond,
     is_between,
     largest_coordinate,
     limit_norm,
@@ -53,7 +53,7 @@ def inner(x: Point, y: Point) -> Scalar:
 
     It uses the time components as given and may cancel: the error is relative to x_time y_time.
     """
-    x, y = as_vectors(x, least=2), as_vectors(y, least=2)
+    x, y = common_batch(x, y, least=2)
     return dot(x[..., 1:], y[..., 1:]) - x[..., 0] * y[..., 0]
 
 
@@ -208,18 +208,21 @@ def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
     """
     x, y = space_components(x, y)
     c = per_batch(c, x)
-    rise = c * squared_distance_of_pair(x, y, c) / 4
+    rise = c * usual.squared_distance(x, y, c) / 4
     t, x, y, rise, c = broadcast_number(t, x, y, rise[..., None], c[..., None])
     c = c[..., 0]
     a, b, rest = weights_between(t, rise)
-    # Near an end, that end plus small terms: the sum would lose digits of the derivatives.
-    from_end = jnp.where(a >= b, x + b * (y - x) - rest * x, y + a * (x - y) - rest * y)
-    point = jnp.where(jnp.maximum(a, b) > 0.4, from_end, a * x + b * y)
+    # Near an end, that end plus small terms: in the sum of both, derivatives would cancel.
+    near_x, near_y = (a >= b) & (a > 0.4), (b > a) & (b > 0.4)
+    by_x = jnp.where(near_x, 1 - rest, jnp.where(near_y, 0, a))
+    by_y = jnp.where(near_y, 1 - rest, jnp.where(near_x, 0, b))
+    by_difference = jnp.where(near_x, b, jnp.where(near_y, -a, 0))
+    weights = by_x, by_y, by_difference
 
     def move(x: Space, y: Space, t: Scalar) -> Space:
         return displace(x, t * logarithm(x, y, c)[..., 1:], c)
 
-    return point_from_space(extend_beyond(point, is_between(t, rise), t, x, y, move), c)
+    return point_from_space(combine_ends(weights, is_between(t, rise), t, x, y, move), c)
 
 
 def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
