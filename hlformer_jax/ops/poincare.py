@@ -595,9 +595,16 @@ def gyration(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
       v: vectors of any length, which the gyration preserves.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    curvature, (p, q, v) = align(c, p, q, v)
-    (p, gap_p), (q, gap_q) = inside(p, curvature), inside(q, curvature)
-    return _rotate(p, q, v, gap_p, gap_q, curvature)
+    c, (p, q, v) = align(c, p, q, v)
+    (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
+    # If one point is much shorter, derivatives of `_rotate` in the longer point lose digits, and W
+    # does not cancel.
+    pp, qq, pq, pv, qv = c * dot(p, p), c * dot(q, q), c * dot(p, q), dot(p, v), dot(q, v)
+    factor = 2 * c / (1 + 2 * pq + pp * qq)
+    by_p, by_q = factor * ((1 + 2 * pq) * qv - qq * pv), factor * (pv + pp * qv)
+    is_short = ((4 * pp < qq) | (4 * qq < pp))[..., None]
+    by_lengths = v + by_p[..., None] * p - by_q[..., None] * q
+    return jnp.where(is_short, by_lengths, _rotate(p, q, v, gap_p, gap_q, c))
 
 
 def _rotate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) -> Ball:
@@ -606,22 +613,14 @@ def _rotate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) 
     With D = p + q, the terms in W are 2 c / den times
 
         (γ_q D · v + c |D|² q · v) p − (D · v − γ_p q · v) D.
-
-    If one point is much shorter, p · v and q · v would lose digits in D · v, and so would the
-    derivatives in the longer point. Then D does not cancel, and these terms are computed as
-
-        ((1 + 2 c p · q) q · v − c |q|² p · v) p − (p · v + c |p|² q · v) q.
     """
     total = p + q
-    total2, pp, qq = c * dot(total, total), c * dot(p, p), c * dot(q, q)
-    along, lean, ahead = dot(total, v), dot(q, v), dot(p, v)
+    total2 = c * dot(total, total)
+    along, lean = dot(total, v), dot(q, v)
     factor = 2 * c / (total2 + gap_p * gap_q)
-    is_short = (4 * pp < qq) | (4 * qq < pp)
-    short_p = (1 + 2 * c * dot(p, q)) * lean - qq * ahead
-    by_p = factor * jnp.where(is_short, short_p, gap_q * along + total2 * lean)
-    by_q = factor * jnp.where(is_short, ahead + pp * lean, 0)
-    by_total = factor * jnp.where(is_short, 0, along - gap_p * lean)
-    return v + by_p[..., None] * p - by_q[..., None] * q - by_total[..., None] * total
+    by_p = factor * (gap_q * along + total2 * lean)
+    by_total = factor * (along - gap_p * lean)
+    return v + by_p[..., None] * p - by_total[..., None] * total
 
 
 def gyromidpoint(
