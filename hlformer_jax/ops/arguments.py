@@ -32,6 +32,13 @@ def as_float(x: ArrayLike) -> Array:
     return x.astype(jnp.float64 if x.dtype in (jnp.int64, jnp.uint64) else jnp.float32)
 
 
+def as_floats(*arrays: ArrayLike) -> Sequence[Array]:
+    """Cast arrays by `as_float`, all of them to float64 if one of them has that dtype."""
+    floats = [as_float(x) for x in arrays]
+    is_double = any(x.dtype == jnp.float64 for x in floats)
+    return [x.astype(jnp.float64 if is_double else jnp.float32) for x in floats]
+
+
 def as_vectors(x: ArrayLike, least: int = 1) -> Array:
     """Cast an array whose last axis has the coordinates of vectors by `as_float`.
 
@@ -82,8 +89,8 @@ def as_sets(x: ArrayLike, least: int = 0) -> Array:
     return as_vectors(x)
 
 
-def as_matrix(name: str, matrix: ArrayLike, vectors: Array) -> Array:
-    """Cast a matrix whose rows are as long as some vectors by `as_float`.
+def as_matrix(name: str, matrix: ArrayLike, vectors: Array) -> Sequence[Array]:
+    """Cast a matrix whose rows are as long as some vectors, and the vectors, by `as_floats`.
 
     Args:
       name: name of the argument, for errors.
@@ -94,10 +101,11 @@ def as_matrix(name: str, matrix: ArrayLike, vectors: Array) -> Array:
       TypeError: as in `as_float`.
       ValueError: for an array of another shape.
     """
-    matrix, columns = as_float(matrix), vectors.shape[-1]
+    columns = vectors.shape[-1]
+    matrix, vectors = as_floats(matrix, vectors)
     if matrix.ndim != 2 or matrix.shape[1] != columns:
         raise ValueError(f"{name} must have shape [m, {columns}], got the shape {matrix.shape}")
-    return matrix
+    return matrix, vectors
 
 
 def check_floating(*arrays: Array) -> None:
@@ -258,8 +266,11 @@ def same_length(x: Array, y: Array) -> None:
 
 
 def common_batch(*vectors: ArrayLike, least: int = 1) -> Sequence[Array]:
-    """Cast vectors of the same length by `as_vectors` and broadcast their batch axes."""
-    floats = [as_vectors(v, least) for v in vectors]
+    """Cast vectors of the same length to one dtype by `as_floats` and broadcast their batch axes.
+
+    They are checked as in `as_vectors`.
+    """
+    floats = as_floats(*(as_vectors(v, least) for v in vectors))
     for vector in floats[1:]:
         same_length(floats[0], vector)
     return jnp.broadcast_arrays(*floats)
@@ -274,8 +285,9 @@ def align(c: ArrayLike, *vectors: ArrayLike) -> tuple[Array, Sequence[Array]]:
 def align_sets(
     x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], c: ArrayLike
 ) -> tuple[Float[Array, "*batch M n"], Float[Array, "*batch N n"], Float[Array, "*batch"]]:
-    """Broadcast two sets of vectors of the same length, and curvatures, to the same batch axes."""
+    """Broadcast two sets of vectors, and curvatures, to the same batch axes and one dtype."""
     same_length(x, y)
+    x, y = as_floats(x, y)
     lead = jnp.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     x, y = (jnp.broadcast_to(v, (*lead, *v.shape[-2:])) for v in (x, y))
     return x, y, jnp.broadcast_to(per_batch(c, x[..., 0]), lead)

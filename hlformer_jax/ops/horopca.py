@@ -119,8 +119,7 @@ def lorentz_horospherical(
     Returns:
       Points [*batch, k + 1] of the Lorentz model.
     """
-    x = without_time(x)
-    directions = as_matrix("directions", directions, x)
+    directions, x = as_matrix("directions", directions, without_time(x))
     c = per_batch(c, x)
     root, count = jnp.sqrt(c)[..., None], len(directions)
     x = x * root  # of curvature −1
@@ -144,6 +143,7 @@ def poincare_horospherical(
     p: Float[Array, "*#batch n"], directions: Float[Array, "k n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch k"]:
     """Apply `lorentz_horospherical` from the Poincaré ball to the ball of dimension k."""
+    directions, p = as_matrix("directions", directions, as_vectors(p))
     return poincare.from_lorentz(lorentz_horospherical(poincare.to_lorentz(p, c), directions, c), c)
 
 

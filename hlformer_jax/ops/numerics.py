@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Bool, Float
 
-from hlformer_jax.ops.arguments import as_float, as_matrix, per_batch, same_length
+from hlformer_jax.ops.arguments import as_float, per_batch, same_length
 from hlformer_jax.typing import Array
 
 # Largest mean number of near pairs per point for which only the near pairs are computed. In the
@@ -192,7 +192,7 @@ def mean_weights(
     """
     if weights is None:
         return jnp.ones((*points.shape[:-2], 1, points.shape[-2]), points.dtype)
-    weights = as_float(weights)
+    weights = jnp.asarray(as_float(weights), points.dtype)
     if weights.ndim != points.ndim or weights.shape[-1] != points.shape[-2]:
         raise ValueError(
             f"weights of shape {weights.shape} do not match points of shape {points.shape}:"
@@ -617,12 +617,12 @@ def logits(
     Args:
       space: space components of points, divided by ``scale``.
       tau: √c x_time of the points.
-      normals: normals of the hyperplanes.
+      normals: normals of the hyperplanes, prepared by `as_matrix`.
       offsets: signed distances of the hyperplanes from the origin.
       c: curvature.
       scale: a number for each point; None for 1.
     """
-    normals, offsets = as_matrix("normals", normals, space), as_float(offsets)
+    offsets = jnp.asarray(as_float(offsets), space.dtype)
     if offsets.shape not in ((), (1,), normals.shape[:1]):
         raise ValueError(f"offsets must have shape {normals.shape[:1]}, got {offsets.shape}")
     offsets = jnp.broadcast_to(offsets, normals.shape[:1])
@@ -638,28 +638,93 @@ def logits(
     return length.reshape((1,) * (space.ndim - 1) + length.shape) * scaled_asinh(rise, c)
 
 
-def weights_between(t: Array, length: Array) -> tuple[Array, Array, Array]:
-    """Return the weights of both ends of a long geodesic in the point at the fraction t of it.
+def is_short(rise: Array) -> Array:
+    """Return whether sinh²(L / 2) = rise for a length L below 0.96."""
+    return rise < 0.25
 
-    They are sinh((1 − t) D) / sinh D and sinh(t D) / sinh D, for the length D in units of 1/√c. The
-    sum of points of the Lorentz model with these weights does not cancel, because time components
-    are positive. exp_map(x, t log_map(x, y)) loses digits by the factor cosh of the distance of x
-    and y from the origin, because the tangent vector is rounded.
+
+def is_between(t: Array, rise: Array) -> Array:
+    """Return whether `weights_between` are exact: in [0, 1], and in [-1, 2] for short geodesics.
+
+    Beyond the ends of a long geodesic, the weighted sum of the ends would cancel.
+    """
+    return jnp.abs(t - 0.5) <= jnp.where(is_short(rise), 1.5, 0.5)
+
+
+def weights_between(t: Array, rise: Array) -> tuple[Array, Array, Array]:
+    """Return the weights of both ends in the point at the fraction t of a geodesic.
+
+    For the length L in units of 1/√c and u = 1 − t they are a = sinh(u L) / sinh L of the start and
+    b = sinh(t L) / sinh L of the end. The sum of points of the Lorentz model with these weights
+    does not cancel, because time components are positive. exp_map(x, t log_map(x, y)) loses digits
+    by the factor cosh of the distance of x and y from the origin, because the tangent vector is
+    rounded.
 
     Args:
-      t: fractions.
-      length: the length D, of the same rank.
+      t: fractions; those that are not `is_between` are replaced by ½.
+      rise: sinh²(L / 2), in which the weights are smooth: c / 4 times the squared Lorentzian
+        distance of the ends.
 
     Returns:
-      Where the weights can be used: between the ends, for a length above 1; the weight of the
-      start; the weight of the end. Elsewhere the weights are those of another finite number.
+      a, b, and 1 − a − b = 2 sinh(t L / 2) sinh(u L / 2) / cosh(L / 2).
     """
-    is_usable = (t > 0) & (t < 1) & (length > 1)
-    t, length = jnp.where(is_usable, t, 0.5), jnp.where(is_usable, length, 1)
-    per_whole = 1 / jnp.expm1(-2 * length)
-    start = jnp.exp(-t * length) * jnp.expm1(-2 * (1 - t) * length) * per_whole
-    end = jnp.exp(-(1 - t) * length) * jnp.expm1(-2 * t * length) * per_whole
-    return is_usable, start, end
+    t = jnp.where(is_between(t, rise), t, 0.5)
+    u, is_near = 1 - t, is_short(rise)
+
+    near = jnp.where(is_near, rise, 0)
+    z = 4 * near * jnp.square(asinhc_sqrt(near))  # L²
+    per_whole = 1 / sinhc_sqrt(z)
+    a = u * sinhc_sqrt(u * u * z) * per_whole
+    b = t * sinhc_sqrt(t * t * z) * per_whole
+    halves = sinhc_sqrt(t * t * z / 4) * sinhc_sqrt(u * u * z / 4)
+    rest = t * u * z / 2 * halves / cosh_sqrt(z / 4)
+
+    length = 2 * jnp.arcsinh(jnp.sqrt(jnp.where(is_near, 1, rise)))
+    whole = jnp.expm1(-2 * length)
+    far_a = jnp.exp(-t * length) * (jnp.expm1(-2 * u * length) / whole)
+    far_b = jnp.exp(-u * length) * (jnp.expm1(-2 * t * length) / whole)
+    far_rest = jnp.expm1(-t * length) * jnp.expm1(-u * length) / (1 + jnp.exp(-length))
+    return (
+        jnp.where(is_near, a, far_a),
+        jnp.where(is_near, b, far_b),
+        jnp.where(is_near, rest, far_rest),
+    )
+
+
+def combine_ends(
+    weights: tuple[Array, Array, Array],
+    is_valid: Array,
+    t: Array,
+    x: Array,
+    y: Array,
+    move: Callable[[Array, Array, Array], Array],
+) -> Array:
+    """Return points of geodesics as weighted sums of their ends.
+
+    Args:
+      weights: weights of x, y and y − x.
+      is_valid: whether to use them: `is_between`. If all are used, ``move`` is not called.
+      t: fractions.
+      x: starts.
+      y: ends.
+      move: function of one end, the other end and the fraction from the first, that returns the
+        point otherwise. The first end is the nearer one.
+    """
+
+    def combine(weights: tuple[Array, Array, Array], t: Array, x: Array, y: Array) -> Array:
+        by_x, by_y, by_difference = weights
+        return by_x * x + by_y * y + by_difference * (y - x)
+
+    def replace(weights: tuple[Array, Array, Array], t: Array, x: Array, y: Array) -> Array:
+        is_nearer = t <= 0.5
+        near, far = jnp.where(is_nearer, x, y), jnp.where(is_nearer, y, x)
+        moved = move(near, far, jnp.where(is_nearer, t, 1 - t))
+        return jnp.where(is_valid, combine(weights, t, x, y), moved)
+
+    # Gradients compute both again, as in `lorentz.usual`. The sum is inside the condition, because
+    # XLA for CPUs would compute the weights again for every coordinate.
+    branches = jax.checkpoint(replace), jax.checkpoint(combine)
+    return jax.lax.cond(is_any(~is_valid), *branches, weights, t, x, y)
 
 
 def replace_near(

@@ -50,6 +50,7 @@ from hlformer_jax.ops.arguments import (
     align,
     align_sets,
     as_float,
+    as_floats,
     as_matrix,
     as_sets,
     as_vectors,
@@ -66,9 +67,11 @@ from hlformer_jax.ops.numerics import (
     asinhc_sqrt,
     bounded_norm,
     bounded_scale,
+    combine_ends,
     cosh_sqrt,
     dot,
     is_any,
+    is_between,
     limit_norm,
     limit_norm_and_square,
     logits,
@@ -306,23 +309,31 @@ def retract(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     """Return the point at the fraction t of the way from p to q, as `lorentz.geodesic`.
 
-    Between ends that are more than 1/√c apart it is, for the weights a and b of
-    `numerics.weights_between`, (a λ_p p + b λ_q q) / (a λ_p + b λ_q + 1 − a − b): the sum of the
-    points of the Lorentz model, taken to the ball.
+    The result is moved inside by `project`. For the weights a and b of `numerics.weights_between`
+    it is (a λ_p p + b λ_q q) / (a λ_p + b λ_q + 1 − a − b): the sum of the points of the Lorentz
+    model, taken to the ball. It is computed as the end of the larger weight plus a multiple of the
+    difference of the ends and a multiple of that end.
     """
     c, (p, q) = align(c, p, q)
-    apart = jnp.sqrt(c) * distance(p, q, c)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
-    share, p, q, gap_p, gap_q, length = broadcast_number(
-        t, p, q, *(number[..., None] for number in (gap_p, gap_q, apart))
+    difference = q - p
+    rise = c * dot(difference, difference) / (gap_p * gap_q)
+    t, p, q, *numbers = broadcast_number(
+        t, p, q, *(number[..., None] for number in (gap_p, gap_q, rise, c))
     )
-    is_nearer = share <= 0.5
-    start, end = jnp.where(is_nearer, p, q), jnp.where(is_nearer, q, p)
-    moved = exp_map(start, jnp.where(is_nearer, share, 1 - share) * log_map(start, end, c), c)
-    is_between, a, b = weights_between(share, length)
-    by_p, by_q = 2 * a / gap_p, 2 * b / gap_q
-    total = by_p + by_q + (1 - a - b)
-    return jnp.where(is_between, by_p / total * p + by_q / total * q, moved)
+    gap_p, gap_q, rise, c = numbers
+    a, b, rest = weights_between(t, rise)
+    by_p, by_q, rest = a * gap_q, b * gap_p, rest * gap_p * gap_q / 2
+    total = by_p + by_q + rest
+    is_near, share = by_p >= by_q, 1 - rest / total
+    by_difference = jnp.where(is_near, by_q, -by_p) / total
+    weights = jnp.where(is_near, share, 0), jnp.where(is_near, 0, share), by_difference
+    c = c[..., 0]
+
+    def move(p: Ball, q: Ball, t: Scalar) -> Ball:
+        return exp_map(p, t * log_map(p, q, c), c)
+
+    return project(combine_ends(weights, is_between(t, rise), t, p, q, move), c)
 
 
 def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -546,8 +557,7 @@ def mobius_matvec(
     matrix: Float[Array, "m n"], p: Float[Array, "*#batch n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch m"]:
     """Return the Möbius product exp_map0(matrix log_map0(p)) with a matrix: points [*batch, m]."""
-    p = as_vectors(p)
-    matrix = as_matrix("matrix", matrix, p)
+    matrix, p = as_matrix("matrix", matrix, as_vectors(p))
     return exp_map0(jnp.matmul(log_map0(p, c), matrix.T, precision=jax.lax.Precision.HIGHEST), c)
 
 
@@ -567,8 +577,8 @@ def mobius_linear(
       bias: a tangent vector at the origin, so a Euclidean optimiser may train it.
       c: curvature, positive; broadcasts to ``*batch``.
     """
+    p, matrix, bias = as_floats(p, matrix, bias)
     moved = mobius_matvec(matrix, p, c)
-    bias = as_float(bias)
     bias = jnp.broadcast_to(bias.reshape((1,) * (moved.ndim - 1) + bias.shape), moved.shape)
     return mobius_add(moved, exp_map0(bias, c), c)
 
@@ -585,9 +595,16 @@ def gyration(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
       v: vectors of any length, which the gyration preserves.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    curvature, (p, q, v) = align(c, p, q, v)
-    (p, gap_p), (q, gap_q) = inside(p, curvature), inside(q, curvature)
-    return _rotate(p, q, v, gap_p, gap_q, curvature)
+    c, (p, q, v) = align(c, p, q, v)
+    (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
+    # If one point is much shorter, derivatives of `_rotate` in the longer point lose digits, and W
+    # does not cancel.
+    pp, qq, pq, pv, qv = c * dot(p, p), c * dot(q, q), c * dot(p, q), dot(p, v), dot(q, v)
+    factor = 2 * c / (1 + 2 * pq + pp * qq)
+    by_p, by_q = factor * ((1 + 2 * pq) * qv - qq * pv), factor * (pv + pp * qv)
+    is_short = ((4 * pp < qq) | (4 * qq < pp))[..., None]
+    by_lengths = v + by_p[..., None] * p - by_q[..., None] * q
+    return jnp.where(is_short, by_lengths, _rotate(p, q, v, gap_p, gap_q, c))
 
 
 def _rotate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) -> Ball:
@@ -701,7 +718,7 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ba
       c: curvature, positive; broadcasts to ``*batch``.
     """
     dims = [p.shape[-1] for p in points]
-    parts = [log_map0(p, c) * _beta_ratio(sum(dims), p.shape[-1]) for p in points]
+    parts = [log_map0(p, c) * _beta_ratio(sum(dims), p.shape[-1]) for p in as_floats(*points)]
     return exp_map0(jnp.concatenate(parts, axis=-1), c)
 
 
@@ -764,7 +781,7 @@ def mlr(
       offsets: signed distances b of the hyperplanes from the origin.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    p = as_vectors(p)
+    normals, p = as_matrix("normals", normals, as_vectors(p))
     c = per_batch(c, p)
     p, room = inside(p, c)
-    return logits(p, 2 / room - 1, 2 * as_float(normals), offsets, c, scale=2 / room)
+    return logits(p, 2 / room - 1, 2 * normals, offsets, c, scale=2 / room)

@@ -24,9 +24,9 @@ BOUND = 1e-4
 cancel."""
 FLOOR = 1e-6
 """Errors below BOUND · FLOOR are those of results that vanish while the arguments do not."""
-FLOORS = {"poincare.gyration": 1.0, "horopca.poincare_horospherical": 1.0}
-"""Floors of functions whose errors relate to the vector that is turned, or to the time component of
-the point, and not to a small result."""
+FLOORS = {"horopca.poincare_horospherical": 1.0}
+"""Floors of functions whose errors relate to the time component of the point, and not to a small
+result."""
 LEFT_OUT = {"lorentz.time_error", "lorentz.from_half_space"}
 """Functions whose results are rounding errors, or whose arguments are not points like the others:
 tests/ops/test_charts.py has the half-space."""

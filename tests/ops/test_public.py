@@ -353,6 +353,76 @@ def test_narrow_numbers_are_computed_in_float32(case, narrow):
     jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
+def in_two_dtypes(case):
+    """Arguments of which one array at a time is float32, the others float64."""
+    arguments, low = case.arguments((2,)), lambda array: np.asarray(array, np.float32)
+    for name in case.required:
+        value = arguments[name]
+        if name == "points" and isinstance(value, list):
+            yield {**arguments, name: [low(value[0]), *value[1:]]}
+        elif case.axes.get(name) and len([n for n in case.required if case.axes.get(n)]) > 1:
+            yield {**arguments, name: low(value)}
+
+
+# A sample has the dtype of the mean, and its factor and scale are cast to it.
+TWO_DTYPES = [case for case in FLOAT32 if "key" not in case.required]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", TWO_DTYPES, ids=NAME)
+def test_float64_is_returned_of_float32_and_float64(case):
+    for arguments in in_two_dtypes(case):
+        arrays, call = case.traceable(arguments)
+        shapes = jax.eval_shape(call, arrays, np.ones(2, np.float32))
+        assert all(array.dtype == jnp.float64 for array in jax.tree.leaves(shapes))
+
+
+@pytest.mark.slow  # a program for each function: minutes in all
+@pytest.mark.parametrize("case", TWO_DTYPES, ids=NAME)
+def test_float32_and_float64_are_computed_in_float64(case):
+    for arguments in in_two_dtypes(case):
+        arrays, call = case.traceable(arguments)
+        c = np.float32([0.5, 1.5])
+        got = jax.jit(call)(arrays, c)
+        want = jax.jit(call)(*jax.tree.map(np.float64, (arrays, c)))
+        assert_close(got, want, 1e-12, 1e-13)  # rounding in float64
+
+
+# Functions that read time components, or map all coordinates of any vector.
+READ_TIME = {"lorentz.inner", "lorentz.pairwise_inner", "lorentz.time_error", "lorentz.from_linear"}
+WITHOUT_TIME = [
+    (case, name)
+    for case in CASES
+    for name in case.vectors + case.sets
+    if case.axes[name][-1] in ("n1", "d")
+    and case.name not in READ_TIME
+    and (name != "v" or case.name != "lorentz.project_tangent")
+    and name != "gradient"
+]
+
+
+@pytest.mark.slow  # a program for each argument: minutes in all
+@pytest.mark.parametrize(("case", "name"), WITHOUT_TIME, ids=lambda of: getattr(of, "name", of))
+def test_time_components_are_not_read(case, name):
+    """Values and gradients are equal to those of right time components."""
+    arrays, call = case.traceable(case.arguments((2,)))
+
+    @jax.jit
+    def evaluate(x, c):
+        def total(x, c):
+            result = call({**arrays, name: x}, c)
+            return sum(jnp.sum(jnp.sin(value)) for value in jax.tree.leaves(result)), result
+
+        return jax.value_and_grad(total, (0, 1), has_aux=True)(x, c)
+
+    c = np.array([0.5, 1.5])
+    want = evaluate(arrays[name], c)
+    for time in (np.inf, np.nan):
+        x = np.array(arrays[name])
+        x[..., 0] = time
+        assert_close(evaluate(x, c), want, 1e-11, 1e-13, str(time))  # rounding of other formulas
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_points_of_integers_are_as_wide_as_they_are():
     whole = np.array([0, 3, -4])

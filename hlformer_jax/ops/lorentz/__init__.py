@@ -23,8 +23,10 @@ add nor lengthen batch axes. For points [N, n+1] its shape is [], [1] or [N]; [N
 The same rule holds in `cones` and `poincare`.
 
 Points are arrays; a list is a TypeError. Arrays narrower than float32 and integers are cast to
-float32, integers of 64 bits (JAX's x64 mode) to float64. Complex numbers are a TypeError. Vectors
-of different lengths and batches that do not broadcast are a ValueError.
+float32, integers of 64 bits (JAX's x64 mode) to float64. If one vector or matrix of several is
+float64, all are computed in float64; c, t, weights and other numbers are cast to their dtype.
+Complex numbers are a TypeError. Vectors of different lengths and batches that do not broadcast are
+a ValueError.
 
 Relative errors (of a vector: in its norm) are below 1e-12 in float64 and 2e-5 in float32 for
 √c · norm up to 25, unless a docstring says otherwise. Values and gradients are finite for points as

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops.arguments import (
+    as_floats,
     as_matrix,
     check_floating,
     per_batch,
@@ -42,8 +43,7 @@ def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
     Raises:
       ValueError: for a matrix that does not have one column for each space component.
     """
-    space = without_time(x)
-    matrix = as_matrix("matrix", matrix, space)
+    matrix, space = as_matrix("matrix", matrix, without_time(x))
     space = jnp.matmul(space, matrix.T, precision=jax.lax.Precision.HIGHEST)
     return point_from_space(space, per_batch(c, space))
 
@@ -57,7 +57,8 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Po
       points: points with the same batch axes, of any dimensions.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    return from_space(jnp.concatenate([without_time(x) for x in points], axis=-1), c)
+    parts = as_floats(*(without_time(x) for x in points))
+    return from_space(jnp.concatenate(parts, axis=-1), c)
 
 
 def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
@@ -143,6 +144,6 @@ def mlr(
       offsets: signed distances b; √c b is clipped to ± `max_hyperbolic_norm`.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    space = without_time(x)
+    normals, space = as_matrix("normals", normals, without_time(x))
     c = per_batch(c, space)
     return logits(space, jnp.sqrt(1 + c * dot(space, space)), normals, offsets, c)

@@ -21,6 +21,7 @@ from hlformer_jax.ops.lorentz.pairs import (
     Space,
     displace,
     gradient,
+    logarithm,
     point_from_space,
     rescale,
     space_components,
@@ -32,7 +33,9 @@ from hlformer_jax.ops.lorentz.pairs import (
 )
 from hlformer_jax.ops.numerics import (
     asinhc_sqrt,
+    combine_ends,
     dot,
+    is_between,
     largest_coordinate,
     limit_norm,
     limit_norm_and_square,
@@ -50,7 +53,7 @@ def inner(x: Point, y: Point) -> Scalar:
 
     It uses the time components as given and may cancel: the error is relative to x_time y_time.
     """
-    x, y = as_vectors(x, least=2), as_vectors(y, least=2)
+    x, y = common_batch(x, y, least=2)
     return dot(x[..., 1:], y[..., 1:]) - x[..., 0] * y[..., 0]
 
 
@@ -191,27 +194,35 @@ def retract(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
 def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
     """Return the point at the fraction t of the way from x to y.
 
-    It is exp_map(x, t log_map(x, y)), computed from the nearer end. Between ends that are more than
-    1/√c apart it is the sum of x and y with the weights of `numerics.weights_between`, because a
-    rounded tangent vector would lead far from the geodesic.
+    It is exp_map(x, t log_map(x, y)), computed as the sum of x and y with the weights of
+    `numerics.weights_between`, because a rounded tangent vector would lead far from the geodesic.
 
     Args:
-      t: fractions; outside [0, 1] the point lies beyond x or y. It broadcasts with ``*batch`` and
-        may have more axes: shape [50] gives 50 points of one geodesic, and [50, 1] gives 50 points
-        of each of N geodesics.
+      t: fractions; outside [0, 1] the point lies beyond x or y. Far beyond an end, by more than the
+        whole way or for ends that are more than 0.96/√c apart, the error is that of `exp_map`. It
+        broadcasts with ``*batch`` and may have more axes: shape [50] gives 50 points of one
+        geodesic, and [50, 1] gives 50 points of each of N geodesics.
       x: starts.
       y: ends.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    x, y = common_batch(x, y, least=2)
-    apart = jnp.sqrt(per_batch(c, x)) * distance(x, y, c)
-    share, x, y, length = broadcast_number(t, x, y, apart[..., None])
-    is_nearer = share <= 0.5
-    start, end = jnp.where(is_nearer, x, y), jnp.where(is_nearer, y, x)
-    moved = exp_map(start, jnp.where(is_nearer, share, 1 - share) * log_map(start, end, c), c)
-    is_between, by_x, by_y = weights_between(share, length)
-    between = (by_x * x + by_y * y)[..., 1:]
-    return jnp.where(is_between, point_from_space(between, per_batch(c, between)), moved)
+    x, y = space_components(x, y)
+    c = per_batch(c, x)
+    rise = c * usual.squared_distance(x, y, c) / 4
+    t, x, y, rise, c = broadcast_number(t, x, y, rise[..., None], c[..., None])
+    c = c[..., 0]
+    a, b, rest = weights_between(t, rise)
+    # Near an end, that end plus small terms: in the sum of both, derivatives would cancel.
+    near_x, near_y = (a >= b) & (a > 0.4), (b > a) & (b > 0.4)
+    by_x = jnp.where(near_x, 1 - rest, jnp.where(near_y, 0, a))
+    by_y = jnp.where(near_y, 1 - rest, jnp.where(near_x, 0, b))
+    by_difference = jnp.where(near_x, b, jnp.where(near_y, -a, 0))
+    weights = by_x, by_y, by_difference
+
+    def move(x: Space, y: Space, t: Scalar) -> Space:
+        return displace(x, t * logarithm(x, y, c)[..., 1:], c)
+
+    return point_from_space(combine_ends(weights, is_between(t, rise), t, x, y, move), c)
 
 
 def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float
 
-from hlformer_jax.ops.arguments import check_positive, per_batch, same_length, without_time
+from hlformer_jax.ops.arguments import check_positive, common_batch, per_batch, without_time
 from hlformer_jax.ops.numerics import (
     asinhc_sqrt,
     cosh_sqrt,
@@ -159,11 +159,8 @@ class DistanceGradient(NamedTuple):
 
 
 def space_components(*points: Point) -> Sequence[Space]:
-    """Return the space components of points and tangent vectors, with the same batch axes."""
-    parts = [without_time(point) for point in points]
-    for point in points[1:]:
-        same_length(points[0], point)
-    return jnp.broadcast_arrays(*parts)
+    """Return the space components of points and tangent vectors, prepared by `common_batch`."""
+    return common_batch(*(without_time(point) for point in points))
 
 
 def with_tangent_time(x: Space, v: Space, c: ArrayLike) -> Point:

@@ -7,7 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float
 
-from hlformer_jax.ops.arguments import align_sets, as_sets, as_vectors, per_batch, without_time
+from hlformer_jax.ops.arguments import (
+    align_sets,
+    as_floats,
+    as_sets,
+    as_vectors,
+    per_batch,
+    without_time,
+)
 from hlformer_jax.ops.lorentz.pairs import point_from_space, squared_distance_of_pair
 from hlformer_jax.ops.lorentz.usual import distance_of_pair, length_of_chord
 from hlformer_jax.ops.numerics import (
@@ -34,7 +41,7 @@ def pairwise_inner(
     The product has full float32 (or float64) precision on every device. The error is as in `inner`,
     so for squared distances between near points use `pairwise_squared_distance`.
     """
-    x, y = (as_vectors(as_sets(v), least=2) for v in (x, y))
+    x, y = as_floats(*(as_vectors(as_sets(v), least=2) for v in (x, y)))
     x = jnp.concatenate([-x[..., :1], x[..., 1:]], axis=-1)
     return jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
 

@@ -34,6 +34,7 @@ from hlformer_jax.ops.numerics import (
     scaled_asinh,
     smallest,
 )
+from hlformer_jax.typing import Array
 
 _APART = 0.75
 """Largest cosine of pairs that are apart, for which lift − x · y is at least a quarter of lift."""
@@ -181,6 +182,21 @@ def length_of_chord(m: Scalar, c: Scalar) -> Scalar:
     return 2 * scaled_asinh(safe_sqrt(m) / 2, c)
 
 
+def squared_distance(x: Space, y: Space, c: Scalar) -> Scalar:
+    """Compute `lorentz.squared_distance` from space components, smooth at y = x.
+
+    If c m is tiny for near points, its relative error may be large.
+    """
+
+    def by_sums(x: Space, y: Space, c: Scalar, products: Products) -> Scalar:
+        return _sums(0, x, y, c, products).m
+
+    def by_pairs(x: Space, y: Space, c: Scalar, _products: Products) -> Scalar:
+        return pairs.squared_distance_of_pair(x, y, c)
+
+    return _choose(by_sums, by_pairs, x, y, c, _products(x, y))
+
+
 def logarithm(x: Point, y: Point, c: Scalar) -> Point:
     """Compute `lorentz.log_map` from points of one shape and a curvature of the same rank."""
 
@@ -228,14 +244,14 @@ def transport(x: Point, y: Point, v: Point, c: Scalar) -> Point:
 
 
 def _choose(
-    by_sums: Callable[..., Point],
-    by_pairs: Callable[..., Point],
-    x: Point,
-    y: Point,
+    by_sums: Callable[..., Array],
+    by_pairs: Callable[..., Array],
+    x: Point | Space,
+    y: Point | Space,
     c: Scalar,
     products: Products,
     *vectors: Any,
-) -> Point:
+) -> Array:
     """Call one of two functions: ``by_sums`` if all pairs are usual.
 
     Gradients compute it again (`jax.checkpoint`). Otherwise `jax.lax.cond` would store arrays of

@@ -201,8 +201,8 @@ def poincare_full_log_density(
 
 def _poincare_vectors(p: Array, mean: Array, c: ArrayLike) -> Array:
     """Return the logarithms of points at the mean, in its frame and in lengths of the space."""
+    p, mean = common_batch(p, mean)
     v = poincare.log_map(mean, p, c)
-    mean = jnp.broadcast_to(as_vectors(mean), v.shape)
     return v * poincare.conformal_factor(mean, c)[..., None]
 
 
