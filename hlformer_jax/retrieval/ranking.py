@@ -113,8 +113,12 @@ def recall_at_k(rank: Int[Array, " Q"] | np.ndarray, k: int) -> float:
 
 
 def sum_recall(rank: Int[Array, " Q"] | np.ndarray) -> float:
-    """Return SumR: the sum of R@1, R@5, R@10 and R@100, in percent."""
-    return sum(recall_at_k(rank, k) for k in RECALLS)
+    """Return SumR: the sum of R@1, R@5, R@10 and R@100, in percent.
+
+    It is computed from the number of hits, so that rankings with equally many are equal.
+    """
+    hits = sum(np.asarray(rank) <= k for k in RECALLS)
+    return 100.0 * float(np.mean(hits))
 
 
 def mean_reciprocal_rank(rank: Int[Array, " Q"] | np.ndarray) -> float:

@@ -114,7 +114,7 @@ def evaluate_checkpoint(
       config: the configuration with which the model was trained.
       path: the run's directory or the converted checkpoint.
       scores_file: .npz file for the score matrix, see `Family.test_scores`; None writes no file.
-      report: receives one line about the checkpoint.
+      report: receives a line about the checkpoint, and remarks on the test split.
       directory: directory for the metrics, see `checkpoints.check_evaluation`; None writes no file.
       overwrite: whether existing files may be replaced.
       embeddings_file: .npz file for the embeddings of the test split, see `Family.test_embeddings`;
@@ -150,6 +150,8 @@ def evaluate_checkpoint(
             result, arrays = family.test_scores(params)
             if processes.is_first():
                 files.write_npz(scores_file, arrays, files.replacing(overwrite))
+    for note in getattr(family, "notes", list)() if processes.is_first() else ():
+        report(note)
     if directory is not None and processes.is_first():
         ranking.write_result(result, directory, files.replacing(overwrite, listed=True))
         checkpoints.record_evaluation(directory, path, config, family.fingerprint)

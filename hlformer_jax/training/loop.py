@@ -553,7 +553,7 @@ class Trainer:
     state: TrainState
     progress: Progress
     _epoch_start: float = dataclasses.field(default=0.0, init=False)
-    _noted: bool = dataclasses.field(default=False, init=False)
+    _noted: set[str] = dataclasses.field(default_factory=set, init=False)
 
     def run(self, profile: bool = False) -> None:
         """Train until the last epoch, early stopping or a signal.
@@ -652,15 +652,18 @@ class Trainer:
             self.checkpoints.keep_best(step, self.state.params, info | self.family.describe())
         seconds = time.monotonic() - start
         log.validation(step - 1, epoch, result, seconds, self.progress)
-        if not self._noted:
-            self._noted = True
-            notes = getattr(self.family, "notes", None)
-            for note in notes() if notes else ():
-                report(note)
+        self._report_notes()
         if self.checkpoints.is_due():
             self._save(log)
         self._epoch_start = time.monotonic()
         log.restart_clock(step)
+
+    def _report_notes(self) -> None:
+        """Print each remark of the family once; of a split it has none before it has read it."""
+        for note in getattr(self.family, "notes", list)():
+            if note not in self._noted:
+                self._noted.add(note)
+                report(note)
 
     def _clocked(self) -> Progress:
         """Return the progress, with the time since the last validation added."""
@@ -675,11 +678,13 @@ class Trainer:
         """Return the test metrics of the best epoch, the last epoch, and the baselines."""
         self.family.close()  # release memory on the devices
         best, info = self.checkpoints.best.restore(self.state.params), self.checkpoints.best.info()
-        return {
+        rows = {
             f"best epoch ({info['epoch'] + 1})": self.family.test(best),
             f"last epoch ({self.progress.epochs})": self.family.test(self.state.params),
             **self.family.references(),
         }
+        self._report_notes()
+        return rows
 
 
 @contextlib.contextmanager

@@ -271,6 +271,15 @@ def test_ties_get_a_rank_between_best_and_worst(recorded, case):
     assert not np.all(alone)
 
 
+def test_rankings_with_equally_many_hits_have_equal_sums_of_recalls():
+    ranks = lambda first, fifth: np.r_[[1] * first, [3] * (fifth - first), [7] * (24 - fifth)]
+    for first, fifth, moved in ((2, 9, 1), (11, 13, 5), (4, 4, 4), (8, 16, 7)):
+        one, other = ranks(first, fifth), ranks(first - moved, fifth + moved)
+        assert ranking.sum_recall(one) == ranking.sum_recall(other)
+        parts = sum(ranking.recall_at_k(other, k) for k in ranking.RECALLS)
+        assert ranking.sum_recall(other) == pytest.approx(parts, rel=1e-14)  # 4 roundings
+
+
 def test_a_model_that_scores_all_equal_gets_the_middle_rank():
     rank = ranking.ranks(np.zeros((3, 11), np.float32), np.array([0, 5, 10], np.int32))
     np.testing.assert_array_equal(rank, [6, 6, 6])

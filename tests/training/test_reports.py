@@ -12,7 +12,7 @@ from hlformer_jax import terminal, training
 from hlformer_jax.config import ConfigError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
-from hlformer_jax.training import checkpoints, loop, optim
+from hlformer_jax.training import checkpoints, loaded_run, loop, optim
 from hlformer_jax.training.checkpoints import CheckpointError, WorkdirError
 
 
@@ -68,6 +68,16 @@ def test_cut_captions_are_counted(data_dir):
         f"{long} of {len(train.caption_video)} captions of train have more than 2 words; the rest"
         " of each is not read (config.data.max_words)"
     ]
+
+
+@pytest.mark.slow  # it trains
+def test_cut_captions_of_every_split_are_reported(tmp_path, data_dir, capsys):
+    config = runs.retrieval(data_dir, **{"data.max_words": 2})
+    loop.train(config, tmp_path / "run")
+    lines = [line for line in capsys.readouterr().err.splitlines() if "more than 2 words" in line]
+    assert [line.partition(" have")[0].split()[-1] for line in lines] == ["train", "val", "test"]
+    loaded_run.evaluate_checkpoint(config, tmp_path / "run", None, print)
+    assert lines[-1] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
