@@ -561,6 +561,10 @@ def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> st
         stored_version, stored_digest = _read_sums(directory).get(name, (0, ""))
     except DamagedError as error:
         note = _sums_note(error)
+    sums = directory / SUMS
+    # It is written with the copy, which a new index does not have yet.
+    if name == DATABASE and not sums.exists() and (directory / COPY).exists():
+        note = _sums_note(DamagedError(f"{sums} is missing"))
     version, content = _snapshot(connection)
     if version != stored_version:
         verdict = _value(connection, "PRAGMA quick_check(1)")

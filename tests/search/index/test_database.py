@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import archive
 import processes
@@ -101,12 +102,13 @@ def test_complete_index_is_not_rebuilt(index, films):
     assert archive.everything(index.directory) == before
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "a flipped bit"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "a flipped bit", "missing"])
 def test_damaged_checksums_are_named_and_rewritten(index, damage):
-    DAMAGES[damage](index.directory / SUMS)
+    (DAMAGES | {"missing": Path.unlink})[damage](index.directory / SUMS)
     again = Index.open(index.directory)
     [note] = again.notes
-    assert "index.sums is damaged" in note and "\n" not in note
+    state = "missing" if damage == "missing" else "damaged"
+    assert f"index.sums is {state}" in note and "\n" not in note
     assert note in archive.opened(index).query("red").warnings
     assert list(again.verify()) == [SUMS] and len(again.videos) == 3
     archive.fill(again)

@@ -476,6 +476,21 @@ def signs(frame):
     return np.asarray(image)
 
 
+def test_a_video_without_text_is_counted_and_the_next_is_read(tmp_path):
+    folder = tmp_path / "films"
+    folder.mkdir()
+    for name in ("blank.mp4", "signs.mp4"):
+        videos.write(folder / name, frames=6)
+    index = archive.create(tmp_path / "index", folder)
+    index_folder(index, archive.Encoder(), workers=0)
+    found = iter([None, ("EXIT",)])  # one frame of each video is read
+    engine = lambda image: SimpleNamespace(txts=next(found))
+    reader = recognition.TextRecogniser(engine, "0")
+    with index.running():
+        counts = recognition.recognise(index, reader, print)
+    assert counts["without text"] == counts["transcribed"] == 1 and not counts["failed"]
+
+
 def test_text_in_pictures_is_read(tmp_path, capsys):
     pytest.importorskip("rapidocr", reason="extra ocr")
     folder = tmp_path / "films"

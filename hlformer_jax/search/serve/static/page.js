@@ -6,7 +6,7 @@ const CHOICES = ["signals", ...PROPERTIES], FILTERS = ["then", "not", ...CHOICES
 let PAGE_SIZE = 20;    // results at once; a test asks for fewer
 const names = new Map();    // names of shown videos by their ids
 let hits = [], chosen = -1, moment = null, low = 0, high = 1;    // results, the one in the player, the scale of curves
-let turn = 0, timer, request, searching = false, playFirst = false, wanted = null;    // the running query
+let turn = 0, timer, request, searching = false, playFirst = false, wanted = null, growing = false;    // the running query
 let picture = null, cues = [];    // the picture of the query; the transcript of the video in the player
 let pending = null, shownStart = null;    // the time to seek to once the player is ready
 let preview = null;    // {start, end} of the encoded clip that replaces a file that the browser cannot play
@@ -211,9 +211,12 @@ async function showHome(factsAlone = false) {
     showNote(text("start.title"), text("start.text"), { hints: !setting("hlformer.hints") });
     hits = facts.recent;
     layout("grid");
-    announce(text("start.newest"));
+    const filtered = FILTERS.some((name) => values()[name]);
+    announce(joined([text("start.newest"), filtered && text("start.filters")]));
     $("results").replaceChildren(...hits.map(card));
+    openWanted();
   }
+  wanted = null;
   const bad = [...facts.failed, ...facts.subtitles];
   $("failed").hidden = !bad.length;
   $("failed").querySelector("summary").textContent = joined([
@@ -239,9 +242,15 @@ function showHits(answer, asked) {
   listTips("advice", tipsFor(asked));
   $("results").replaceChildren(...hits.map(card));
   $("more").hidden = hits.length < PAGE_SIZE;
-  const index = Math.max(0, hits.findIndex((hit) => hit.id === wanted?.video));
-  choose(index, { at: hits[index].id === wanted?.video ? Number(wanted.t) : null, play: playFirst });
+  if (!openWanted()) choose(0, { play: playFirst });
   requestAnimationFrame(drawAll);
+}
+function openWanted() {    // opens the video of a link at its second, if it is listed
+  if (!wanted) return false;
+  const index = hits.findIndex((hit) => hit.id === wanted.video);
+  if (index < 0) toast(text("link.missing"));
+  else choose(index, { at: Number(wanted.t) || 0, play: playFirst });
+  return index >= 0;
 }
 const foundLabel = (asked) => text("found", { videos: countVideos(hits.length), query: queryLabel(asked) });
 async function showMore() {
@@ -256,9 +265,10 @@ async function showMore() {
     $("results").append(...cards);
     $("more").hidden = answer.results.length < PAGE_SIZE;
     announce(foundLabel(asked));
+    growing = true;    // the video that is playing goes on
     cards[0]?.querySelector(".open").focus();
     requestAnimationFrame(drawAll);
-  } catch (error) { toast(error.message); } finally { $("more").disabled = false; }
+  } catch (error) { toast(error.message); } finally { $("more").disabled = growing = false; }
 }
 function measure() {    // sets the scale that all curves share
   const scores = hits.flatMap((hit) => hit.scores).filter((score) => score !== null);
@@ -320,7 +330,7 @@ function card(hit, index) {
   const row = make("p", { class: "row quiet" }, make("span", { title: [dated(hit), ...hit.copies ?? []].join("\n") },
     joined([hit.folder, hit.copies?.length && text("result.copies", { count: hit.copies.length + 1 })]) || "\u00a0"));
   if (first) row.append(make("span", { title: text("result.score") }, points(hit.score)));
-  open.addEventListener("focus", () => { if (first && chosen !== index) choose(index); });
+  open.addEventListener("focus", () => { if (first && !growing && chosen !== index) choose(index); });
   return make("li", { class: "card", onclick: () => choose(index, { play: true }) },
     make("div", { class: "thumb" }, image, make("span", {}, clock(hit.duration))),
     make("div", {}, open, row, make("canvas", { "aria-hidden": "true" })),
@@ -417,7 +427,7 @@ async function showPreview() {    // half a minute around the position, encoded 
     } while (hit.id === player.dataset.id && (position() < part.start || position() > part.end));
     if (hit.id === player.dataset.id) {
       load(URL.createObjectURL(clip), part);
-      trouble(text("preview.done"));
+      trouble(text("preview.done"), true);
     }
   } catch (error) {
     if (hit.id === player.dataset.id) trouble(text("preview.failed", { reason: error.message }));
@@ -425,7 +435,8 @@ async function showPreview() {    // half a minute around the position, encoded 
   encoding = false;
   if (player.dataset.id && player.dataset.id !== hit.id && player.error) showPreview();
 }
-function trouble(line) {
+function trouble(line, isPlaying = false) {    // over the whole picture, or above it while it plays
+  $("trouble").classList.toggle("line", isPlaying);
   $("trouble").textContent = line;
   $("trouble").hidden = false;
 }

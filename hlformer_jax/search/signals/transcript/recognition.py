@@ -82,6 +82,9 @@ TRANSCRIBED, NO_AUDIO, OTHER_LANGUAGE = "transcribed", "without audio", "in anot
 FAILED, SUBTITLED, DONE, OFFLINE = "failed", "with subtitles", "done before", "offline"
 """Results of a video, by which videos are counted."""
 
+WITHOUT = {"speech": "without speech", "ocr": "without text"}
+"""Result of a video in which nothing was recognised, by the source of the recogniser."""
+
 Samples = Float32[np.ndarray, " samples"]
 
 Stretch = tuple[int, int]
@@ -270,7 +273,7 @@ class SpeechRecogniser:
                 f"{str(path)!r} has no speech in audio track {selected[0].number} of"
                 f" {len(tracks)}: audio=all also recognises the others"
             )
-        return Outcome(TRANSCRIBED if cues else "without speech", cues, notes)
+        return Outcome(TRANSCRIBED if cues else WITHOUT[self.source], cues, notes)
 
     def _choose(self, tracks: Sequence[Any]) -> list[Any]:
         """Return the tracks to transcribe; none if the model does not know their language."""
@@ -593,7 +596,7 @@ class TextRecogniser:
         if text:
             cues.append(Cue(round(start, 3), round(frames.end, 3), text))
         notes = [frames.warning] if frames.warning else []
-        return Outcome(TRANSCRIBED if cues else "without text", cues, notes)
+        return Outcome(TRANSCRIBED if cues else WITHOUT[self.source], cues, notes)
 
 
 def _differs(before: np.ndarray, image: np.ndarray) -> bool:
@@ -688,7 +691,7 @@ def recognise(
       once.
     """
     paths = {content: own_paths[0] for content, own_paths in transcripts.videos(index).items()}
-    counts = {TRANSCRIBED: 0, f"without {recogniser.source}": 0, NO_AUDIO: 0, OTHER_LANGUAGE: 0}
+    counts = {TRANSCRIBED: 0, WITHOUT[recogniser.source]: 0, NO_AUDIO: 0, OTHER_LANGUAGE: 0}
     counts |= {FAILED: 0, SUBTITLED: 0, DONE: 0, OFFLINE: len(set(index.contents()) - set(paths))}
     waiting: dict[str, Path] = {}
     for content, path in paths.items():
