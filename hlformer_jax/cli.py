@@ -10,7 +10,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -204,6 +204,20 @@ def _completion_parser() -> argparse.ArgumentParser:
                 choices = config_names()
             parser.add_argument(f"--{flag.name}", action="append", choices=choices, help=flag.help)
     return parser
+
+
+def misplaced_flag(places: Mapping[str, Sequence[str]], place: str) -> str | None:
+    """Return the error of a flag that would have no effect; None if there is no such flag.
+
+    Args:
+      places: for each flag that does not go with everything, what it goes with.
+      place: what the program does.
+    """
+    for name, allowed in places.items():
+        flag = flags.FLAGS[name]
+        if flag.value != flag.default and place not in allowed:
+            return f"--{name} goes with {' or '.join(allowed)}, not with {place}"
+    return None
 
 
 def _with_located_configs(argv: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +245,39 @@ def write_npz(path: Path, arrays: Mapping[str, Any], replace: Replace = Replace.
     with atomic_write(path, replace) as draft, draft.open("wb") as file:
         content: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
         np.savez(file, **content)
+
+
+def read_npz(path: Path, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """Read arrays of an .npz file.
+
+    Args:
+      path: the file.
+      names: the names of the arrays; None for all arrays of the file.
+
+    Returns:
+      The arrays by name.
+
+    Raises:
+      ValueError: if the file is not an .npz file, is damaged, or has no array of a name. The
+        message is one line with the reason, without the path.
+      OSError: if the file cannot be read, or is not a regular file.
+    """
+    with open(open_regular(path), "rb") as file:
+        try:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("it is a single array, not an .npz file")
+            arrays = {
+                name: archive[name] for name in archive.files if names is None or name in names
+            }
+        except Exception as error:  # a damaged file fails in many ways
+            raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
+    if missing := [name for name in names or () if name not in arrays]:
+        raise ValueError(f"it has no array {missing[0]!r}")
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # NumPy returns the bytes of another file
+            raise ValueError(f"its {name!r} is not an array")
+    return arrays
 
 
 def discard_own(path: Path) -> None:

@@ -83,13 +83,38 @@ OVERWRITE = flags.DEFINE_bool(
 )
 flags.declare_key_flag("quiet")
 
+_TRAIN, _EVALUATE = ("--mode=train",), ("--mode=evaluate",)
+_QUERY, _ENSEMBLE = ("--mode=query",), ("--mode=ensemble",)
+
+MODES = {
+    "config": (*_TRAIN, *_EVALUATE, *_QUERY),
+    "checkpoint": (*_EVALUATE, *_QUERY),
+    "init": _TRAIN,
+    "profile": _TRAIN,
+    "coordinator": (*_TRAIN, *_EVALUATE),
+    "processes": (*_TRAIN, *_EVALUATE),
+    "process": (*_TRAIN, *_EVALUATE),
+    "query": _QUERY,
+    "caption": _QUERY,
+    "encoder": _QUERY,
+    "split": _QUERY,
+    "top": _QUERY,
+    "scores": _EVALUATE,
+    "embeddings": _EVALUATE,
+    "member": _ENSEMBLE,
+    "overwrite": (*_EVALUATE, *_ENSEMBLE),
+}
+"""The modes of each flag; --workdir, --mode and --quiet go with every mode."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit status: 1, with a line of error, for wrong input."""
     if len(argv) > 1:
         return cli.fail(f"unexpected argument {argv[1]!r}: options begin with --")
+    if misplaced := cli.misplaced_flag(MODES, f"--mode={MODE.value}"):
+        return cli.fail(misplaced)
     if MODE.value == "ensemble":
-        return _ensemble()
+        return _rank_by_ensemble()
     run: str = CHECKPOINT.value or WORKDIR.value or ""
     if CONFIG.value is None and (MODE.value == "train" or not run):
         return cli.fail("--config is missing: for example --config=configs/synthetic.py")
@@ -115,17 +140,13 @@ def main(argv: Sequence[str]) -> int:
         processes.join_processes(COORDINATOR.value, PROCESSES.value, PROCESS.value)
         compiler.configure(config)
         if MODE.value == "train":
-            if CHECKPOINT.value or SCORES.value or EMBEDDINGS.value:
-                return cli.fail("--checkpoint, --scores and --embeddings go with --mode=evaluate")
             directory = Path(WORKDIR.value or cli.default_workdir())
             init = Path(INIT.value) if INIT.value else None
             loop.train(config, directory, PROFILE.value, init=init)
             return 0
-        if INIT.value:
-            return cli.fail("--init goes with --mode=train")
         source = Path(run or cli.default_workdir())
         if MODE.value == "query":
-            return _query(config, source)
+            return _answer(config, source)
         directory = Path(WORKDIR.value or source)
         scores, embeddings = (Path(x) if x else None for x in (SCORES.value, EMBEDDINGS.value))
         result = loaded_run.evaluate_checkpoint(
@@ -148,7 +169,7 @@ def main(argv: Sequence[str]) -> int:
         return cli.fail(str(error))
 
 
-def _ensemble() -> int:
+def _rank_by_ensemble() -> int:
     from hlformer_jax.retrieval import ensemble, ranking
 
     workdir = Path(WORKDIR.value) if WORKDIR.value else None
@@ -165,11 +186,9 @@ def _ensemble() -> int:
     return 0
 
 
-def _query(config: Any, source: Path) -> int:
+def _answer(config: Any, source: Path) -> int:
     from hlformer_jax.training import loaded_run
 
-    if PROCESSES.value > 1:
-        return cli.fail("--mode=query runs in one process: leave out --processes")
     encoder = None
     if ENCODER.value and QUERY.value:
         encoder = optional("hlformer_jax.encoders.hub", "search").load_text(

@@ -1,7 +1,10 @@
 """The training command: an error is one line on standard error, with exit status 1."""
 
 import pytest
+from absl import flags
 from processes import ROOT, calls
+
+from hlformer_jax import main
 
 ANET = "--config=configs/anet.py"
 
@@ -29,6 +32,24 @@ CASES = {
     "sweep": (("--config=configs/sweeps/lorentz_window.py",), "hlformer_jax.sweep"),
     "positional argument": ((ANET, "extra"), "'extra'"),
     "flag of another mode": ((ANET, "--mode=evaluate", "--init=x"), "--init"),
+    "split of an evaluation": (
+        ("--mode=evaluate", "--workdir=x", "--split=val"),
+        "--split goes with --mode=query, not with --mode=evaluate",
+    ),
+    "scores of a query": (
+        ("--mode=query", "--workdir=x", "--scores=F"),
+        "--scores goes with --mode=evaluate, not",
+    ),
+    "configuration of an ensemble": (
+        ("--mode=ensemble", ANET, "--member=a.npz", "--member=b.npz"),
+        "--config goes with --mode=train or --mode=evaluate or --mode=query, not",
+    ),
+    "query of a training": ((ANET, "--workdir=unused", "--query=x"), "--query goes with"),
+    "overwriting of a training": ((ANET, "--workdir=unused", "--overwrite"), "--overwrite goes"),
+    "processes of a query": (
+        ("--mode=query", "--workdir=x", "--processes=2"),
+        "--processes goes with",
+    ),
     "wrong coordinator": ((ANET, "--processes=2", "--coordinator=here"), "HOST:PORT"),
     "missing run": (("--config=run:nowhere", "--mode=evaluate"), "nowhere"),
     "missing checkpoint": ((ANET, "--mode=evaluate", "--checkpoint=nowhere"), "nowhere"),
@@ -62,3 +83,11 @@ def test_wrong_command_prints_one_line(case, results):
     [line] = [line for line in stderr.splitlines() if line.startswith("error: ")]
     assert line == stderr.strip().splitlines()[-1]
     assert CASES[case][1] in line
+
+
+def test_every_flag_has_its_modes():
+    defined = {flag.name for flag in flags.FLAGS.flags_by_module_dict()[main.__name__]}
+    names = {name for name in defined if not name.startswith("config.")}
+    assert set(main.MODES) == names - {"mode", "workdir"}
+    modes = {f"--mode={mode}" for mode in flags.FLAGS["mode"].parser.enum_values}
+    assert {mode for allowed in main.MODES.values() for mode in allowed} == modes

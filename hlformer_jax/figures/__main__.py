@@ -46,6 +46,13 @@ flags.declare_key_flag("quiet")
 CHANGES = {"eval.moments": MOMENTS, "data.manual_dir": MANUAL_DIR, "data.data_dir": DATA_DIR}
 
 
+PLACES = dict.fromkeys(
+    ("out", "video", "split", "moments", "manual_dir", "data_dir", "seed"),
+    ("figures of a trained model",),
+)
+"""Flags that have no effect on curves."""
+
+
 def main(argv: Sequence[str]) -> int:
     """Draw a figure and return the exit status; wrong input is reported in one line, status 1."""
     try:
@@ -62,6 +69,8 @@ def _curves() -> int:
     from hlformer_jax import files
     from hlformer_jax.figures import curves
 
+    if misplaced := cli.misplaced_flag(PLACES, "curves"):
+        return cli.fail(misplaced)
     if not WORKDIR.value:
         return cli.fail("--workdir is missing: give the directory of a run or a sweep")
     for directory in WORKDIR.value:

@@ -18,6 +18,15 @@ class EnsembleError(UserError, ValueError):
     """Score files that cannot be combined; the message names the file."""
 
 
+_CONTENTS = (
+    ("scores", "fiu", "real numbers"),
+    ("queries", "U", "texts"),
+    ("videos", "U", "texts"),
+    ("relevant", "iu", "whole numbers"),
+)
+"""Arrays of a score file: name, kinds of dtype, and the content in words."""
+
+
 def combine(members: Sequence[np.ndarray]) -> np.ndarray:
     """Return the mean of the standardised scores of several models.
 
@@ -32,7 +41,7 @@ def combine(members: Sequence[np.ndarray]) -> np.ndarray:
       Scores [Q, V], float64.
 
     Raises:
-      ValueError: for no scores, or scores of different shapes.
+      ValueError: for no scores, scores of different shapes, or scores that are not finite.
     """
     if len({scores.shape for scores in members}) != 1:
         shapes = ", ".join(str(scores.shape) for scores in members) or "none"
@@ -40,6 +49,8 @@ def combine(members: Sequence[np.ndarray]) -> np.ndarray:
     total = np.zeros(members[0].shape)
     for scores in members:
         exact = np.asarray(scores, np.float64)
+        if infinite := int(np.sum(~np.isfinite(exact))):
+            raise ValueError(f"members must be finite, got {infinite} scores that are not")
         deviation = exact.std()
         if deviation > 0:
             total += (exact - exact.mean()) / deviation
@@ -63,7 +74,8 @@ def evaluate(
 
     Raises:
       EnsembleError: for fewer than two files, files of different queries or videos, a file that
-        was not written by --scores, and the directory of a run.
+        was not written by --scores or is damaged, scores that are not finite, and the directory
+        of a run.
     """
     if len(members) < 2:
         raise EnsembleError("an ensemble needs two score files or more: give `member` for each")
@@ -103,10 +115,11 @@ def evaluate(
 def _read(path: Path) -> dict[str, np.ndarray]:
     """Read and check a score file."""
     try:
-        with np.load(path) as file:
-            arrays = dict(file)
-    except (ValueError, EOFError, KeyError) as error:
-        raise EnsembleError(f"{path} was not written by `scores` ({error})") from None
+        arrays = files.read_npz(path)
+    except ValueError as error:
+        raise EnsembleError(
+            f"{path} was not written by `scores`, or is damaged ({error})"
+        ) from None
     names = ("scores", "queries", "videos", "relevant")
     missing = [name for name in names if name not in arrays]
     if missing:
@@ -114,11 +127,30 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             f"{path} has no array {missing[0]!r}: write it by `mode`=evaluate `scores`={path}"
             " `overwrite`"
         )
-    shape = (len(arrays["queries"]), len(arrays["videos"]))
-    if arrays["scores"].shape != shape or arrays["relevant"].shape != shape[:1]:
+    for name, kinds, content in _CONTENTS:
+        if arrays[name].dtype.kind not in kinds:
+            raise EnsembleError(
+                f"{path} has {name} of type {arrays[name].dtype}, not {content}: write it again"
+            )
+    queries, videos = arrays["queries"], arrays["videos"]
+    shape = queries.shape + videos.shape
+    if len(shape) != 2 or arrays["scores"].shape != shape or arrays["relevant"].shape != shape[:1]:
         raise EnsembleError(
-            f"{path} has scores {arrays['scores'].shape} for {shape[0]} queries and {shape[1]}"
-            " videos: write it again"
+            f"{path} has scores {arrays['scores'].shape} for {queries.size} queries and"
+            f" {videos.size} videos: write it again"
+        )
+    with np.errstate(over="ignore"):  # ranks are computed in float32
+        infinite = int(np.sum(~np.isfinite(arrays["scores"].astype(np.float32))))
+    if infinite:
+        raise EnsembleError(
+            f"{path} has {infinite} of {arrays['scores'].size} scores that are not finite: leave it"
+            " out, or write it again from another checkpoint"
+        )
+    outside = (arrays["relevant"] < 0) | (arrays["relevant"] >= len(videos))
+    if outside.any():
+        raise EnsembleError(
+            f"{path} has the relevant video {arrays['relevant'][outside][0]}, but its videos have"
+            f" the indices 0 to {len(videos) - 1}: write it again"
         )
     for name in ("queries", "videos"):
         if len(set(arrays[name])) != len(arrays[name]):

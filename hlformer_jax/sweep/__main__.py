@@ -114,7 +114,8 @@ def perform(
     try:
         tables.check_place(root, replace)
         runs.check(selection, root)
-        ready = runs.open_data(mine, root, terminal.warn, may_skip_all=len(mine) < len(selection))
+        may_skip_all = len(mine) < len(selection)
+        ready = runs.open_data(mine, root, terminal.warn, may_skip_all, planned)
         failures = runs.perform(ready, root, terminal.report, after, warn=terminal.warn)
         tables.show(tables.publish(sweep, planned, root, replace, selection))
     except Stopped as stopped:

@@ -28,6 +28,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 
+from hlformer_jax import files
+from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval.ranking import QUERIES_FILE, RECALLS
 from hlformer_jax.sweep import Run
 
@@ -67,6 +69,9 @@ def compare(
       For each pair the names "first" and "second", the "difference", the intervals "queries" and
       "queries_seeds", and whether the difference is "real". The last two are None if one of the
       variants has at most one run on each corpus.
+
+    Raises:
+      UserError: if a run's file of ranks is damaged, or two runs ranked other queries.
     """
     names = {name for pair in pairs for name in pair}
     corpora = list(dict.fromkeys(run.corpus for run in runs))
@@ -111,15 +116,33 @@ def contributions(ranks: np.ndarray) -> np.ndarray:
 
 
 def _read(runs: Sequence[Run], variants: set[str], root: Path) -> Scores | None:
-    """Return the contributions of the finished runs on a corpus; None if no run is finished."""
+    """Return the contributions of the finished runs on a corpus; None if no run is finished.
+
+    Raises:
+      UserError: if a file is damaged, or two runs ranked other queries.
+    """
     sums: dict[str, list[np.ndarray]] = {}
-    counts = None
+    counts, first = None, None
     for run in runs:
         path = root / run.directory / QUERIES_FILE
         if run.variant not in variants or not path.exists():
             continue
-        with np.load(path) as arrays:
-            ranks, videos = arrays["ranks"], arrays["videos"]
+        try:
+            arrays = files.read_npz(path, ["ranks", "videos"])
+        except ValueError as error:
+            raise UserError(
+                f"{path} is damaged ({error}): remove it and write it again by `mode`=evaluate"
+                f" `workdir`={path.parent}"
+            ) from None
+        ranks, videos = arrays["ranks"], arrays["videos"]
+        if first is None:
+            first = path.parent, videos
+        elif not np.array_equal(first[1], videos):
+            raise UserError(
+                f"{first[0]} and {path.parent} ranked the queries of other test videos"
+                f" ({len(first[1])} and {len(videos)} queries), so they cannot be compared: leave"
+                " their pair out of `pairs`, or train both on the same data"
+            )
         by_video = np.bincount(videos, contributions(ranks))
         counts = np.bincount(videos).astype(np.float64)
         sums.setdefault(run.variant, []).append(by_video)

@@ -32,6 +32,7 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import corpus
 from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.sweep import Run
+from hlformer_jax.sweep.provenance import check_same_data
 from hlformer_jax.training import checkpoints, loop
 
 RESULT, FAILURE = "result.json", "failure.json"
@@ -135,18 +136,24 @@ def perform(
 
 
 def open_data(
-    runs: Sequence[Run], root: Path, report: Callable[[str], None], may_skip_all: bool = False
+    runs: Sequence[Run],
+    root: Path,
+    report: Callable[[str], None],
+    may_skip_all: bool = False,
+    planned: Sequence[Run] | None = None,
 ) -> list[Run]:
     """Prepare the data of the runs that are not finished; skip those whose data is missing.
 
     If the data of a variant is missing, it is reported in one line, and the reason is written to
-    `failure.json` of each of its runs, for the tables.
+    `failure.json` of each of its runs, for the tables. Of a finished run only the recorded
+    fingerprint is compared; a finished run without one is reported.
 
     Args:
       runs: the runs of a task.
       root: the directory of the sweep.
       report: receives a line for each skipped variant.
       may_skip_all: whether all of these runs may be skipped, because other tasks have other runs.
+      planned: all runs of the sweep; None for `runs`.
 
     Returns:
       The finished runs, and the runs whose data exists.
@@ -155,9 +162,11 @@ def open_data(
       MissingDataError: if all runs would be skipped, unless `may_skip_all` is True.
       DataError: if data is damaged or cannot be read.
       WorkdirError: if a run was started with other data.
+      MixedDataError: if a finished run of the sweep had other data.
     """
     fingerprints: dict[str, str | MissingDataError] = {}
     ready, skipped = [], []
+    opened: dict[Path, str] = {}
     for run in runs:
         if is_finished(run, root):
             ready.append(run)
@@ -174,10 +183,18 @@ def open_data(
             skipped.append((run, fingerprint))
             continue
         checkpoints.check_workdir(root / run.directory, run.config, fingerprint)
+        opened[run.directory] = fingerprint
         failure = read_result(root / run.directory / FAILURE)
         if failure is not None and failure.get("skipped"):
             files.discard_own(root / run.directory / FAILURE)
         ready.append(run)
+    planned = runs if planned is None else planned
+    finished = [run for run in planned if is_finished(run, root)]
+    if unknown := check_same_data(planned, finished, root, opened):
+        report(
+            f"{root / unknown[0].directory} does not say which data it was trained on (finished"
+            f" runs like this: {len(unknown)}): check that it is the data of the other runs"
+        )
     if skipped and not ready and not may_skip_all:
         raise skipped[0][1]
     reported = set()

@@ -28,6 +28,7 @@ from hlformer_jax.retrieval import moments, ranking
 from hlformer_jax.retrieval.ranking import MAX_LEAVES, part_label
 from hlformer_jax.sweep import Run, change_of, changed_fields
 from hlformer_jax.sweep.comparison import LEVEL, compare
+from hlformer_jax.sweep.provenance import check_same_data, name_data
 from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
 
 Table = dict[str, Any]
@@ -87,6 +88,9 @@ def publish(
 
     Returns:
       The content of table.json.
+
+    Raises:
+      MixedDataError: if the data of a variant was replaced between two of its runs.
     """
     table = collect(sweep, runs, root, selection)
     while True:
@@ -108,11 +112,16 @@ def write(table: Table, root: Path, replace: files.Replace = files.Replace.OWN) 
 def collect(
     sweep: ConfigDict, runs: Sequence[Run], root: Path, selection: Sequence[Run] | None = None
 ) -> Table:
-    """Return the table of a sweep's results so far; for the arguments see `publish`."""
+    """Return the table of a sweep's results so far; for the arguments see `publish`.
+
+    Raises:
+      MixedDataError: if the data of a variant was replaced between two of its runs.
+    """
     selection = runs if selection is None else selection
     trained = {run.variant for run in selection}
     rows = []
     finished = {run.directory: read_result(root / run.directory / RESULT) for run in runs}
+    check_same_data(runs, [run for run in runs if finished[run.directory] is not None], root)
     results_so_far = [result for result in finished.values() if result is not None]
     measured = [result["metrics"] for result in results_so_far]
     common = [name for name in measured[0] if all(name in x for x in measured)] if measured else []
@@ -174,7 +183,7 @@ def collect(
             {"method": name, "published": dict(figures), "corrected": _corrected(sweep, name)}
             for name, figures in sweep.cited.items()
         ],
-        "references": _references(results_so_far, names),
+        "references": _references(runs, finished, names),
         "published_on": sweep.published_on,
         "footnotes": _footnotes(sweep),
         "absent": _absent(rows, names),
@@ -185,41 +194,69 @@ def collect(
     }
 
 
-def _references(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+def _references(
+    runs: Sequence[Run], finished: Mapping[Path, Mapping[str, Any] | None], names: Sequence[str]
+) -> list[dict[str, Any]]:
     """Return a row for each reference of the runs, such as the linear baseline.
 
-    References depend only on the data: for each corpus and each kind of features the first run is
-    used, and corpora are averaged.
+    References depend only on the data. For each corpus and each data set the first run is used, and
+    corpora are averaged. A row whose features are not unique names them; if variants have other
+    data with the same features, a row names the first of its variants as well.
     """
-    rows: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
-    for result in results:
+    # For each method and features a row for each data set: its first variant, and by corpus the
+    # name of the data and the metrics.
+    rows: dict[tuple[str, str], list[tuple[str, dict[str, tuple[str, Any]]]]] = {}
+    for run in runs:
+        result = finished[run.directory] or {}
         feature = result.get("data", {}).get("feature", "")
         for method, metrics in result.get("references", {}).items():
-            rows.setdefault((method, feature), {}).setdefault(result["corpus"], metrics)
+            same_features = rows.setdefault((method, feature), [])
+            found = name_data(run.config), metrics
+            for _, corpora in same_features:
+                name, values = corpora.setdefault(run.corpus, found)
+                if name == found[0] or values == metrics:  # a teacher changes no reference
+                    break
+            else:
+                same_features.append((run.variant, {run.corpus: found}))
     features = {feature for _, feature in rows}
     return [
         {
-            "method": method if len(features) == 1 else f"{method}, {feature}",
-            **_summary([{"corpus": key, "metrics": x} for key, x in corpora.items()], names),
+            "method": method
+            + (f", {feature}" if len(features) > 1 else "")
+            + (f", data of {variant}" if len(same_features) > 1 else ""),
+            **_summary([{"corpus": key, "metrics": x} for key, (_, x) in corpora.items()], names),
             "published": {},
             "corrected": {},
         }
-        for (method, feature), corpora in rows.items()
+        for (method, feature), same_features in rows.items()
+        for variant, corpora in same_features
     ]
 
 
 def _describe_data(
     runs: Sequence[Run], finished: Mapping[Path, Mapping[str, Any] | None]
 ) -> list[dict[str, Any]]:
-    """Return the distinct descriptions of the runs' data, with split sizes if a run is finished."""
+    """Return the distinct descriptions of the runs' data, with split sizes if a run is finished.
+
+    A description without sizes is left out if another one differs from it only by its sizes.
+    """
     described: dict[str, dict[str, Any]] = {}
+    with_sizes: set[str] = set()
     for run in runs:
         result = finished[run.directory] or {}
         data = {"corpus": run.corpus, **(result.get("data") or describe_data(run.config))}
-        key = repr([data[name] for name in ("corpus", "title", "feature", "visual_dim")])
-        if key not in described or "splits" in data:
-            described[key] = data
-    return list(described.values())
+        described.setdefault(repr(sorted(data.items())), data)
+        if "splits" in data:
+            with_sizes.add(_without_sizes(data))
+    return [
+        data
+        for data in described.values()
+        if "splits" in data or _without_sizes(data) not in with_sizes
+    ]
+
+
+def _without_sizes(data: Mapping[str, Any]) -> str:
+    return repr(sorted((name, value) for name, value in data.items() if name != "splits"))
 
 
 def _about(sweep: ConfigDict, data: Sequence[Mapping[str, Any]]) -> list[str]:

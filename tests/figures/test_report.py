@@ -34,6 +34,10 @@ WRONG = {
     "misspelt": (["window", "--workdir=x"], "did you mean 'windows'"),
     "no run": (["windows"], "--workdir is missing"),
     "no curves": (["curves"], "--workdir is missing"),
+    "split of curves": (
+        ["curves", "--workdir=nowhere", "--split=val"],
+        "--split goes with figures of a trained model, not with curves",
+    ),
     "nowhere": (["curves", "--workdir=nowhere"], "nowhere"),
     "no config": (["windows", "--workdir=nowhere"], "nowhere has no config.json"),
     "no space": (["ball", "--workdir={run}"], "HLFormer embeds videos and captions"),

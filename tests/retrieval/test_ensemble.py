@@ -95,3 +95,48 @@ def test_metrics_of_a_run_are_never_replaced(tmp_path, scores):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(EnsembleError, match="holds a run"):
         ensemble.evaluate(files, tmp_path, overwrite=True)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_scores_that_are_not_finite_are_refused_by_name(tmp_path, scores, value):
+    wrong = scores[1].astype(np.float64)
+    wrong[2, 3] = wrong[4, 5] = value
+    files = [_write(tmp_path / "a.npz", scores[0]), _write(tmp_path / "wrong.npz", wrong)]
+    with pytest.raises(EnsembleError, match=r"wrong\.npz has 2 of 72 scores that are not finite"):
+        ensemble.evaluate(files)
+    if value != 1e300:
+        with pytest.raises(ValueError, match="2 scores"):
+            ensemble.combine([scores[0], wrong])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"relevant": RELEVANT + 1}, "relevant video 6, .* 0 to 5"),
+        ({"relevant": RELEVANT - 1}, "relevant video -1, .* 0 to 5"),
+        ({"relevant": RELEVANT.astype(float)}, "relevant of type float64"),
+        ({"scores": np.full((12, 6), "0.5")}, "scores of type <U3, not real numbers"),
+        ({"scores": np.full((12, 6), 1j)}, "scores of type complex128"),
+        ({"videos": np.arange(6)}, "videos of type int64, not texts"),
+        ({"queries": np.array("v0")}, "for 1 queries"),
+    ],
+)
+def test_wrong_arrays_are_refused_by_name(tmp_path, scores, arrays, message):
+    right = _write(tmp_path / "right.npz", scores[0])
+    wrong = _write(tmp_path / "wrong.npz", **{"scores": scores[1]} | arrays)
+    for members in ([right, wrong], [wrong, right]):
+        with pytest.raises(EnsembleError, match=rf"wrong\.npz has .*{message}"):
+            ensemble.evaluate(members)
+
+
+def test_damaged_files_are_refused_by_name(tmp_path, scores):
+    right = _write(tmp_path / "right.npz", scores[0])
+    content = right.read_bytes()
+    flipped = bytearray(content)
+    flipped[300] ^= 1  # in the scores, which begin after two headers
+    np.save(tmp_path / "single.npy", scores[0])
+    single = (tmp_path / "single.npy").read_bytes()
+    for damaged in (content[:500], content[:-30], bytes(flipped), single, b""):
+        (tmp_path / "wrong.npz").write_bytes(damaged)
+        with pytest.raises(EnsembleError, match=r"wrong\.npz was not written .* or is damaged"):
+            ensemble.evaluate([right, tmp_path / "wrong.npz"])

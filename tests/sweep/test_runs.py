@@ -14,6 +14,7 @@ from hlformer_jax import files
 from hlformer_jax.config import ConfigError, debug, default, load
 from hlformer_jax.data.sources.protocol import DataError, MissingDataError
 from hlformer_jax.sweep import METRICS, choose, expand, runs, tables
+from hlformer_jax.sweep.provenance import MixedDataError
 from hlformer_jax.training import loop
 from hlformer_jax.training.checkpoints import OccupiedError, WorkdirError
 from hlformer_jax.training.loop import NonFiniteLossError
@@ -167,6 +168,25 @@ def test_a_variant_without_its_data_is_skipped_with_a_line(sweep_of, tmp_path, m
     monkeypatch.setattr(FakeFamily, "fingerprint", "abc")
     assert runs.open_data(planned, tmp_path, told.append) == planned
     assert not list(tmp_path.rglob("failure.json"))
+
+
+def test_data_that_was_replaced_between_two_runs_is_refused(sweep_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs.training, "build", FakeFamily)
+    planned = expand(sweep_of({"plain": {}}, seeds=(0, 1)))
+    first = tmp_path / planned[0].directory
+    files.write_json(first / "result.json", {})
+    told = []
+    assert runs.open_data(planned, tmp_path, told.append) == planned
+    assert len(told) == 1 and "seed0 does not say which data it was trained on" in told[0]
+    content = {"config": json.loads(planned[0].config.to_json()), "data_fingerprint": "old"}
+    files.write_json(first / "config.json", content)
+    message = r"plain/seed0 .*'old', but .*plain/seed1 would have 'abc': .*`workdir`"
+    for mine in (planned, planned[1:]):  # also if another task trained the first run
+        with pytest.raises(MixedDataError, match=message):
+            runs.open_data(mine, tmp_path, told.append, planned=planned)
+    files.write_json(first / "config.json", content | {"data_fingerprint": "abc"})
+    assert runs.open_data(planned, tmp_path, told.append) == planned
+    assert len(told) == 1
 
 
 def test_damaged_data_ends_the_sweep_and_is_not_skipped(sweep_of, tmp_path, monkeypatch):

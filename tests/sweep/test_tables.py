@@ -10,9 +10,11 @@ import pytest
 from hlformer_jax import files
 from hlformer_jax import sweep as definition
 from hlformer_jax.config import describe_data
+from hlformer_jax.errors import UserError
 from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.sweep import Run, comparison, expand, tables
+from hlformer_jax.sweep.provenance import MixedDataError
 
 # Tables
 
@@ -585,3 +587,71 @@ def test_pairs_without_a_common_corpus_are_left_out(tmp_path):
         Run("c", 0, None, tmp_path / "unfinished", "5"),
     ]
     assert comparison.compare([("a", "b"), ("a", "c"), ("a", "d")], runs, tmp_path) == []
+
+
+def test_runs_with_other_queries_are_not_compared(tmp_path):
+    runs = [leave(tmp_path, name, 0, random_ranks(k, 20)) for k, name in enumerate("ab")]
+    content = {"ranks": random_ranks(2, 20), "videos": VIDEOS[::-1]}
+    files.write_npz(tmp_path / runs[1].directory / "test_queries.npz", content)
+    with pytest.raises(UserError, match="a50 and .*b50 ranked the queries of other test videos"):
+        comparison.compare([("a", "b")], runs, tmp_path)
+
+
+def test_a_damaged_file_of_ranks_is_named(tmp_path):
+    run = leave(tmp_path, "a", 0, random_ranks(0, 20))
+    path = tmp_path / run.directory / "test_queries.npz"
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(UserError, match=r"test_queries\.npz is damaged"):
+        comparison.compare([("a", "a")], [run], tmp_path)
+
+
+# Data
+
+
+def finish(root, run, fingerprint, result):
+    """A finished run on data of a fingerprint; None: not recorded."""
+    files.write_json(root / run.directory / "result.json", result)
+    if fingerprint:
+        content = {"config": {}, "data_fingerprint": fingerprint}
+        files.write_json(root / run.directory / "config.json", content)
+
+
+def test_a_table_of_two_data_sets_is_refused(result_of, small, tmp_path):
+    sweep, planned = small
+    finish(tmp_path, planned[0], "aaaa", result_of(planned[0], 10.0))
+    finish(tmp_path, planned[2], None, result_of(planned[2], 10.0))
+    assert tables.collect(sweep, planned, tmp_path)["finished"] == 2
+    for other in (planned[1], planned[-1]):  # of another variant, and of another seed
+        finish(tmp_path, other, "bbbb", result_of(other, 20.0))
+        message = rf"{planned[0].directory} .*'aaaa'.*{other.directory} has 'bbbb'.* `workdir`"
+        with pytest.raises(MixedDataError, match=message) as raised:
+            tables.publish(sweep, planned, tmp_path)
+        assert "\n" not in str(raised.value)
+        finish(tmp_path, other, "aaaa", result_of(other, 20.0))
+    assert not (tmp_path / "table.md").exists()
+    assert tables.collect(sweep, planned, tmp_path)["finished"] == 4
+
+
+def test_variants_with_other_data_are_compared_among_themselves(sweep_of, result_of, tmp_path):
+    sweep = sweep_of(
+        {"a": {}, "b": {"data": {"manual_dir": "/other"}}},
+        settings={"data": {"manual_dir": "/first"}},
+        seeds=(0, 1),
+    )
+    planned = expand(sweep)
+    for run in planned:
+        videos = {"a": 9, "b": 8}[run.variant]
+        splits = {name: {"videos": videos} for name in ("train", "val", "test")}
+        chance = {name: float(videos) for name in sweep.metrics}
+        more = {
+            "data": {**describe_data(run.config), "splits": splits},
+            "references": {"chance": chance},
+        }
+        finish(tmp_path, run, f"of {run.variant}", result_of(run, 10.0) | more)
+    table = tables.collect(sweep, planned, tmp_path)
+    assert [data["splits"]["test"]["videos"] for data in table["data"]] == [9, 8]
+    rows = {row["method"]: row["mean"]["SumR"] for row in table["references"]}
+    assert rows == {"chance, data of a": 9.0, "chance, data of b": 8.0}
+    finish(tmp_path, planned[-1], "of a", result_of(planned[-1], 10.0))
+    with pytest.raises(MixedDataError, match=r"b/seed0 .*'of b'.*b/seed1 has 'of a'"):
+        tables.collect(sweep, planned, tmp_path)

@@ -10,7 +10,6 @@ once.
 import contextlib
 import functools
 import hashlib
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -347,15 +346,14 @@ def _stored(file: Path, empty: Corpus) -> Corpus | None:
     """Return the corpus of a file; None if it is missing, damaged or of another form."""
     leaves, form = jax.tree.flatten((empty.stored, empty.mask))
     try:
-        if not file.is_file():  # opening a pipe would wait for its writer
+        names = [str(i) for i in range(len(leaves))]
+        arrays = files.read_npz(file, [*names, "digest"])
+        # NumPy writes the bits of bfloat16 without its name.
+        raw_leaves = [arrays[name] for name in names]
+        if arrays["digest"] != _digest(raw_leaves):
             return None
-        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
-            # NumPy writes the bits of bfloat16 without its name.
-            raw_leaves = [arrays[str(i)] for i in range(len(leaves))]
-            if arrays["digest"] != _digest(raw_leaves):
-                return None
-            values = [x.view(leaf.dtype) for x, leaf in zip(raw_leaves, leaves, strict=True)]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        values = [x.view(leaf.dtype) for x, leaf in zip(raw_leaves, leaves, strict=True)]
+    except (OSError, ValueError):
         return None
     if any(value.shape != leaf.shape for value, leaf in zip(values, leaves, strict=True)):
         return None

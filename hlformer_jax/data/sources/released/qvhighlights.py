@@ -14,7 +14,6 @@ read, because a query may have several windows and an evaluation uses one span.
 import contextlib
 import dataclasses
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Float
 
+from hlformer_jax import files
 from hlformer_jax.data import annotations
 from hlformer_jax.data.sources.protocol import (
     SPLITS,
@@ -268,7 +268,7 @@ def _count(path: Path, key: str, width: int, most: int, where: str) -> int:
 
 def _load(path: Path, key: str) -> Float[np.ndarray, "T D"]:
     try:
-        with np.load(path, allow_pickle=False) as arrays, np.errstate(over="ignore"):
-            return np.asarray(arrays[key], np.float32)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        with np.errstate(over="ignore"):
+            return files.read_npz(path, [key])[key].astype(np.float32)
+    except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); download it again") from None

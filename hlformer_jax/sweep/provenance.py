@@ -1,0 +1,103 @@
+"""Check that the runs of a table were trained on the same data.
+
+A run records the fingerprint of its data in config.json. The finished runs of a sweep whose
+configurations name the same data, so all seeds of a variant on a corpus, must have one fingerprint:
+otherwise the files were replaced between two runs, and a mean or a comparison of these runs would
+mix two data sets. Variants that name other data, such as other features, are compared among
+themselves.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from hlformer_jax import files
+from hlformer_jax.errors import UserError
+from hlformer_jax.sweep import Run
+
+NAMING_FIELDS = (
+    "data.manual_dir",
+    "data.collection",
+    "data.feature",
+    "data.visual_dim",
+    "data.text_dim",
+    "data.teacher_dim",
+    "data.synthetic_videos",
+    "trees.precedence",
+    "eval.test_collection",
+    "eval.test_feature",
+)
+"""Fields that name the data of a run; the others change how it is read."""
+
+
+class MixedDataError(UserError, ValueError):
+    """Error for runs that name the same data but were trained on different files."""
+
+
+def name_data(config: ConfigDict) -> str:
+    """Return the values of `NAMING_FIELDS`, which are equal for runs that name the same data."""
+    values = []
+    for field in NAMING_FIELDS:
+        section, _, name = field.partition(".")
+        values.append(config.get(section, {}).get(name))
+    return json.dumps(values)
+
+
+def check_same_data(
+    runs: Sequence[Run],
+    finished: Sequence[Run],
+    root: Path,
+    opened: Mapping[Path, str] | None = None,
+) -> list[Run]:
+    """Check that runs that name the same data were trained on the same files.
+
+    Args:
+      runs: the runs of the sweep.
+      finished: the runs with a result.
+      root: the directory of the sweep.
+      opened: fingerprints of the data that unfinished runs would be trained on, by directory.
+
+    Returns:
+      The finished runs whose data is unknown, because they have no recorded fingerprint.
+
+    Raises:
+      MixedDataError: if two runs differ; names both runs and both fingerprints.
+    """
+    opened = opened or {}
+    done = {run.directory for run in finished}
+    first: dict[tuple[str, str], tuple[Path, str]] = {}
+    unknown = []
+    # Finished runs come first, so that an error names one of them before an unfinished run.
+    for run in sorted(runs, key=lambda run: run.directory not in done):
+        directory = root / run.directory
+        if run.directory in done:
+            fingerprint = read_fingerprint(directory)
+            if fingerprint is None:
+                unknown.append(run)
+        else:
+            fingerprint = opened.get(run.directory)
+        if fingerprint is None:
+            continue
+        key = run.corpus, name_data(run.config)
+        other, expected = first.setdefault(key, (directory, fingerprint))
+        if fingerprint != expected:
+            verb = "has" if run.directory in done else "would have"
+            raise MixedDataError(
+                f"{other} has data with the fingerprint {expected!r}, but {directory} {verb}"
+                f" {fingerprint!r}: its files were replaced, or their times changed when copied"
+                " (cp -a keeps the times); restore the data, choose another `workdir`, or move away"
+                " the runs of the other data to train them again"
+            )
+    return unknown
+
+
+def read_fingerprint(directory: Path) -> str | None:
+    """Return the fingerprint that a run has recorded; None if it has not recorded one."""
+    try:
+        recorded = files.parse_json((directory / "config.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    fingerprint = recorded.get("data_fingerprint") if isinstance(recorded, dict) else None
+    return fingerprint if isinstance(fingerprint, str) else None
