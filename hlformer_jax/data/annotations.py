@@ -8,8 +8,10 @@ import csv
 import io
 import json
 import math
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -619,7 +621,41 @@ class Span(NamedTuple):
     duration: float
 
 
-def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[str, Span]]:
+class Spans(dict[str, Span]):
+    """Annotated moments by the id of their caption.
+
+    Attributes:
+      sentences: sentence of each caption by its id; empty if the annotations have none.
+      source: the file of the annotations; empty for times of the data set itself.
+    """
+
+    def __init__(
+        self,
+        spans: Mapping[str, Span] = MappingProxyType({}),
+        sentences: Mapping[str, str] = MappingProxyType({}),
+        source: str = "",
+    ) -> None:
+        """Store copies of both mappings."""
+        super().__init__(spans)
+        self.sentences = dict(sentences)
+        self.source = source
+
+    def conflicts(self, caption_id: str, sentence: str) -> bool:
+        """Return whether the annotations have another sentence for a caption.
+
+        Only letters and digits are compared, without their case: caption lists that are derived
+        from annotations may differ in white space, punctuation and capitals.
+        """
+        annotated = self.sentences.get(caption_id)
+        return annotated is not None and _letters(annotated) != _letters(sentence)
+
+
+def _letters(sentence: str) -> str:
+    normalised = unicodedata.normalize("NFKC", sentence).casefold()
+    return "".join(mark for mark in normalised if mark.isalnum())
+
+
+def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[Spans]:
     """Return the annotated moments of each split from the place that `config.eval.moments` names.
 
     Args:
@@ -637,7 +673,7 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[
     """
     source = config.eval.get("moments")  # not every family has the field
     if not source:
-        return [{} for _ in annotated]
+        return [Spans() for _ in annotated]
     if source != FROM_DATA:
         path = Path(config.data.manual_dir).expanduser() / config.data.collection / source
         return [read_spans(path)] * len(annotated)
@@ -647,11 +683,13 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[
             f" {config.data.collection!r} has no times of moments: give a file with times,"
             " or '' for none"
         )
-    return [{name: Span(*span) for name, span in notes["spans"].items()} for notes in annotated]
+    return [
+        Spans({name: Span(*span) for name, span in notes["spans"].items()}) for notes in annotated
+    ]
 
 
-def read_spans(path: Path) -> dict[str, Span]:
-    """Read annotated moments by the id of their caption.
+def read_spans(path: Path) -> Spans:
+    """Read annotated moments by the id of their caption, with their sentences if the file has them.
 
     The format is recognised by the content: a file of moments, the published annotations of
     ActivityNet Captions or TVR, or one JSON object
@@ -664,7 +702,7 @@ def read_spans(path: Path) -> dict[str, Span]:
         text = read_text(path)
         first = text.lstrip()[:4096]
         if '"start_s"' in first:
-            return _spans_by_caption(path, text)
+            return Spans(_spans_by_caption(path, text), source=str(path))
         if '"moments"' in first:
             videos = [video for video, _ in read_moments(path)]
         else:
@@ -672,11 +710,12 @@ def read_spans(path: Path) -> dict[str, Span]:
     except FileNotFoundError:
         remedy = "correct config.eval.moments, or set it to ''"
         raise MissingDataError(f"{path}: no such file", remedy) from None
-    return {
-        moment.moment_id: Span(moment.start, moment.end, video.duration)
-        for video in videos
-        for moment in video.moments
-    }
+    moments = [(moment, video.duration) for video in videos for moment in video.moments]
+    return Spans(
+        {moment.moment_id: Span(moment.start, moment.end, length) for moment, length in moments},
+        {moment.moment_id: moment.text for moment, _ in moments},
+        str(path),
+    )
 
 
 def _spans_by_caption(path: Path, text: str) -> dict[str, Span]:
