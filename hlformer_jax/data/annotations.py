@@ -32,6 +32,11 @@ FROM_DATA = "data"
 MAX_OVERHANG = 1.0
 """Seconds that a moment may end after its video without a warning: lengths are rounded."""
 
+MAX_REVERSED, MAX_LONG = 0.01, 0.1
+"""Shares of the moments of an evaluation that may begin after their end, and that may end after
+their video by more than `MAX_OVERHANG`. In published annotations these are a few slips of
+annotators; larger shares mean columns in another order, or times in another unit."""
+
 
 # Strict text and JSON. `where` is the place that an error message names: FILE or FILE:LINE, and in
 # some cases the video or node.
@@ -695,14 +700,20 @@ def read_spans(path: Path) -> Spans:
     ActivityNet Captions or TVR, or one JSON object
     {CAPTION_ID: {"start_s": …, "end_s": …, "duration_s": …}, …}.
 
+    In published annotations, a few moments begin after their end, or end after their video. The
+    former are left out; those that end more than `MAX_OVERHANG` after their video are cut there. A
+    warning counts both.
+
     Raises:
-      DataError: if the file is missing or faulty; the message names the place.
+      DataError: if the file is missing or faulty, a moment begins more than `MAX_OVERHANG` after
+        its video, or the shares of faulty moments exceed `MAX_REVERSED` or `MAX_LONG`; the message
+        names the place.
     """
     try:
         text = read_text(path)
         first = text.lstrip()[:4096]
         if '"start_s"' in first:
-            return Spans(_spans_by_caption(path, text), source=str(path))
+            return Spans(_possible(_spans_by_caption(path, text), path), source=str(path))
         if '"moments"' in first:
             videos = [video for video, _ in read_moments(path)]
         else:
@@ -711,11 +722,47 @@ def read_spans(path: Path) -> Spans:
         remedy = "correct config.eval.moments, or set it to ''"
         raise MissingDataError(f"{path}: no such file", remedy) from None
     moments = [(moment, video.duration) for video in videos for moment in video.moments]
-    return Spans(
-        {moment.moment_id: Span(moment.start, moment.end, length) for moment, length in moments},
-        {moment.moment_id: moment.text for moment, _ in moments},
-        str(path),
-    )
+    spans = {moment.moment_id: Span(moment.start, moment.end, length) for moment, length in moments}
+    sentences = {moment.moment_id: moment.text for moment, _ in moments}
+    return Spans(_possible(spans, path), sentences, str(path))
+
+
+def _possible(spans: Mapping[str, Span], path: Path) -> dict[str, Span]:
+    """Return spans without impossible times, with warnings; see `read_spans`."""
+    possible: dict[str, Span] = {}
+    reversed_names, long_names = [], []
+    for name, span in spans.items():
+        start, end, duration = span
+        if start > duration + MAX_OVERHANG:
+            raise DataError(
+                f"{path}: moment {name!r} begins at {start:g} s, but its video ends at"
+                f" {duration:g} s; correct one of them (times are in seconds)"
+            )
+        if start > end:
+            reversed_names.append(name)
+            continue
+        if end > duration + MAX_OVERHANG:
+            long_names.append(name)
+            span = Span(min(start, duration), duration, duration)
+        possible[name] = span
+    if reversed_names:
+        start, end, _ = spans[reversed_names[0]]
+        what = f"{len(reversed_names)} of {len(spans)} moments begin after their end"
+        example = f"{reversed_names[0]!r} from {start:g} to {end:g} s"
+        if len(reversed_names) > MAX_REVERSED * len(spans):
+            raise DataError(f"{path}: {what}, such as {example}; correct them")
+        logging.warning("%s: %s and are left out, such as %s", path, what, example)
+    if long_names:
+        start, end, duration = spans[long_names[0]]
+        what = f"{len(long_names)} of {len(spans)} moments end more than {MAX_OVERHANG:g} s after"
+        example = f"{long_names[0]!r} from {start:g} to {end:g} of {duration:g} s"
+        if len(long_names) > MAX_LONG * len(spans):
+            raise DataError(
+                f"{path}: {what} their video, such as {example}; correct the times, which are in"
+                " seconds"
+            )
+        logging.warning("%s: %s their video and are cut there, such as %s", path, what, example)
+    return possible
 
 
 def _spans_by_caption(path: Path, text: str) -> dict[str, Span]:
