@@ -114,7 +114,7 @@ def evaluate_checkpoint(
       config: the configuration with which the model was trained.
       path: the run's directory or the converted checkpoint.
       scores_file: .npz file for the score matrix, see `Family.test_scores`; None writes no file.
-      report: receives one line about the checkpoint.
+      report: receives one line about the checkpoint, and remarks on the data.
       directory: directory for the metrics, see `checkpoints.check_evaluation`; None writes no file.
       overwrite: whether existing files may be replaced.
       embeddings_file: .npz file for the embeddings of the test split, see `Family.test_embeddings`;
@@ -138,6 +138,10 @@ def evaluate_checkpoint(
     family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
         checkpoints.check_evaluation(directory, path, config, family.fingerprint, overwrite)
+    notes = getattr(family, "notes", None)
+    for note in notes() if notes else ():
+        if processes.is_first():
+            report(note)
     slow_line = "evaluating: the first evaluation on a GPU compiles for a minute"
     with terminal.reported_if_slow(slow_line) if processes.is_first() else contextlib.nullcontext():
         if embeddings_file is not None:

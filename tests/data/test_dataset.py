@@ -234,6 +234,30 @@ def test_released_features_with_moments_are_opened(released):
         assert split.num_rows[root] == length
 
 
+def test_videos_without_tree_are_counted(released):
+    config, collection, videos, _ = released
+    assert open_trees(config).test.note == ""
+    first, second, third, *others = videos["train"]
+    odd = [
+        first._replace(moments=first.moments[:1]),
+        second._replace(moments=tuple(one._replace(start=0.0) for one in second.moments)),
+        third._replace(moments=third.moments[::-1]),
+    ]
+    path = collection.root / "Trees" / "train.moments.jsonl"
+    annotations.write_moments(path, [*odd, *others])
+    train = open_trees(config).train
+    assert train.note == (
+        "2 of 4 videos of train have no tree: 1 with a single moment, 1 in which no moment follows"
+        " another"
+    )
+    turned = np.flatnonzero(train.pool.tree == train.pool.videos.index(third.video))
+    assert train.pool.texts[turned[0]] == "Thing 0."
+    tree = trees.tree_to_json(trees.build(third), third)
+    (collection.root / "Trees" / "train.trees.jsonl").write_text(json.dumps(tree))
+    note = "3 of 4 videos of train have no tree: the file of trees has none for them"
+    assert open_trees(config).train.note == note
+
+
 def test_prepared_trees_outlive_their_source(released):
     config, collection, _, _ = released
     first = open_trees(config)
