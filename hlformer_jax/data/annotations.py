@@ -8,8 +8,10 @@ import csv
 import io
 import json
 import math
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -29,6 +31,11 @@ FROM_DATA = "data"
 
 MAX_OVERHANG = 1.0
 """Seconds that a moment may end after its video without a warning: lengths are rounded."""
+
+MAX_REVERSED, MAX_LONG = 0.01, 0.1
+"""Shares of the moments of an evaluation that may begin after their end, and that may end after
+their video by more than `MAX_OVERHANG`. In published annotations these are a few slips of
+annotators; larger shares mean columns in another order, or times in another unit."""
 
 
 # Strict text and JSON. `where` is the place that an error message names: FILE or FILE:LINE, and in
@@ -619,7 +626,41 @@ class Span(NamedTuple):
     duration: float
 
 
-def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[str, Span]]:
+class Spans(dict[str, Span]):
+    """Annotated moments by the id of their caption.
+
+    Attributes:
+      sentences: sentence of each caption by its id; empty if the annotations have none.
+      source: the file of the annotations; empty for times of the data set itself.
+    """
+
+    def __init__(
+        self,
+        spans: Mapping[str, Span] = MappingProxyType({}),
+        sentences: Mapping[str, str] = MappingProxyType({}),
+        source: str = "",
+    ) -> None:
+        """Store copies of both mappings."""
+        super().__init__(spans)
+        self.sentences = dict(sentences)
+        self.source = source
+
+    def conflicts(self, caption_id: str, sentence: str) -> bool:
+        """Return whether the annotations have another sentence for a caption.
+
+        Only letters and digits are compared, without their case: caption lists that are derived
+        from annotations may differ in white space, punctuation and capitals.
+        """
+        annotated = self.sentences.get(caption_id)
+        return annotated is not None and _letters(annotated) != _letters(sentence)
+
+
+def _letters(sentence: str) -> str:
+    normalised = unicodedata.normalize("NFKC", sentence).casefold()
+    return "".join(mark for mark in normalised if mark.isalnum())
+
+
+def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[Spans]:
     """Return the annotated moments of each split from the place that `config.eval.moments` names.
 
     Args:
@@ -637,7 +678,7 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[
     """
     source = config.eval.get("moments")  # not every family has the field
     if not source:
-        return [{} for _ in annotated]
+        return [Spans() for _ in annotated]
     if source != FROM_DATA:
         path = Path(config.data.manual_dir).expanduser() / config.data.collection / source
         return [read_spans(path)] * len(annotated)
@@ -647,24 +688,32 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[
             f" {config.data.collection!r} has no times of moments: give a file with times,"
             " or '' for none"
         )
-    return [{name: Span(*span) for name, span in notes["spans"].items()} for notes in annotated]
+    return [
+        Spans({name: Span(*span) for name, span in notes["spans"].items()}) for notes in annotated
+    ]
 
 
-def read_spans(path: Path) -> dict[str, Span]:
-    """Read annotated moments by the id of their caption.
+def read_spans(path: Path) -> Spans:
+    """Read annotated moments by the id of their caption, with their sentences if the file has them.
 
     The format is recognised by the content: a file of moments, the published annotations of
     ActivityNet Captions or TVR, or one JSON object
     {CAPTION_ID: {"start_s": …, "end_s": …, "duration_s": …}, …}.
 
+    In published annotations, a few moments begin after their end, or end after their video. The
+    former are left out; those that end more than `MAX_OVERHANG` after their video are cut there. A
+    warning counts both.
+
     Raises:
-      DataError: if the file is missing or faulty; the message names the place.
+      DataError: if the file is missing or faulty, a moment begins more than `MAX_OVERHANG` after
+        its video, or the shares of faulty moments exceed `MAX_REVERSED` or `MAX_LONG`; the message
+        names the place.
     """
     try:
         text = read_text(path)
         first = text.lstrip()[:4096]
         if '"start_s"' in first:
-            return _spans_by_caption(path, text)
+            return Spans(_possible(_spans_by_caption(path, text), path), source=str(path))
         if '"moments"' in first:
             videos = [video for video, _ in read_moments(path)]
         else:
@@ -672,11 +721,48 @@ def read_spans(path: Path) -> dict[str, Span]:
     except FileNotFoundError:
         remedy = "correct config.eval.moments, or set it to ''"
         raise MissingDataError(f"{path}: no such file", remedy) from None
-    return {
-        moment.moment_id: Span(moment.start, moment.end, video.duration)
-        for video in videos
-        for moment in video.moments
-    }
+    moments = [(moment, video.duration) for video in videos for moment in video.moments]
+    spans = {moment.moment_id: Span(moment.start, moment.end, length) for moment, length in moments}
+    sentences = {moment.moment_id: moment.text for moment, _ in moments}
+    return Spans(_possible(spans, path), sentences, str(path))
+
+
+def _possible(spans: Mapping[str, Span], path: Path) -> dict[str, Span]:
+    """Return spans without impossible times, with warnings; see `read_spans`."""
+    possible: dict[str, Span] = {}
+    reversed_names, long_names = [], []
+    for name, span in spans.items():
+        start, end, duration = span
+        if start > duration + MAX_OVERHANG:
+            raise DataError(
+                f"{path}: moment {name!r} begins at {start:g} s, but its video ends at"
+                f" {duration:g} s; correct one of them (times are in seconds)"
+            )
+        if start > end:
+            reversed_names.append(name)
+            continue
+        if end > duration + MAX_OVERHANG:
+            long_names.append(name)
+            span = Span(min(start, duration), duration, duration)
+        possible[name] = span
+    if reversed_names:
+        start, end, _ = spans[reversed_names[0]]
+        what = f"{len(reversed_names)} of {len(spans)} moments begin after their end"
+        example = f"{reversed_names[0]!r} from {start:g} to {end:g} s"
+        if len(reversed_names) > MAX_REVERSED * len(spans):
+            raise DataError(f"{path}: {what}, such as {example}; correct them")
+        logging.warning("%s: %s and are left out, such as %s", path, what, example)
+    if long_names:
+        start, end, duration = spans[long_names[0]]
+        what = f"{len(long_names)} of {len(spans)} moments end more than {MAX_OVERHANG:g} s after"
+        example = f"{long_names[0]!r} from {start:g} to {end:g} of {duration:g} s"
+        if len(long_names) > MAX_LONG * len(spans):
+            raise DataError(
+                f"{path}: {what} their video, such as {example}; correct the times, which are in"
+                " seconds"
+            )
+        logging.warning("%s: %s their video and are cut there, such as %s", path, what, example)
+    return possible
 
 
 def _spans_by_caption(path: Path, text: str) -> dict[str, Span]:

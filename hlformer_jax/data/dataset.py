@@ -181,6 +181,7 @@ class TreeSplit:
     words_per_video: Int[np.ndarray, " videos"]  # number of words, each moment cut to W
     num_frames: int  # F, the number of frames that a model reads of a node
     short_video: str  # see `feed.evaluation_rows`
+    note: str = ""  # number of videos without a tree, and the reason; "" if all have one
 
     @property
     def num_nodes(self) -> int:
@@ -273,9 +274,28 @@ class _Trees:
                 for line in notes["trees"]
             ]
         else:
-            self.trees = list(trees.build_all(self._timed, config.trees.form))
+            built = trees.build_all(self._timed, config.trees.form, notes["collection"])
+            self.trees = list(built)
         if not self.trees:
             raise DataError(f"{name}: no video of {split} has moments that make a tree")
+        self._note = self._note_of_missing_trees(split)
+
+    def _note_of_missing_trees(self, split: str) -> str:
+        """Return how many videos of the split have no tree, and why; "" if all have one."""
+        with_tree = {tree.video for tree in self.trees}
+        without = [video for video in self._timed if video.video not in with_tree]
+        if not without:
+            return ""
+        if "trees" in self._notes:
+            reason = "the file of trees has none for them"
+        else:
+            single = sum(len(video.moments) == 1 for video in without)
+            counts = {
+                "with a single moment": single,
+                "in which no moment follows another": len(without) - single,
+            }
+            reason = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        return f"{len(without):,} of {len(self._timed):,} videos of {split} have no tree: {reason}"
 
     def split(self, numbers: Sequence[int]) -> TreeSplit:
         """Return the split of some trees, given by their numbers; a DataError without trees."""
@@ -306,6 +326,7 @@ class _Trees:
             words_per_video=np.asarray([words.sum() for words in counts], np.int32),
             num_frames=options.node_frames,
             short_video=options.short_video,
+            note=self._note,
         )
 
     def _read_texts(self, tree: Tree, place: int) -> list[tuple[int, ...]]:

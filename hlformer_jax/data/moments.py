@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise DataError(f"--tag={options.tag}: use only letters, digits, _, . and -")
         if options.tag != "enc":
             read = tag_moments(read, options.tag)
-        built = list(trees.build_all(read.videos, options.form))
+        built = list(trees.build_all(read.videos, options.form, read.collection))
         if options.out is not None:
             annotations.write_moments(options.out, read.videos, replace)
     except (UserError, OSError) as error:

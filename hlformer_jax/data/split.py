@@ -8,7 +8,7 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,11 +17,14 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from hlformer_jax.data import transforms
-from hlformer_jax.data.annotations import Span
+from hlformer_jax.data.annotations import Span, Spans, shown
 from hlformer_jax.data.sources.protocol import DataError
 
 CAPTIONS_PER_VIDEO = 37_421 / 10_009
 """The mean of ActivityNet Captions' training split."""
+
+CHECKED_VIDEOS = 32
+"""Videos of a split whose annotated sentences are compared when it is opened."""
 
 _WORDS_PER_CAPTION = 14  # about the mean of ActivityNet Captions
 
@@ -194,7 +197,7 @@ class Split:
           data: `config.data`.
           spans: the moments of captions by their ids; see `spans` of this class.
         """
-        self.spans = spans
+        self.spans = spans if isinstance(spans, Spans) else Spans(spans)
         self.video_ids: Sequence[str] = videos.video_ids
         self.captions_per_video = videos.captions_per_video
         self.source_frames_per_video = videos.frames_per_video
@@ -258,27 +261,61 @@ class Split:
 
     @functools.cached_property
     def _caption_ids(self) -> tuple[str, ...]:
-        return tuple(self._read_caption_ids())
+        return tuple(name for name, _ in self._captions)
 
-    def _read_caption_ids(self) -> Iterator[str]:
-        ids = (self._videos[index].caption_ids for index in range(len(self)))
-        return itertools.chain.from_iterable(ids)
+    @functools.cached_property
+    def _captions(self) -> tuple[tuple[str, str], ...]:
+        """The id and the sentence of all captions."""
+        return tuple(itertools.chain.from_iterable(map(self._read_captions, range(len(self)))))
+
+    def _read_captions(self, index: int) -> list[tuple[str, str]]:
+        record = self._videos[index]
+        return list(zip(record.caption_ids, record.sentences, strict=True))
 
     def check_spans(self, name: str) -> None:
-        """Check that at least one caption of the split has a moment.
+        """Check that captions of the split have moments, and that these have their sentences.
 
-        Reading stops at the first caption that has one.
+        Videos are read only until `CHECKED_VIDEOS` of them have a moment. `caption_spans` checks
+        all sentences.
 
         Args:
           name: name of the split in the error.
 
         Raises:
-          DataError: if there are `spans`, but none belongs to a caption of the split.
+          DataError: if there are `spans`, but none belongs to a caption of the split, or they
+            belong to other sentences.
         """
-        if self.spans and not any(name in self.spans for name in self._read_caption_ids()):
+        if not self.spans:
+            return
+        spread = np.linspace(0, len(self) - 1, min(len(self), CHECKED_VIDEOS)).astype(int).tolist()
+        num_checked = 0
+        for index in dict.fromkeys([*spread, *range(len(self))]):
+            names = [caption for caption in self._read_captions(index) if caption[0] in self.spans]
+            if self._conflicts(names):
+                self._check_sentences()
+            num_checked += bool(names)
+            if num_checked == CHECKED_VIDEOS:
+                break
+        if not num_checked:
             raise DataError(
                 f"config.eval.moments: the file has no times for any caption of the {name}"
                 f" split (such as {self._caption_ids[0]!r})"
+            )
+
+    def _conflicts(self, captions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return the captions that have another sentence in the annotations of moments."""
+        return [caption for caption in captions if self.spans.conflicts(*caption)]
+
+    def _check_sentences(self) -> None:
+        conflicts = self._conflicts(self._captions)
+        if conflicts:
+            name, sentence = conflicts[0]
+            num_compared = sum(caption in self.spans.sentences for caption in self._caption_ids)
+            raise DataError(
+                f"config.eval.moments: {self.spans.source} has another sentence for"
+                f" {len(conflicts)} of {num_compared} captions, such as {name!r}:"
+                f" {shown(' '.join(self.spans.sentences[name].split()))}, but the caption is"
+                f" {shown(sentence)}; give the annotations of these captions"
             )
 
     def caption_spans(self) -> list[Span | None]:
@@ -287,7 +324,7 @@ class Split:
         A caption without a moment has None.
 
         Raises:
-          DataError: if no caption has a moment.
+          DataError: if no caption has a moment, or a moment has another sentence.
         """
         return list(self._caption_spans)
 
@@ -300,6 +337,7 @@ class Split:
                 "config.eval.moments: the file has no times for any caption (such as"
                 f" {self._caption_ids[0]!r})"
             )
+        self._check_sentences()
         if num_spans < len(spans):
             logging.warning("only %d of %d captions have times of moments", num_spans, len(spans))
         return spans

@@ -11,10 +11,10 @@ The rule by which the moments of one video become a tree:
    the leaf, is the longest moment.
 3. Without either run the video has no tree.
 
-Moments are visited in the order of the annotations; of equal runs the first is taken. The leaves
-are then composed by one of `FORMS`. This rule reproduces every node of the published trees of
-ActivityNet Captions and Charades-STA. A file of trees replaces the rule; docs/hover.md has its
-format.
+Moments are visited in the order of their start, in `ANNOTATED_ORDER` collections in the order of
+the annotations; of equal runs the first is taken. The leaves are then composed by one of `FORMS`.
+This rule reproduces every node of the published trees of ActivityNet Captions and Charades-STA. A
+file of trees replaces the rule; docs/hover.md has its format.
 """
 
 import dataclasses
@@ -46,6 +46,10 @@ MAX_GAP = 3.0
 
 CLEANED = ("activitynet",)
 """Collections whose published node texts have no articles. Their sentences begin with a blank."""
+
+ANNOTATED_ORDER = ("activitynet",)
+"""Collections whose published trees visit moments in the order of the annotations, even where that
+is not the order of time. (The annotations of other published trees are sorted by start.)"""
 
 _BETWEEN_WORDS = (" a ", " the ", " an ", " both ", " is ", " are ")
 _ANYWHERE = ("A ", "The ", "An ", "Both", "Is", "Are")
@@ -95,16 +99,30 @@ class Tree:
 # The rule
 
 
-def build(video: TimedVideo, form: str = "released") -> Tree | None:
+def build(video: TimedVideo, form: str = "released", collection: str = "") -> Tree | None:
     """Build the tree of a video by the rule in the docstring of this module.
 
     Args:
       video: a video with its moments in the order of `annotations.read_published`.
       form: name of the entry of `FORMS` that composes the leaves.
+      collection: name of the collection, which decides whether moments are sorted.
 
     Returns:
       The tree, or None if the moments make no tree.
     """
+    if collection in ANNOTATED_ORDER:
+        return _build_in_order(video, form)
+    numbers = sorted(range(len(video.moments)), key=lambda k: video.moments[k].start)
+    moments = tuple(video.moments[k] for k in numbers)
+    tree = _build_in_order(video._replace(moments=moments), form)
+    if tree is None:
+        return None
+    nodes = (node._replace(moments=tuple(numbers[k] for k in node.moments)) for node in tree.nodes)
+    return dataclasses.replace(tree, nodes=tuple(nodes))
+
+
+def _build_in_order(video: TimedVideo, form: str) -> Tree | None:
+    """Build the tree of a video whose moments are visited in their given order."""
     moments = video.moments
 
     def length(k: int) -> float:
@@ -125,9 +143,12 @@ def build(video: TimedVideo, form: str = "released") -> Tree | None:
     return None
 
 
-def build_all(videos: Sequence[TimedVideo], form: str = "released") -> Iterator[Tree]:
+def build_all(
+    videos: Sequence[TimedVideo], form: str = "released", collection: str = ""
+) -> Iterator[Tree]:
     """Build the trees of all videos that have one, in their order; see `build`."""
-    return (tree for tree in (build(video, form) for video in videos) if tree is not None)
+    built = (build(video, form, collection) for video in videos)
+    return (tree for tree in built if tree is not None)
 
 
 def _continues_adjacent(last: AnnotatedMoment, moment: AnnotatedMoment) -> bool:
@@ -246,11 +267,11 @@ def parent_texts(video: TimedVideo, collection: str = "") -> list[str]:
 
     Args:
       video: a video with its moments.
-      collection: the collection, as in `texts`.
+      collection: name of the collection, as in `build` and `texts`.
     """
     texts_of_parents: dict[str, None] = {}
     for form in FORMS:
-        if (tree := build(video, form)) is not None:
+        if (tree := build(video, form, collection)) is not None:
             node_texts = texts(tree, video.moments, collection)
             pairs = zip(node_texts, tree.nodes, strict=True)
             texts_of_parents |= dict.fromkeys(text for text, node in pairs if node.children)

@@ -36,7 +36,7 @@ class Family(Protocol):
     """A family of models on its data, for the trainer, the evaluation and sweeps.
 
     The trainer also uses these members if a family has them: `summary() -> str`, the data in one
-    line; `notes() -> list[str]`, remarks on the data after the first epoch;
+    line; `notes() -> list[str]`, remarks on the data, after the first epoch and in evaluations;
     `learning_rate(total_steps)`, the schedule to log; `program_constants() -> Hashable`, for short
     runs that share programs (`step.compile_steps`); and `any_length = True` if no step depends on
     the number of epochs, so that a run may be extended.

@@ -226,6 +226,11 @@ class HOVER:
         title = synthetic.corpus_title(config)
         return f"{title}: {'; '.join(splits)}; {data.train.num_items:,} training subtrees"
 
+    def notes(self) -> list[str]:
+        """Return remarks on the data: the number of videos without a tree in each split."""
+        # A validation split of held-out training trees has the remark of the training split.
+        return list(dict.fromkeys(split.note for split in self.data[:3] if split.note))
+
     def learning_rate(self, total_steps: int) -> optax.Schedule:
         """Return the schedule of the learning rate for a run of `total_steps` steps."""
         return optim.learning_rate(self._config.optim, total_steps)

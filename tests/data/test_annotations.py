@@ -1,6 +1,7 @@
 """Annotations: real ones are read, faults are named with their place; the command that converts."""
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -347,6 +348,57 @@ def test_a_file_of_spans_that_is_wrong_is_refused(given, content, complaint):
     path = given(json.dumps(content))
     refused(complaint, annotations.read_spans, path)
     refused(str(path), annotations.read_spans, path)
+
+
+def span_file(kind, *times, duration=30.0):
+    """Returns annotations in one of the four formats, with moments of one video."""
+    if kind == "activitynet":
+        sentences = ["It happens."] * len(times)
+        record = {"duration": duration, "timestamps": times, "sentences": sentences}
+        return json.dumps({"v": record})
+    if kind == "tvr":
+        return "\n".join(tvr("v", span, duration=duration) for span in times)
+    if kind == "moments":
+        named = [
+            AnnotatedMoment(f"v#enc#{k}", *span, "It happens.") for k, span in enumerate(times)
+        ]
+        return json.dumps(annotations.moments_to_json(TimedVideo("v", duration, tuple(named))))
+    return json.dumps(
+        {
+            f"v#enc#{k}": {"start_s": start, "end_s": end, "duration_s": duration}
+            for k, (start, end) in enumerate(times)
+        }
+    )
+
+
+KINDS = ("activitynet", "tvr", "moments", "captions")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("span", "complaint"),
+    [
+        ((20, 5), "1 of 2 moments begin after their end, such as 'v#enc#1' from 20 to 5 s"),
+        ((12000, 15000), "'v#enc#1' begins at 12000 s, but its video ends at 30 s"),
+        ((5, 3000), "1 of 2 moments end more than 1 s after their video, such as 'v#enc#1' from 5"),
+        ((-1, 5), "-1"),
+        ((math.nan, 5), "NaN"),
+    ],
+)
+def test_impossible_times_are_refused_in_every_format(given, kind, span, complaint):
+    path = given(span_file(kind, (1, 2), span))
+    refused(complaint, annotations.read_spans, path)
+    refused(str(path), annotations.read_spans, path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_faulty_times_are_counted_in_warnings(given, kind, caplog):
+    times = [*((k / 10, 10.0) for k in range(98)), (20, 5), (5, 30.9), (6, 40)]
+    spans = annotations.read_spans(given(span_file(kind, *times)))
+    assert len(spans) == 100 and Span(20, 5, 30) not in spans.values()
+    assert {Span(5.0, 30.9, 30.0), Span(6.0, 30.0, 30.0)} <= set(spans.values())
+    assert "1 of 101 moments begin after their end and are left out, such as" in caplog.text
+    assert "1 of 101 moments end more than 1 s after their video and are cut there" in caplog.text
 
 
 def test_a_file_of_spans_that_is_not_there_is_named(tmp_path):

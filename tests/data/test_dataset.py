@@ -102,6 +102,64 @@ def test_videos_of_both_validation_and_test_are_warned_of(tmp_path, caplog):
     assert "1 of 3 test videos are also validation videos" in caplog.text
 
 
+def timed_annotations(path, sentence, kind):
+    """Writes annotations with a moment for each caption of `Attributes`."""
+    videos = [f"{split}{k}" for split in SPLITS for k in range(2)]
+    if kind == "activitynet":
+        content = {
+            video: {"duration": 9, "timestamps": [[1, 2]], "sentences": [sentence(video)]}
+            for video in videos
+        }
+        path.write_text(json.dumps(content))
+    elif kind == "tvr":
+        lines = [
+            {"vid_name": video, "duration": 9, "ts": [1, 2], "desc": sentence(video)}
+            for video in videos
+        ]
+        path.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    else:
+        timed = [
+            TimedVideo(video, 9.0, (AnnotatedMoment(f"{video}#enc#0", 1.0, 2.0, sentence(video)),))
+            for video in videos
+        ]
+        annotations.write_moments(path, timed)
+
+
+@pytest.mark.parametrize("kind", ["activitynet", "tvr", "moments"])
+def test_times_of_other_sentences_are_refused(tmp_path, kind):
+    source, config, path = Attributes(), default(), tmp_path / "times"
+    source.splits = {
+        split: {f"{split}{k}": [Caption(f"{split}{k}#enc#0", f"it's {k}.")] for k in range(2)}
+        for split in SPLITS
+    }
+    config.data.update(data_dir=str(tmp_path / "prepared"), visual_dim=6, text_dim=4)
+    config.eval.moments = str(path)
+    timed_annotations(path, lambda video: f" It's \n {video[-1]}", kind)
+    assert open_data(config, source).test.caption_spans() == [(1.0, 2.0, 9.0)] * 2
+    timed_annotations(path, lambda video: "else" if video == "test1" else f"its {video[-1]}", kind)
+    complaint = (
+        r"times has another sentence for 1 of 2 captions, such as 'test1#enc#0': 'else', but the"
+        r" caption is \"it's 1.\"; give"
+    )
+    with pytest.raises(DataError, match=complaint):
+        open_data(config, source)
+
+
+def test_sentences_of_long_split_are_compared_in_evaluation(tmp_path, monkeypatch):
+    monkeypatch.setattr("hlformer_jax.data.split.CHECKED_VIDEOS", 1)
+    source, config, path = Attributes(), default(), tmp_path / "times"
+    source.splits = {
+        split: {f"{split}{k}": [Caption(f"{split}{k}#enc#0", "x")] for k in range(2)}
+        for split in SPLITS
+    }
+    config.data.update(data_dir=str(tmp_path / "prepared"), visual_dim=6, text_dim=4)
+    config.eval.moments = str(path)
+    timed_annotations(path, lambda video: "y" if video == "test1" else "x", "moments")
+    test = open_data(config, source).test
+    with pytest.raises(DataError, match="another sentence for 1 of 2 captions"):
+        test.caption_spans()
+
+
 # Trees
 
 
@@ -174,6 +232,30 @@ def test_released_features_with_moments_are_opened(released):
         length = len(tiny.frames[video.video])
         assert split.rows[root].tolist() == [0, length - 1]
         assert split.num_rows[root] == length
+
+
+def test_videos_without_tree_are_counted(released):
+    config, collection, videos, _ = released
+    assert open_trees(config).test.note == ""
+    first, second, third, *others = videos["train"]
+    odd = [
+        first._replace(moments=first.moments[:1]),
+        second._replace(moments=tuple(one._replace(start=0.0) for one in second.moments)),
+        third._replace(moments=third.moments[::-1]),
+    ]
+    path = collection.root / "Trees" / "train.moments.jsonl"
+    annotations.write_moments(path, [*odd, *others])
+    train = open_trees(config).train
+    assert train.note == (
+        "2 of 4 videos of train have no tree: 1 with a single moment, 1 in which no moment follows"
+        " another"
+    )
+    turned = np.flatnonzero(train.pool.tree == train.pool.videos.index(third.video))
+    assert train.pool.texts[turned[0]] == "Thing 0."
+    tree = trees.tree_to_json(trees.build(third), third)
+    (collection.root / "Trees" / "train.trees.jsonl").write_text(json.dumps(tree))
+    note = "3 of 4 videos of train have no tree: the file of trees has none for them"
+    assert open_trees(config).train.note == note
 
 
 def test_prepared_trees_outlive_their_source(released):

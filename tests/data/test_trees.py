@@ -114,6 +114,18 @@ def test_moments_apart_make_a_chain_of_the_root_and_the_longest():
     assert several.nodes[1].moments == (0, 3), "of runs the one whose moments last longest"
 
 
+def test_moments_are_visited_in_the_order_of_time():
+    turned = video((20, 30), (10, 20), (0, 10))
+    tree = build(turned)
+    assert spans(tree) == spans(build(in_a_row(3)))
+    assert [node.moments for node in tree.nodes[:4]] == [(2,), (1,), (0,), (2, 1)]
+    told = "does 2. does 1. does 1. does 0."
+    assert texts(tree, turned.moments)[-1] == told and told in trees.parent_texts(turned)
+    assert build(turned, collection="activitynet") is None, "as its published trees were built"
+    chain = build(video((40, 47), (10, 20), (0, 5)))
+    assert spans(chain) == [(10, 20), (0, 47)] and chain.nodes[1].moments == (2, 1, 0)
+
+
 def test_video_without_a_usable_moment_is_dropped():
     one, nested = in_a_row(1), video((0, 50), (5, 10))
     assert build(one) is None and build(nested) is None
@@ -152,12 +164,12 @@ def test_the_published_trees_are_reproduced_node_by_node(annotated, published, f
         pytest.skip(f"{PUBLISHED} has no {annotated} and {published}")
     durations = sorted((PUBLISHED / annotated).parent.glob("Charades_v1_*.csv"))
     read = annotations.read_published(PUBLISHED / annotated, durations)
-    built = {tree.video: tree for tree in build_all(read.videos, form)}
+    built = {tree.video: tree for tree in build_all(read.videos, form, read.collection)}
     videos = {video.video: video for video in read.videos}
     expected = json.loads((PUBLISHED / published).read_text())
     assert built.keys() == expected.keys()
     for name, nodes in expected.items():
-        told = texts(built[name], videos[name].moments, "released", read.collection)
+        told = texts(built[name], videos[name].moments, read.collection)
         pairs = zip(built[name].nodes, told, strict=True)
         ours = {(node.start, node.end, text) for node, text in pairs}
         stamped = zip(nodes["timestamps"], nodes["sentences"], strict=True)

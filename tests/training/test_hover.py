@@ -1,5 +1,6 @@
 """HOVER through the seams of every family: trained, stopped, resumed, streamed, evaluated."""
 
+import dataclasses
 import json
 import shutil
 
@@ -56,6 +57,23 @@ def test_checkpoint_gives_the_metrics_of_its_run(hover_run, trees_dir, tmp_path)
     with pytest.raises(checkpoints.CheckpointError, match="`config.model.geometry`=poincare"):
         config.model.geometry = "lorentz"
         loaded_run.evaluate_checkpoint(config, path, None, lambda line: None)
+
+
+@pytest.mark.slow  # it takes seconds
+def test_videos_without_tree_are_noted(hover_run, trees_dir, monkeypatch):
+    note, lines = "1 of 9 videos of test have no tree: 1 with a single moment", []
+
+    original = hover.open_trees
+
+    def open_trees(config):
+        data = original(config)
+        return data._replace(test=dataclasses.replace(data.test, note=note))
+
+    monkeypatch.setattr(hover, "open_trees", open_trees)
+    config = runs.hover(trees_dir)
+    assert training.build(config).notes() == [note]
+    loaded_run.evaluate_checkpoint(config, hover_run[0], None, lines.append)
+    assert note in lines
 
 
 def test_test_split_may_be_another_collection(trees_dir, tmp_path, monkeypatch):

@@ -39,9 +39,11 @@ from hlformer_jax.data.sources.protocol import (
     SPLITS,
     Caption,
     DataError,
+    MissingDataError,
     MissingSourceError,
     Reader,
     digest,
+    stamps,
 )
 from hlformer_jax.data.trees import parent_texts
 
@@ -126,11 +128,14 @@ class ExtractedSource:
         return f"{COLLECTION}_moments" if self.timed else COLLECTION
 
     def fingerprint(self) -> str:
-        """Return a fingerprint of the digest that was written with the content.
+        """Return a fingerprint of the written digest and of the sizes and times of all files.
+
+        The digest alone would not change when a file is edited after the extraction.
 
         Raises:
           MissingSourceError: if the folder has no features.
-          DataError: if they are damaged, or of another encoder than `feature`.
+          DataError: if a file is missing, or they are damaged, or of another encoder than
+            `feature`.
         """
         table = contents(self.folder)
         feature = field(table, "feature", str(self.folder))
@@ -139,7 +144,15 @@ class ExtractedSource:
                 f"{self.folder} has features of {feature}, but config.data.feature is"
                 f" {self.feature}: start from `config`=configs/own.py:{self.folder}"
             )
-        content = digest(COLLECTION, FORMAT, "with times", field(table, "digest", str(self.folder)))
+        folder = Path(self.folder).expanduser()
+        paths = [folder / name for name in NAMES]
+        for path in paths:
+            if not path.is_file() and path.name != ENCODER:  # needed only for times of captions
+                raise MissingDataError(f"{path}: no such file", "make the features again")
+        written = field(table, "digest", str(self.folder))
+        content = digest(
+            COLLECTION, FORMAT, "with times", written, *stamps(filter(Path.is_file, paths))
+        )
         return digest("moments", content) if self.timed else content
 
     def open(self) -> contextlib.nullcontext["ExtractedReader"]:

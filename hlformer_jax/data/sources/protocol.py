@@ -13,8 +13,9 @@ teacher's vectors, and the reader has `read_teacher`.
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -231,6 +232,12 @@ def teacher_width(source: Source) -> int:
 def digest(*parts: object) -> str:
     """Return a fingerprint, twelve hexadecimal digits, of the parts that identify a source."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
+
+
+def stamps(paths: Iterable[Path]) -> list[object]:
+    """Return name, size and time of every file, for a fingerprint."""
+    stats = [(path.name, path.stat()) for path in paths]
+    return [part for name, stat in stats for part in (name, stat.st_size, stat.st_mtime_ns)]
 
 
 def check_memory(needed: float, what: str, remedy: str) -> None:

@@ -119,6 +119,34 @@ def test_another_content_is_another_data_set(folder):
         ExtractedSource(str(folder), "other", D, E).fingerprint()
 
 
+def test_edited_files_are_prepared_anew(folder, tmp_path):
+    config = load("configs/own.py", str(folder))
+    config.data.data_dir = str(tmp_path / "prepared")
+    fingerprints = [open_data(config).fingerprint]
+    assert open_data(config).fingerprint == fingerprints[0]
+    table = json.loads((folder / "features.json").read_text())
+    table["splits"]["test"]["test/0.mp4"][0][2:] = [0.5, 1.5]
+    (folder / "features.json").write_text(json.dumps(table))
+    data = open_data(config)
+    assert data.test.spans["test#0"][:2] == (0.5, 1.5)
+    fingerprints.append(data.fingerprint)
+    rows = np.load(folder / "frames.npy")
+    np.save(folder / "frames.npy", rows[::-1])
+    data = open_data(config)
+    want = rows[-1].astype(np.float32) / np.linalg.norm(rows[-1].astype(np.float32))
+    np.testing.assert_allclose(data.train[0].frames[0], want, atol=1e-3)
+    fingerprints.append(data.fingerprint)
+    facts = json.loads((folder / "encoder.json").read_text())
+    (folder / "encoder.json").write_text(json.dumps(facts | {"fps": 4.0}))
+    data = open_data(config)
+    assert data.test.spans["test#0"].duration == len(frames("test/0.mp4")) / 4.0
+    fingerprints.append(data.fingerprint)
+    assert len(set(fingerprints)) == 4
+    (folder / "words.npy").unlink()
+    with pytest.raises(DataError, match="words.npy: no such file"):
+        open_data(config)
+
+
 def test_missing_or_damaged_file_is_one_line(folder, tmp_path):
     with pytest.raises(ConfigError, match="name the folder"):
         load("configs/own.py")

@@ -479,8 +479,8 @@ def signs(frame):
 def test_a_video_without_text_is_counted_and_the_next_is_read(tmp_path):
     folder = tmp_path / "films"
     folder.mkdir()
-    for name in ("blank.mp4", "signs.mp4"):
-        videos.write(folder / name, frames=6)
+    for name, frames in (("blank.mp4", 6), ("signs.mp4", 7)):
+        videos.write(folder / name, frames=frames)
     index = archive.create(tmp_path / "index", folder)
     index_folder(index, archive.Encoder(), workers=0)
     found = iter([None, ("EXIT",)])  # one frame of each video is read

@@ -8,7 +8,7 @@ Every error names the file, the line or the id, and the remedy.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from hlformer_jax.data.sources.protocol import (
     Reader,
     Teacher,
     digest,
+    stamps,
 )
 from hlformer_jax.data.sources.released.frame_lists import (
     FrameFeatures,
@@ -171,7 +172,7 @@ class Collection:
           DataError: if one of its files is missing.
         """
         self.check_files()
-        return digest(self.collection, self.feature, *_stamps(self.files()))
+        return digest(self.collection, self.feature, *stamps(self.files()))
 
     def open(self) -> AbstractContextManager["ReleasedReader"]:
         """Open the collection and check its structure; see `Source`."""
@@ -329,7 +330,7 @@ class MomentCollection(Collection):
 
     def fingerprint(self) -> str:
         """Return a fingerprint of all files, including files of trees; none is read."""
-        parts = _stamps(filter(Path.is_file, map(self.trees, SPLITS)))
+        parts = stamps(filter(Path.is_file, map(self.trees, SPLITS)))
         return digest("moments", super().fingerprint(), *parts)
 
     def open(self) -> AbstractContextManager["MomentReader"]:
@@ -344,12 +345,6 @@ class MomentCollection(Collection):
                 f" hlformer_jax.data.moments ANNOTATIONS --out={path}"
             )
         return super()._remedy(path)
-
-
-def _stamps(paths: Iterable[Path]) -> list[object]:
-    """Return name, size and time of every file, for a fingerprint."""
-    stats = [(path.name, path.stat()) for path in paths]
-    return [part for name, stat in stats for part in (name, stat.st_size, stat.st_mtime_ns)]
 
 
 class ReleasedReader(Reader):
