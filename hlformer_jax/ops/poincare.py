@@ -600,7 +600,8 @@ def gyration(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     # If one point is much shorter, derivatives of `_rotate` in the longer point lose digits, and W
     # does not cancel.
     pp, qq, pq, pv, qv = c * dot(p, p), c * dot(q, q), c * dot(p, q), dot(p, v), dot(q, v)
-    factor = 2 * c / (1 + 2 * pq + pp * qq)
+    total = p + q
+    factor = 2 * c / (c * dot(total, total) + gap_p * gap_q)  # without cancellation if q is near −p
     by_p, by_q = factor * ((1 + 2 * pq) * qv - qq * pv), factor * (pv + pp * qv)
     is_short = ((4 * pp < qq) | (4 * qq < pp))[..., None]
     by_lengths = v + by_p[..., None] * p - by_q[..., None] * q
