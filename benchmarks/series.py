@@ -176,7 +176,10 @@ def show(out: Path, outcomes: Sequence[Outcome]) -> None:
     """Print what became of each measurement, and where its results are."""
     rows = []
     for name, state, seconds in outcomes:
-        paths = [out / f"{name}.json", out / f"{name}.log"]
-        written = "" if state == "not started" else str(next(p for p in paths if p.exists()))
+        results = out / f"{name}.json"  # of an earlier time, if this one has failed
+        has_results = state == "done" and results.exists()
+        written = str(results if has_results else out / f"{name}.log")
+        if state == "not started":
+            written = ""
         rows.append((name, state, f"{cli.three_digits(seconds)} s", written))
     cli.print_table(("", "", "took", "results"), rows, str(out), text_columns=("", "results"))

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, is_memory_error
 from hlformer_jax.text import legible
 
 WRITTEN = ".hlformer-written"
@@ -271,6 +271,8 @@ def read_npz(path: Path, names: Collection[str] | None = None) -> dict[str, np.n
                 name: archive[name] for name in archive.files if names is None or name in names
             }
         except Exception as error:  # a damaged file fails in many ways
+            if is_memory_error(error) or isinstance(error, OSError) and error.errno is not None:
+                raise
             raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
     if missing := [name for name in names or () if name not in arrays]:
         raise ValueError(f"it has no array {missing[0]!r}")

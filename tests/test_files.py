@@ -204,3 +204,15 @@ def test_every_byte_counts_in_a_digest(tmp_path, size):
     path = tmp_path / "file"
     path.write_bytes(content)
     assert files.digest(path) == hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError()])
+def test_an_npz_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch, error):
+    files.write_npz(tmp_path / "a.npz", {"x": np.ones(3)})
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(np, "load", fail)  # a disk error at the time of reading
+    with pytest.raises(type(error)):
+        files.read_npz(tmp_path / "a.npz")

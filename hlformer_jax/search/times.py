@@ -19,6 +19,9 @@ FORMS = "write 2026, 2026-01, 2026-01-10, 20260110 or 2026-01-10T18:30"
 YEARS = range(1900, 10_000)
 """Years of dates; after 9000 the time zone is unknown on some machines."""
 
+SECONDS_AFTER_END = 1.0
+"""Longest time after the stated end of a video that may belong to it; lengths are rounded."""
+
 _ISO = re.compile(
     r"(?P<year>[0-9]{4})"
     r"(?:-(?P<month>[0-9]{2})(?:-(?P<day>[0-9]{2}))?|(?P<month2>[0-9]{2})(?P<day2>[0-9]{2}))?"

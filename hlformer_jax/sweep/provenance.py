@@ -68,29 +68,29 @@ def check_same_data(
     opened = opened or {}
     done = {run.directory for run in finished}
     first: dict[tuple[str, str], tuple[Path, str]] = {}
-    unknown = []
+    unrecorded = []
     # Finished runs come first, so that an error names one of them before an unfinished run.
     for run in sorted(runs, key=lambda run: run.directory not in done):
         directory = root / run.directory
         if run.directory in done:
             fingerprint = read_fingerprint(directory)
             if fingerprint is None:
-                unknown.append(run)
+                unrecorded.append(run)
         else:
             fingerprint = opened.get(run.directory)
         if fingerprint is None:
             continue
         key = run.corpus, name_data(run.config)
-        other, expected = first.setdefault(key, (directory, fingerprint))
+        first_directory, expected = first.setdefault(key, (directory, fingerprint))
         if fingerprint != expected:
             verb = "has" if run.directory in done else "would have"
             raise MixedDataError(
-                f"{other} has data with the fingerprint {expected!r}, but {directory} {verb}"
-                f" {fingerprint!r}: its files were replaced, or their times changed when copied"
-                " (cp -a keeps the times); restore the data, choose another `workdir`, or move away"
-                " the runs of the other data to train them again"
+                f"{first_directory} has data with the fingerprint {expected!r}, but {directory}"
+                f" {verb} {fingerprint!r}: its files were replaced, or their times changed when"
+                " copied (cp -a keeps the times); restore the data, choose another `workdir`, or"
+                " move away the runs of the other data to train them again"
             )
-    return unknown
+    return unrecorded
 
 
 def read_fingerprint(directory: Path) -> str | None:

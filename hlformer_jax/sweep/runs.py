@@ -190,10 +190,10 @@ def open_data(
         ready.append(run)
     planned = runs if planned is None else planned
     finished = [run for run in planned if is_finished(run, root)]
-    if unknown := check_same_data(planned, finished, root, opened):
+    if unrecorded := check_same_data(planned, finished, root, opened):
         report(
-            f"{root / unknown[0].directory} does not say which data it was trained on (finished"
-            f" runs like this: {len(unknown)}): check that it is the data of the other runs"
+            f"{root / unrecorded[0].directory} does not say which data it was trained on (finished"
+            f" runs like this: {len(unrecorded)}): check that it is the data of the other runs"
         )
     if skipped and not ready and not may_skip_all:
         raise skipped[0][1]

@@ -26,7 +26,13 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import Results
 from hlformer_jax.search.signals import SIGNALS, Visual
-from hlformer_jax.search.times import format_clock, format_date, parse_moment, parse_seconds
+from hlformer_jax.search.times import (
+    SECONDS_AFTER_END,
+    format_clock,
+    format_date,
+    parse_moment,
+    parse_seconds,
+)
 from hlformer_jax.text import printable
 
 
@@ -198,7 +204,7 @@ def cut(options: Options) -> None:
             continue
         terminal.show(printable(str(out)))
         record = index.record(name)
-        if record and record.duration and end > record.duration + 1:  # as of no moment
+        if record and record.duration and end > record.duration + SECONDS_AFTER_END:
             length = f"{record.duration:.1f} s"
             terminal.warn(printable(f"{name} ends at {length}, before the end of the part"))
         if options.copy:

@@ -563,7 +563,7 @@ def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> st
         note = _sums_note(error)
     sums = directory / SUMS
     # It is written with the copy, which a new index does not have yet.
-    if name == DATABASE and not sums.exists() and (directory / COPY).exists():
+    if name == DATABASE and files.is_gone(sums) and not files.is_gone(directory / COPY):
         note = _sums_note(DamagedError(f"{sums} is missing"))
     version, content = _snapshot(connection)
     if version != stored_version:

@@ -184,7 +184,7 @@ class Index:
           OSError: if the file cannot be read.
         """
         path, record = self.path(name), self.record(name)
-        if record is None or not record.content or not path.exists():
+        if record is None or not record.content or files.is_gone(path, follow=True):
             return path
         if Stamp.from_status(path.stat()) != record.stamp and files.digest(path) != record.content:
             raise SearchError(

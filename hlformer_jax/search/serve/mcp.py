@@ -31,6 +31,7 @@ from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video, reading
 from hlformer_jax.search.serve.redaction import without_paths
+from hlformer_jax.search.times import SECONDS_AFTER_END
 from hlformer_jax.text import legible, suggestion
 
 FRAME_WIDTH = 768
@@ -270,8 +271,8 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:=\S+)?|hlformer_jax\.\w+|hlform
 
 
 def _check_end(name: str, second: float, duration: float) -> None:
-    """Refuse a time after the end of a video; a moment may end up to a second after it."""
-    if duration and second > duration + 1:
+    """Refuse a time after the end of a video."""
+    if duration and second > duration + SECONDS_AFTER_END:
         raise SearchError(f"{name}: {second:g} s is after the end of the video, {duration:.1f} s")
 
 

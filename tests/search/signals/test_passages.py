@@ -168,7 +168,6 @@ def test_window_of_the_fusion_leaves_out_no_match(index, monkeypatch):
 
 
 def test_filter_is_not_applied_to_the_best_passages_only(index, monkeypatch):
-    monkeypatch.setattr(passages, "MAX_PASSAGES", 4, raising=False)
     monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
     write(index.root, {"a.film": [(10 * i, 10 * i + 2, "zebra") for i in range(30)]})
     write(index.root, {"trips/c.film": [(1, 3, "yesterday we saw one unusually large zebra here")]})

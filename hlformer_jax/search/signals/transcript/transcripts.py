@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from hlformer_jax.search.index import Index, Writer, split_name
 from hlformer_jax.search.signals.transcript import sidecars
+from hlformer_jax.search.times import SECONDS_AFTER_END
 from hlformer_jax.text import caseless, legible, printable
 
 READER_VERSION = 2
@@ -31,9 +32,6 @@ TRANSCRIPTS_AT_ONCE = 256
 
 MAX_LINES = 20
 """Largest number of problems that one run reports; `status` lists them all."""
-
-SECONDS_AFTER_END = 1.0
-"""Longest time after the end of a video at which a cue may begin; stated lengths are rounded."""
 
 _PULSE_NAMES = 1000
 """Number of files that are listed between two calls of `pulse`."""
