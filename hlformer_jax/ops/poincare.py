@@ -330,7 +330,7 @@ def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     weights = jnp.where(is_near, share, 0), jnp.where(is_near, 0, share), by_difference
     c = c[..., 0]
 
-    def move(p: Ball, q: Ball, t: Scalar) -> Ball:
+    def move(p: Ball, q: Ball, t: Array) -> Ball:
         return exp_map(p, t * log_map(p, q, c), c)
 
     return project(combine_ends(weights, is_between(t, rise), t, p, q, move), c)

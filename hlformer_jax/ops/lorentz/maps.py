@@ -46,6 +46,7 @@ from hlformer_jax.ops.numerics import (
     sinhc_sqrt,
     weights_between,
 )
+from hlformer_jax.typing import Array
 
 
 def inner(x: Point, y: Point) -> Scalar:
@@ -219,7 +220,7 @@ def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
     by_difference = jnp.where(near_x, b, jnp.where(near_y, -a, 0))
     weights = by_x, by_y, by_difference
 
-    def move(x: Space, y: Space, t: Scalar) -> Space:
+    def move(x: Space, y: Space, t: Array) -> Space:
         return displace(x, t * logarithm(x, y, c)[..., 1:], c)
 
     return point_from_space(combine_ends(weights, is_between(t, rise), t, x, y, move), c)
