@@ -88,6 +88,7 @@ def _plain(fields):
     return json.loads(json.dumps(fields))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_resolved_configurations_are_the_recorded_ones():
     recorded, present = json.loads(GOLDEN.read_text()), resolved()
     assert sorted(present) == sorted(recorded)

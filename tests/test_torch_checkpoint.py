@@ -73,6 +73,7 @@ def parse(line, monkeypatch):
 
 
 # ml_collections loads a configuration file by a method that Python will drop.
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.filterwarnings(r"ignore:the load_module\(\) method:DeprecationWarning")
 # In 16 bit the features of both sides of a cosine are rounded, by 2^-12 of their size each.
 @pytest.mark.parametrize(

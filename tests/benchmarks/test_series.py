@@ -34,6 +34,7 @@ def _is_alive(pid):
     return state != "Z"
 
 
+@pytest.mark.slow  # it takes seconds
 def test_each_measurement_is_reported_and_costs_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.series.SECONDS_TO_END", 0.5)
     chosen = {

@@ -276,6 +276,7 @@ print("RESULT", json.dumps(found))
 """
 
 
+@pytest.mark.slow  # it takes seconds
 def test_batches_are_the_same_on_any_number_of_devices(tmp_path):
     environment = processes.environment(devices=8)
     here = str(processes.ROOT / "tests" / "data")

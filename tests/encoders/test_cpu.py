@@ -24,6 +24,7 @@ def distance(actual, reference):
     return np.linalg.norm(actual - reference, axis=-1).max()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_openvino_gives_the_vectors_of_xla(kind, golden, monkeypatch):
     encoder, lines = encoders.load(golden / kind), []
     encoder.set_image_precision("float32", lines.append)

@@ -79,6 +79,7 @@ def test_strips_and_moments_are_those_of_the_model(subject, options):
         )
 
 
+@pytest.mark.slow  # it takes seconds
 def test_the_heatmap_has_a_scale_of_colours_for_each_branch(subject, options):
     drawn = attention.heatmap([subject], options)
     table = {name: np.asarray(column, object) for name, column in drawn.table.items()}

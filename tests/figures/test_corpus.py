@@ -119,12 +119,14 @@ def test_frames_colours_the_video_with_most_moments(subject, options, tmp_path):
     assert ElementTree.parse(tmp_path / "frames.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.slow  # it takes seconds
 def test_frames_without_times_are_refused(subject, options, monkeypatch):
     monkeypatch.setattr(subject.split(options), "spans", None)
     with pytest.raises(NotApplicable, match="`moments`"):
         corpus.frames([subject], options)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_frames_leaves_out_models_without_frames(subject, plain, options, monkeypatch):
     monkeypatch.setattr(plain.encoder, "_video_level", True)
     monkeypatch.setattr(corpus, "umap", lambda points, seed: points[:, :2])

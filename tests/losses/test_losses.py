@@ -539,6 +539,7 @@ def _rows(*shape):
     return np.random.default_rng(3).normal(size=(*shape, 6)).astype(np.float32)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_first_derivatives_equal_differences(float64):
     pairs, rng = _pairs(1, 2), np.random.default_rng(7)
     masks = np.ones((5, 3), bool)

@@ -82,6 +82,7 @@ def _video(frames, params, layers):
 
 
 # meanP is seqTransf without its layers.
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", [pytest.param(NAMES[0], marks=pytest.mark.slow), NAMES[1]])
 def test_encodings_and_loss_follow_the_paper(name):
     config = _config(name)

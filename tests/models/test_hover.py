@@ -267,6 +267,7 @@ def _program(text_encoder, lift="unit"):
     return hover.init_params(config), jax.jit(run), jax.jit(jax.grad(value))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     "text_encoder",
     ["given", *(pytest.param(x, marks=pytest.mark.slow) for x in ("mean", "attention"))],

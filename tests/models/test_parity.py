@@ -36,6 +36,7 @@ def _shapes():
     return json.loads((released.GOLDEN / "shapes.json").read_text())
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("branch", ["clip", "frame"])
 @pytest.mark.parametrize("name", ["hlformer", "gmmformer_v2"])
 def test_every_block_and_the_fusion_weights(name, branch, dtype):
@@ -67,6 +68,7 @@ def test_both_layers_of_gmmformer(dtype):
         released.assert_recorded(recording, name, frames, dtype)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_scores_of_ms_sl_at_evaluation(dtype):
     recording = released.MS_SL
     run = released.recorded_run(recording, dtype)
@@ -287,6 +289,7 @@ def _full_size(recording, visual, text):
 
 
 # Of the others, `test_every_released_tensor_has_a_place` has each shape.
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     "recording",
     [released.HLFORMER, *(pytest.param(r, marks=pytest.mark.slow) for r in released.FAMILY[1:])],

@@ -48,6 +48,7 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
     assert np.any(np.asarray(gradient) != 0)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     "kind",

@@ -33,6 +33,7 @@ def encode(params):
     return jax.jit(lambda videos: models.encode_video(model, params, videos))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_permuted_batch_permutes_its_encodings(encode):
     order = np.array([2, 0, 1])
     straight, permuted = (

@@ -118,6 +118,7 @@ def test_module_learns_from_running_moments():
     np.testing.assert_allclose(evaluate(variables | state), y, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("model", [Lorentz, pytest.param(Poincare, marks=pytest.mark.slow)])
 def test_values_and_gradients_are_finite_for_equal_and_for_far_points(model):
     space = model(jnp.float32(1))

@@ -179,6 +179,7 @@ def test_attention_equals_the_models_at_curvature_one():
     np.testing.assert_allclose(nobody, np.broadcast_to(all_of_them, (5, 5)), rtol=1e-11)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", ["lorentz", pytest.param("poincare", marks=pytest.mark.slow)])
 def test_values_and_gradients_are_finite_at_every_edge(name):
     """At the origin, at a point with itself, with zero parameters, as far out as points go."""
@@ -239,6 +240,7 @@ def modules(space):
 LIGHT = ["Linear", "MLR", "LayerNorm", "Embedding", "Residual", "Concatenate"]
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [

@@ -124,6 +124,7 @@ def test_a_share_may_have_more_axes_than_the_batch(function):
         function(np.ones(5, np.float32))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_fifty_points_between_two():
     t = np.linspace(0, 1, 50, dtype=np.float32)
 

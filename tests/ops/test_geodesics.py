@@ -112,6 +112,7 @@ def test_derivatives_in_every_argument_agree_with_those_in_float64(module):
         assert (np.abs(one - other) <= bound * size).all()
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("module", [lorentz, poincare], ids=["lorentz", "poincare"])
 def test_points_far_beyond_the_ends_are_finite(module):
     ends = module.exp_map0(np.float32([[8, 0, 0], [-8, 1, 0], [1e-3, 0, 0], [1e-3, 1e-6, 0]]))

@@ -152,6 +152,7 @@ def _both_models(vectors, c):
     }  # fmt: skip
 
 
+@pytest.mark.slow  # it takes seconds
 @drawn
 @given(vectors=numbers(3, 3, 4), c=curvatures)
 def test_the_ball_is_the_lorentz_model(vectors, c):
@@ -165,6 +166,7 @@ attend = jax.jit(lambda q, k, v, mask: (
 ))  # fmt: skip
 
 
+@pytest.mark.slow  # it takes seconds
 @drawn
 @given(
     numbers(1, 6, 3),

@@ -126,6 +126,7 @@ def _exact_values(x, y, u, v, c):
     }
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dim", [3, pytest.param(127, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", SLOW_FLOAT64)  # test_laws.py holds the formulas in float64
 def test_values_on_near_collinear_antipodal_and_perpendicular_pairs(dtype, dim):
@@ -513,6 +514,7 @@ def test_distances_and_norms_of_the_tiniest_points_and_vectors(size):
     assert np.isfinite(_slope_of_norm(point, lorentz.from_space(x))).all()
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gradients_of_the_distance_against_80_digits(dtype):
     x, y, c, kinds = pairs(dtype, 3)

@@ -18,6 +18,7 @@ from hlformer_jax.ops.manifolds import Euclidean, Lorentz, Manifold, Poincare, P
 SPACES = {"poincare": Poincare, "lorentz": Lorentz, "sphere": Sphere}
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", slow_but(["lorentz"], SPACES))
 def test_a_space_is_an_argument_of_jit_vmap_and_grad(name):
     space = SPACES[name]
@@ -84,6 +85,7 @@ def _sphere(rng):
     return space, x, y, v, w, lambda _, v, w: jnp.sum(v * w, -1)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", slow_but(["lorentz", "sphere"], SPACES))
 def test_the_riemannian_gradient_is_the_derivative_along_tangent_vectors(name):

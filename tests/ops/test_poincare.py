@@ -138,6 +138,7 @@ def _exact_values(p, q, c, v, w, half):
     }
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dim", [3, pytest.param(127, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", SLOW_FLOAT64)  # geoopt's values are in float64
 def test_values_from_the_origin_to_the_rim(dtype, dim):

@@ -182,6 +182,7 @@ def _two_sets(dtype, dim, rng):
     return x.astype(dtype), y.astype(dtype)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(("dtype", "dim"), PRECISIONS)
 def test_pairwise_distances_are_as_exact_as_distances(dtype, dim):
     x, y = _two_sets(dtype, dim, np.random.default_rng(dim))
@@ -257,6 +258,7 @@ def _total_and_slopes(by_rows, on_hyperboloid, cotangent, *arguments):
     return jax.value_and_grad(total, (0, 1, 2))(*arguments)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize(
     "model", [lorentz, pytest.param(poincare, marks=pytest.mark.slow)], ids=["lorentz", "poincare"]
@@ -302,6 +304,7 @@ def test_pairwise_distances_take_time_and_memory_of_a_product():
         lorentz.pairwise_distance(jnp.ones((2, 5)), jnp.ones((2, 4)))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     "check", [check_slopes, pytest.param(check_curvature, marks=pytest.mark.slow)]
 )
@@ -352,6 +355,7 @@ def _weighted(size, dtype="float64"):
     return (x * size).astype(dtype), rng.uniform(0, 1, size=(3, 2, 6)).astype(dtype)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("dtype", "bound"),
     [("float32", 1e-5), pytest.param("float64", 1e-13, marks=pytest.mark.slow)],

@@ -137,6 +137,7 @@ def test_a_product_takes_a_dimension_for_each_factor():
     assert [x.shape for x in space.origin((2, 5))] == [(3,), (5,)]
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", slow_but(["lorentz"], SPACES))
 def test_points_of_a_geodesic_at_many_shares_at_once(name):
@@ -255,6 +256,7 @@ def _descend(optimizer, params, loss, steps=20):
     )(params)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("c", [1.0, jnp.float32(1.0)], ids=["fixed", "learned"])
 @pytest.mark.parametrize("given", slow_but(["function"], ["tree", "function"]))

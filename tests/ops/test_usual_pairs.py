@@ -206,6 +206,7 @@ def test_a_pair_that_is_not_usual_changes_the_others_by_rounding_alone():
         assert np.isfinite(beside).all()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_equal_points_and_padding_of_zeros_are_usual_for_the_logarithm_and_the_transport():
     x, _, c, v = batch("near")
     x[::2] = 0

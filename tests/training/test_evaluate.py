@@ -90,6 +90,7 @@ def test_metrics_of_another_run_do_not_replace_a_runs(run, retrieval, data_dir):
         evaluate_checkpoint(runs.retrieval(data_dir), retrieval.path, None, _quiet, run)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_run_is_evaluated_without_config_flag(run, tmp_path):
     before = _metrics(run)
     scores, embeddings = tmp_path / "scores.npz", tmp_path / "embeddings.npz"
@@ -112,6 +113,7 @@ def test_run_is_evaluated_without_config_flag(run, tmp_path):
         np.testing.assert_allclose(total, first["scores"], atol=1e-5)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("options", "has_bar"),
     [((), True), pytest.param(("--quiet",), False, marks=pytest.mark.slow)],

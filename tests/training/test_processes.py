@@ -205,6 +205,7 @@ def test_running_run_is_refused_in_all_processes(tmp_path):
     assert "error: process 0 failed (workdir)" in output[1]
 
 
+@pytest.mark.slow  # it takes seconds
 def test_process_that_cannot_join_reports_it():
     config = f"--config={processes.ROOT}/configs/anet.py:debug"
     result = processes.run(

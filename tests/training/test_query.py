@@ -34,6 +34,7 @@ def archive(retrieval, timed):
     return Archive(timed, retrieval.path, "test", lambda line: None)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_answer_has_scores_and_moments_of_the_evaluation(archive, retrieval, timed):
     family = types.SimpleNamespace(model=models.build(timed), data=dataset.open_data(timed))
     split = family.data.test

@@ -140,6 +140,7 @@ def test_initial_parameters_of_another_shape_are_refused(tmp_path, retrieval):
         loop.train(config, tmp_path / "run", family=runs.Tree(config), init=tmp_path / "nowhere")
 
 
+@pytest.mark.slow  # it takes seconds
 def test_last_epoch_may_be_selected(tmp_path, capsys):
     config = runs.tree(**{"eval.select": "last", "train.patience": 1})
     with runs.start(config, tmp_path) as trainer:
@@ -166,6 +167,7 @@ def test_patience_may_change_on_resume(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["config"]["train"]["patience"] == 9
 
 
+@pytest.mark.slow  # it takes seconds
 def test_family_of_any_length_may_be_trained_longer(tmp_path):
     class Longer(runs.Tree):
         any_length = True

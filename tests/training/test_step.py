@@ -51,6 +51,7 @@ def _tree_steps(config, longest):
     return compiled, state, feed
 
 
+@pytest.mark.slow  # it takes seconds
 def test_chunk_length_does_not_change_the_steps():
     ends, losses = [], []
     for longest in (1, 3):
@@ -67,6 +68,7 @@ def test_chunk_length_does_not_change_the_steps():
     assert len(losses[0]) == 3
 
 
+@pytest.mark.slow  # it takes seconds
 def test_program_beyond_device_memory_is_refused(monkeypatch):
     monkeypatch.setattr(runs.ExampleFeed, "bytes_ahead", 1000)  # of chunks that are not in use yet
     needed = compiler.memory_plan(_tree_steps(runs.tree(), 2)[0].program)["peak"] + 1000
@@ -106,6 +108,7 @@ def test_variants_that_differ_in_numbers_share_one_program(program):
     assert _program(**NUMBERS) == program
 
 
+@pytest.mark.slow  # it takes seconds
 def test_variant_of_another_form_has_its_own_program(program):
     assert _program(**{"model.fusion": "weighted"}) != program
 

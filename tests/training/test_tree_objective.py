@@ -396,6 +396,7 @@ def _released():
     return jax.jit(jax.value_and_grad(one))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("case", ["near", "far", "one"])
 def test_values_and_gradients_equal_the_released_modules(case):
     recorded = {

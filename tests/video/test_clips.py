@@ -436,6 +436,7 @@ def test_advice_on_a_clip_that_cannot_be_written_fits_the_error(
         video.cut(path, 0, 0.5, tmp_path / "clip.mp4")
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("size", [clocks.MAX_BYTES_SCANNED, 0])
 @pytest.mark.parametrize("seconds", [(48, 3), (6, 48), (3, 24, 24)])
 def test_every_reset_of_a_clock_is_found(tmp_path, monkeypatch, size, seconds):

@@ -212,6 +212,7 @@ def test_every_command_has_help():
         assert ended.value.code == 0
 
 
+@pytest.mark.slow  # it takes seconds
 def test_status_shows_file_names_that_are_not_text(films, tmp_path):
     name = os.fsdecode(b"\xff.film")
     archive.film(films / name, ["red"])
@@ -227,6 +228,7 @@ def test_status_shows_file_names_that_are_not_text(films, tmp_path):
     assert done.returncode == 1 and done.stderr.count(b"\n") == 1
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -233,6 +233,7 @@ def started(tmp_path, directory, films, workers):
     )  # fmt: skip
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("kills", "workers", "least"), [(3, 0, 1), pytest.param(20, 2, 10, marks=pytest.mark.slow)]
 )
@@ -340,6 +341,7 @@ def test_undecodable_video_fails_with_one_line(tmp_path, sample, reason):
     assert events(path, sample)[1:] == [Failed(path, reason)]
 
 
+@pytest.mark.slow  # it takes seconds
 def test_time_limit_fails_only_its_video(tmp_path):
     """One that never gives a frame, and one that gives them slowly."""
     paths = [archive.film(tmp_path / f"{i}.film", ["red"] * 5) for i in range(4)]

@@ -143,6 +143,7 @@ def test_script_without_spaces_stays_one_word():
 # Pieces
 
 
+@pytest.mark.slow  # it takes seconds
 def test_cues_are_at_the_seconds_of_the_sound(tmp_path):
     sound = beeps(40, s3=300, s4=500, s20=700, s39=900)
     path = videos.write_tracks(tmp_path / "a.mkv", Track(sound))
@@ -152,6 +153,7 @@ def test_cues_are_at_the_seconds_of_the_sound(tmp_path):
     assert all(0.5 <= cue.end - cue.start < 0.8 for cue in outcome.cues)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_pieces_are_bounded_and_no_word_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(recognition, "MAX_PIECE", 10.0)
     monkeypatch.setattr(recognition, "MIN_PIECE", 6.0)
@@ -491,6 +493,7 @@ def test_a_video_without_text_is_counted_and_the_next_is_read(tmp_path):
     assert counts["without text"] == counts["transcribed"] == 1 and not counts["failed"]
 
 
+@pytest.mark.slow  # it takes seconds
 def test_text_in_pictures_is_read(tmp_path, capsys):
     pytest.importorskip("rapidocr", reason="extra ocr")
     folder = tmp_path / "films"

@@ -387,6 +387,7 @@ def hostile(path, video=None):
 HOSTILE = VIDEO._replace(texts=VIDEO.texts._replace(file=hostile))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("what", [pytest.param("crash", marks=pytest.mark.slow), "hang"])
 def test_crash_or_hang_loses_only_that_file(tmp_path, root, what):
     write(root / "a.srt", "whole")

@@ -54,6 +54,7 @@ def cosines_of(name, encoded, query):
     return {name: rows @ part for (name, rows), part in zip(encoded.items(), parts, strict=False)}
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -142,6 +143,7 @@ def test_passages_are_ranked_by_the_encoder_for_every_ranker(index, tmp_path, mo
         assert hit.video == "1.film" and [one.text for one in hit.passages] == ["green"]
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_videos_are_encoded_once_for_each_set_of_parameters(index, tmp_path, monkeypatch, dtype):
     config = configuration("gmmformer_v2", **{"model.gaze": False, "eval.corpus": dtype})
