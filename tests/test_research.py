@@ -24,6 +24,7 @@ def _run(blocks, monkeypatch, folder):
         exec(compile(block, str(MANUAL), "exec"), names)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
 def test_code_blocks_that_train_no_run_of_the_package(tmp_path, monkeypatch, capsys):
     trained = ("loop.train", "loaded_run.load")

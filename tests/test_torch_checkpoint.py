@@ -287,6 +287,7 @@ def test_existing_directory_is_not_overwritten(tmp_path):
 QUERY = "clip_encoder.e_attns.{}.self.query.bias"
 
 
+@pytest.mark.slow  # it takes seconds
 def test_every_released_tensor_has_its_place():
     state = reader.load(RUN / "best.ckpt")["state_dict"]
     config = default()

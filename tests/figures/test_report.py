@@ -144,6 +144,7 @@ class _Page(HTMLParser):
         self.said.append(data.strip())
 
 
+@pytest.mark.slow  # it takes seconds
 def test_the_page_is_whole_in_itself(plain, options, tmp_path, monkeypatch):
     kept = {name: report.FIGURES[name] for name in ("windows", "weights", "ball")}
     monkeypatch.setattr(report, "FIGURES", kept)

@@ -66,6 +66,7 @@ def _pairs(name, metric="distance", c=1.0):
     return space, jax.jit(space.lift)(tangent, 0.3 * bias)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_ball_and_hyperboloid_have_equal_distances():
     (ball, p), (sheet, q) = _pairs("poincare", c=0.7), _pairs("lorentz", c=0.7)
     for kind in ("ball", "distance"):

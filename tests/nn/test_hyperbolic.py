@@ -128,6 +128,7 @@ def computed(name, c=C):
     return every_layer(SPACES[name](c), *points(name, c=c), params)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 def test_layers_follow_their_formulas_in_both_models():
     found = {name: computed(name) for name in SPACES}

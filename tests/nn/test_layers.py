@@ -221,6 +221,7 @@ def test_attention_is_finite_from_nearly_flat_to_strongly_curved(c, size):
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_bank_equals_its_blocks_one_by_one():
     block, lorentz, widths = BlockOptions(2, 0.0), AS_RELEASED, (0.0, 2.0)
     bank = GaussianBank(BankOptions(block, lorentz, euclidean_blocks=2, lorentz_blocks=2))

@@ -35,6 +35,7 @@ def assert_on_geodesic(got, want, size, bound, context):
     assert error <= bound * max(reference.norm(want), size), context
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_points_between_far_and_near_points_of_the_hyperboloid(dtype):
     x, y, c, size = lorentz_cases(dtype)

@@ -187,6 +187,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     "names",
     [
@@ -614,6 +615,7 @@ def test_gradients_in_a_tiny_or_huge_curvature_are_finite_in_float32(number):
     check_finite(function, (x, y, c), "float32", forward=False)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("radius", [6.0, 12.0, 15.0])
 def test_pairs_along_one_ray_and_vectors_at_far_points_keep_their_digits(radius, compiled):

@@ -38,6 +38,7 @@ def _towards(model, goal, c=1.0):
     return lambda x, _: jax.grad(lambda x: jnp.sum(model.distance(x, goal, c) ** 2))(x)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", slow_but(["lorentz"], SPACES))
 def test_a_step_of_sgd_follows_the_riemannian_gradient_along_a_geodesic(name):
@@ -313,6 +314,7 @@ def test_the_points_of_a_mixture_take_the_steps_of_their_own_spaces(unwrapped):
         assert np.abs(want - start).max() > 0.1
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
 # "nested" holds five others; a mask, a condition and a frozen part have structures of their own.
 @pytest.mark.parametrize(

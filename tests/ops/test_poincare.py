@@ -185,6 +185,7 @@ def _recorded_values(known, c):
     return other | {name: CALLS[name](x, y, v, t, c) for name in same}
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("c", [0.3, 1.0, 2.5])
 def test_results_equal_those_that_geoopt_recorded(c):
     known = {name.split("/")[1]: GOLDEN[name] for name in GOLDEN if name.startswith(f"{c}/")}

@@ -199,6 +199,7 @@ def test_pairwise_distances_are_as_exact_as_distances(dtype, dim):
         assert_close(got[i, j, k], exact, BOUND[dtype], (i, j, k))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_pairwise_distances_by_product_state_their_error():
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=(5, 1000)).astype(np.float32) / 100 for _ in range(2))

@@ -287,6 +287,7 @@ def test_an_equinox_module_that_holds_its_space(c, given):
     assert (space.c != 1.0) is not isinstance(c, float)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
 def test_an_nnx_module_that_holds_its_space():
     goal = lorentz.exp_map0(jax.random.normal(jax.random.key(1), (8, 3)))

@@ -349,6 +349,7 @@ def test_facts_of_a_checkpoint_count_epochs_from_1():
     assert checkpoints.summary({"source": "best.ckpt", "step": 0}) == "source best.ckpt, step 0"
 
 
+@pytest.mark.slow  # it takes seconds
 def test_evaluation_gives_the_metrics_of_the_run(retrieval, data_dir, tmp_path):
     told, scores = [], tmp_path / "scores.npz"
     config = runs.retrieval(data_dir)

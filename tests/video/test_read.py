@@ -441,6 +441,7 @@ def test_every_second_of_two_recordings_joined_is_found(tmp_path):
     assert video.probe(tmp_path / "clip.mp4").duration == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     "offset",
     [

@@ -111,6 +111,7 @@ def test_too_large_corpus_is_refused_before_drawing(absurd):
         absurd.open()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_moment_tells_more_than_the_mean_of_its_video():
     """Ridge from mean words to frames: true moments and best frame against mean pooling."""
     with Corpus().open() as reader:

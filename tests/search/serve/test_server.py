@@ -390,6 +390,7 @@ def test_bad_token_or_host_name_is_one_line(served, tmp_path):
         assert FIELD_FLAGS[error.value.field] in error.value.phrased(FIELD_FLAGS)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_serve_prints_its_address_and_ends_with_ctrl_c():
     program = (
         "import signal, types\n"

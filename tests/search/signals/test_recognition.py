@@ -173,6 +173,7 @@ def test_pieces_are_bounded_and_no_word_is_cut(tmp_path, monkeypatch):
     assert max(longest) <= 10 * RATE and len(longest) >= 6
 
 
+@pytest.mark.slow  # it takes seconds
 def test_speech_without_silence_is_transcribed_once(tmp_path, monkeypatch):
     monkeypatch.setattr(recognition, "MAX_PIECE", 10.0)
     # A word each half second without silence; its loudness is its number.
@@ -407,6 +408,7 @@ def test_killed_run_goes_on_within_the_video(index, model, capsys):
     assert [start for start, *_ in cues] == pytest.approx([1, 12, 25], abs=0.01)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("change", ["model", "language", "video"])
 def test_partial_result_of_something_else_is_discarded(index, model, change):
     model.fail_at, model.error = 2, KeyboardInterrupt()

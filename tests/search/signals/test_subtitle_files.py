@@ -408,6 +408,7 @@ class Stop(Exception):
     pass
 
 
+@pytest.mark.slow  # it takes seconds
 def test_stop_reaches_the_reading_of_subtitles(tmp_path, root):
     archive.film(root / "hang.film", ["green"])
     write(root / "hang.srt")

@@ -190,6 +190,7 @@ def test_a_store_adds_the_best_of_both_branches(index, tmp_path, dtype, name, ad
         unlike.query("red")
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_store_refuses_the_score_of_ms_sl(index, tmp_path):
     pytest.importorskip("psycopg", reason="the extra postgres is not installed")
     run = write_run(tmp_path / "run", configuration("ms_sl"))
