@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from hlformer_jax import files
 from hlformer_jax.errors import UserError
 from hlformer_jax.sweep import Run
+from hlformer_jax.training import checkpoints
 
 NAMING_FIELDS = (
     "data.manual_dir",
@@ -64,6 +64,7 @@ def check_same_data(
 
     Raises:
       MixedDataError: if two runs differ; names both runs and both fingerprints.
+      WorkdirError: if a record of a run is damaged.
     """
     opened = opened or {}
     done = {run.directory for run in finished}
@@ -73,7 +74,7 @@ def check_same_data(
     for run in sorted(runs, key=lambda run: run.directory not in done):
         directory = root / run.directory
         if run.directory in done:
-            fingerprint = read_fingerprint(directory)
+            fingerprint = checkpoints.recorded_fingerprint(directory)
             if fingerprint is None:
                 unrecorded.append(run)
         else:
@@ -93,11 +94,13 @@ def check_same_data(
     return unrecorded
 
 
-def read_fingerprint(directory: Path) -> str | None:
-    """Return the fingerprint that a run has recorded; None if it has not recorded one."""
-    try:
-        recorded = files.parse_json((directory / "config.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-    fingerprint = recorded.get("data_fingerprint") if isinstance(recorded, dict) else None
-    return fingerprint if isinstance(fingerprint, str) else None
+def describe_unrecorded(runs: Sequence[Run]) -> list[str]:
+    """Return a line that names finished runs whose data is unknown; none without such a run."""
+    if not runs:
+        return []
+    names = ", ".join(str(run.directory) for run in runs[:3])
+    more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+    return [
+        f"{names}{more} {'do' if len(runs) > 1 else 'does'} not say which data was used: check"
+        " that it is the data of the other runs"
+    ]

@@ -32,7 +32,7 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import corpus
 from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.sweep import Run
-from hlformer_jax.sweep.provenance import check_same_data
+from hlformer_jax.sweep.provenance import check_same_data, describe_unrecorded
 from hlformer_jax.training import checkpoints, loop
 
 RESULT, FAILURE = "result.json", "failure.json"
@@ -190,11 +190,8 @@ def open_data(
         ready.append(run)
     planned = runs if planned is None else planned
     finished = [run for run in planned if is_finished(run, root)]
-    if unrecorded := check_same_data(planned, finished, root, opened):
-        report(
-            f"{root / unrecorded[0].directory} does not say which data it was trained on (finished"
-            f" runs like this: {len(unrecorded)}): check that it is the data of the other runs"
-        )
+    for line in describe_unrecorded(check_same_data(planned, finished, root, opened)):
+        report(line)
     if skipped and not ready and not may_skip_all:
         raise skipped[0][1]
     reported = set()

@@ -28,7 +28,7 @@ from hlformer_jax.retrieval import moments, ranking
 from hlformer_jax.retrieval.ranking import MAX_LEAVES, part_label
 from hlformer_jax.sweep import Run, change_of, changed_fields
 from hlformer_jax.sweep.comparison import LEVEL, compare
-from hlformer_jax.sweep.provenance import check_same_data, name_data
+from hlformer_jax.sweep.provenance import check_same_data, describe_unrecorded, name_data
 from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
 
 Table = dict[str, Any]
@@ -121,7 +121,8 @@ def collect(
     trained = {run.variant for run in selection}
     rows = []
     finished = {run.directory: read_result(root / run.directory / RESULT) for run in runs}
-    check_same_data(runs, [run for run in runs if finished[run.directory] is not None], root)
+    have_ended = [run for run in runs if finished[run.directory] is not None]
+    unrecorded = check_same_data(runs, have_ended, root)
     results_so_far = [result for result in finished.values() if result is not None]
     measured = [result["metrics"] for result in results_so_far]
     common = [name for name in measured[0] if all(name in x for x in measured)] if measured else []
@@ -187,7 +188,7 @@ def collect(
         "published_on": sweep.published_on,
         "footnotes": _footnotes(sweep),
         "absent": _absent(rows, names),
-        "notes": list(sweep.notes),
+        "notes": [*sweep.notes, *describe_unrecorded(unrecorded)],
         "finished": len(results_so_far),
         "total": len(runs),
         "variants": rows,

@@ -473,6 +473,16 @@ def recorded_init(workdir: Path) -> Path | None:
     return Path(recorded["init"]) if "init" in recorded else None
 
 
+def recorded_fingerprint(workdir: Path) -> str | None:
+    """Return the fingerprint of the data of the run in a directory, or None without a record.
+
+    Raises:
+      WorkdirError: if the record is damaged.
+    """
+    fingerprint: str | None = (_recorded(workdir) or {}).get("data_fingerprint")
+    return fingerprint
+
+
 def check_workdir(
     workdir: Path,
     config: ConfigDict,

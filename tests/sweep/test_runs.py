@@ -29,6 +29,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(result_of, small,
         assert directory == tmp_path / run.directory
         if run.variant == "bad" and run.seed == 1 and len(called) <= len(planned):
             raise NonFiniteLossError("step 4: loss is not finite\nand more")
+        files.write_json(directory / "config.json", {"config": {}, "data_fingerprint": "abc"})
         return result_of(run, 10.0 + run.seed)
 
     failures = runs.perform(planned, tmp_path, told.append, execute=execute)
@@ -177,7 +178,7 @@ def test_data_that_was_replaced_between_two_runs_is_refused(sweep_of, tmp_path, 
     files.write_json(first / "result.json", {})
     told = []
     assert runs.open_data(planned, tmp_path, told.append) == planned
-    assert len(told) == 1 and "seed0 does not say which data it was trained on" in told[0]
+    assert len(told) == 1 and "seed0 does not say which data was used" in told[0]
     content = {"config": json.loads(planned[0].config.to_json()), "data_fingerprint": "old"}
     files.write_json(first / "config.json", content)
     message = r"plain/seed0 .*'old', but .*plain/seed1 would have 'abc': .*`workdir`"

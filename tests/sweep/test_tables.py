@@ -15,6 +15,7 @@ from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.sweep import Run, comparison, expand, tables
 from hlformer_jax.sweep.provenance import MixedDataError
+from hlformer_jax.training.checkpoints import WorkdirError
 
 # Tables
 
@@ -225,8 +226,7 @@ def test_a_narrow_terminal_shows_a_table_in_parts(table):
 def test_skipped_and_left_out_variants_are_marked(result_of, small, tmp_path):
     sweep, planned = small
     chosen = [run for run in planned if run.variant != "bad"]
-    for run in chosen[:1]:
-        files.write_json(tmp_path / run.directory / "result.json", result_of(run, 10.0))
+    finish(tmp_path, chosen[0], "aaaa", result_of(chosen[0], 10.0))
     for run in chosen:
         if run.variant != "full":
             failure = {"skipped": True, "reason": "teacher.hdf5: no such file"}
@@ -620,7 +620,9 @@ def test_a_table_of_two_data_sets_is_refused(result_of, small, tmp_path):
     sweep, planned = small
     finish(tmp_path, planned[0], "aaaa", result_of(planned[0], 10.0))
     finish(tmp_path, planned[2], None, result_of(planned[2], 10.0))
-    assert tables.collect(sweep, planned, tmp_path)["finished"] == 2
+    table = tables.collect(sweep, planned, tmp_path)
+    assert table["finished"] == 2
+    assert table["notes"][-1].startswith(f"{planned[2].directory} does not say which data was used")
     for other in (planned[1], planned[-1]):  # of another variant, and of another seed
         finish(tmp_path, other, "bbbb", result_of(other, 20.0))
         message = rf"{planned[0].directory} .*'aaaa'.*{other.directory} has 'bbbb'.* `workdir`"
@@ -630,6 +632,9 @@ def test_a_table_of_two_data_sets_is_refused(result_of, small, tmp_path):
         finish(tmp_path, other, "aaaa", result_of(other, 20.0))
     assert not (tmp_path / "table.md").exists()
     assert tables.collect(sweep, planned, tmp_path)["finished"] == 4
+    (tmp_path / planned[0].directory / "config.json").write_text("{")
+    with pytest.raises(WorkdirError, match="is not JSON"):
+        tables.collect(sweep, planned, tmp_path)
 
 
 def test_variants_with_other_data_are_compared_among_themselves(sweep_of, result_of, tmp_path):
