@@ -401,6 +401,54 @@ def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page
 
 
 @pytest.mark.slow  # it takes seconds
+def test_back_and_forward_restore_searches_with_their_filters(page, tmp_path):
+    status = page.locator("#status")
+    page.locator("#q").press_sequentially("red", delay=20)  # one entry for all letters
+    page.keyboard.press("Enter")
+    expect(status).to_have_text("3 videos for “red”")
+    search(page, "blue")
+    unfold(page)
+    page.locator("#folder").select_option("trips")
+    expect(page.locator("#results .open")).to_have_count(2)
+    page.get_by_role("button", name="Copy link").click()  # no entry of its own
+    path = tmp_path / "lilac.png"
+    Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(path)
+    page.locator("#file").set_input_files(path)
+    expect(status).to_contain_text("like lilac.png and “blue”")
+    page.locator("#results .open").nth(1).click()
+
+    page.go_back()
+    expect(status).to_have_text("2 videos for “blue”")
+    expect(page.locator("#unlike")).to_be_hidden()
+    page.go_back()
+    expect(status).to_have_text("3 videos for “blue”")
+    assert page.locator("#folder").input_value() == ""
+    page.go_back()
+    expect(status).to_have_text("3 videos for “red”")
+    assert page.locator("#q").input_value() == "red"
+    page.go_back()
+    expect(status).to_contain_text("Newest videos")
+    for _ in range(3):
+        page.go_forward()
+    expect(status).to_have_text("2 videos for “blue”")
+    assert page.locator("#folder").input_value() == "trips"
+    page.go_forward()
+    expect(status).to_contain_text("like lilac.png and “blue”")
+
+
+@pytest.mark.slow  # it takes seconds
+def test_pause_in_typing_begins_another_entry_of_the_history(page):
+    page.evaluate("Date.now = () => window.testTime ?? 0")
+    for clock, sentence in ((0, "red"), (1500, "red boat"), (9000, "blue")):
+        page.evaluate("(time) => { window.testTime = time; }", clock)
+        search(page, sentence)
+    page.go_back()
+    expect(page.locator("#status")).to_have_text("3 videos for “red boat”")
+    page.go_back()
+    expect(page.locator("#status")).to_contain_text("Newest videos")
+
+
+@pytest.mark.slow  # it takes seconds
 def test_token_leaves_the_address_of_the_page(opened, library):
     with page_library.running(library, token="t" * 32) as url:
         page = opened(f"{url}/?token={'t' * 32}#q=red")
