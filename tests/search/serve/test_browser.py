@@ -309,6 +309,22 @@ def test_filters_by_folder_and_date_narrow_the_results(page):
     expect(page.locator("#tips li").first).to_contain_text("Remove a filter")
 
 
+@pytest.mark.slow  # it takes seconds
+def test_newest_videos_of_the_start_page_follow_the_filters(page, url):
+    unfold(page)
+    page.locator("#folder").select_option("trips")
+    expect(page.locator("#results .open")).to_have_text(["Küche & <b>Herd.mp4", "boat ride.mp4"])
+    page.get_by_label("Exclude", exact=True).fill("green")
+    expect(page.locator("#status")).to_contain_text("these apply to searches only: Exclude")
+    page.get_by_label("From date", exact=True).fill("2027-01-01")
+    expect(page.locator("#note-text")).to_have_text("No indexed video passes these filters.")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#results .open")).to_have_count(3)
+    page.expected.append("Failed to load resource")
+    page.goto(f"{url}/#tag=sea")
+    expect(page.locator("#note-text")).to_contain_text("no video of the index has the tag 'sea'")
+
+
 @pytest.mark.parametrize("width", [320, pytest.param(390, marks=pytest.mark.slow)])
 def test_a_long_filter_is_cut_short_and_fits_a_phone(opened, url, width):
     page = opened(f"{url}/#q=red&not={'a+very+long+sky+' * 9}", width, 800)

@@ -205,11 +205,14 @@ function tipsFor(asked) {    // what may find more than a query found
 }
 async function showHome(factsAlone = false) {
   const mine = turn;
+  const asked = values(), used = PROPERTIES.filter((name) => asked[name]);
+  const filters = factsAlone || wants(asked) ? {} : Object.fromEntries(used.map((name) => [name, asked[name]]));
   let facts;
   try {
-    facts = await (await get("api/status")).json();
+    facts = await (await get("api/status", filters)).json();
   } catch (error) {
-    if (mine === turn && !wants(values())) showNote(text("error.status"), error.message, { bad: true });
+    const title = text(used.length ? "error.search" : "error.status");
+    if (mine === turn && !wants(values())) showNote(title, error.message, { bad: true });
     return;
   }
   const size = { videos: countVideos(facts.videos), length: long(facts.seconds), encoder: facts.encoder };
@@ -220,12 +223,14 @@ async function showHome(factsAlone = false) {
   if (factsAlone || mine !== turn || wants(values())) return;
   if (!facts.videos) {
     showNote(text("empty.title"), text(facts.manage ? "empty.manage" : "empty.command"));
+  } else if (!facts.recent.length && used.length) {
+    showNote(text("nothing.title"), text("nothing.newest"), { tips: tipsFor(asked) });
   } else {
     showNote(text("start.title"), text("start.text"), { hints: !setting("hlformer.hints") });
     hits = facts.recent;
     layout("grid");
-    const filtered = FILTERS.some((name) => values()[name]);
-    announce(joined([text("start.newest"), filtered && text("start.filters")]));
+    const unused = FILTERS.filter((name) => asked[name] && !PROPERTIES.includes(name)).map((name) => text(name));
+    announce(joined([text("start.newest"), unused.length && text("start.unused", { filters: unused.join(", ") })]));
     $("results").replaceChildren(...hits.map(card));
     openWanted();
   }
