@@ -150,7 +150,10 @@ def verify(options: Options) -> None:
         total += len(packed.list_files(index.directory))
     if damaged:
         repair = command_line("search", "index", index.root, f"--index={options.index}")
-        raise DamagedError(f"{len(damaged)} of {total} parts are damaged: {repair} restores them")
+        raise DamagedError(
+            f"{len(damaged)} of {total} parts are damaged: {repair} restores all that a search"
+            " does not"
+        )
     print(f"{total} parts are intact")
 
 

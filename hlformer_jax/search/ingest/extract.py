@@ -325,6 +325,7 @@ class _Run:
             self._keep_offline()
             with self.index.writing() as writer:
                 writer.discard_unused()
+            self.index.mend_rounded([key for key, is_intact in self._intact.items() if is_intact])
         if self.video.texts is not None:
             update_transcripts(
                 self.index, self.video, self.report, retry, self.workers, self.timeout, self.pulse

@@ -641,9 +641,43 @@ def test_verify_names_damage_and_index_repairs_it(ask, films, index):
     again = ask("index", films)
     assert "1 indexed, 2 unchanged" in again.out and "computed anew" in again.errors[0]
     assert ask("verify").status == 0
+
+
+def test_quantised_embeddings_that_no_search_reads_are_mended_by_index(ask, films, index):
     path = archive.damage(Index.open(index), "b.film", "i8")
     done = ask("verify")
-    assert done.status == 1 and path.name in done.out
+    assert done.status == 1 and f"{path} is damaged: index the folder again" in done.out
+    assert ask("query", "blue").status == 0 and ask("verify").status == 1
+    assert ask("index", films).status == 0
+    assert ask("verify").out == "8 parts are intact\n"
+    path.unlink()
+    assert ask("verify").status == 1
+    assert ask("index", films).status == 0 and ask("verify").status == 0
+
+
+def test_quantised_embeddings_that_a_search_reads_are_mended_by_it(ask, index, large):
+    path = archive.damage(Index.open(index), "b.film", "i8")
+    done = ask("verify")
+    assert done.status == 1 and f"{path} is damaged: the next search" in done.out
+    assert ask("query", "blue").status == 0 and ask("verify").status == 0
+
+
+@pytest.mark.slow  # it takes seconds
+def test_verify_names_damaged_caches_and_a_search_mends_them(ask, films, index):
+    (films / "b.srt").write_text("1\n00:00:12,000 --> 00:00:14,000\nThe captain's ship\n")
+    assert ask("index", films).status == 0
+    words = "query", "ship", "--signals=transcript", "--json"
+    before, _ = ask(*words).out, ask("query", "red", "--normalise")
+    for name in ("said-*.db", "bank-*.npy"):
+        [path] = (index / "packed").glob(name)
+        content = path.read_bytes()
+        path.write_bytes(content[:-99] + b"x" + content[-98:])
+        done = ask("verify")
+        assert done.status == 1 and f"{path} is damaged: the next search" in done.out
+        for bias in (index / "packed").glob("bias-*"):  # computed from the bank
+            bias.unlink()
+        assert ask(*words).out == before and ask("query", "red", "--normalise").status == 0
+        assert ask("verify").status == 0
 
 
 def test_query_prints_a_table_or_json(ask):

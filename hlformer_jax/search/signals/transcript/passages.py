@@ -294,8 +294,7 @@ class PassageIndex:
         fill = functools.partial(np.copyto, src=embeddings)
         matrix = packed.write_matrix(path.with_suffix(".npy"), embeddings.shape, "float16", fill)
         with contextlib.suppress(OSError):
-            database = self._db.serialize()
-            files.write_bytes(path, database + hashlib.sha256(database).hexdigest().encode())
+            packed.write_table(path, self._db.serialize())
             packed.discard_outdated(path.parent.parent, "said-", path)
         return matrix
 
@@ -370,14 +369,14 @@ class PassageIndex:
 
     def _load(self, path: Path) -> bool:
         """Load a stored table; return False if it is missing or damaged."""
-        try:
-            raw = files.read_bytes(path)
-            if hashlib.sha256(raw[:-_DIGEST]).hexdigest().encode() != raw[-_DIGEST:]:
-                return False
-            self._db.deserialize(raw[:-_DIGEST])
-            return True
-        except (OSError, sqlite3.Error):
+        table = packed.load_table(path)
+        if table is None:
             return False
+        try:
+            self._db.deserialize(table)
+        except sqlite3.Error:
+            return False
+        return True
 
     def _select_number(self, query: str, values: Sequence[Any] = ()) -> int:
         return int(self._db.execute(query, values).fetchone()[0])
