@@ -19,7 +19,7 @@ from hlformer_jax.search.query import filters
 from hlformer_jax.search.query import results as archive
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.query.query import Query
-from hlformer_jax.search.serve.redaction import base_name, without_paths
+from hlformer_jax.search.serve.redaction import base_name, summarise, without_paths
 from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.text import legible
 
@@ -59,7 +59,7 @@ def results(library: Library, best: archive.Results) -> dict[str, Any]:
 
 def warnings(library: Library, best: archive.Results) -> list[str]:
     """Return the warnings of a query, without paths of this machine."""
-    summary = library.status() if best.warnings else {}
+    summary = summarise(library) if best.warnings else {}
     return [without_paths(line, summary) for line in best.warnings]
 
 
@@ -104,7 +104,7 @@ def status(library: Library, manage: bool, query: Query) -> dict[str, Any]:
             for entry in recent
         ],
         "index": {
-            key: [*value] if key == "folders" else base_name(value)
+            key: [*value] if key == "folders" else base_name(key, value)
             for key, value in summary.items()
         },
         "manage": manage,
