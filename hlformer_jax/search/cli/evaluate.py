@@ -55,7 +55,10 @@ def evaluate(options: Options) -> None:
         if options.json.exists() and options.json.samefile(options.captions):
             raise SearchError(f"--json={options.json} is also --captions: choose another file")
     if options.calibrate and not 0.01 <= options.calibrate < 100:
-        raise SearchError(f"--calibrate={options.calibrate:g}: give 0.01 to 100 (percent), or 0")
+        raise SearchError(
+            f"--calibrate={options.calibrate:g}: give a percentage from 0.01 to below 100, or 0 to"
+            " remove the threshold"
+        )
     queries = captions.read(options.captions, options.split)
     # All rankers share one encoder.
     encoder = Library(options.index, encoder=options.encoder).encoder

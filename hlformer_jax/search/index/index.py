@@ -689,18 +689,22 @@ class Index:
         files.discard(self.text_vectors(content))
 
 
+MAX_FPS = 1000
+"""Largest number of frames a second that an index may have."""
+
+
 def check_rate(fps: float) -> None:
-    """Check that a rate is above 0 and at most 1000 frames a second.
+    """Check that a rate is above 0 and at most `MAX_FPS` frames a second.
 
     Raises:
       QueryError: if it is not.
     """
-    if not 0 < fps <= 1000:
+    if not 0 < fps <= MAX_FPS:
         raise QueryError(
-            "{fps}={value}: give a number of frames a second above 0, such as 1",
-            field="fps",
-            value=fps,
-        )
+            "{fps}={value:g}: give a number of frames a second above 0 and up to {maximum}, such"
+            " as 1",
+            field="fps", value=fps, maximum=MAX_FPS,
+        )  # fmt: skip
 
 
 def check_encoder(directory: Path, facts: EncoderFacts, encoder: Encoder) -> None:

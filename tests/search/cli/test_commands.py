@@ -130,6 +130,11 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("index {films} {own} --workers=-1", "--workers=-1: give 0 or more"),
         ("index {films} --index={films}", "has other files"),
         ("index {films} --index=new --fps=0", "--fps=0"),
+        (
+            "index {films} --index=new --fps=1001",
+            "--fps=1001: give a number of frames a second above 0 and up to 1000",
+        ),
+        ("evaluate {own} --captions={deep} --calibrate=100", "0.01 to below 100"),
         ("index ''", "the path is empty"),
         ("index {films} {own} --timeout=0", "--timeout=0: give seconds"),
         ("query red {own} --folder=tripps", "did you mean 'trips'?"),
