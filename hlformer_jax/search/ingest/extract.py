@@ -15,7 +15,7 @@ import functools
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,6 +120,24 @@ def format_counts(subject: object, counts: Mapping[str, int]) -> str:
     """
     listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{subject}: {listed or 'no video'}"
+
+
+def remove_videos(index: Index, videos: Collection[str]) -> str:
+    """Remove videos and further roots from an index (`Writer.remove`).
+
+    Returns:
+      A line with the numbers of removed videos, of videos before that, and of removed failed files.
+    """
+    with index.writing() as writer:
+        before = index.videos
+        writer.remove(videos)
+        after = index.videos
+    removed = [before[name].indexed for name in before.keys() - after.keys()]
+    indexed, total = sum(removed), sum(record.indexed for record in before.values())
+    failed = len(removed) - indexed
+    counts = [f"{indexed} of {total} videos"] if indexed or not failed else []
+    counts += [f"{failed} failed file{'s' if failed > 1 else ''}"] if failed else []
+    return f"removed {' and '.join(counts)}"
 
 
 def _speed(seconds: float, elapsed: float) -> float:

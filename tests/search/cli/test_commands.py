@@ -648,6 +648,19 @@ def test_verify_names_damage_and_index_repairs_it(ask, films, index):
     assert ask("verify").status == 0
 
 
+def test_failed_files_do_not_count_as_videos(ask, films, index):
+    for name in ("bad", "worse"):
+        (films / f"{name}.film").write_bytes(f"broken {name}".encode())
+    ask("index", films)
+    assert ask("remove", "a.film").out == "removed 1 of 3 videos\n"
+    assert ask("remove", "bad.film").out == "removed 1 failed file\n"
+    done = ask("remove", "b.film", "worse.film")
+    assert done.out == "removed 1 of 2 videos and 1 failed file\n"
+    (films / "bad.film").write_bytes(b"broken again")
+    ask("add", films / "bad.film")
+    assert "1 are left" in ask("prune", "--yes").out
+
+
 def test_quantised_embeddings_that_no_search_reads_are_mended_by_index(ask, films, index):
     path = archive.damage(Index.open(index), "b.film", "i8")
     done = ask("verify")
