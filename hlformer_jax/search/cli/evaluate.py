@@ -60,6 +60,7 @@ def evaluate(options: Options) -> None:
             " remove the threshold"
         )
     queries = captions.read(options.captions, options.split)
+    index = console.open_index(options.index)
     # All rankers share one encoder.
     encoder = Library(options.index, encoder=options.encoder).encoder
     libraries = [
@@ -77,7 +78,6 @@ def evaluate(options: Options) -> None:
         try:  # before the report by kind, whose matches depend on the threshold
             if options.calibrate is not None:
                 separations = {name: separation for name, (_, separation) in evaluated.items()}
-                index = console.open_index(options.index)
                 threshold.calibrate(index, separations, options.calibrate)
         finally:  # report the figures even if the threshold cannot be stored
             figures = metrics.report(libraries[0], evaluated, queries, bar.update)

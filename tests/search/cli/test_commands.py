@@ -648,6 +648,29 @@ def test_verify_names_damage_and_index_repairs_it(ask, films, index):
     assert ask("verify").status == 0
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("index",), ("index", "{films}"), ("add", "{films}/a.film"), ("query", "red"),
+        ("query", "red", "--export={out}.csv"), ("status",), ("tag",), ("tag", "a.film", "--add=x"),
+        ("remove", "a.film"), ("prune",), ("prune", "--yes"), ("verify",), 
+        ("features", "{films}", "--captions={captions}", "--out={out}"),
+        ("cut", "a.film", "--start=1", "--end=2", "--out={out}.mp4"),
+        ("evaluate", "--captions={captions}"),
+        ("evaluate", "--captions={captions}", "--calibrate=50"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_damaged_database_is_reported_once(ask, films, index, tmp_path, arguments):
+    captions = tmp_path / "captions.jsonl"
+    captions.write_text('{"video": "a.film", "sentence": "red"}\n')
+    (index / "index.db").write_text("{")
+    places = {"films": films, "captions": captions, "out": tmp_path / "out"}
+    done = ask(*(argument.format(**places) for argument in arguments))
+    lines = [*done.out.splitlines(), *done.errors]
+    assert sum("index.db is damaged" in line for line in lines) == 1, lines
+
+
 def test_failed_files_do_not_count_as_videos(ask, films, index):
     for name in ("bad", "worse"):
         (films / f"{name}.film").write_bytes(f"broken {name}".encode())
