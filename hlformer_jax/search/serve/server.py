@@ -424,6 +424,7 @@ def serve(
         config = uvicorn.Config(
             app(library, hosts, bound.is_unspecified, token, manage), http=guard.Protocol,
             ws="none", log_level="error", access_log=False, server_header=False,
+            log_config=None,  # another would close the logging handlers of this process
             timeout_graceful_shutdown=1,  # seconds; a playing video never closes its connection
         )  # fmt: skip
         if open_browser:

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import logging
 import os
 import re
 import signal
@@ -322,6 +323,13 @@ def test_local_server_needs_no_token(served, host):
     told, url, client = served(host=host)
     assert len(told) == 1 and "token" not in url
     assert client.get("/api/folders").status_code == 200
+
+
+def test_serving_closes_no_logging_handler_of_the_process(served, monkeypatch):
+    handler, closed = logging.StreamHandler(), []
+    monkeypatch.setattr(handler, "close", lambda: closed.append(handler))
+    served()
+    assert closed == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])
