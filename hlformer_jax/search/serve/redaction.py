@@ -49,10 +49,9 @@ def without_paths(line: str, summary: Mapping[str, Any]) -> str:
         if PurePath(path).is_absolute():
             line = line.replace(f"{path}/", "").replace(path, name)
         else:  # the end of another word is no path
-            line = re.sub(rf"(?<![\w/.-]){re.escape(path)}/", "", line)
-            line = re.sub(
-                rf"(?<![\w/.-]){re.escape(path)}(?![\w-])", lambda _, name=name: name, line
-            )
+            start, escaped = rf"(?<![\w/.-]){re.escape(path)}", name.replace("\\", r"\\")
+            line = re.sub(rf"{start}/", "", line)
+            line = re.sub(rf"{start}(?![\w-])", escaped, line)
     line = _QUOTED_PATH.sub(r"\1\2\1", without_passwords(line))
     return _PATH.sub(r"\1", line)
 
