@@ -82,8 +82,13 @@ class DamagedError(SearchError):
 
     @classmethod
     def from_contents(cls, contents: Mapping[str, str]) -> "DamagedError":
-        """Return the error for contents with damaged embeddings, each with its line."""
-        error = cls("; ".join(contents.values()))
+        """Return the error for contents with damaged embeddings, each with its line.
+
+        The message is one line, also for thousands of contents: their number and the first line.
+        """
+        first, *others = contents.values()
+        count = f"the embeddings of {len(contents)} videos are damaged or missing, for example: "
+        error = cls(count + first if others else first)
         error.contents = contents
         return error
 

@@ -217,6 +217,7 @@ def running(library, **options):
             server.app(library, **options),
             http=guard.Protocol,
             log_level="critical",
+            log_config=None,
             timeout_graceful_shutdown=1,
         )
         runner = uvicorn.Server(config)

@@ -55,8 +55,12 @@ def evaluate(options: Options) -> None:
         if options.json.exists() and options.json.samefile(options.captions):
             raise SearchError(f"--json={options.json} is also --captions: choose another file")
     if options.calibrate and not 0.01 <= options.calibrate < 100:
-        raise SearchError(f"--calibrate={options.calibrate:g}: give 0.01 to 100 (percent), or 0")
+        raise SearchError(
+            f"--calibrate={options.calibrate:g}: give a percentage from 0.01 to below 100, or 0 to"
+            " remove the threshold"
+        )
     queries = captions.read(options.captions, options.split)
+    index = console.open_index(options.index)
     # All rankers share one encoder.
     encoder = Library(options.index, encoder=options.encoder).encoder
     libraries = [
@@ -74,7 +78,6 @@ def evaluate(options: Options) -> None:
         try:  # before the report by kind, whose matches depend on the threshold
             if options.calibrate is not None:
                 separations = {name: separation for name, (_, separation) in evaluated.items()}
-                index = console.open_index(options.index)
                 threshold.calibrate(index, separations, options.calibrate)
         finally:  # report the figures even if the threshold cannot be stored
             figures = metrics.report(libraries[0], evaluated, queries, bar.update)

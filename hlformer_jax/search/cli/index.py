@@ -257,7 +257,7 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
 
 def _available_root(directory: Path) -> Path:
     """Return a root of an index that exists, or else the first."""
-    roots = list(console.open_index(directory).roots.values())
+    roots = list(Index.open(directory).roots.values())  # `prepare_index` reports damage
     return next((root for root in roots if root.is_dir()), roots[0])
 
 

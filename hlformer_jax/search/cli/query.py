@@ -157,7 +157,7 @@ def _print_results(results: Results, offset: int) -> None:
 )  # fmt: skip
 def cut(options: Options) -> None:
     """Cut clips out of videos, and print the paths of the clips."""
-    index = Index.open(options.index)
+    index = console.open_index(options.index)
     arguments = options.video, options.start, options.end
     is_complete = arguments == (None, None, None) if options.table else None not in arguments
     if not is_complete:

@@ -20,7 +20,7 @@ from hlformer_jax.search.cli.options import (
     repeated,
 )
 from hlformer_jax.search.index import Index, packed, split_name
-from hlformer_jax.search.ingest.extract import format_counts
+from hlformer_jax.search.ingest.extract import format_counts, remove_videos
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.search.times import format_clock
@@ -81,8 +81,7 @@ def status(options: Options) -> None:
 def remove(options: Options) -> None:
     """Remove videos from an index until they are added again; their files are kept."""
     index = console.open_index(options.index)
-    count = index.remove(options.videos)
-    print(f"removed {count} of {count + len(index.videos)} videos")
+    print(remove_videos(index, options.videos))
 
 
 @command(
@@ -130,7 +129,8 @@ def prune(options: Options) -> None:
         offline_now = set(index.offline()) & set(names)
         missing = {video for video in offline_now if index.is_deleted(video, follow=True)}
         writer.forget(missing)
-    print(f"dropped {len(missing)} videos, {len(index.videos)} are left")
+    left = sum(record.indexed for record in index.videos.values())
+    print(f"dropped {len(missing)} videos, {left} are left")
 
 
 @command(INDEX)
@@ -150,7 +150,10 @@ def verify(options: Options) -> None:
         total += len(packed.list_files(index.directory))
     if damaged:
         repair = command_line("search", "index", index.root, f"--index={options.index}")
-        raise DamagedError(f"{len(damaged)} of {total} parts are damaged: {repair} restores them")
+        raise DamagedError(
+            f"{len(damaged)} of {total} parts are damaged: {repair} restores all that a search"
+            " does not"
+        )
     print(f"{total} parts are intact")
 
 

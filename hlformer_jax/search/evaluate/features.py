@@ -57,8 +57,7 @@ def write_features(
     try:
         index.check(contents[video] for video in sorted(captioned & contents.keys()))
     except DamagedError as error:
-        for line in error.contents.values():
-            report(f"{line}; left out")
+        report(f"{error}; left out")
         contents = {
             video: content for video, content in contents.items() if content not in error.contents
         }

@@ -22,6 +22,7 @@ import hashlib
 import os
 import sqlite3
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -300,7 +301,7 @@ class Database:
           UnreadableError: if the database cannot be read at the moment.
         """
         self._repair()
-        with self._lock, _translate_errors(self._path):
+        with self._lock, _translate_errors(self._path, is_writing=True):
             connection = self._current()
             connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait)}")
             connection.execute("BEGIN IMMEDIATE")
@@ -708,14 +709,24 @@ def _locked(directory: Path) -> str:
 
 
 @contextlib.contextmanager
-def _translate_errors(path: Path) -> Iterator[None]:
-    """Translate errors of SQLite and of the disk into errors that name the index."""
+def _translate_errors(path: Path, is_writing: bool = False) -> Iterator[None]:
+    """Translate errors of SQLite and of the disk into errors that name the index.
+
+    Args:
+      path: the path of the database.
+      is_writing: whether the database is being changed.
+    """
     try:
         yield
     except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
         raise
     except sqlite3.Error as error:
-        raise _to_search_error(path, error) from None
+        translated = _to_search_error(path, error)
+        # SQLite does not say why it could not create its journal.
+        if is_writing and isinstance(translated, UnreadableError):
+            if (line := _find_disk_problem(path.parent)) is not None:
+                translated = SearchError(line)
+        raise translated from None
     except OSError as error:
         if (line := disk_problem(path.parent, error)) is None:
             raise
@@ -727,6 +738,16 @@ def disk_problem(directory: Path, error: OSError) -> str | None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return _full(directory)
     return _read_only(directory) if error.errno == errno.EROFS else None
+
+
+def _find_disk_problem(directory: Path) -> str | None:
+    """Return a line about a disk that is full or read-only at the moment; else None."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(4096))  # a block of the disk
+    except OSError as error:
+        return disk_problem(directory, error)
+    return None
 
 
 def _full(directory: Path) -> str:

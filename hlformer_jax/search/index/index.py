@@ -28,6 +28,7 @@ import numpy as np
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
+from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import WAIT_SECONDS, Database
 from hlformer_jax.search.index.embeddings import (
     FRAMES,
@@ -514,6 +515,24 @@ class Index:
         rows, generation, spans, _ = self._frames(contents)
         return self.embeddings.rounded(generation, spans, rows.matrix)
 
+    def mend_rounded(self, contents: Sequence[str]) -> None:
+        """Compute damaged quantised embeddings anew, if they can be read and written.
+
+        In a large index, searches read them and do this.
+
+        Args:
+          contents: hashes of contents with intact embeddings.
+        """
+        intact = set(contents)
+        indexed = [content for content in self.records() if content in intact]
+        if indexed and not self._is_large():
+            with contextlib.suppress(OSError, DamagedError):  # `verify` names the file
+                self.rounded_frames(indexed)
+
+    def _is_large(self) -> bool:
+        """Return whether searches read the quantised embeddings."""
+        return sum(record.frames for record in self.records().values()) >= packed.LARGE
+
     def _frames(
         self, contents: Sequence[str]
     ) -> tuple[ContentRows, int, list[Span], list[bytes | None]]:
@@ -602,7 +621,10 @@ class Index:
         spans = [Span(*span) for _, _, *span, _ in rows]
         if spans and self.embeddings.damaged_rounded(rows[0][0], spans):
             path = self.embeddings.path(rows[0][0], ROUNDED)
-            damaged_lines[path.name] = f"{path} is damaged: the next search computes it anew"
+            repair = "index the folder again to compute it anew"
+            if self._is_large():
+                repair = "the next search computes it anew"
+            damaged_lines[path.name] = f"{path} is damaged: {repair}"
         return damaged_lines
 
     # Changes
@@ -667,18 +689,22 @@ class Index:
         files.discard(self.text_vectors(content))
 
 
+MAX_FPS = 1000
+"""Largest number of frames a second that an index may have."""
+
+
 def check_rate(fps: float) -> None:
-    """Check that a rate is above 0 and at most 1000 frames a second.
+    """Check that a rate is above 0 and at most `MAX_FPS` frames a second.
 
     Raises:
       QueryError: if it is not.
     """
-    if not 0 < fps <= 1000:
+    if not 0 < fps <= MAX_FPS:
         raise QueryError(
-            "{fps}={value}: give a number of frames a second above 0, such as 1",
-            field="fps",
-            value=fps,
-        )
+            "{fps}={value:g}: give a number of frames a second above 0 and up to {maximum}, such"
+            " as 1",
+            field="fps", value=fps, maximum=MAX_FPS,
+        )  # fmt: skip
 
 
 def check_encoder(directory: Path, facts: EncoderFacts, encoder: Encoder) -> None:

@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import os
 import re
+import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,10 +73,7 @@ def discard_outdated(directory: Path, prefix: str, current: Path, suffix: str = 
 
 
 def find_damaged(directory: Path) -> dict[str, str]:
-    """Read the .npy files of derived matrices; return a line for each damaged file, by its name.
-
-    The bank's embeddings are left out, because most searches do not read them.
-    """
+    """Read the files of derived matrices; return a line for each damaged file, by its name."""
     try:
         paths = list_files(directory)
     except OSError as error:
@@ -83,10 +81,40 @@ def find_damaged(directory: Path) -> dict[str, str]:
         line = f"{folder} cannot be read ({error.strerror or error}): check the disk and the rights"
         return {folder.name: line}
     return {
-        path.name: f"{path} is damaged: the next search computes it anew"
+        path.name: f"{path} is damaged: the next search that needs it computes it anew"
         for path in paths
-        if path.suffix == ".npy" and not path.name.startswith("bank-") and _load(path) is None
+        if not _is_intact(path)
     }
+
+
+def _is_intact(path: Path) -> bool:
+    """Read a file of derived matrices, and verify its checksums."""
+    if path.suffix == ".npz":
+        try:
+            with zipfile.ZipFile(path) as members:
+                return members.testzip() is None
+        except Exception:  # zipfile raises many types for files that are not archives
+            return False
+    return (load_table(path) if path.suffix == ".db" else _load(path)) is not None
+
+
+def write_table(path: Path, content: bytes) -> None:
+    """Write a serialised table and its checksum to a file.
+
+    Raises:
+      OSError: if it cannot be written.
+    """
+    files.write_bytes(path, content + hashlib.sha256(content).hexdigest().encode())
+
+
+def load_table(path: Path) -> bytes | None:
+    """Load a table that `write_table` wrote; return None if it is missing or damaged."""
+    try:
+        stored = files.read_bytes(path)
+    except OSError:
+        return None
+    content, digest = stored[:-_DIGEST], stored[-_DIGEST:]
+    return content if hashlib.sha256(content).hexdigest().encode() == digest else None
 
 
 def write_matrix(

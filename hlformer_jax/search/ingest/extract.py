@@ -15,7 +15,7 @@ import functools
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,6 +122,24 @@ def format_counts(subject: object, counts: Mapping[str, int]) -> str:
     return f"{subject}: {listed or 'no video'}"
 
 
+def remove_videos(index: Index, videos: Collection[str]) -> str:
+    """Remove videos and further roots from an index (`Writer.remove`).
+
+    Returns:
+      A line with the numbers of removed videos, of videos before that, and of removed failed files.
+    """
+    with index.writing() as writer:
+        before = index.videos
+        writer.remove(videos)
+        after = index.videos
+    removed = [before[name].indexed for name in before.keys() - after.keys()]
+    indexed, total = sum(removed), sum(record.indexed for record in before.values())
+    failed = len(removed) - indexed
+    counts = [f"{indexed} of {total} videos"] if indexed or not failed else []
+    counts += [f"{failed} failed file{'s' if failed > 1 else ''}"] if failed else []
+    return f"removed {' and '.join(counts)}"
+
+
 def _speed(seconds: float, elapsed: float) -> float:
     return seconds / max(elapsed, 1e-9)
 
@@ -134,6 +152,9 @@ BYTES_AT_ONCE = 2**34
 
 LOCK_SECONDS = 1.0
 """Seconds to wait for another process to finish a short change, such as a tag."""
+
+MAX_DAMAGE_LINES = 20
+"""Largest number of damaged embeddings that one run reports; `verify` names them all."""
 
 OVERSIZE = 2
 """Factor of the encoder's image size to which larger frames are scaled down while decoding."""
@@ -292,6 +313,7 @@ class _Run:
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
         self._present: set[str] = set()  # names of the videos whose files exist
         self._intact: dict[str, bool] = {}  # whether the embeddings of a content are intact
+        self._damaged = 0  # number of lines on damaged embeddings
 
     def perform(self, retry: bool, only: Iterable[Path] | None, restore: bool) -> Report:
         """Index the files, and return the counts; see `index_folder`."""
@@ -325,11 +347,14 @@ class _Run:
             self._keep_offline()
             with self.index.writing() as writer:
                 writer.discard_unused()
+            self.index.mend_rounded([key for key, is_intact in self._intact.items() if is_intact])
         if self.video.texts is not None:
             update_transcripts(
                 self.index, self.video, self.report, retry, self.workers, self.timeout, self.pulse
             )
             signals.update_all(self.index, self.encoder, self.report, self.pulse)
+        if (more := self._damaged - MAX_DAMAGE_LINES) > 0:
+            self.report(f"the embeddings of {more} more videos were damaged or missing")
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
 
@@ -354,7 +379,7 @@ class _Run:
                 continue
             self._count["offline"] += 1
             if not self._has_embeddings(record.content):
-                self.report(
+                self._report_damage(
                     f"{printable(name)}: its embeddings are damaged, and its file is missing"
                 )
 
@@ -460,9 +485,17 @@ class _Run:
                 try:
                     self.index.read(content)
                 except DamagedError as error:
-                    self.report(f"{str(error).partition(': index')[0]}: they are computed anew")
+                    self._report_damage(
+                        f"{str(error).partition(': index')[0]}: they are computed anew"
+                    )
                     self._intact[content] = False
         return self._intact[content]
+
+    def _report_damage(self, line: str) -> None:
+        """Report damaged embeddings, up to `MAX_DAMAGE_LINES` lines."""
+        self._damaged += 1
+        if self._damaged <= MAX_DAMAGE_LINES:
+            self.report(line)
 
     def _choose_precision(self) -> None:
         """Set the precision of the encoder and record it; report a change of precision."""

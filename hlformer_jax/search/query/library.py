@@ -520,7 +520,8 @@ class Library:
                 f" the index now has {frames}, so more absent things reach it: calibrate it"
                 " again"
             )
-        lines += snapshot.damaged.values()
+        if snapshot.damaged:
+            lines.append(str(DamagedError.from_contents(snapshot.damaged)))
         return lines + [note for signal in snapshot.signals.values() for note in signal.notes]
 
     def _listed(self) -> dict[str, Entry]:

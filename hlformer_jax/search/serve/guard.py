@@ -33,7 +33,7 @@ from hlformer_jax.errors import QueryError, UserError
 from hlformer_jax.files import jsonable
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
-from hlformer_jax.search.serve.redaction import without_paths
+from hlformer_jax.search.serve.redaction import summarise, without_paths
 from hlformer_jax.search.serve.refusals import Refusal
 from hlformer_jax.text import suggestion
 
@@ -237,11 +237,9 @@ def install(server: FastAPI, library: Library) -> None:
         return _refuse(400, f"{names[0] if names else 'the request'}: {first['msg']}")
 
     def failed(_: Any, error: Any) -> JSONResponse:  # not async: it runs in a thread to read files
-        summary = {}
-        with suppress(Exception):
-            summary = dict(library.status())
         if isinstance(error, ParameterError):  # never contains paths of this machine
             return _refuse(400, str(error))
+        summary = summarise(library)
         if isinstance(error, QueryError):
             line = without_paths(error.phrased(schemas.PARAMETERS), summary)
             return _refuse(422, line, code=f"query.{error.field}")

@@ -30,6 +30,7 @@ from hlformer_jax.search.ingest.extract import (
     Progress,
     format_counts,
     index_folder,
+    remove_videos,
     resolve_additions,
 )
 from hlformer_jax.search.query.library import Library
@@ -136,12 +137,7 @@ class Jobs:
         Args:
           videos: paths of videos in the index, and paths of added folders.
         """
-
-        def work(index: Index) -> str:
-            count = index.remove(videos)
-            return f"removed {count} of {count + len(index.videos)} videos"
-
-        return self._start("remove", work)
+        return self._start("remove", lambda index: remove_videos(index, videos))
 
     def stop(self) -> Job:
         """Ask the job to stop after the current frames. Complete videos stay indexed."""

@@ -30,7 +30,7 @@ from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video, reading
-from hlformer_jax.search.serve.redaction import without_paths
+from hlformer_jax.search.serve.redaction import summarise, without_paths
 from hlformer_jax.search.times import SECONDS_AFTER_END
 from hlformer_jax.text import legible, suggestion
 
@@ -87,7 +87,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
             raise failure(_for_agents(error.detail)) from None
         except (UserError, OSError) as error:
             line = error.phrased(OPERATOR_FLAGS) if isinstance(error, QueryError) else str(error)
-            line = without_paths(line, library.status())
+            line = without_paths(line, summarise(library, clips=clips))
             raise failure(_for_agents(line)) from None
 
     def search(

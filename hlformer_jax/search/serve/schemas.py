@@ -13,11 +13,13 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from hlformer_jax.search import times
-from hlformer_jax.search.index import Index
+from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.index.records import split_name
+from hlformer_jax.search.query import filters
 from hlformer_jax.search.query import results as archive
 from hlformer_jax.search.query.library import Library
-from hlformer_jax.search.serve.redaction import base_name, without_paths
+from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.serve.redaction import base_name, summarise, without_paths
 from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.text import legible
 
@@ -57,21 +59,25 @@ def results(library: Library, best: archive.Results) -> dict[str, Any]:
 
 def warnings(library: Library, best: archive.Results) -> list[str]:
     """Return the warnings of a query, without paths of this machine."""
-    summary = library.status() if best.warnings else {}
+    summary = summarise(library) if best.warnings else {}
     return [without_paths(line, summary) for line in best.warnings]
 
 
-def status(library: Library, manage: bool) -> dict[str, Any]:
+def status(library: Library, manage: bool, query: Query) -> dict[str, Any]:
     """Return the state of an index: encoder, counts, failures and newest videos (`Status`).
 
     Args:
       library: the archive.
       manage: whether the request may change the index.
+      query: its filters choose among the newest videos.
+
+    Raises:
+      QueryError: if no video of the index is in the folder or has one of the tags.
     """
     entries = library.videos()
     indexed = [entry for entry in entries if entry.state == "indexed"]
     failed = [entry for entry in entries if entry.state == "failed"]
-    recent = sorted(indexed, key=lambda entry: (-entry.date, entry.video))[:MAX_RECENT]
+    recent = _newest([entry for entry in entries if entry.state != "failed"], query)
     names = ("id", "video", "folder", "duration", "date_of", "tags")
     no_match: dict[str, Any] = {"score": None, "moments": [], "times": [], "scores": []}
     summary = library.status()
@@ -98,11 +104,19 @@ def status(library: Library, manage: bool) -> dict[str, Any]:
             for entry in recent
         ],
         "index": {
-            key: [*value] if key == "folders" else base_name(value)
+            key: [*value] if key == "folders" else base_name(key, value)
             for key, value in summary.items()
         },
         "manage": manage,
     }
+
+
+def _newest(videos: Sequence[Entry], query: Query) -> list[Entry]:
+    """Return the newest videos that pass the filters of a query, and are not offline."""
+    passing = filters.passing(videos, query)
+    listed = [video for video, passes in zip(videos, passing, strict=True) if passes]
+    listed = [video for video in listed if video.state == "indexed"]
+    return sorted(listed, key=lambda video: (-video.date, video.video))[:MAX_RECENT]
 
 
 def roots(index: Index) -> dict[str, Any]:

@@ -80,6 +80,8 @@ Sentences = Annotated[
     tuple[Annotated[str, Parameter(max_length=MAX_SENTENCE)], ...], Parameter(max_length=8)
 ]
 Date = Annotated[str | None, Parameter(max_length=40)]
+Folder = Annotated[str | None, Parameter(max_length=4096)]
+Seconds = Annotated[float | None, Parameter(ge=0, allow_inf_nan=False)]
 
 
 class ServeError(UserError, OSError):
@@ -186,7 +188,7 @@ def app(
         request: Request,
         q: Annotated[str, Parameter(max_length=MAX_SENTENCE)] = "",
         k: Annotated[int, Parameter(ge=1, le=100)] = 10,
-        folder: Annotated[str | None, Parameter(max_length=4096)] = None,
+        folder: Folder = None,
         since: Date = None,
         until: Date = None,
         moments: Annotated[int, Parameter(ge=1, le=20)] = 5,
@@ -197,8 +199,8 @@ def app(
         min_score: Annotated[float | None, Parameter(allow_inf_nan=False)] = None,
         offset: Annotated[int, Parameter(ge=0, le=10**6)] = 0,
         signals: Annotated[str, Parameter(max_length=200)] = "",
-        longer: Annotated[float | None, Parameter(ge=0, allow_inf_nan=False)] = None,
-        shorter: Annotated[float | None, Parameter(ge=0, allow_inf_nan=False)] = None,
+        longer: Seconds = None,
+        shorter: Seconds = None,
         tag: Sentences = (),
     ) -> Response:
         """Videos and moments that match a text, a picture, or both.
@@ -232,9 +234,24 @@ def app(
     # never wait for a search.
 
     @server.get("/api/status", responses=schemas.responses(schemas.Status))
-    def status(request: Request) -> Response:
-        """Contents of the index, failed files, and the newest videos."""
-        return Answer(schemas.status(library, permission.is_granted(request)))
+    def status(
+        request: Request,
+        folder: Folder = None,
+        since: Date = None,
+        until: Date = None,
+        longer: Seconds = None,
+        shorter: Seconds = None,
+        tag: Sentences = (),
+    ) -> Response:
+        """Contents of the index, failed files, and the newest videos that pass the filters."""
+        try:  # a query needs a text, which the filters ignore
+            query = Query(
+                "newest", folder=folder or None, since=since or None, until=until or None,
+                longer=longer, shorter=shorter, tags=tag,
+            )  # fmt: skip
+        except QueryError as error:
+            raise ParameterError(error.phrased(schemas.PARAMETERS)) from None
+        return Answer(schemas.status(library, permission.is_granted(request), query))
 
     @server.get("/api/folders", responses=schemas.responses(schemas.Folders))
     def folders() -> Response:
@@ -407,6 +424,7 @@ def serve(
         config = uvicorn.Config(
             app(library, hosts, bound.is_unspecified, token, manage), http=guard.Protocol,
             ws="none", log_level="error", access_log=False, server_header=False,
+            log_config=None,  # another would close the logging handlers of this process
             timeout_graceful_shutdown=1,  # seconds; a playing video never closes its connection
         )  # fmt: skip
         if open_browser:

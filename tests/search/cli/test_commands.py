@@ -130,6 +130,11 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("index {films} {own} --workers=-1", "--workers=-1: give 0 or more"),
         ("index {films} --index={films}", "has other files"),
         ("index {films} --index=new --fps=0", "--fps=0"),
+        (
+            "index {films} --index=new --fps=1001",
+            "--fps=1001: give a number of frames a second above 0 and up to 1000",
+        ),
+        ("evaluate {own} --captions={deep} --calibrate=100", "0.01 to below 100"),
         ("index ''", "the path is empty"),
         ("index {films} {own} --timeout=0", "--timeout=0: give seconds"),
         ("query red {own} --folder=tripps", "did you mean 'trips'?"),
@@ -641,9 +646,79 @@ def test_verify_names_damage_and_index_repairs_it(ask, films, index):
     again = ask("index", films)
     assert "1 indexed, 2 unchanged" in again.out and "computed anew" in again.errors[0]
     assert ask("verify").status == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("index",), ("index", "{films}"), ("add", "{films}/a.film"), ("query", "red"),
+        ("query", "red", "--export={out}.csv"), ("status",), ("tag",), ("tag", "a.film", "--add=x"),
+        ("remove", "a.film"), ("prune",), ("prune", "--yes"), ("verify",), 
+        ("features", "{films}", "--captions={captions}", "--out={out}"),
+        ("cut", "a.film", "--start=1", "--end=2", "--out={out}.mp4"),
+        ("evaluate", "--captions={captions}"),
+        ("evaluate", "--captions={captions}", "--calibrate=50"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_damaged_database_is_reported_once(ask, films, index, tmp_path, arguments):
+    captions = tmp_path / "captions.jsonl"
+    captions.write_text('{"video": "a.film", "sentence": "red"}\n')
+    (index / "index.db").write_text("{")
+    places = {"films": films, "captions": captions, "out": tmp_path / "out"}
+    done = ask(*(argument.format(**places) for argument in arguments))
+    lines = [*done.out.splitlines(), *done.errors]
+    assert sum("index.db is damaged" in line for line in lines) == 1, lines
+
+
+def test_failed_files_do_not_count_as_videos(ask, films, index):
+    for name in ("bad", "worse"):
+        (films / f"{name}.film").write_bytes(f"broken {name}".encode())
+    ask("index", films)
+    assert ask("remove", "a.film").out == "removed 1 of 3 videos\n"
+    assert ask("remove", "bad.film").out == "removed 1 failed file\n"
+    done = ask("remove", "b.film", "worse.film")
+    assert done.out == "removed 1 of 2 videos and 1 failed file\n"
+    (films / "bad.film").write_bytes(b"broken again")
+    ask("add", films / "bad.film")
+    assert "1 are left" in ask("prune", "--yes").out
+
+
+def test_quantised_embeddings_that_no_search_reads_are_mended_by_index(ask, films, index):
     path = archive.damage(Index.open(index), "b.film", "i8")
     done = ask("verify")
-    assert done.status == 1 and path.name in done.out
+    assert done.status == 1 and f"{path} is damaged: index the folder again" in done.out
+    assert ask("query", "blue").status == 0 and ask("verify").status == 1
+    assert ask("index", films).status == 0
+    assert ask("verify").out == "8 parts are intact\n"
+    path.unlink()
+    assert ask("verify").status == 1
+    assert ask("index", films).status == 0 and ask("verify").status == 0
+
+
+def test_quantised_embeddings_that_a_search_reads_are_mended_by_it(ask, index, large):
+    path = archive.damage(Index.open(index), "b.film", "i8")
+    done = ask("verify")
+    assert done.status == 1 and f"{path} is damaged: the next search" in done.out
+    assert ask("query", "blue").status == 0 and ask("verify").status == 0
+
+
+@pytest.mark.slow  # it takes seconds
+def test_verify_names_damaged_caches_and_a_search_mends_them(ask, films, index):
+    (films / "b.srt").write_text("1\n00:00:12,000 --> 00:00:14,000\nThe captain's ship\n")
+    assert ask("index", films).status == 0
+    words = "query", "ship", "--signals=transcript", "--json"
+    before, _ = ask(*words).out, ask("query", "red", "--normalise")
+    for name in ("said-*.db", "bank-*.npy"):
+        [path] = (index / "packed").glob(name)
+        content = path.read_bytes()
+        path.write_bytes(content[:-99] + b"x" + content[-98:])
+        done = ask("verify")
+        assert done.status == 1 and f"{path} is damaged: the next search" in done.out
+        for bias in (index / "packed").glob("bias-*"):  # computed from the bank
+            bias.unlink()
+        assert ask(*words).out == before and ask("query", "red", "--normalise").status == 0
+        assert ask("verify").status == 0
 
 
 def test_query_prints_a_table_or_json(ask):

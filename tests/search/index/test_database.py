@@ -1,11 +1,13 @@
 """The database of an index: damage is named and mended from the copy, other formats are refused."""
 
+import errno
 import hashlib
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -290,6 +292,26 @@ def test_a_full_database_is_one_line_and_changes_nothing(index):
     )
     with pytest.raises(SearchError, match="is full: make room"), index.writing() as writer:
         writer.tag(["a.film"], [hashlib.sha256(b"%d" % i).hexdigest() for i in range(500)])
+    assert archive.everything(index.directory) == before
+
+
+def test_disk_without_room_for_a_journal_is_full(index, monkeypatch):
+    (index.directory / "index.db-journal").mkdir()  # SQLite cannot create its journal
+    before = archive.everything(index.directory)
+
+    def tag():
+        with index.writing() as writer:
+            writer.tag(["a.film"], ["x"])
+
+    with pytest.raises(UnreadableError, match="cannot be read"):
+        tag()
+
+    def fail(**_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    with pytest.raises(SearchError, match="is full: make room"):
+        tag()
     assert archive.everything(index.directory) == before
 
 

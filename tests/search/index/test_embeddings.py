@@ -10,6 +10,7 @@ from hlformer_jax import search
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.index.embeddings import BOUNDS, FRAMES, ROUNDED, TIMES
+from hlformer_jax.search.ingest import extract
 
 
 def hits(directory, **options):
@@ -54,7 +55,7 @@ def test_damaged_embeddings_are_named_and_recomputed(index, films, damage, suffi
     assert wrong and set(wrong) <= set(before)
     try:
         found = archive.opened(index).query("red", k=9)
-        assert len(found) == 3 - len(wrong) and len(found.warnings) == len(wrong)
+        assert len(found) == 3 - len(wrong) and len(found.warnings) == 1
         assert all(".film' " in line and "\n" not in line for line in found.warnings)
     except DamagedError:
         assert len(wrong) == 3
@@ -63,6 +64,15 @@ def test_damaged_embeddings_are_named_and_recomputed(index, films, damage, suffi
     assert report.indexed == len(wrong) == sum("computed anew" in line for line in told)
     assert archive.vectors(index) == before and index.verify() == {}
     assert hits(index.directory) == ranked
+
+
+def test_run_reports_few_of_many_damaged_embeddings(index, monkeypatch):
+    monkeypatch.setattr(extract, "MAX_DAMAGE_LINES", 1)
+    for path in index.directory.glob("embeddings-*"):
+        path.unlink()
+    report, told = archive.fill(Index.open(index.directory))
+    assert report.indexed == 3 and len(told) == 2 and "computed anew" in told[0]
+    assert told[1] == "the embeddings of 2 more videos were damaged or missing"
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)

@@ -67,6 +67,20 @@ def test_damage_of_any_block_is_detected_and_named(path, tmp_path):
     assert packed._digest(np.roll(swapped, 4096)) != digest == packed._digest(swapped.copy())
 
 
+def test_damaged_archives_and_tables_are_named(path, tmp_path):
+    table, arrays = path.with_name(f"said-{'0' * 32}.db"), path.with_name(f"trained-{'0' * 32}.npz")
+    path.parent.mkdir()
+    packed.write_table(table, b"rows" * 99)
+    np.savez(arrays, a=np.arange(99))
+    assert packed.load_table(table) == b"rows" * 99 and packed.find_damaged(tmp_path) == {}
+    for damaged in (table, arrays):
+        whole = damaged.read_bytes()
+        for content in (b"", whole[:-9], whole[:200] + b"x" + whole[201:]):
+            damaged.write_bytes(content)
+            assert list(packed.find_damaged(tmp_path)) == [damaged.name]
+        damaged.write_bytes(whole)
+
+
 def test_calls_that_macos_lacks_are_not_needed(path, monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.delattr(os, "sched_getaffinity")

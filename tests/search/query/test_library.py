@@ -249,8 +249,19 @@ def test_damaged_vectors_are_left_out_with_a_line(index, ranker, asked):
     for path in index.directory.glob("embeddings-*"):
         path.unlink()
     shutil.rmtree(index.directory / "packed", ignore_errors=True)
-    with pytest.raises(DamagedError):
+    with pytest.raises(DamagedError) as error:
         open_().query("red")
+    assert "of 3 videos are damaged or missing, for example: the embeddings of" in str(error.value)
+    assert str(error.value).count("embeddings-") == 1
+
+
+def test_damage_of_several_videos_is_one_line(index):
+    for video in ("a.film", "b.film"):
+        archive.damage(index, video)
+    hits = archive.opened(index).query("red")
+    assert videos(hits) == ["trips/c.film"]
+    [line] = hits.warnings
+    assert "the embeddings of 2 videos are damaged or missing, for example: the embeddi" in line
 
 
 def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, index):

@@ -309,6 +309,22 @@ def test_filters_by_folder_and_date_narrow_the_results(page):
     expect(page.locator("#tips li").first).to_contain_text("Remove a filter")
 
 
+@pytest.mark.slow  # it takes seconds
+def test_newest_videos_of_the_start_page_follow_the_filters(page, url):
+    unfold(page)
+    page.locator("#folder").select_option("trips")
+    expect(page.locator("#results .open")).to_have_text(["Küche & <b>Herd.mp4", "boat ride.mp4"])
+    page.get_by_label("Exclude", exact=True).fill("green")
+    expect(page.locator("#status")).to_contain_text("these apply to searches only: Exclude")
+    page.get_by_label("From date", exact=True).fill("2027-01-01")
+    expect(page.locator("#note-text")).to_have_text("No indexed video passes these filters.")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#results .open")).to_have_count(3)
+    page.expected.append("Failed to load resource")
+    page.goto(f"{url}/#tag=sea")
+    expect(page.locator("#note-text")).to_contain_text("no video of the index has the tag 'sea'")
+
+
 @pytest.mark.parametrize("width", [320, pytest.param(390, marks=pytest.mark.slow)])
 def test_a_long_filter_is_cut_short_and_fits_a_phone(opened, url, width):
     page = opened(f"{url}/#q=red&not={'a+very+long+sky+' * 9}", width, 800)
@@ -398,6 +414,54 @@ def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page
     # The address of a search without more is a link too, and going back to it works.
     other.goto(f"{url}/#q=blue&until=2026-07-01")
     expect(other.locator("#status")).to_have_text("2 videos for “blue”")
+
+
+@pytest.mark.slow  # it takes seconds
+def test_back_and_forward_restore_searches_with_their_filters(page, tmp_path):
+    status = page.locator("#status")
+    page.locator("#q").press_sequentially("red", delay=20)  # one entry for all letters
+    page.keyboard.press("Enter")
+    expect(status).to_have_text("3 videos for “red”")
+    search(page, "blue")
+    unfold(page)
+    page.locator("#folder").select_option("trips")
+    expect(page.locator("#results .open")).to_have_count(2)
+    page.get_by_role("button", name="Copy link").click()  # no entry of its own
+    path = tmp_path / "lilac.png"
+    Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(path)
+    page.locator("#file").set_input_files(path)
+    expect(status).to_contain_text("like lilac.png and “blue”")
+    page.locator("#results .open").nth(1).click()
+
+    page.go_back()
+    expect(status).to_have_text("2 videos for “blue”")
+    expect(page.locator("#unlike")).to_be_hidden()
+    page.go_back()
+    expect(status).to_have_text("3 videos for “blue”")
+    assert page.locator("#folder").input_value() == ""
+    page.go_back()
+    expect(status).to_have_text("3 videos for “red”")
+    assert page.locator("#q").input_value() == "red"
+    page.go_back()
+    expect(status).to_contain_text("Newest videos")
+    for _ in range(3):
+        page.go_forward()
+    expect(status).to_have_text("2 videos for “blue”")
+    assert page.locator("#folder").input_value() == "trips"
+    page.go_forward()
+    expect(status).to_contain_text("like lilac.png and “blue”")
+
+
+@pytest.mark.slow  # it takes seconds
+def test_pause_in_typing_begins_another_entry_of_the_history(page):
+    page.evaluate("Date.now = () => window.testTime ?? 0")
+    for clock, sentence in ((0, "red"), (1500, "red boat"), (9000, "blue")):
+        page.evaluate("(time) => { window.testTime = time; }", clock)
+        search(page, sentence)
+    page.go_back()
+    expect(page.locator("#status")).to_have_text("3 videos for “red boat”")
+    page.go_back()
+    expect(page.locator("#status")).to_contain_text("Newest videos")
 
 
 @pytest.mark.slow  # it takes seconds

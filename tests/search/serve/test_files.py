@@ -3,15 +3,19 @@
 import asyncio
 import math
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import page_library
 import pytest
+from archive import Encoder
 from starlette.exceptions import HTTPException
 
-from hlformer_jax.errors import UserError
+from hlformer_jax import search
+from hlformer_jax.errors import DamagedError, UserError
 from hlformer_jax.files import jsonable
+from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import files, redaction, schemas
 
 NAME = os.fsdecode(b"caf\xe9.mp4")
@@ -51,6 +55,30 @@ def test_a_long_curve_keeps_its_peaks():
 )
 def test_absolute_paths_are_shortened_to_their_last_name(line, told):
     assert redaction.without_paths(line, {"folder": "/srv/my films", "videos": 3}) == (told or line)
+
+
+def test_relative_paths_of_the_index_are_shortened_too(index, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path.parent)
+    directory = index.directory.relative_to(tmp_path.parent)
+    library = search.open(directory, encoder=Encoder())
+    summary = redaction.summarise(library, clips=Path("some/clips"))
+    for line, told in {
+        f"{directory}/index.db is damaged: see --index={directory}":
+            "index.db is damaged: see --index=index",
+        f"some/clips/a.mp4 exists, not x/{directory} or {directory}-1":
+            f"a.mp4 exists, not x/{directory} or {directory}-1",
+    }.items():  # fmt: skip
+        assert redaction.without_paths(line, summary) == told
+    assert schemas.status(library, False, Query("newest"))["index"]["index"] == "index"
+
+    def fail(*_):
+        raise DamagedError(f"{directory}/index.db and {directory} are damaged")
+
+    monkeypatch.setattr(library, "query", fail)
+    monkeypatch.setattr(library, "status", fail)
+    with page_library.running(library) as url, page_library.asking(url) as client:
+        refused = client.get("/api/query?q=red")
+    assert refused.json() == {"error": "index.db and index are damaged"}
 
 
 # ---- files: the indexed ones alone

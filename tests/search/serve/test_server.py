@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import logging
 import os
 import re
 import signal
@@ -123,7 +124,7 @@ def test_an_unknown_or_repeated_parameter_is_refused(client, library):
         "/api/query?q=red&without=sea": "without: there is no such parameter",
         "/api/query?q=red&k=3&k=5": "k: give it once, not 2 times",
         f"{cut}&margins=3": "margins: there is no such parameter; did you mean 'margin'?",
-        "/api/status?videos=9": "videos: there is no such parameter: give none",
+        "/api/folders?videos=9": "videos: there is no such parameter: give none",
     }.items():
         refused = client.get(address)
         assert refused.status_code == 400 and error in refused.json()["error"]
@@ -145,6 +146,21 @@ def test_status_counts_videos_and_names_failures(client):
     assert client.get("/api/folders").json() == {
         "folders": ["trips", "trips/lake"], "tags": [], "signals": ["visual", "transcript"],
     }  # fmt: skip
+
+
+def test_newest_videos_pass_the_filters(client):
+    def recent(**filters):
+        status = client.get("/api/status", params=filters).json()
+        assert status["videos"] == 3  # of the whole index
+        return [entry["video"] for entry in status["recent"]]
+
+    [boat] = recent(folder="TRIPS", since="2026-06", until="2026-06-15")
+    assert boat == "trips/lake/boat ride.mp4"
+    assert recent(folder="trips", longer=13) == ["trips/Küche & <b>Herd.mp4"]
+    assert recent(shorter=10) == ["garden.mp4"] and recent(shorter=9) == []
+    for name, value, status in (("tag", "sea", 422), ("folder", "x", 422), ("since", "soon", 400)):
+        refused = client.get("/api/status", params={name: value})
+        assert refused.status_code == status and value in refused.json()["error"]
 
 
 def test_a_video_is_sent_whole_or_in_ranges(client, library):
@@ -307,6 +323,13 @@ def test_local_server_needs_no_token(served, host):
     told, url, client = served(host=host)
     assert len(told) == 1 and "token" not in url
     assert client.get("/api/folders").status_code == 200
+
+
+def test_serving_closes_no_logging_handler_of_the_process(served, monkeypatch):
+    handler, closed = logging.StreamHandler(), []
+    monkeypatch.setattr(handler, "close", lambda: closed.append(handler))
+    served()
+    assert closed == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])

@@ -309,6 +309,16 @@ def test_passage_embeddings_are_computed_again_after_changes(spoken, films):
     assert passages.find_damaged(spoken) == {}
 
 
+def test_damage_of_several_passage_embeddings_is_one_line(spoken):
+    paths = sorted((spoken.directory / "texts").iterdir())
+    assert len(paths) > 1
+    for path in paths:
+        path.write_bytes(b"damaged")
+    [note] = archive.opened(spoken, encoder=Words()).query("ship").warnings
+    assert f"{len(paths)} files, for example {paths[0].parent}" in note
+    assert "by words only" in note
+
+
 def test_vectors_are_never_those_of_other_texts(spoken, films, monkeypatch):
     def full(path, content):
         if path.suffix == ".vectors":

@@ -444,13 +444,16 @@ def test_progress_shows_the_seconds_of_the_video(index, model):
     [
         ([], "--ocr"),
         (["--speech=nope"], "expected one of: tiny, small"),
+        (["--speech=/models/nope"], "'/models/nope' is not a folder: give an existing folder"),
+        (["--speech=./nope"], "'./nope' is not a folder"),
+        (["--speech=models/nope"], "there is no such folder, and it is not fetched"),
         (["--speech=small", "--language=xx"], "'xx'"),
     ],
 )
 def test_unknown_model_or_language_is_refused(index, monkeypatch, capsys, options, word):
     def load(name, compute_type):
-        if name == "nope":
-            raise ValueError("Invalid model size 'nope',\nexpected one of: tiny, small")
+        if "nope" in name:
+            raise ValueError(f"Invalid model size '{name}',\nexpected one of: tiny, small")
         return Model()
 
     module, vad = ModuleType("faster_whisper"), ModuleType("faster_whisper.vad")

@@ -8,6 +8,9 @@ const names = new Map();    // names of shown videos by their ids
 let hits = [], chosen = -1, moment = null, low = 0, high = 1;    // results, the one in the player, the scale of curves
 let turn = 0, timer, request, searching = false, playFirst = false, wanted = null, growing = false;    // the running query
 let picture = null, cues = [];    // the picture of the query; the transcript of the video in the player
+const pictures = new Map();    // pictures of the history's entries by their keys; links have none
+const TYPING_PAUSE = 2000;    // ms after which a letter begins another search in the history
+let recorded = "", typedAt = -Infinity;    // the search of the history's entry; when a letter was last typed
 let pending = null, shownStart = null;    // the time to seek to once the player is ready
 let preview = null;    // {start, end} of the encoded clip that replaces a file that the browser cannot play
 let encoding = false;    // true while a preview is being encoded
@@ -94,11 +97,21 @@ async function query(asked, offset, signal) {
   const options = picture ? { method: "POST", body: picture, signal } : { signal };
   return (await get("api/query", { ...asked, k: PAGE_SIZE, offset }, options)).json();
 }
-function ask(delay) {
+const searchKey = () => JSON.stringify([link(), pictureKey()]);
+const pictureKey = () => picture && `${picture.name} ${picture.size} ${picture.lastModified}`;
+function record(typed) {    // a new search is a new entry of the history; the letters of one sentence share theirs
+  const now = Date.now(), goesOn = typed && now - typedAt < TYPING_PAUSE;
+  const change = searchKey() === recorded || goesOn ? "replaceState" : "pushState";
+  history[change]({ picture: pictureKey() }, "", link());
+  if (picture) pictures.set(pictureKey(), picture);
+  recorded = searchKey();
+  typedAt = typed ? now : -Infinity;
+}
+function ask(delay) {    // only typing has a delay
   clearTimeout(timer);
   request?.abort();
   const mine = ++turn, asked = values();
-  history.replaceState(null, "", link());
+  record(delay > 0);
   document.title = asked.q ? text("title.query", { query: asked.q }) : text("title");
   showFilters(asked);
   busy(wants(asked));
@@ -192,11 +205,14 @@ function tipsFor(asked) {    // what may find more than a query found
 }
 async function showHome(factsAlone = false) {
   const mine = turn;
+  const asked = values(), used = PROPERTIES.filter((name) => asked[name]);
+  const filters = factsAlone || wants(asked) ? {} : Object.fromEntries(used.map((name) => [name, asked[name]]));
   let facts;
   try {
-    facts = await (await get("api/status")).json();
+    facts = await (await get("api/status", filters)).json();
   } catch (error) {
-    if (mine === turn && !wants(values())) showNote(text("error.status"), error.message, { bad: true });
+    const title = text(used.length ? "error.search" : "error.status");
+    if (mine === turn && !wants(values())) showNote(title, error.message, { bad: true });
     return;
   }
   const size = { videos: countVideos(facts.videos), length: long(facts.seconds), encoder: facts.encoder };
@@ -207,12 +223,14 @@ async function showHome(factsAlone = false) {
   if (factsAlone || mine !== turn || wants(values())) return;
   if (!facts.videos) {
     showNote(text("empty.title"), text(facts.manage ? "empty.manage" : "empty.command"));
+  } else if (!facts.recent.length && used.length) {
+    showNote(text("nothing.title"), text("nothing.newest"), { tips: tipsFor(asked) });
   } else {
     showNote(text("start.title"), text("start.text"), { hints: !setting("hlformer.hints") });
     hits = facts.recent;
     layout("grid");
-    const filtered = FILTERS.some((name) => values()[name]);
-    announce(joined([text("start.newest"), filtered && text("start.filters")]));
+    const unused = FILTERS.filter((name) => asked[name] && !PROPERTIES.includes(name)).map((name) => text(name));
+    announce(joined([text("start.newest"), unused.length && text("start.unused", { filters: unused.join(", ") })]));
     $("results").replaceChildren(...hits.map(card));
     openWanted();
   }
@@ -551,14 +569,15 @@ $("cut").addEventListener("click", async () => {
 });
 $("copy").addEventListener("click", async () => {
   const time = position().toFixed(1);
-  history.replaceState(null, "", link({ video: player.dataset.id, t: time }));
+  history.replaceState(history.state, "", link({ video: player.dataset.id, t: time }));
   try {
     await navigator.clipboard.writeText(location.href);
     toast(text("link.copied"));
   } catch { toast(text("link.address")); }
 });
-function restore() {
-  picture = null;    // links have no picture
+function restore() {    // shows the search of the address and of the history's entry
+  picture = pictures.get(history.state?.picture) ?? null;
+  $("file").value = "";
   const given = new URLSearchParams(location.hash.slice(1));
   for (const name of FIELDS) {
     const value = given.get(name) || "", field = $(name);
@@ -568,6 +587,7 @@ function restore() {
     field.value = value;
   }
   wanted = given.has("video") ? { video: given.get("video"), t: given.get("t") || 0 } : null;
+  recorded = searchKey();
   ask(0);
 }
 function move(step) {
@@ -592,6 +612,7 @@ document.addEventListener("keydown", (event) => {
 });
 $("search").addEventListener("submit", (event) => {
   event.preventDefault();
+  typedAt = -Infinity;    // the sentence is complete
   if (searching) { playFirst = true; ask(0); } else if (chosen >= 0) choose(chosen, { m: moment, play: true });
 });
 for (const name of ["q", "then", "not"]) $(name).addEventListener("input", () => ask(200));
@@ -623,9 +644,9 @@ $("home").addEventListener("click", (event) => {
   fold(false);
   searchPicture(null);
 });
-addEventListener("hashchange", restore);
+addEventListener("popstate", restore);    // Back, Forward, and another link in the address bar
 // The server has stored the token in a cookie; drop it from the history and from links.
-if (location.search) history.replaceState(null, "", location.pathname + location.hash);
+if (location.search) history.replaceState(history.state, "", location.pathname + location.hash);
 const signalLabel = (name) => `signals.${name}` in TEXTS ? text(`signals.${name}`) : name;
 async function listChoices() {    // fills the lists of folders, tags and signals; a query shows why it fails
   const { folders = [], tags = [], signals = [] } = await get("api/folders").then((response) => response.json()).catch(() => ({}));

@@ -261,11 +261,16 @@ class PassageIndex:
         if matrix is None:
             self._db = self._open_database()  # a damaged copy leaves its connection unusable
             self._db.executescript(_TABLES)
-            empty = np.empty((0, width), np.float16)
-            embeddings = np.concatenate([empty, *self._fill(index, contents)])
-            if self.notes:  # not written: an unreadable file may be readable later
-                listing_and_notes = [transcripts.version(index), *listing, *self.notes]
-                matrix_path = self._path(index, listing_and_notes).with_suffix(".npy")
+            empty, damaged = np.empty((0, width), np.float16), list[Path]()
+            embeddings = np.concatenate([empty, *self._fill(index, contents, damaged)])
+            if damaged:  # not written: an unreadable file may be readable later
+                files_of = f"{len(damaged)} files, for example " if len(damaged) > 1 else ""
+                self.notes.append(
+                    f"damaged or not readable: {files_of}{damaged[0]}: these transcripts are"
+                    " searched by words only, until the folder is indexed again"
+                )
+                listing_and_damaged = [transcripts.version(index), *listing, *map(str, damaged)]
+                matrix_path = self._path(index, listing_and_damaged).with_suffix(".npy")
                 matrix = embeddings
             else:
                 matrix = self._write(path, embeddings)
@@ -294,13 +299,20 @@ class PassageIndex:
         fill = functools.partial(np.copyto, src=embeddings)
         matrix = packed.write_matrix(path.with_suffix(".npy"), embeddings.shape, "float16", fill)
         with contextlib.suppress(OSError):
-            database = self._db.serialize()
-            files.write_bytes(path, database + hashlib.sha256(database).hexdigest().encode())
+            packed.write_table(path, self._db.serialize())
             packed.discard_outdated(path.parent.parent, "said-", path)
         return matrix
 
-    def _fill(self, index: Index, contents: Iterable[str]) -> Iterator[np.ndarray]:
-        """Insert all passages; yield the embeddings of each content, in the order of the table."""
+    def _fill(
+        self, index: Index, contents: Iterable[str], damaged: list[Path]
+    ) -> Iterator[np.ndarray]:
+        """Insert all passages; yield the embeddings of each content, in the order of the table.
+
+        Args:
+          index: the index.
+          contents: hashes of contents.
+          damaged: receives the paths of damaged or unreadable files of embeddings.
+        """
         passage: int | None = None
         for content in contents:
             transcript = transcripts.load(index, content)
@@ -310,10 +322,7 @@ class PassageIndex:
             embeddings = _load_embeddings(index, content, texts)
             path = index.text_vectors(content)
             if embeddings is None and texts and os.path.lexists(path):
-                self.notes.append(
-                    f"{path} is damaged or cannot be read: the transcript of its video is"
-                    " searched by words only, until the folder is indexed again"
-                )
+                damaged.append(path)
             groups = [(copies, cues) for copies, cues in transcript.by_copies() if cues]
             is_varied = any(copies != Copies() for copies, _ in groups)
             if groups:
@@ -370,14 +379,14 @@ class PassageIndex:
 
     def _load(self, path: Path) -> bool:
         """Load a stored table; return False if it is missing or damaged."""
-        try:
-            raw = files.read_bytes(path)
-            if hashlib.sha256(raw[:-_DIGEST]).hexdigest().encode() != raw[-_DIGEST:]:
-                return False
-            self._db.deserialize(raw[:-_DIGEST])
-            return True
-        except (OSError, sqlite3.Error):
+        table = packed.load_table(path)
+        if table is None:
             return False
+        try:
+            self._db.deserialize(table)
+        except sqlite3.Error:
+            return False
+        return True
 
     def _select_number(self, query: str, values: Sequence[Any] = ()) -> int:
         return int(self._db.execute(query, values).fetchone()[0])

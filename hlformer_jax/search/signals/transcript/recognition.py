@@ -10,6 +10,7 @@ silence if there is one. The cues recognised so far are stored in the database o
 import contextlib
 import importlib.metadata
 import json
+import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -173,12 +174,16 @@ def load_all(
 # Speech
 
 
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+"""Form of an id of the hub; a path may have it too."""
+
+
 def load_speech(model: str, language: str = "", audio: str = "default") -> "SpeechRecogniser":
     """Load a recogniser of speech.
 
     Args:
-      model: a size, such as small, whose model is fetched once; or a folder in CTranslate2's
-        format.
+      model: a size, such as small, or an id of the hub, whose model is fetched once; or a folder
+        in CTranslate2's format.
       language: code of the language that is spoken, such as de; "" to detect it in each video.
       audio: "default" for one track of each video, "all" for every track.
 
@@ -189,12 +194,19 @@ def load_speech(model: str, language: str = "", audio: str = "default") -> "Spee
     whisper = optional("faster_whisper", "speech")
     vad = optional("faster_whisper.vad", "speech")
     optional("langcodes", "search")
+    if "/" in model and not (os.path.isdir(model) or _HUB_ID.fullmatch(model)):
+        raise SearchError(
+            f"the speech model {model!r} is not a folder: give an existing folder, or a size such"
+            " as small"
+        )
     try:
         loaded = whisper.WhisperModel(model, compute_type="auto")
         if language and language not in loaded.supported_languages:
             raise ValueError(f"it does not know the language {language!r}")
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
+        if "/" in model and not os.path.isdir(model):
+            reason = f"there is no such folder, and it is not fetched from the hub ({reason})"
         raise SearchError(f"the speech model {model!r} cannot be loaded: {reason}") from None
     options = vad.VadOptions(min_silence_duration_ms=int(1000 * MIN_SILENCE), speech_pad_ms=0)
 
