@@ -290,6 +290,14 @@ def _end(container: InputContainer, stream: VideoStream, start: Fraction | None)
     return Fraction(container.duration, av.time_base)
 
 
+def _tagged_length(stream: VideoStream) -> float:
+    """Return the seconds of a track by its tag DURATION, such as 00:00:02.5; infinity without."""
+    parts = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d*)?)", stream.metadata.get("DURATION", ""))
+    if parts is None:
+        return math.inf
+    return 3600 * int(parts[1]) + 60 * int(parts[2]) + float(parts[3])
+
+
 def _period(stream: VideoStream) -> Fraction:
     rate = stream.average_rate or stream.guessed_rate or stream.base_rate
     return 1 / rate if rate and Fraction(1, 1000) < rate < 1000 else Fraction(1, 25)
@@ -526,7 +534,9 @@ class Decoder:
         # If only the container states a length, it may be that of the sound.
         video = self._video
         has_length = video.stream.duration is not None or not video.container.streams.audio
-        stated, end = float(has_length and video.end or 0), float(self.clock.end)
+        # Matroska states one length for all tracks, and most programs add a tag to each track.
+        stated = min(float(has_length and video.end or 0), _tagged_length(video.stream))
+        end = float(self.clock.end)
         early = stated - end > max(1, _HARDLY * stated)
         faults = [
             f"its reading stopped at {end:.1f} s ({self.stopped})" if self.stopped else "",

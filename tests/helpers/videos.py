@@ -386,10 +386,26 @@ def stating(seconds):
         content = bytearray(path.read_bytes())
         place = content.index(b"\x44\x89\x88") + 3  # Matroska's Duration, a float64 in milliseconds
         content[place : place + 8] = struct.pack(">d", 1000 * seconds)
-        path.write_bytes(bytes(content))
+        path.write_bytes(bytes(content).replace(b"DURATION", b"UNTAGGED"))
         return path
 
     return make
+
+
+def two_films(folder):
+    """A Matroska of a video of a second, and of another of three, whose length alone is stated."""
+    path = folder / "two.mkv"
+    with av.open(str(path), "w") as container:
+        streams = [container.add_stream("libx264", rate=2) for _ in range(2)]
+        for stream in streams:
+            stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for stream, seconds in zip(streams, (1, 3), strict=True):
+            for index in range(2 * seconds):
+                frame = av.VideoFrame.from_ndarray(grey(index), "rgb24")
+                frame.pts, frame.time_base = index, Fraction(1, 2)
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+    return path
 
 
 def photograph(folder):
@@ -523,6 +539,7 @@ USED = {
     "damaged in the middle": (damaged, (3, 3.3), r"of its 38 packets are damaged|^$"),
     "two recordings in one": (joined, (5.9, 6.1), "timestamps jump 1 times"),
     "timestamps that jump ahead": (jump_ahead, (2.9, 3.1), "timestamps jump 1 times"),
+    "another track is longer": (two_films, (0.9, 1.1), "^$"),
     "no length stated": (stating(0), (2.9, 3.1), "^$"),
     "a length of years stated": (stating(1e9), (2.9, 3.1), "ends at 3.0 s of the 1000000000.0 s"),
 }  # fmt: skip
