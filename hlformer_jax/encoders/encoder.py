@@ -110,6 +110,10 @@ class TextEncoder:
             for real, states in zip(batch_real, batch_states, strict=True)
         ]
 
+    def rest(self, text: str) -> str:
+        """Return the part of a text that is beyond `max_tokens` and not encoded, "" if none is."""
+        return self.tokenizer.rest(text)
+
     def _encode_batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, tuple]]:
         """Yield the mask of the tokens of each batch, and a pair of vectors and token states.
 

@@ -2,8 +2,9 @@
 
     Encoder         images and texts → unit vectors of one space
     TokenEncoder    texts → a feature of each token
+    LimitsTexts     text → its end, if it is too long
 
-`hlformer_jax.encoders.load` returns an object with both interfaces. Any other object with these
+`hlformer_jax.encoders.load` returns an object with all of them. Any other object with these
 attributes can be used instead: a client of a service, another library's model, a fake in a test.
 """
 
@@ -88,3 +89,11 @@ class TokenEncoder(Protocol):
 
     def encode_tokens(self, texts: Sequence[str]) -> list[Float[np.ndarray, "W I"]]:
         """Return the float32 features of each text's tokens, in order and without padding."""
+
+
+@runtime_checkable
+class LimitsTexts(Protocol):
+    """Says which part of a text is too long to be encoded; an encoder need not have it."""
+
+    def rest(self, text: str) -> str:
+        """Return the part of a text that is not encoded, "" if all of it is."""

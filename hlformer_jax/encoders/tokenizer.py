@@ -62,6 +62,16 @@ class Tokenizer:
         real = np.array([encoding.attention_mask for encoding in encodings], bool)
         return ids.reshape(shape), real.reshape(shape)
 
+    def rest(self, text: str) -> str:
+        """Return the part of a text, as it is normalised, that is cut off; "" if nothing is."""
+        text = self._normalise(text)
+        encoding = self.backend.encode(text)
+        if not encoding.overflowing:
+            return ""
+        spans = [span for span in encoding.offsets if span[0] < span[1]]  # special tokens have none
+        start, end = spans[0][0], spans[-1][1]
+        return (text[:start] + text[end:]).strip()
+
     def _normalise(self, text: str) -> str:
         # Unpaired surrogates, which file names may contain, cannot be encoded.
         text = text.encode("utf-8", "replace").decode("utf-8")

@@ -26,6 +26,15 @@ def test_a_long_sentence_is_cut_and_keeps_its_end(encoder, sentences):
     assert ids[-1, -1] == end
 
 
+def test_the_end_that_is_cut_off_is_returned(encoder):
+    text = " ".join(f"a dog runs {number}" for number in range(90))
+    rest = encoder.rest(text)
+    assert rest and text.endswith(rest)
+    [kept, whole], _ = encoder.tokenizer([text.removesuffix(rest), text])
+    np.testing.assert_array_equal(kept[:-2], whole[:-2])  # a word may be cut in two
+    assert encoder.rest("dog") == encoder.rest("") == ""
+
+
 def test_the_empty_sentence_has_its_marks(loaded):
     for kind, marks in [("old_clip", 2), ("new_clip", 2), ("siglip", 1), ("siglip2", 1)]:
         _, real = loaded(kind).tokenizer([""])

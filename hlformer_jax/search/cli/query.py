@@ -84,14 +84,17 @@ def query(options: Options) -> None:
         title = options.sentences[0] if options.sentences else "moments"
         count = export.write(options.export, title, results, probe, replace)
         terminal.warn(printable(f"{options.export}: {count} moments"))
+    no_results = "" if results else f"no results: {results.reason}"
+    if results and results.verdict and not options.offset:
+        terminal.warn(results.verdict)
     if options.json:
+        if no_results:
+            terminal.warn(no_results)
         print(json.dumps([result.as_json() for result in results], indent=2))
         return
-    if not results:
-        print(f"no results: {results.reason}")
+    if no_results:
+        print(no_results)
         return
-    if results.verdict and not options.offset:
-        terminal.warn(results.verdict)
     _print_results(results, options.offset)
 
 

@@ -18,10 +18,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.encoders.protocol import Encoder, LimitsTexts
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.search.encoder import is_demo_encoder, reload_encoder
 from hlformer_jax.search.index import Entry, Index, Record, find_missing, split_name
+from hlformer_jax.search.index.records import Stamp
 from hlformer_jax.search.query import filters, fusion, pictures
 from hlformer_jax.search.query.fusion import Ranking
 from hlformer_jax.search.query.query import Query
@@ -99,6 +100,8 @@ class _Place(NamedTuple):
     group: Group
     by_signal: dict[str, Group]
     """The same group in the ranking of each signal that ranks it."""
+    scored: Mapping[str, Group] = {}
+    """The same group with the score of each signal of all videos, however late it is ranked."""
 
 
 class Library:
@@ -347,7 +350,8 @@ class Library:
                     snapshot.look(everything=True)
                     snapshot.missing |= vanished
                     continue
-                results = self._results(places[query.offset :], search, scope, query.moments)
+                shown = _add_scores(places[query.offset :], search, scope)
+                results = self._results(shown, search, scope, query.moments)
             except DamagedError as error:
                 if not error.contents.keys() - snapshot.damaged.keys():
                     raise
@@ -359,6 +363,7 @@ class Library:
             reaching = [result for result in results if _reaches(result, query.min_score, search)]
             reason = "" if reaching else _reason(query, filtered, scope, search.names, len(places))
             warnings = self._warnings(snapshot, passing)
+            warnings += [*_cut_texts(encoder, query), *_changed(snapshot, places[query.offset :])]
             return Results(reaching, warnings, search.match_threshold, reason)
 
     search = query
@@ -435,7 +440,8 @@ class Library:
         video = scope.videos[place.group.position]
         evidence: dict[str, Evidence] = {}
         for name, matches in search.matches.items():
-            group = place.by_signal.get(name) or place.group._replace(score=None)
+            groups = {**place.by_signal, **place.scored}
+            group = groups.get(name) or place.group._replace(score=None)
             shown = matches.evidence(group, scope, moments)
             if shown is not None:
                 evidence[name] = shown
@@ -445,9 +451,10 @@ class Library:
         ]  # fmt: skip
         matching = [name for name in ranked if evidence[name].is_match]
         is_refused = any(shown.is_match is False for shown in evidence.values())
-        best = next((name for name in ranked if evidence[name].is_match is not False), ranked[0])
+        possible = [name for name in ranked if evidence[name].is_match is not False]
+        best = [*matching, *possible, *ranked][0]
         first = search.names[0]
-        has_score = first in place.by_signal
+        has_score = first in place.by_signal or first in place.scored
         frames = evidence[Visual.name]
         return Result(
             video.id, video.video, video.folder, video.path,
@@ -507,10 +514,9 @@ class Library:
                     " folder has moved, index its new path as the moved root"
                 )
         if missing:
-            more = " and others" if len(missing) > 1 else ""
             lines.append(
-                f"{len(missing)} of {len(snapshot.videos)} videos are offline and left out"
-                f" ({missing[0]!r}{more}): check whether a disk is unplugged"
+                f"{len(missing)} of {len(snapshot.videos)} videos {_are(missing)} offline and left"
+                f" out ({_example(missing)}): check whether a disk is unplugged"
             )
         calibrated = snapshot.index.thresholds.get(self._label)
         frames = sum(record.frames for record in snapshot.contents)
@@ -522,6 +528,17 @@ class Library:
             )
         if snapshot.damaged:
             lines.append(str(DamagedError.from_contents(snapshot.damaged)))
+        if isinstance(snapshot.visual.ranker, Stored):
+            absent = snapshot.visual.ranker.absent()
+            videos = [
+                video.video for i, video in enumerate(snapshot.videos)
+                if passing[i] and video.content in absent
+            ]  # fmt: skip
+            if videos:
+                lines.append(
+                    f"{len(videos)} of {len(snapshot.videos)} videos {_are(videos)} not in the"
+                    f" store and left out ({_example(videos)}): upload the index again"
+                )
         return lines + [note for signal in snapshot.signals.values() for note in signal.notes]
 
     def _listed(self) -> dict[str, Entry]:
@@ -646,6 +663,28 @@ def _ranked(query: Query, search: _Search, scope: Scope) -> list[_Place]:
     return [_Place(group, by_signal[group.position]) for group in groups[:end]]
 
 
+def _add_scores(places: Sequence[_Place], search: _Search, scope: Scope) -> list[_Place]:
+    """Let the signals that rank all videos score the places that their rankings have cut off.
+
+    Otherwise the score of a result would depend on the number of results.
+    """
+    scored: list[dict[str, Group]] = [{} for _ in places]
+    for name in search.names:
+        late = [i for i, place in enumerate(places) if name not in place.by_signal]
+        if search.matches[name].is_selective or not late:
+            continue
+        allowed = np.zeros(len(scope.videos), bool)
+        allowed[[places[i].group.position for i in late]] = True
+        groups = search.matches[name].rank(len(late), dataclasses.replace(scope, allowed=allowed))
+        scores = {scope.content_of[group.position]: group.score for group in groups}
+        for i in late:
+            group = places[i].group
+            score = scores.get(scope.content_of[group.position])  # None: not in the store
+            if score is not None:
+                scored[i][name] = group._replace(score=score)
+    return [place._replace(scored=new) for place, new in zip(places, scored, strict=True)]
+
+
 def _reason(
     query: Query, filtered: np.ndarray, scope: Scope, signals: Sequence[str] = (), count: int = 0
 ) -> str:
@@ -668,6 +707,49 @@ def _reason(
         return f"there are only {count}"
     videos = "no video" if filtered.all() else "no video that passes the filters"
     return f"{videos} matches by {' or '.join(signals)}"
+
+
+def _cut_texts(encoder: Encoder, query: Query) -> list[str]:
+    """Return a line for each text of a query that is longer than the encoder reads."""
+    if not isinstance(encoder, LimitsTexts):
+        return []
+    return [
+        f"the encoder reads only the beginning of {text[:40]!r}…: frames are not compared with its"
+        f" end, {rest[-60:]!r}; shorten the text"
+        for text in (*query.text, *query.then, *query.without)
+        if (rest := encoder.rest(text))
+    ]
+
+
+def _changed(snapshot: _Snapshot, places: Sequence[_Place]) -> list[str]:
+    """Return a line about results whose files have another size or time than when indexed."""
+    changed = []
+    for entry in (snapshot.videos[place.group.position] for place in places):
+        try:
+            stamp = Stamp.from_status(entry.path.stat())
+        except OSError:  # noticed by the next query
+            continue
+        if stamp.size != entry.size or abs(stamp.modified_ns / 1e9 - entry.modified) > 1e-3:
+            changed.append(entry.video)
+    if not changed:
+        return []
+    return [
+        f"{len(changed)} of these videos {_have(changed)} another size or time than when indexed"
+        f" ({_example(changed)}), so their moments may be wrong: index the folder again"
+    ]
+
+
+def _example(videos: Sequence[str]) -> str:
+    """Return the name of the first of some videos, and whether there are others."""
+    return f"{legible(videos[0])!r}{' and others' if len(videos) > 1 else ''}"
+
+
+def _are(videos: Sequence[str]) -> str:
+    return "are" if len(videos) > 1 else "is"
+
+
+def _have(videos: Sequence[str]) -> str:
+    return "have" if len(videos) > 1 else "has"
 
 
 def _reaches(result: Result, min_score: float | None, search: _Search) -> bool:

@@ -34,6 +34,9 @@ from hlformer_jax.search.serve.redaction import summarise, without_paths
 from hlformer_jax.search.times import SECONDS_AFTER_END
 from hlformer_jax.text import legible, suggestion
 
+MAX_RESULTS = 100
+"""Largest number of results of one search, as over HTTP."""
+
 FRAME_WIDTH = 768
 """Width in pixels of the frames that `show` returns."""
 
@@ -116,8 +119,10 @@ def server(library: Library, clips: Path | None = None) -> Any:
         apply. If `good` is false, no result is a good match, and `verdict` says why.
         """
         with tool_errors():
+            if k > MAX_RESULTS:
+                raise SearchError(f"k is {k}: give at most {MAX_RESULTS}, and skip some by offset")
             query = Query(
-                text, k=min(k, 100), offset=offset, folder=folder or None, since=since or None,
+                text, k=k, offset=offset, folder=folder or None, since=since or None,
                 until=until or None, longer=longer, shorter=shorter, tags=tags or (),
                 then=then or (), within=within, without=without or (), signals=signals,
                 min_score=min_score,

@@ -74,6 +74,10 @@ SELECT content, score FROM (
 ) AS scores JOIN {schema}.contents USING (number)
 ORDER BY score DESC FETCH FIRST %(count)s ROWS WITH TIES
 """
+_ABSENT = """
+SELECT wanted FROM unnest(%s::text[]) AS wanted
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.contents WHERE content = wanted)
+"""
 _ADDRESS = re.compile(
     # there may be several hosts, IPv6 addresses in brackets, or no host for a Unix socket
     r"postgres(?:ql)?://(?:[^/@:]*(?::[^/@]*)?@)?{host}(?:,{host})*(?:/[^@]*)?".format(
@@ -158,6 +162,15 @@ class Store:
             ranked: list[tuple[str, float]] = ask(_BEST, parameters, products=products, best=best)
         return ranked
 
+    def absent(self, contents: Sequence[str]) -> set[str]:
+        """Return those of some contents that were not uploaded.
+
+        Raises:
+          SearchError: if the server does not answer.
+        """
+        with self._session() as ask:
+            return {content for (content,) in ask(_ABSENT, [list(contents)])}
+
     def vectors(self, content: str, branches: int) -> list[Float[np.ndarray, "_ w"]]:
         """Return the rows of each branch of a content, float32.
 
@@ -208,7 +221,9 @@ class Store:
             raise SearchError(
                 f"{self.address} has no schema {self._name!r}: upload the index to it first"
             )
-        advice = f"name another one, {self.address.partition('?')[0]}?schema=NAME"
+        place, _, query = self.address.partition("?")
+        options = [x for x in query.split("&") if x and not x.startswith("schema=")]
+        advice = f"name another one, {place}?{'&'.join([*options, 'schema=NAME'])}"
         columns = ask(
             "SELECT relname, attname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid"
             " JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = %s",
@@ -344,6 +359,10 @@ class Stored:
         for content, score in self._store.best(queries, self._ranker.top, contents, count):
             scores[self._contents[content]] = score
         return scores
+
+    def absent(self) -> set[str]:
+        """Return the contents of the index that were not uploaded."""
+        return self._store.absent(list(self._contents))
 
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]

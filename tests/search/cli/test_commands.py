@@ -179,8 +179,11 @@ def test_query_reports_copies_sequences_and_no_match(ask, films, monkeypatch):
     assert done.out.splitlines()[1].split()[0] == "2"
     assert "no video reaches the score 2" in ask("query", "red", "--min-score=2").out
     assert ask("query", "red", "--offset=9").out == "no results: there are only 3\n"
+    done = ask("query", "red", "--offset=9", "--json")
+    assert json.loads(done.out) == [] and done.errors == ["no results: there are only 3"]
     done = ask("query", "white")
     assert done.errors == ["no good match: these results are the nearest, but none stands out"]
+    assert ask("query", "white", "--json").errors == done.errors
 
 
 def test_query_prints_matching_passages(ask, films, index):

@@ -290,6 +290,28 @@ def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, ind
     assert found(library.query("red", k=9)) == every
 
 
+def test_results_whose_files_were_replaced_are_named(library, films):
+    assert library.query("red").warnings == []
+    archive.film(films / "a.film", ["white"] * 4)
+    [line] = library.query("red", k=2).warnings
+    assert line.startswith(
+        "1 of these videos has another size or time than when indexed ('a.film')"
+    )
+    os.utime(films / "b.film", (5, 5))
+    assert library.query("red").warnings[0].startswith("2 of these videos have another")
+    assert library.query("red", folder="trips").warnings == []
+
+
+def test_the_end_of_a_long_text_that_is_not_searched_is_named(library, monkeypatch):
+    limit = lambda self, text: text[40:]
+    monkeypatch.setattr(archive.Encoder, "rest", limit, raising=False)
+    assert library.query("red").warnings == []
+    text = "a red circle beside nothing that anyone would ever see"
+    [line] = library.query(["red", text]).warnings
+    assert line.endswith("compared with its end, 'would ever see'; shorten the text")
+    assert len(library.query("red", without=[text], then=[text]).warnings) == 2
+
+
 def test_concurrent_queries_get_the_same_answers(library):
     expected = [hit.video for hit in library.query("red", k=3)]
     with ThreadPoolExecutor(3) as threads:

@@ -78,6 +78,7 @@ def test_clip_has_a_generated_name_and_replaces_no_file(library, tmp_path):
         ("search", {"text": "red", "image": "/etc/passwd"}, "image"),
         ("search", {"text": "red", "K": 3}, "K"),
         ("search", {"text": "red", "k": "many"}, "k"),
+        ("search", {"text": "red", "k": 101}, "k is 101: give at most 100"),
         ("search", {}, "text"),
         ("show", {"id": "0", "time": 1, "path": "/etc/passwd"}, "path"),
     ],

@@ -107,15 +107,20 @@ def test_text_matches_by_picture_and_transcript(index):
     assert pages == [hit.video for hit in hits]
 
 
-def test_transcript_only_match_has_no_score(index, monkeypatch):
+@pytest.mark.parametrize("probable", [False, True])
+def test_results_do_not_depend_on_their_number(index, monkeypatch, probable):
     monkeypatch.setattr(library, "WINDOW", 1)
     write(index.root, {"a.film": [(6, 8, "green light")]})
     archive.fill(index, video=archive.TOLD)
+    archived = archive.opened(index, encoder=archive.Encoder(probable=probable))
     # The best visual match is b.film.
-    [hit] = archive.opened(index).query("green", k=1, min_score=0.5)
-    assert hit.video == "a.film" and hit.score is hit.score_kind is None
-    assert hit.signals == ("transcript",) and hit.is_match
-    assert hit.moments[0][:2] == (6, 8) and hit.as_json()["score"] is None
+    [hit] = archived.query("green", k=1, min_score=0.5)
+    assert hit.video == "a.film" and "transcript" in hit.signals and hit.is_match
+    assert hit.moments[0][:2] == (6, 8)
+    visual = {hit.video: hit.score for hit in archived.query("green", signals="visual")}
+    assert hit.score == visual["a.film"]
+    pages = [archived.query("green", k=1, offset=i)[0].as_json() for i in range(3)]
+    assert pages == [hit.as_json() for hit in archived.query("green")]
 
 
 def test_texts_follow_their_files(index, films):

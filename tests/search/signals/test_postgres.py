@@ -5,6 +5,7 @@ The server is a real one, started for the tests.
 
 import datetime
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -147,6 +148,9 @@ class TestServer:
         with pytest.raises(SearchError, match="has no schema .*upload"):
             opened(index, address).query("red")
         opened(index, address).upload()
+        options = re.escape(address.partition("?")[2].partition("&schema=")[0])
+        with pytest.raises(SearchError, match=rf"name another one, .*\?{options}&schema=NAME$"):
+            opened(index, address, ranker="segments").query("red")
         with pytest.raises(SearchError, match=r"ranker \(best_frame there, segments here\)"):
             opened(index, address, ranker="segments").query("red")
         faster = archive.create(tmp_path / "faster", films, fps=2)
@@ -213,6 +217,8 @@ class TestServer:
         archive.film(films / "new.film", ["yellow"] * 4)
         archive.fill(Index.open(index.directory))
         # Until the upload: what is there is found by what the index knows, and nothing else is.
+        [line] = [x for x in library.query("yellow").warnings if "store" in x]
+        assert line.startswith("2 of 19 videos are not in the store and left out ('")
         found = {hit.video for hit in library.query("red", k=50)}
         assert "trips/moved.film" in found and "new.film" not in found
         assert library.upload() == Uploaded(sent=2, unchanged=14, removed=1)
