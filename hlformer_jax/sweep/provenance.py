@@ -1,4 +1,4 @@
-"""Check that the runs of a table were trained on the same data.
+"""Check that the runs of a table have the sweep's settings and were trained on the same data.
 
 A run records the fingerprint of its data in config.json. The finished runs of a sweep whose
 configurations name the same data, so all seeds of a variant on a corpus, must have one fingerprint:
@@ -51,7 +51,7 @@ def check_same_data(
     root: Path,
     opened: Mapping[Path, str] | None = None,
 ) -> list[Run]:
-    """Check that runs that name the same data were trained on the same files.
+    """Check that finished runs have the sweep's settings, and equally named data the same files.
 
     Args:
       runs: the runs of the sweep.
@@ -64,7 +64,7 @@ def check_same_data(
 
     Raises:
       MixedDataError: if two runs differ; names both runs and both fingerprints.
-      WorkdirError: if a record of a run is damaged.
+      WorkdirError: if a finished run has other settings, or a record of a run is damaged.
     """
     opened = opened or {}
     done = {run.directory for run in finished}
@@ -74,6 +74,7 @@ def check_same_data(
     for run in sorted(runs, key=lambda run: run.directory not in done):
         directory = root / run.directory
         if run.directory in done:
+            checkpoints.check_finished(directory, run.config)
             fingerprint = checkpoints.recorded_fingerprint(directory)
             if fingerprint is None:
                 unrecorded.append(run)

@@ -161,7 +161,8 @@ def open_data(
     Raises:
       MissingDataError: if all runs would be skipped, unless `may_skip_all` is True.
       DataError: if data is damaged or cannot be read.
-      WorkdirError: if a run was started with other data.
+      WorkdirError: if a run was started with other data, or a finished run of the sweep had other
+        settings.
       MixedDataError: if a finished run of the sweep had other data.
     """
     fingerprints: dict[str, str | MissingDataError] = {}

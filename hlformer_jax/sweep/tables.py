@@ -91,6 +91,7 @@ def publish(
 
     Raises:
       MixedDataError: if the data of a variant was replaced between two of its runs.
+      WorkdirError: if a finished run has other settings than the sweep.
     """
     table = collect(sweep, runs, root, selection)
     while True:
@@ -116,6 +117,7 @@ def collect(
 
     Raises:
       MixedDataError: if the data of a variant was replaced between two of its runs.
+      WorkdirError: if a finished run has other settings than the sweep.
     """
     selection = runs if selection is None else selection
     trained = {run.variant for run in selection}

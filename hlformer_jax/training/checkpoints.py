@@ -523,6 +523,15 @@ def check_workdir(
     return has_begun
 
 
+def check_finished(workdir: Path, config: ConfigDict) -> None:
+    """Check that the finished run of a directory has the settings of a configuration.
+
+    Raises:
+      WorkdirError: if settings differ; names the settings.
+    """
+    _compare(workdir, config, None)
+
+
 def check_evaluation(
     directory: Path,
     checkpoint: Path,

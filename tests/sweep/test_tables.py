@@ -612,7 +612,8 @@ def finish(root, run, fingerprint, result):
     """A finished run on data of a fingerprint; None: not recorded."""
     files.write_json(root / run.directory / "result.json", result)
     if fingerprint:
-        content = {"config": {}, "data_fingerprint": fingerprint}
+        config = json.loads(run.config.to_json())
+        content = {"config": config, "data_fingerprint": fingerprint}
         files.write_json(root / run.directory / "config.json", content)
 
 
