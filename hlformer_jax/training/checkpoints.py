@@ -50,7 +50,6 @@ PLACES = ("data.manual_dir", "data.data_dir", "data.cache_gib", "data.resident")
 MOVABLE = (
     *PLACES,
     "train.checkpoint_seconds",
-    "train.patience",
     "train.log_every",
     "train.baseline",
     "eval.moments",
@@ -58,7 +57,14 @@ MOVABLE = (
     "eval.query_batch",
     "eval.node_batch",
 )
-"""Fields that may differ when a run resumes: they change no parameter of any step."""
+"""Fields that may differ when a run resumes: they change no parameter of any step.
+
+`train.patience` may also be larger: the run then ends as if it had started with this value. A
+smaller value could have ended it before its best epoch.
+"""
+
+_METRIC_FIELDS = ("eval.moments",)
+"""Fields of `MOVABLE` that change metrics, so that they may not differ in a finished run."""
 
 
 class CheckpointError(UserError, ValueError):
@@ -529,7 +535,7 @@ def check_finished(workdir: Path, config: ConfigDict) -> None:
     Raises:
       WorkdirError: if settings differ; names the settings.
     """
-    _compare(workdir, config, None)
+    _compare(workdir, config, None, is_finished=True)
 
 
 def check_evaluation(
@@ -636,6 +642,7 @@ def _compare(
     fingerprint: str | None,
     init: Path | None = None,
     movable: Sequence[str] = (),
+    is_finished: bool = False,
 ) -> None:
     recorded = _recorded(workdir)
     if recorded is None:
@@ -649,12 +656,12 @@ def _compare(
         )
     recorded_fingerprint = recorded.get("data_fingerprint")
     fingerprint = recorded_fingerprint if fingerprint is None else fingerprint
-    differences = [
-        difference
-        for name, difference in _differences(flat(recorded), flat(_settings(config, fingerprint)))
-        if name.removeprefix("config.") not in movable
-    ]
-    if differences:
+    if is_finished:
+        ignored = tuple(name for name in MOVABLE if name not in _METRIC_FIELDS)
+    else:
+        ignored = (*MOVABLE, *movable, *_raised_patience(recorded, config))
+    compared = flat(recorded), flat(_settings(config, fingerprint)), ignored
+    if differences := [difference for _, difference in _differences(*compared)]:
         hint = (
             (
                 " (the data has other files, or files whose times changed when copied: cp -a"
@@ -668,6 +675,12 @@ def _compare(
             f" another `workdir` (with `init`={workdir} to start from its parameters), or give"
             " the settings that it was started with to resume it"
         )
+
+
+def _raised_patience(recorded: Mapping[str, Any], config: ConfigDict) -> tuple[str, ...]:
+    """Return the name of the patience if it is larger than the recorded one."""
+    before = recorded["config"].get("train", {}).get("patience", config.train.patience)
+    return ("train.patience",) if config.train.patience > before else ()
 
 
 def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
@@ -699,7 +712,7 @@ def _defaults(current: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(
-    recorded: dict[str, Any], current: dict[str, Any], ignored: Sequence[str] = MOVABLE
+    recorded: dict[str, Any], current: dict[str, Any], ignored: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return the full names of fields that differ, each with a text that shows both values."""
     movable = {f"config.{field}" for field in ignored}
