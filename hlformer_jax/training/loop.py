@@ -443,9 +443,10 @@ def start(
         checkpoints.open_params(init).close()  # checked before the data is prepared
     fingerprint, train = family.fingerprint, config.train
     movable = ("train.epochs",) if getattr(family, "any_length", False) else ()
+    moments = getattr(family, "moments_fingerprint", None)
     with processes.first_alone("workdir"):
         claim = checkpoints.claim_workdir(
-            directory, config, fingerprint, processes.is_first(), init, movable
+            directory, config, fingerprint, processes.is_first(), init, movable, moments
         )
     with claim:
         schedule = Schedule(family.num_examples, train.batch_size, config.seed)

@@ -191,6 +191,32 @@ def test_data_that_was_replaced_between_two_runs_is_refused(sweep_of, tmp_path, 
     assert len(told) == 1
 
 
+def test_edited_times_of_moments_are_refused_before_the_next_seed(
+    sweep_of, result_of, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(runs.training, "build", FakeFamily)
+    monkeypatch.setattr(FakeFamily, "moments_fingerprint", "new", raising=False)
+    sweep = sweep_of({"plain": {}}, seeds=(0, 1), settings={"eval": {"moments": "m.json"}})
+    planned = expand(sweep)
+
+    def finish(run, moments):
+        files.write_json(tmp_path / run.directory / "result.json", result_of(run, 10.0))
+        content = {"config": json.loads(run.config.to_json()), "data_fingerprint": "abc"}
+        content["moments_fingerprint"] = moments
+        files.write_json(tmp_path / run.directory / "config.json", content)
+
+    finish(planned[0], "old")
+    message = r"plain/seed0 has times of moments .*'old', but .*plain/seed1 would have 'new'"
+    with pytest.raises(MixedDataError, match=message):
+        runs.open_data(planned, tmp_path, print)
+    finish(planned[1], "new")
+    with pytest.raises(MixedDataError, match=r"config\.eval\.moments was edited or replaced"):
+        tables.collect(sweep, planned, tmp_path)
+    finish(planned[0], "new")
+    assert runs.open_data(planned, tmp_path, print) == planned
+    assert tables.collect(sweep, planned, tmp_path)["finished"] == 2
+
+
 def test_finished_runs_with_other_settings_are_refused_before_training(
     sweep_of, result_of, tmp_path, monkeypatch
 ):

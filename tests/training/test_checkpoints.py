@@ -64,6 +64,21 @@ def test_run_resumes_after_moves_of_data_and_settings(started):
     _claim(started, **moved).close()
 
 
+def test_edited_times_of_moments_replace_no_metrics(started, tmp_path):
+    config = runs.tree(**{"eval.moments": "m.json"})
+    fingerprints = config, "data", True, None, (), "old"
+    checkpoints.claim_workdir(started, *fingerprints).close()
+    assert checkpoints.recorded_moments(started) == "old"
+    checkpoints.check_workdir(started, config, "data")  # the run resumes: they change no step
+    checkpoints.check_evaluation(started, started, config, "data", moments="old")
+    other = tmp_path / "other"
+    checkpoints.record_evaluation(other, started, config, "data", "old")
+    for directory in (started, other):
+        with pytest.raises(WorkdirError, match=r"eval\.moments \(m\.json\) was replaced"):
+            checkpoints.check_evaluation(directory, started, config, "data", moments="new")
+    checkpoints.check_evaluation(other, started, config, "data", True, "new")
+
+
 def test_patience_may_only_grow_on_resume_and_not_change_in_a_finished_run(started):
     patience = runs.tree().train.patience
     for change in (-1, 1):
