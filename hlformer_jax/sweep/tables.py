@@ -27,7 +27,7 @@ from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import moments, ranking
 from hlformer_jax.retrieval.ranking import MAX_LEAVES, part_label
 from hlformer_jax.sweep import Run, change_of, changed_fields
-from hlformer_jax.sweep.comparison import LEVEL, compare
+from hlformer_jax.sweep.comparison import LEVEL, compare, describe_left_out
 from hlformer_jax.sweep.provenance import check_same_data, describe_unrecorded, name_data
 from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
 
@@ -177,7 +177,7 @@ def collect(
         "relative": dict(sweep.relative),
         "localisation": list(moments.METRICS) if localised else [],
         "corpora": list(sweep.corpora),
-        "comparisons": compare(sweep.pairs, runs, root),
+        "comparisons": compare(sweep.pairs, have_ended, root),
         "select": " or ".join(sorted({run.config.eval.select for run in runs})),
         "changed": {
             name: value for name, value in changed_fields(sweep).items() if name not in LOCATIONS
@@ -190,7 +190,11 @@ def collect(
         "published_on": sweep.published_on,
         "footnotes": _footnotes(sweep),
         "absent": _absent(rows, names),
-        "notes": [*sweep.notes, *describe_unrecorded(unrecorded)],
+        "notes": [
+            *sweep.notes,
+            *describe_unrecorded(unrecorded),
+            *describe_left_out(sweep.pairs, have_ended, root),
+        ],
         "finished": len(results_so_far),
         "total": len(runs),
         "variants": rows,

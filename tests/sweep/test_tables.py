@@ -589,6 +589,20 @@ def test_pairs_without_a_common_corpus_are_left_out(tmp_path):
     assert comparison.compare([("a", "b"), ("a", "c"), ("a", "d")], runs, tmp_path) == []
 
 
+def test_comparisons_use_the_runs_of_the_table_and_name_the_others(finished, tmp_path):
+    sweep, planned = finished
+    before = tables.collect(sweep, planned, tmp_path)
+    unfinished, without_ranks = planned[0], planned[1]
+    (tmp_path / unfinished.directory / "result.json").unlink()
+    (tmp_path / without_ranks.directory / "test_queries.npz").unlink()
+    table = tables.collect(sweep, planned, tmp_path)
+    [line] = [note for note in table["notes"] if "comparisons" in note]
+    assert line.endswith("because test_queries.npz is missing: b, corpus 5, seed 0")
+    assert table["comparisons"] == comparison.compare(sweep.pairs, planned[1:], tmp_path)
+    assert table["comparisons"] != before["comparisons"]
+    assert not any("comparisons" in note for note in before["notes"])
+
+
 def test_runs_with_other_queries_are_not_compared(tmp_path):
     runs = [leave(tmp_path, name, 0, random_ranks(k, 20)) for k, name in enumerate("ab")]
     content = {"ranks": random_ranks(2, 20), "videos": VIDEOS[::-1]}
