@@ -1,7 +1,8 @@
 """The results of a sweep so far: metrics of every variant over its finished runs, and their views.
 
-The spread is the sample standard deviation over seeds (n - 1). Over several corpora it is the root
-of the mean of the variances. A single seed has no spread. With several corpora, the variants are
+The spread is the sample standard deviation over seeds (n - 1). Over several corpora, a mean is the
+mean over corpora of the mean over seeds, and the spread is the root of the mean of the variances. A
+single seed has no spread. With several corpora, the variants are
 ranked by the last metric; the rank is a mean over the pairs of corpus and seed for which all
 variants are finished. table.json, .md, .csv, the plot and the printed tables are views of one
 `Table`.
@@ -194,6 +195,7 @@ def collect(
             *sweep.notes,
             *describe_unrecorded(unrecorded),
             *describe_left_out(sweep.pairs, have_ended, root),
+            *_describe_corpora(rows),
         ],
         "finished": len(results_so_far),
         "total": len(runs),
@@ -347,25 +349,53 @@ def _absent(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str
 
 
 def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    having = {name: [x for x in results if name in x["metrics"]] for name in names}
-    metrics = {name: [x["metrics"][name] for x in having[name]] for name in names}
-    seconds = [x["seconds_per_epoch"] for x in results if "seconds_per_epoch" in x]
+    metrics = {
+        name: _by_corpus(results, [x["metrics"].get(name) for x in results]) for name in names
+    }
+    seconds = _by_corpus(results, [x.get("seconds_per_epoch") for x in results])
     first = results[0] if results else {}
     return {
-        "mean": {name: float(np.mean(x)) if x else None for name, x in metrics.items()},
-        "std": {name: _deviation(having[name], x) for name, x in metrics.items()},
+        "mean": {name: _mean(values) for name, values in metrics.items()},
+        "std": {name: _deviation(values) for name, values in metrics.items()},
         **{name: first.get(name) for name in COSTS},
-        "seconds_per_epoch": float(np.mean(seconds)) if seconds else None,
+        "seconds_per_epoch": _mean(seconds),
     }
 
 
-def _deviation(results: Sequence[Mapping[str, Any]], values: Sequence[float]) -> float | None:
-    """Return the standard deviation over seeds; over corpora the root of the mean variance."""
+def _by_corpus(
+    results: Sequence[Mapping[str, Any]], values: Sequence[float | None]
+) -> list[list[float]]:
+    """Return the values that are not None in a list for each corpus."""
     corpora: dict[str, list[float]] = {}
     for result, value in zip(results, values, strict=True):
-        corpora.setdefault(result.get("corpus", ""), []).append(value)
-    squares = [np.var(values, ddof=1) for values in corpora.values() if len(values) > 1]
+        if value is not None:
+            corpora.setdefault(result.get("corpus", ""), []).append(value)
+    return list(corpora.values())
+
+
+def _mean(corpora: Sequence[Sequence[float]]) -> float | None:
+    """Return the mean over corpora of the mean over seeds."""
+    return float(np.mean([np.mean(values) for values in corpora])) if corpora else None
+
+
+def _deviation(corpora: Sequence[Sequence[float]]) -> float | None:
+    """Return the standard deviation over seeds; over corpora the root of the mean variance."""
+    squares = [np.var(values, ddof=1) for values in corpora if len(values) > 1]
     return float(np.sqrt(np.mean(squares))) if squares else None
+
+
+def _describe_corpora(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each variant without a finished run on a corpus that others have."""
+    measured = {row["variant"]: {run.get("corpus", "") for run in row["runs"]} for row in rows}
+    corpora = sorted(set().union(*measured.values()))
+    lines = []
+    for name, own in measured.items():
+        if own and (missing := [corpus for corpus in corpora if corpus not in own]):
+            lines.append(
+                f"{name} has no finished run on {', '.join(missing)}: its means are over fewer"
+                " corpora, so do not compare them with those of other variants"
+            )
+    return lines
 
 
 def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
@@ -438,6 +468,8 @@ def sections(table: Table) -> list[Section]:
         f"Test split, best epoch by validation {table['select']}; mean ± standard deviation"
         f" over seeds{(' within a corpus' if ranked else '')}, if there are several."
     )
+    if ranked:
+        note += " Means are over the seeds of each corpus, then over corpora."
     if table["references"]:
         note += " Rows without seeds are references on the same test split."
     if table["cited"]:

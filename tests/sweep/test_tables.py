@@ -324,6 +324,20 @@ def test_deviations_are_within_a_corpus_and_ranks_the_mean_over_corpora_and_seed
     assert a["mean"]["IoU 0.5"] == 30.5 and a["std"]["IoU 0.5"] == pytest.approx(np.sqrt(0.5))
 
 
+def test_corpora_count_equally_and_a_missing_corpus_is_noted(finished, tmp_path):
+    sweep, planned = finished
+    (tmp_path / planned[-1].directory / "result.json").unlink()  # b, corpus 6, seed 1
+    table = tables.collect(sweep, planned, tmp_path)
+    _, b = table["variants"]
+    assert b["mean"]["SumR"] == np.mean([np.mean([11.0, 11.5]), 49.0])
+    assert not any("fewer corpora" in note for note in table["notes"])
+    (tmp_path / planned[3].directory / "result.json").unlink()  # b, corpus 6, seed 0
+    table = tables.collect(sweep, planned, tmp_path)
+    assert table["variants"][1]["mean"]["SumR"] == np.mean([11.0, 11.5])
+    expected = "b has no finished run on 6: its means are over fewer corpora"
+    assert table["notes"][-1].startswith(expected)
+
+
 def test_the_tables_have_ranks_first_moments_and_comparisons(finished, tmp_path, capsys):
     table = tables.publish(*finished, tmp_path)
     text = (tmp_path / "table.md").read_text()
