@@ -6,6 +6,7 @@ that gives all candidates the same score gets the metrics of chance instead of R
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ MAX_LEAVES = 5
 
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are at most 1 and not in percent."""
+
+
+UNDEFINED = "–"
+"""Cell of a metric that is NaN, because the split has nothing to measure it on."""
 
 
 def ranks(
@@ -252,6 +257,8 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
                     lines.append([" ".join(filter(None, (name, part_label(part)))), *cells])
         cli.print_table(["", *columns], lines, title)
         title = ""
+    if any(math.isnan(value) for metrics in rows.values() for value in metrics.values()):
+        print(f"{UNDEFINED}: the split has no pairs or trees to measure this on")
 
 
 def part_label(part: str) -> str:
@@ -265,7 +272,12 @@ def part_label(part: str) -> str:
 
 
 def format_metric(name: str, value: float) -> str:
-    """Format a metric for a table: with three decimals if it is one of `SHARES`, otherwise two."""
+    """Format a metric for a table: with three decimals if it is one of `SHARES`, otherwise two.
+
+    NaN is `UNDEFINED`.
+    """
+    if math.isnan(value):
+        return UNDEFINED
     return f"{value:.{3 if name.rpartition('/')[2] in SHARES else 2}f}"
 
 

@@ -123,7 +123,7 @@ def collect(
     selection = runs if selection is None else selection
     trained = {run.variant for run in selection}
     rows = []
-    finished = {run.directory: read_result(root / run.directory / RESULT) for run in runs}
+    finished = {run.directory: _read_finished(root / run.directory / RESULT) for run in runs}
     have_ended = [run for run in runs if finished[run.directory] is not None]
     unrecorded = check_same_data(runs, have_ended, root)
     results_so_far = [result for result in finished.values() if result is not None]
@@ -201,6 +201,19 @@ def collect(
         "total": len(runs),
         "variants": rows,
     }
+
+
+def _read_finished(path: Path) -> dict[str, Any] | None:
+    """Read result.json, with the names of metrics that are null or NaN as "undefined"."""
+    result = read_result(path)
+    if result is None:
+        return None
+    metrics = result["metrics"]
+    undefined = [name for name, value in metrics.items() if value is None or math.isnan(value)]
+    if not undefined:
+        return result
+    defined = {name: value for name, value in metrics.items() if name not in undefined}
+    return result | {"metrics": defined, "undefined": undefined}
 
 
 def _references(
@@ -339,6 +352,8 @@ def _absent(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str
             continue
         part = name.partition("/")[0] if "=" in name else ""
         what = f"the test split has no query of {part_label(part)}" if part else f"no {name}"
+        if any(name in run.get("undefined", ()) for run in runs):
+            what = f"the test split has no pairs or trees to measure {name} on"
         titles = reasons.setdefault((what,), [])
         titles += [title for title in lacking if title not in titles]
     lines = []

@@ -12,6 +12,7 @@ run writes the same file as an uninterrupted run. TensorBoard shows the same sca
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import signal
 import sys
@@ -110,7 +111,9 @@ class ScalarLog:
         """
         if self._file is None:
             return
-        self._file.write(json.dumps({"step": step, **where, **scalars}) + "\n")
+        # JSON has no NaN: a metric that is undefined on the split is null.
+        values = {name: x if math.isfinite(x) else None for name, x in scalars.items()}
+        self._file.write(json.dumps({"step": step, **where, **values}) + "\n")
         self._file.flush()
         self.board(step, scalars)
 

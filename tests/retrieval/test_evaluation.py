@@ -402,6 +402,13 @@ def test_table_has_a_row_for_each_name(capsys):
     assert ["baseline", "7.00"] in lines
 
 
+def test_undefined_metric_is_a_dash_with_its_reason(capsys):
+    print_table("Test", {"model": {"hierarchy/video/RadiusTau": np.nan, "hierarchy/video/x": 1.0}})
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split() == ["model", "hierarchy/video", "–", "1.00"] for line in lines)
+    assert lines[-1] == "–: the split has no pairs or trees to measure this on"
+
+
 def test_table_names_the_group_of_the_largest_trees(capsys):
     print_table("Test", {"model": {"leaves=2/t2v/MRR": 0.5, "leaves=5/t2v/MRR": 0.25}})
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -78,6 +78,24 @@ def test_missing_metric_is_a_dash_with_its_reason(result_of, small, tmp_path):
     assert "no R@5" in (tmp_path / "table.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("value", ["null", "NaN"])
+def test_undefined_metric_is_a_dash_with_its_reason(value, sweep_of, result_of, tmp_path):
+    name = "hierarchy/t2v/MAP"
+    sweep = sweep_of(
+        {"full": {}, "other": {"model": {"fusion": "mean"}}}, metrics=(name,), seeds=(0,)
+    )
+    for run, cell in zip(expand(sweep), (value, "40.0"), strict=True):
+        path = tmp_path / run.directory / "result.json"
+        files.write_json(path, result_of(run, 10.0) | {"metrics": {name: 12.5}})
+        path.write_text(path.read_text().replace("12.5", cell))
+    table = tables.publish(sweep, expand(sweep), tmp_path)
+    assert [row[1] for row in tables.sections(table)[0].rows[1:]] == ["–", "40.00"]
+    reason = f"– in full, seed 0: the test split has no pairs or trees to measure {name} on"
+    assert table["absent"] == [reason]
+    full, _ = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text("utf-8")))
+    assert full[f"{name}_mean"] == ""
+
+
 def test_references_have_a_row_in_every_view(result_of, small, tmp_path):
     sweep, planned = small
     for run in planned[:3]:
