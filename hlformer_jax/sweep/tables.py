@@ -2,10 +2,10 @@
 
 The spread is the sample standard deviation over seeds (n - 1). Over several corpora, a mean is the
 mean over corpora of the mean over seeds, and the spread is the root of the mean of the variances. A
-single seed has no spread. With several corpora, the variants are
-ranked by the last metric; the rank is a mean over the pairs of corpus and seed for which all
-variants are finished. table.json, .md, .csv, the plot and the printed tables are views of one
-`Table`.
+single seed has no spread. With several corpora, the variants are ranked by the last metric; the
+rank is a mean over the pairs of corpus and seed for which all variants are finished, apart from
+variants without runs that were left out or skipped. table.json, .md, .csv, the plot and the printed
+tables are views of one `Table`.
 
 Published figures are shown as the papers print them. If a figure contradicts its own table, a
 further column, "corrected", has the intended figure with a footnote.
@@ -413,18 +413,26 @@ def _describe_corpora(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
-    """Add the mean rank of each variant, from 1, to its row.
+def _is_ranked(row: Mapping[str, Any]) -> bool:
+    """Return False for a variant without finished runs that was left out or skipped."""
+    return bool(row["runs"]) or not (row["left_out"] or row["skipped"])
 
-    None if there is no pair of corpus and seed for which all variants are finished.
+
+def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
+    """Add the mean rank, from 1, among the variants that `_is_ranked` selects, to their rows.
+
+    None for other variants, and if no pair of corpus and seed is finished for all ranked variants.
     """
+    ranked = [row for row in rows if _is_ranked(row)]
     cells: dict[tuple[str, int], list[float]] = {}
-    for row in rows:
+    for row in ranked:
         for run in (run for run in row["runs"] if metric in run["metrics"]):
             cells.setdefault((run["corpus"], run["seed"]), []).append(run["metrics"][metric])
-    complete = [np.asarray(values) for values in cells.values() if len(values) == len(rows)]
+    complete = [np.asarray(values) for values in cells.values() if len(values) == len(ranked)]
     ranks = [1 + np.sum(values[None] > values[:, None], axis=-1) for values in complete]
-    for k, row in enumerate(rows):
+    for row in rows:
+        row["rank"] = None
+    for k, row in enumerate(ranked):
         row["rank"] = float(np.mean([corpus_ranks[k] for corpus_ranks in ranks])) if ranks else None
 
 
@@ -698,6 +706,9 @@ def notes(table: Table) -> list[str]:
     ]
     if left_out := [row["variant"] for row in rows if row["left_out"] and not row["runs"]]:
         lines.append(f"left out on request: {', '.join(left_out)}")
+    unranked = [row["variant"] for row in rows if table["corpora"] and not _is_ranked(row)]
+    if unranked:
+        lines.append(f"ranks are among the other variants, without {', '.join(unranked)}")
     selected = [row for row in rows if not row["left_out"]]
     explained = sum(len(row["failures"]) + len(row["skipped"]) for row in selected)
     missing = sum(len(row["missing_seeds"]) for row in selected)

@@ -379,6 +379,26 @@ def test_a_rank_waits_for_all_variants(finished, tmp_path):
     tables.publish(sweep, planned, tmp_path)
 
 
+@pytest.mark.parametrize("reason", ["left out", "skipped"])
+def test_ranks_are_among_the_variants_that_are_trained(reason, finished, tmp_path):
+    sweep, planned = finished
+    sweep.variants["c"] = {"model": {"gaze": False}}
+    planned = expand(sweep)
+    selection = [run for run in planned if reason == "skipped" or run.variant != "c"]
+    for run in planned:
+        if run.variant == "c" and reason == "skipped":
+            failure = {"skipped": True, "reason": "no such file"}
+            files.write_json(tmp_path / run.directory / "failure.json", failure)
+    table = tables.publish(sweep, planned, tmp_path, selection=selection)
+    assert [row["rank"] for row in table["variants"]] == [1.5, 1.5, None]
+    note = "ranks are among the other variants, without c"
+    assert note in tables.notes(table)
+    table = tables.collect(sweep, planned, tmp_path)
+    if reason == "left out":  # now it is awaited
+        assert [row["rank"] for row in table["variants"]] == [None] * 3
+        assert note not in tables.notes(table)
+
+
 def test_the_table_says_which_settings_are_not_the_files(small, tmp_path):
     sweep, planned = small
     assert tables.publish(sweep, planned, tmp_path)["changed"] == {}
