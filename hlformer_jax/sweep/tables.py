@@ -631,7 +631,11 @@ def _costs(table: Table) -> Section:
             if width == 2:
                 cells.append(_cost(name, row["published_costs"].get(name)))
         rows.append(cells)
-    return Section("Cost", rows, "Of the first finished run of each variant.", tuple(groups))
+    note = (
+        f"Of the first finished run of each variant; {COSTS['seconds_per_epoch'][0]} is the mean"
+        " over its finished runs."
+    )
+    return Section("Cost", rows, note, tuple(groups))
 
 
 def change(table: Table, row: Mapping[str, Any], name: str) -> float | None:

@@ -269,6 +269,18 @@ def test_an_epoch_of_minutes_is_written_in_whole_seconds(result_of, small, tmp_p
     assert tables.sections(tables.publish(sweep, planned, tmp_path))[1].rows[1][-1] == "1,234"
 
 
+def test_the_note_of_the_costs_says_which_runs_each_is_from(result_of, small, tmp_path):
+    sweep, planned = small
+    for run, seconds in ((planned[0], 1.0), (planned[3], 2.0)):  # seeds of the first variant
+        result = result_of(run, 10.0) | {"seconds_per_epoch": seconds, "parameters": int(seconds)}
+        files.write_json(tmp_path / run.directory / "result.json", result)
+    costs = tables.sections(tables.publish(sweep, planned, tmp_path))[1]
+    assert (costs.rows[1][1], costs.rows[1][-1]) == ("1", "1.5")
+    assert costs.note == (
+        "Of the first finished run of each variant; s/epoch is the mean over its finished runs."
+    )
+
+
 def test_csv_is_numbers(table, tmp_path):
     full, other, bad, cited = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
     assert float(full["SumR_mean"]) == np.mean([10.25, 11.5])
