@@ -210,9 +210,23 @@ class Result:
     videos: int
     per_query: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, compare=False)
 
+    @property
+    def timed_queries(self) -> int | None:
+        """Number of queries with annotated times; None if no metric depends on times."""
+        overlaps = self.per_query.get("overlaps")
+        return None if overlaps is None else int(np.sum(~np.isnan(overlaps)))
+
+    def counts(self) -> str:
+        """Return the numbers of queries and videos, for a title."""
+        timed = self.timed_queries
+        part = "" if timed in (None, self.queries) else f" ({timed} with times of moments)"
+        return f"{self.queries} queries{part}, {self.videos} videos"
+
     def as_json(self) -> dict[str, float | int]:
         """Return the content of test_metrics.json: metrics, and numbers of queries and videos."""
-        return {**self.metrics, "queries": self.queries, "videos": self.videos}
+        content = {**self.metrics, "queries": self.queries, "videos": self.videos}
+        timed = self.timed_queries
+        return content if timed is None else content | {"timed_queries": timed}
 
 
 def check_place(directory: Path, replace: files.Replace = files.Replace.OWN) -> None:

@@ -223,6 +223,7 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
         "metrics": best.metrics,
         "references": references,
         "queries": best.queries,
+        "timed_queries": best.timed_queries,
         "videos": best.videos,
         "data": measure_data(run.config),
         "best_epoch": progress.best_epoch,

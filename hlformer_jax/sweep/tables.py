@@ -177,6 +177,7 @@ def collect(
         "parts": parts,
         "relative": dict(sweep.relative),
         "localisation": list(moments.METRICS) if localised else [],
+        "coverage": _describe_coverage(rows),
         "corpora": list(sweep.corpora),
         "comparisons": compare(sweep.pairs, have_ended, root),
         "select": " or ".join(sorted({run.config.eval.select for run in runs})),
@@ -363,6 +364,23 @@ def _absent(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str
     return lines
 
 
+def _describe_coverage(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the number of captions with times if some have none; otherwise ""."""
+    counts = dict.fromkeys(
+        (run.get("corpus", ""), timed, run["queries"])
+        for row in rows
+        for run in row["runs"]
+        if (timed := run.get("timed_queries")) is not None and timed < run["queries"]
+    )
+    if not counts:
+        return ""
+    shares = [
+        f"{timed:,} of {queries:,}" + (f" of corpus {corpus}" if corpus else "")
+        for corpus, timed, queries in counts
+    ]
+    return f" Only captions with times of moments count: {', '.join(shares)}."
+
+
 def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
     metrics = {
         name: _by_corpus(results, [x["metrics"].get(name) for x in results]) for name in names
@@ -504,7 +522,7 @@ def sections(table: Table) -> list[Section]:
         names = table["localisation"]
         rows = [["", *names], *([row["variant"], *_means(row, names)] for row in table["variants"])]
         note = f"The first moment in the caption's own video, in percent; over {over} as above."
-        parts.append(Section("Localisation", rows, note))
+        parts.append(Section("Localisation", rows, note + table["coverage"]))
     if table["comparisons"]:
         head = ["", "difference", "queries", "queries, seeds", "real"]
         rows = [head, *map(_compared, table["comparisons"])]
@@ -610,7 +628,7 @@ def _parts(table: Table) -> list[Section]:
                     name = f"{part_label(part)}, {row['method']} (cited)"
                     rows.append([name, *_figures(table, row, wide)])
         kinds = " and ".join(dict.fromkeys(part.partition("=")[0] for part in columns))
-        note = "Over the queries of each part; as above."
+        note = "Over the queries of each part; as above." + table["coverage"]
         sections.append(Section(f"By {kinds}", rows, note, groups))
     return sections
 

@@ -400,7 +400,7 @@ def train(
         if processes.is_first():
             trainer.record_test(rows)
             ranking.write_result(first, directory)
-            title = f"Test split: {first.queries} queries, {first.videos} videos"
+            title = f"Test split: {first.counts()}"
             ranking.print_table(title, {name: result.metrics for name, result in rows.items()})
     report(
         f"metrics: {directory / ranking.METRICS_FILE}; log: {directory / 'metrics.jsonl'};"

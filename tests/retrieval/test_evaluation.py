@@ -394,6 +394,16 @@ def test_result_is_written_with_its_source():
     assert Result({"R@1": 12.5}, 40, 10).as_json() == {"R@1": 12.5, "queries": 40, "videos": 10}
 
 
+def test_result_counts_the_queries_with_times():
+    overlaps = np.asarray([0.5, np.nan, np.nan], np.float32)
+    result = Result({"mIoU": 50.0}, 3, 2, {"overlaps": overlaps})
+    assert result.as_json() == {"mIoU": 50.0, "queries": 3, "videos": 2, "timed_queries": 1}
+    assert result.counts() == "3 queries (1 with times of moments), 2 videos"
+    result = Result({"mIoU": 50.0}, 1, 2, {"overlaps": overlaps[:1]})
+    assert result.counts() == "1 queries, 2 videos" and result.as_json()["timed_queries"] == 1
+    assert Result({"R@1": 12.5}, 40, 10).counts() == "40 queries, 10 videos"
+
+
 def test_table_has_a_row_for_each_name(capsys):
     print_table("Test", {"model": {"R@1": 12.345, "SumR": 100.0}, "baseline": {"SumR": 7.0}})
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -510,6 +510,23 @@ def test_ratios_of_moments_are_parts_where_all_runs_have_them(small, result_of, 
     assert tables.collect(sweep, planned, tmp_path)["parts"] == []
 
 
+def test_captions_without_times_are_counted_where_moments_are_measured(
+    finished, result_of, tmp_path
+):
+    sweep, planned = finished
+    for run in planned:
+        path = tmp_path / run.directory / "result.json"
+        result = json.loads(path.read_text())
+        result["metrics"]["ratio=0-0.2/R@1"] = 1.0
+        timed = 1 if run.corpus == "5" else 21
+        files.write_json(path, result | {"queries": 21, "timed_queries": timed})
+    table = tables.publish(sweep, planned, tmp_path)
+    note = "Only captions with times of moments count: 1 of 21 of corpus 5."
+    notes = {section.title: section.note for section in tables.sections(table)}
+    assert [title for title in notes if notes[title].endswith(note)] == ["By ratio", "Localisation"]
+    assert note in (tmp_path / "table.md").read_text("utf-8")
+
+
 def test_a_task_that_was_overtaken_writes_the_complete_table(
     result_of, small, tmp_path, monkeypatch
 ):
