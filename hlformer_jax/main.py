@@ -153,7 +153,7 @@ def main(argv: Sequence[str]) -> int:
             config, source, scores, print, directory, OVERWRITE.value, embeddings
         )
         if processes.is_first():
-            title = f"Test split: {result.queries} queries, {result.videos} videos"
+            title = f"Test split: {result.counts()}"
             ranking.print_table(title, {"checkpoint": result.metrics})
             print(f"metrics: {directory / ranking.METRICS_FILE}")
             for name, path in (("scores", scores), ("embeddings", embeddings)):
@@ -179,7 +179,7 @@ def _rank_by_ensemble() -> int:
     except (UserError, OSError) as error:
         return cli.fail(str(error))
     last = results["ensemble"]
-    title = f"Test split: {last.queries} queries, {last.videos} videos"
+    title = f"Test split: {last.counts()}"
     ranking.print_table(title, {name: result.metrics for name, result in results.items()})
     if workdir is not None:
         print(f"metrics: {workdir / ranking.METRICS_FILE}")

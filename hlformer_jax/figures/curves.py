@@ -107,7 +107,7 @@ def run_figure(
       metric: the validation metric.
       about: a line below the title, with the data of the run.
     """
-    validations = [record for record in records if f"validation/{metric}" in record]
+    validations = [record for record in records if _is_defined(record, f"validation/{metric}")]
     steps = [record for record in records if "loss" in record]
     # Records have the index of a step; a validation has the index of the last step of its epoch.
     length = (validations[0]["step"] + 1) / (validations[0]["epoch"] + 1) if validations else 1
@@ -151,6 +151,12 @@ def run_figure(
             recalls.set_xticks(epochs)
     recalls.set_xlim(left=0)
     return figure
+
+
+def _is_defined(record: Mapping[str, Any], name: str) -> bool:
+    """Return whether a record has a value; it is null if the split has nothing to measure."""
+    value = record.get(name)
+    return value is not None and math.isfinite(value)
 
 
 def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, position: int) -> None:

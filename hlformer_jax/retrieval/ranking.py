@@ -6,6 +6,7 @@ that gives all candidates the same score gets the metrics of chance instead of R
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ MAX_LEAVES = 5
 
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are at most 1 and not in percent."""
+
+
+UNDEFINED = "–"
+"""Cell of a metric that is NaN, because the split has nothing to measure it on."""
 
 
 def ranks(
@@ -205,9 +210,23 @@ class Result:
     videos: int
     per_query: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, compare=False)
 
+    @property
+    def timed_queries(self) -> int | None:
+        """Number of queries with annotated times; None if no metric depends on times."""
+        overlaps = self.per_query.get("overlaps")
+        return None if overlaps is None else int(np.sum(~np.isnan(overlaps)))
+
+    def counts(self) -> str:
+        """Return the numbers of queries and videos, for a title."""
+        timed = self.timed_queries
+        part = "" if timed in (None, self.queries) else f" ({timed} with times of moments)"
+        return f"{self.queries} queries{part}, {self.videos} videos"
+
     def as_json(self) -> dict[str, float | int]:
         """Return the content of test_metrics.json: metrics, and numbers of queries and videos."""
-        return {**self.metrics, "queries": self.queries, "videos": self.videos}
+        content = {**self.metrics, "queries": self.queries, "videos": self.videos}
+        timed = self.timed_queries
+        return content if timed is None else content | {"timed_queries": timed}
 
 
 def check_place(directory: Path, replace: files.Replace = files.Replace.OWN) -> None:
@@ -252,6 +271,8 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
                     lines.append([" ".join(filter(None, (name, part_label(part)))), *cells])
         cli.print_table(["", *columns], lines, title)
         title = ""
+    if any(math.isnan(value) for metrics in rows.values() for value in metrics.values()):
+        print(f"{UNDEFINED}: the split has no pairs or trees to measure this on")
 
 
 def part_label(part: str) -> str:
@@ -265,7 +286,12 @@ def part_label(part: str) -> str:
 
 
 def format_metric(name: str, value: float) -> str:
-    """Format a metric for a table: with three decimals if it is one of `SHARES`, otherwise two."""
+    """Format a metric for a table: with three decimals if it is one of `SHARES`, otherwise two.
+
+    NaN is `UNDEFINED`.
+    """
+    if math.isnan(value):
+        return UNDEFINED
     return f"{value:.{3 if name.rpartition('/')[2] in SHARES else 2}f}"
 
 

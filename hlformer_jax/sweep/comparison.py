@@ -62,7 +62,7 @@ def compare(
 
     Args:
       pairs: names of the variants to compare.
-      runs: the runs of the sweep.
+      runs: the finished runs of the sweep.
       root: the directory of the sweep.
 
     Returns:
@@ -83,6 +83,21 @@ def compare(
         if common:
             compared.append({"first": first, "second": second, **_compare(first, second, common)})
     return compared
+
+
+def describe_left_out(
+    pairs: Sequence[tuple[str, str]], runs: Sequence[Run], root: Path
+) -> list[str]:
+    """Return a line that names finished runs that `compare` leaves out; none without such a run."""
+    names = {name for pair in pairs for name in pair}
+    left_out = [
+        run.title
+        for run in runs
+        if run.variant in names and not (root / run.directory / QUERIES_FILE).exists()
+    ]
+    if not left_out:
+        return []
+    return [f"not in the comparisons, because {QUERIES_FILE} is missing: {'; '.join(left_out)}"]
 
 
 def _compare(first: str, second: str, common: Sequence[Mapping[str, "Draws"]]) -> dict[str, Any]:
@@ -116,7 +131,7 @@ def contributions(ranks: np.ndarray) -> np.ndarray:
 
 
 def _read(runs: Sequence[Run], variants: set[str], root: Path) -> Scores | None:
-    """Return the contributions of the finished runs on a corpus; None if no run is finished.
+    """Return the contributions of the runs on a corpus; None if no run has a file of ranks.
 
     Raises:
       UserError: if a file is damaged, or two runs ranked other queries.

@@ -1,15 +1,16 @@
-"""Check that the runs of a table were trained on the same data.
+"""Check that the runs of a table have the sweep's settings and were trained on the same data.
 
 A run records the fingerprint of its data in config.json. The finished runs of a sweep whose
 configurations name the same data, so all seeds of a variant on a corpus, must have one fingerprint:
 otherwise the files were replaced between two runs, and a mean or a comparison of these runs would
 mix two data sets. Variants that name other data, such as other features, are compared among
-themselves.
+themselves. The same applies to the annotated times of `eval.moments`, which change metrics only.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -32,8 +33,29 @@ NAMING_FIELDS = (
 """Fields that name the data of a run; the others change how it is read."""
 
 
+_REPLACED = {
+    "data": (
+        "data",
+        "its files were replaced, or their times changed when copied (cp -a keeps the times);"
+        " restore the data",
+    ),
+    "moments": (
+        "times of moments",
+        "the file of config.eval.moments was edited or replaced; restore it",
+    ),
+}
+"""Name of what a fingerprint identifies, and the reason and a remedy if it differs."""
+
+
 class MixedDataError(UserError, ValueError):
     """Error for runs that name the same data but were trained on different files."""
+
+
+class Fingerprints(NamedTuple):
+    """Identifiers of the data of a run and of its annotated times; None: unknown, or no times."""
+
+    data: str | None
+    moments: str | None = None
 
 
 def name_data(config: ConfigDict) -> str:
@@ -49,48 +71,54 @@ def check_same_data(
     runs: Sequence[Run],
     finished: Sequence[Run],
     root: Path,
-    opened: Mapping[Path, str] | None = None,
+    opened: Mapping[Path, Fingerprints] | None = None,
 ) -> list[Run]:
-    """Check that runs that name the same data were trained on the same files.
+    """Check that finished runs have the sweep's settings, and equally named data the same files.
 
     Args:
       runs: the runs of the sweep.
       finished: the runs with a result.
       root: the directory of the sweep.
-      opened: fingerprints of the data that unfinished runs would be trained on, by directory.
+      opened: what unfinished runs would be trained on, by directory.
 
     Returns:
       The finished runs whose data is unknown, because they have no recorded fingerprint.
 
     Raises:
       MixedDataError: if two runs differ; names both runs and both fingerprints.
-      WorkdirError: if a record of a run is damaged.
+      WorkdirError: if a finished run has other settings, or a record of a run is damaged.
     """
     opened = opened or {}
     done = {run.directory for run in finished}
-    first: dict[tuple[str, str], tuple[Path, str]] = {}
+    first: dict[tuple[str, ...], tuple[Path, str]] = {}
     unrecorded = []
     # Finished runs come first, so that an error names one of them before an unfinished run.
     for run in sorted(runs, key=lambda run: run.directory not in done):
         directory = root / run.directory
         if run.directory in done:
-            fingerprint = checkpoints.recorded_fingerprint(directory)
-            if fingerprint is None:
+            checkpoints.check_finished(directory, run.config)
+            inputs = Fingerprints(
+                checkpoints.recorded_fingerprint(directory), checkpoints.recorded_moments(directory)
+            )
+            if inputs.data is None:
                 unrecorded.append(run)
         else:
-            fingerprint = opened.get(run.directory)
-        if fingerprint is None:
-            continue
-        key = run.corpus, name_data(run.config)
-        first_directory, expected = first.setdefault(key, (directory, fingerprint))
-        if fingerprint != expected:
-            verb = "has" if run.directory in done else "would have"
-            raise MixedDataError(
-                f"{first_directory} has data with the fingerprint {expected!r}, but {directory}"
-                f" {verb} {fingerprint!r}: its files were replaced, or their times changed when"
-                " copied (cp -a keeps the times); restore the data, choose another `workdir`, or"
-                " move away the runs of the other data to train them again"
-            )
+            inputs = opened.get(run.directory, Fingerprints(None))
+        named = run.corpus, name_data(run.config)
+        times = str(run.config.eval.get("moments"))
+        keys = ("data", *named), ("moments", *named, times)
+        for key, fingerprint in zip(keys, inputs, strict=True):
+            if fingerprint is None:
+                continue
+            first_directory, expected = first.setdefault(key, (directory, fingerprint))
+            if fingerprint != expected:
+                verb = "has" if run.directory in done else "would have"
+                what, remedy = _REPLACED[key[0]]
+                raise MixedDataError(
+                    f"{first_directory} has {what} with the fingerprint {expected!r}, but"
+                    f" {directory} {verb} {fingerprint!r}: {remedy}, choose another `workdir`, or"
+                    f" move away the runs of the other {what} to train them again"
+                )
     return unrecorded
 
 

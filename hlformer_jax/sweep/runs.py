@@ -32,7 +32,7 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import corpus
 from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.sweep import Run
-from hlformer_jax.sweep.provenance import check_same_data, describe_unrecorded
+from hlformer_jax.sweep.provenance import Fingerprints, check_same_data, describe_unrecorded
 from hlformer_jax.training import checkpoints, loop
 
 RESULT, FAILURE = "result.json", "failure.json"
@@ -161,12 +161,13 @@ def open_data(
     Raises:
       MissingDataError: if all runs would be skipped, unless `may_skip_all` is True.
       DataError: if data is damaged or cannot be read.
-      WorkdirError: if a run was started with other data.
+      WorkdirError: if a run was started with other data, or a finished run of the sweep had other
+        settings.
       MixedDataError: if a finished run of the sweep had other data.
     """
-    fingerprints: dict[str, str | MissingDataError] = {}
+    fingerprints: dict[str, Fingerprints | MissingDataError] = {}
     ready, skipped = [], []
-    opened: dict[Path, str] = {}
+    opened: dict[Path, Fingerprints] = {}
     for run in runs:
         if is_finished(run, root):
             ready.append(run)
@@ -175,15 +176,17 @@ def open_data(
         key = "".join(section.to_json() for section in sections)
         if key not in fingerprints:
             try:
-                fingerprints[key] = training.build(run.config).fingerprint
+                family = training.build(run.config)
+                moments = getattr(family, "moments_fingerprint", None)
+                fingerprints[key] = Fingerprints(family.fingerprint, moments)
             except MissingDataError as error:
                 fingerprints[key] = error
-        fingerprint = fingerprints[key]
-        if isinstance(fingerprint, MissingDataError):
-            skipped.append((run, fingerprint))
+        inputs = fingerprints[key]
+        if isinstance(inputs, MissingDataError):
+            skipped.append((run, inputs))
             continue
-        checkpoints.check_workdir(root / run.directory, run.config, fingerprint)
-        opened[run.directory] = fingerprint
+        checkpoints.check_workdir(root / run.directory, run.config, inputs.data)
+        opened[run.directory] = inputs
         failure = read_result(root / run.directory / FAILURE)
         if failure is not None and failure.get("skipped"):
             files.discard_own(root / run.directory / FAILURE)
@@ -220,6 +223,7 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
         "metrics": best.metrics,
         "references": references,
         "queries": best.queries,
+        "timed_queries": best.timed_queries,
         "videos": best.videos,
         "data": measure_data(run.config),
         "best_epoch": progress.best_epoch,

@@ -1,10 +1,11 @@
 """The results of a sweep so far: metrics of every variant over its finished runs, and their views.
 
-The spread is the sample standard deviation over seeds (n - 1). Over several corpora it is the root
-of the mean of the variances. A single seed has no spread. With several corpora, the variants are
-ranked by the last metric; the rank is a mean over the pairs of corpus and seed for which all
-variants are finished. table.json, .md, .csv, the plot and the printed tables are views of one
-`Table`.
+The spread is the sample standard deviation over seeds (n - 1). Over several corpora, a mean is the
+mean over corpora of the mean over seeds, and the spread is the root of the mean of the variances. A
+single seed has no spread. With several corpora, the variants are ranked by the last metric; the
+rank is a mean over the pairs of corpus and seed for which all variants are finished, apart from
+variants without runs that were left out or skipped. table.json, .md, .csv, the plot and the printed
+tables are views of one `Table`.
 
 Published figures are shown as the papers print them. If a figure contradicts its own table, a
 further column, "corrected", has the intended figure with a footnote.
@@ -27,7 +28,7 @@ from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import moments, ranking
 from hlformer_jax.retrieval.ranking import MAX_LEAVES, part_label
 from hlformer_jax.sweep import Run, change_of, changed_fields
-from hlformer_jax.sweep.comparison import LEVEL, compare
+from hlformer_jax.sweep.comparison import LEVEL, compare, describe_left_out
 from hlformer_jax.sweep.provenance import check_same_data, describe_unrecorded, name_data
 from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
 
@@ -91,6 +92,7 @@ def publish(
 
     Raises:
       MixedDataError: if the data of a variant was replaced between two of its runs.
+      WorkdirError: if a finished run has other settings than the sweep.
     """
     table = collect(sweep, runs, root, selection)
     while True:
@@ -116,11 +118,12 @@ def collect(
 
     Raises:
       MixedDataError: if the data of a variant was replaced between two of its runs.
+      WorkdirError: if a finished run has other settings than the sweep.
     """
     selection = runs if selection is None else selection
     trained = {run.variant for run in selection}
     rows = []
-    finished = {run.directory: read_result(root / run.directory / RESULT) for run in runs}
+    finished = {run.directory: _read_finished(root / run.directory / RESULT) for run in runs}
     have_ended = [run for run in runs if finished[run.directory] is not None]
     unrecorded = check_same_data(runs, have_ended, root)
     results_so_far = [result for result in finished.values() if result is not None]
@@ -174,8 +177,9 @@ def collect(
         "parts": parts,
         "relative": dict(sweep.relative),
         "localisation": list(moments.METRICS) if localised else [],
+        "coverage": _describe_coverage(rows),
         "corpora": list(sweep.corpora),
-        "comparisons": compare(sweep.pairs, runs, root),
+        "comparisons": compare(sweep.pairs, have_ended, root),
         "select": " or ".join(sorted({run.config.eval.select for run in runs})),
         "changed": {
             name: value for name, value in changed_fields(sweep).items() if name not in LOCATIONS
@@ -188,11 +192,29 @@ def collect(
         "published_on": sweep.published_on,
         "footnotes": _footnotes(sweep),
         "absent": _absent(rows, names),
-        "notes": [*sweep.notes, *describe_unrecorded(unrecorded)],
+        "notes": [
+            *sweep.notes,
+            *describe_unrecorded(unrecorded),
+            *describe_left_out(sweep.pairs, have_ended, root),
+            *_describe_corpora(rows),
+        ],
         "finished": len(results_so_far),
         "total": len(runs),
         "variants": rows,
     }
+
+
+def _read_finished(path: Path) -> dict[str, Any] | None:
+    """Read result.json, with the names of metrics that are null or NaN as "undefined"."""
+    result = read_result(path)
+    if result is None:
+        return None
+    metrics = result["metrics"]
+    undefined = [name for name, value in metrics.items() if value is None or math.isnan(value)]
+    if not undefined:
+        return result
+    defined = {name: value for name, value in metrics.items() if name not in undefined}
+    return result | {"metrics": defined, "undefined": undefined}
 
 
 def _references(
@@ -331,6 +353,8 @@ def _absent(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str
             continue
         part = name.partition("/")[0] if "=" in name else ""
         what = f"the test split has no query of {part_label(part)}" if part else f"no {name}"
+        if any(name in run.get("undefined", ()) for run in runs):
+            what = f"the test split has no pairs or trees to measure {name} on"
         titles = reasons.setdefault((what,), [])
         titles += [title for title in lacking if title not in titles]
     lines = []
@@ -340,40 +364,93 @@ def _absent(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str
     return lines
 
 
+def _describe_coverage(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the number of captions with times if some have none; otherwise ""."""
+    counts = dict.fromkeys(
+        (run.get("corpus", ""), timed, run["queries"])
+        for row in rows
+        for run in row["runs"]
+        if (timed := run.get("timed_queries")) is not None and timed < run["queries"]
+    )
+    if not counts:
+        return ""
+    shares = [
+        f"{timed:,} of {queries:,}" + (f" of corpus {corpus}" if corpus else "")
+        for corpus, timed, queries in counts
+    ]
+    return f" Only captions with times of moments count: {', '.join(shares)}."
+
+
 def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    having = {name: [x for x in results if name in x["metrics"]] for name in names}
-    metrics = {name: [x["metrics"][name] for x in having[name]] for name in names}
-    seconds = [x["seconds_per_epoch"] for x in results if "seconds_per_epoch" in x]
+    metrics = {
+        name: _by_corpus(results, [x["metrics"].get(name) for x in results]) for name in names
+    }
+    seconds = _by_corpus(results, [x.get("seconds_per_epoch") for x in results])
     first = results[0] if results else {}
     return {
-        "mean": {name: float(np.mean(x)) if x else None for name, x in metrics.items()},
-        "std": {name: _deviation(having[name], x) for name, x in metrics.items()},
+        "mean": {name: _mean(values) for name, values in metrics.items()},
+        "std": {name: _deviation(values) for name, values in metrics.items()},
         **{name: first.get(name) for name in COSTS},
-        "seconds_per_epoch": float(np.mean(seconds)) if seconds else None,
+        "seconds_per_epoch": _mean(seconds),
     }
 
 
-def _deviation(results: Sequence[Mapping[str, Any]], values: Sequence[float]) -> float | None:
-    """Return the standard deviation over seeds; over corpora the root of the mean variance."""
+def _by_corpus(
+    results: Sequence[Mapping[str, Any]], values: Sequence[float | None]
+) -> list[list[float]]:
+    """Return the values that are not None in a list for each corpus."""
     corpora: dict[str, list[float]] = {}
     for result, value in zip(results, values, strict=True):
-        corpora.setdefault(result.get("corpus", ""), []).append(value)
-    squares = [np.var(values, ddof=1) for values in corpora.values() if len(values) > 1]
+        if value is not None:
+            corpora.setdefault(result.get("corpus", ""), []).append(value)
+    return list(corpora.values())
+
+
+def _mean(corpora: Sequence[Sequence[float]]) -> float | None:
+    """Return the mean over corpora of the mean over seeds."""
+    return float(np.mean([np.mean(values) for values in corpora])) if corpora else None
+
+
+def _deviation(corpora: Sequence[Sequence[float]]) -> float | None:
+    """Return the standard deviation over seeds; over corpora the root of the mean variance."""
+    squares = [np.var(values, ddof=1) for values in corpora if len(values) > 1]
     return float(np.sqrt(np.mean(squares))) if squares else None
 
 
-def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
-    """Add the mean rank of each variant, from 1, to its row.
+def _describe_corpora(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each variant without a finished run on a corpus that others have."""
+    measured = {row["variant"]: {run.get("corpus", "") for run in row["runs"]} for row in rows}
+    corpora = sorted(set().union(*measured.values()))
+    lines = []
+    for name, own in measured.items():
+        if own and (missing := [corpus for corpus in corpora if corpus not in own]):
+            lines.append(
+                f"{name} has no finished run on {', '.join(missing)}: its means are over fewer"
+                " corpora, so do not compare them with those of other variants"
+            )
+    return lines
 
-    None if there is no pair of corpus and seed for which all variants are finished.
+
+def _is_ranked(row: Mapping[str, Any]) -> bool:
+    """Return False for a variant without finished runs that was left out or skipped."""
+    return bool(row["runs"]) or not (row["left_out"] or row["skipped"])
+
+
+def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
+    """Add the mean rank, from 1, among the variants that `_is_ranked` selects, to their rows.
+
+    None for other variants, and if no pair of corpus and seed is finished for all ranked variants.
     """
+    ranked = [row for row in rows if _is_ranked(row)]
     cells: dict[tuple[str, int], list[float]] = {}
-    for row in rows:
+    for row in ranked:
         for run in (run for run in row["runs"] if metric in run["metrics"]):
             cells.setdefault((run["corpus"], run["seed"]), []).append(run["metrics"][metric])
-    complete = [np.asarray(values) for values in cells.values() if len(values) == len(rows)]
+    complete = [np.asarray(values) for values in cells.values() if len(values) == len(ranked)]
     ranks = [1 + np.sum(values[None] > values[:, None], axis=-1) for values in complete]
-    for k, row in enumerate(rows):
+    for row in rows:
+        row["rank"] = None
+    for k, row in enumerate(ranked):
         row["rank"] = float(np.mean([corpus_ranks[k] for corpus_ranks in ranks])) if ranks else None
 
 
@@ -432,6 +509,8 @@ def sections(table: Table) -> list[Section]:
         f"Test split, best epoch by validation {table['select']}; mean ± standard deviation"
         f" over seeds{(' within a corpus' if ranked else '')}, if there are several."
     )
+    if ranked:
+        note += " Means are over the seeds of each corpus, then over corpora."
     if table["references"]:
         note += " Rows without seeds are references on the same test split."
     if table["cited"]:
@@ -443,7 +522,7 @@ def sections(table: Table) -> list[Section]:
         names = table["localisation"]
         rows = [["", *names], *([row["variant"], *_means(row, names)] for row in table["variants"])]
         note = f"The first moment in the caption's own video, in percent; over {over} as above."
-        parts.append(Section("Localisation", rows, note))
+        parts.append(Section("Localisation", rows, note + table["coverage"]))
     if table["comparisons"]:
         head = ["", "difference", "queries", "queries, seeds", "real"]
         rows = [head, *map(_compared, table["comparisons"])]
@@ -549,7 +628,7 @@ def _parts(table: Table) -> list[Section]:
                     name = f"{part_label(part)}, {row['method']} (cited)"
                     rows.append([name, *_figures(table, row, wide)])
         kinds = " and ".join(dict.fromkeys(part.partition("=")[0] for part in columns))
-        note = "Over the queries of each part; as above."
+        note = "Over the queries of each part; as above." + table["coverage"]
         sections.append(Section(f"By {kinds}", rows, note, groups))
     return sections
 
@@ -570,7 +649,11 @@ def _costs(table: Table) -> Section:
             if width == 2:
                 cells.append(_cost(name, row["published_costs"].get(name)))
         rows.append(cells)
-    return Section("Cost", rows, "Of the first finished run of each variant.", tuple(groups))
+    note = (
+        f"Of the first finished run of each variant; {COSTS['seconds_per_epoch'][0]} is the mean"
+        " over its finished runs."
+    )
+    return Section("Cost", rows, note, tuple(groups))
 
 
 def change(table: Table, row: Mapping[str, Any], name: str) -> float | None:
@@ -645,6 +728,9 @@ def notes(table: Table) -> list[str]:
     ]
     if left_out := [row["variant"] for row in rows if row["left_out"] and not row["runs"]]:
         lines.append(f"left out on request: {', '.join(left_out)}")
+    unranked = [row["variant"] for row in rows if table["corpora"] and not _is_ranked(row)]
+    if unranked:
+        lines.append(f"ranks are among the other variants, without {', '.join(unranked)}")
     selected = [row for row in rows if not row["left_out"]]
     explained = sum(len(row["failures"]) + len(row["skipped"]) for row in selected)
     missing = sum(len(row["missing_seeds"]) for row in selected)

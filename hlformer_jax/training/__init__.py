@@ -38,8 +38,9 @@ class Family(Protocol):
     The trainer also uses these members if a family has them: `summary() -> str`, the data in one
     line; `notes() -> list[str]`, remarks on the data, after the first epoch and in evaluations;
     `learning_rate(total_steps)`, the schedule to log; `program_constants() -> Hashable`, for short
-    runs that share programs (`step.compile_steps`); and `any_length = True` if no step depends on
-    the number of epochs, so that a run may be extended.
+    runs that share programs (`step.compile_steps`); `moments_fingerprint`, an identifier of
+    the annotated times on which metrics depend, None without any; and `any_length = True` if no
+    step depends on the number of epochs, so that a run may be extended.
     """
 
     @property

@@ -50,7 +50,6 @@ PLACES = ("data.manual_dir", "data.data_dir", "data.cache_gib", "data.resident")
 MOVABLE = (
     *PLACES,
     "train.checkpoint_seconds",
-    "train.patience",
     "train.log_every",
     "train.baseline",
     "eval.moments",
@@ -58,7 +57,18 @@ MOVABLE = (
     "eval.query_batch",
     "eval.node_batch",
 )
-"""Fields that may differ when a run resumes: they change no parameter of any step."""
+"""Fields that may differ when a run resumes: they change no parameter of any step.
+
+`train.patience` may also be larger: the run then ends as if it had started with this value. A
+smaller value could have ended it before its best epoch.
+"""
+
+_METRIC_FIELDS = ("eval.moments",)
+"""Fields of `MOVABLE` that change metrics, so that they may not differ in a finished run."""
+
+
+_MOMENTS = "moments_fingerprint"
+"""Entry of config.json and evaluation.json, if the metrics depend on times of moments."""
 
 
 class CheckpointError(UserError, ValueError):
@@ -428,6 +438,7 @@ def claim_workdir(
     writes: bool = True,
     init: Path | None = None,
     movable: Sequence[str] = (),
+    moments: str | None = None,
 ) -> contextlib.ExitStack:
     """Claim a directory for a run, and save the resolved configuration.
 
@@ -438,6 +449,7 @@ def claim_workdir(
       writes: whether this process writes the files of the run other than checkpoints.
       init: run or checkpoint whose parameters the run starts from; None for the recorded path.
       movable: fields, in addition to `MOVABLE`, that may differ when the run resumes.
+      moments: the fingerprint of the times of moments, see `Family`.
 
     Returns:
       A context that keeps other processes out of the directory until it is closed.
@@ -458,7 +470,7 @@ def claim_workdir(
             ) from None
         has_begun = check_workdir(workdir, config, fingerprint, init, movable)
         ranking.check_place(workdir)
-        content = _settings(config, fingerprint)
+        content = _settings(config, fingerprint) | _moments(moments)
         if has_begun and init is None:
             init = recorded_init(workdir)
         if init is not None:
@@ -481,6 +493,12 @@ def recorded_fingerprint(workdir: Path) -> str | None:
     """
     fingerprint: str | None = (_recorded(workdir) or {}).get("data_fingerprint")
     return fingerprint
+
+
+def recorded_moments(workdir: Path) -> str | None:
+    """Return the fingerprint of the times of moments of a directory, or None without a record."""
+    moments: str | None = (_recorded(workdir) or {}).get(_MOMENTS)
+    return moments
 
 
 def check_workdir(
@@ -523,12 +541,22 @@ def check_workdir(
     return has_begun
 
 
+def check_finished(workdir: Path, config: ConfigDict) -> None:
+    """Check that the finished run of a directory has the settings of a configuration.
+
+    Raises:
+      WorkdirError: if settings differ; names the settings.
+    """
+    _compare(workdir, config, None, is_finished=True)
+
+
 def check_evaluation(
     directory: Path,
     checkpoint: Path,
     config: ConfigDict,
     fingerprint: str | None = None,
     overwrite: bool = False,
+    moments: str | None = None,
 ) -> None:
     """Check that an evaluation may write its metrics into a directory, without changing anything.
 
@@ -542,6 +570,7 @@ def check_evaluation(
       config: the configuration of the evaluation.
       fingerprint: the fingerprint of the data; None before the data is open.
       overwrite: whether metrics of other settings may be replaced.
+      moments: the fingerprint of the times of moments; None before the data is open.
 
     Raises:
       WorkdirError: if settings differ; names the settings.
@@ -557,12 +586,19 @@ def check_evaluation(
     if run_record is None and overwrite:
         return
     recorded.pop("init", None)
+    recorded_moments = recorded.pop(_MOMENTS, None)
     recorded_fingerprint = recorded.get("data_fingerprint")
     if fingerprint is not None and recorded_fingerprint != fingerprint:
         raise WorkdirError(
             f"{directory} holds metrics of other data (other files, or files whose times"
             " changed when copied): correct config.data, or give the checkpoint by"
             " `checkpoint` and another `workdir`"
+        )
+    if None not in (moments, recorded_moments) and moments != recorded_moments:
+        raise WorkdirError(
+            f"{directory} holds metrics of other times of moments: the file of"
+            f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or give the"
+            " checkpoint by `checkpoint` and another `workdir`"
         )
     differences = [
         difference
@@ -587,7 +623,11 @@ def check_evaluation(
 
 
 def record_evaluation(
-    directory: Path, checkpoint: Path, config: ConfigDict, fingerprint: str
+    directory: Path,
+    checkpoint: Path,
+    config: ConfigDict,
+    fingerprint: str,
+    moments: str | None = None,
 ) -> None:
     """Write the settings of metrics into their directory, unless it is a run's directory.
 
@@ -596,10 +636,11 @@ def record_evaluation(
       checkpoint: the evaluated run or converted checkpoint.
       config: the configuration of the evaluation.
       fingerprint: the fingerprint of the data.
+      moments: the fingerprint of the times of moments.
     """
     if _recorded(directory) is None:
         content = _settings(config, fingerprint) | {"checkpoint": str(checkpoint)}
-        files.write_json(directory / EVALUATION_FILE, content)
+        files.write_json(directory / EVALUATION_FILE, content | _moments(moments))
 
 
 def _changes_metrics(name: str) -> bool:
@@ -627,10 +668,12 @@ def _compare(
     fingerprint: str | None,
     init: Path | None = None,
     movable: Sequence[str] = (),
+    is_finished: bool = False,
 ) -> None:
     recorded = _recorded(workdir)
     if recorded is None:
         return
+    recorded.pop(_MOMENTS, None)  # it changes no step
     recorded_init = recorded.pop("init", None)
     if init is not None and recorded_init != str(init):
         start = recorded_init or "random initial parameters"
@@ -640,12 +683,12 @@ def _compare(
         )
     recorded_fingerprint = recorded.get("data_fingerprint")
     fingerprint = recorded_fingerprint if fingerprint is None else fingerprint
-    differences = [
-        difference
-        for name, difference in _differences(flat(recorded), flat(_settings(config, fingerprint)))
-        if name.removeprefix("config.") not in movable
-    ]
-    if differences:
+    if is_finished:
+        ignored = tuple(name for name in MOVABLE if name not in _METRIC_FIELDS)
+    else:
+        ignored = (*MOVABLE, *movable, *_raised_patience(recorded, config))
+    compared = flat(recorded), flat(_settings(config, fingerprint)), ignored
+    if differences := [difference for _, difference in _differences(*compared)]:
         hint = (
             (
                 " (the data has other files, or files whose times changed when copied: cp -a"
@@ -659,6 +702,12 @@ def _compare(
             f" another `workdir` (with `init`={workdir} to start from its parameters), or give"
             " the settings that it was started with to resume it"
         )
+
+
+def _raised_patience(recorded: Mapping[str, Any], config: ConfigDict) -> tuple[str, ...]:
+    """Return the name of the patience if it is larger than the recorded one."""
+    before = recorded["config"].get("train", {}).get("patience", config.train.patience)
+    return ("train.patience",) if config.train.patience > before else ()
 
 
 def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
@@ -682,6 +731,11 @@ def _settings(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
     return {"config": json.loads(config.to_json()), "data_fingerprint": fingerprint}
 
 
+def _moments(fingerprint: str | None) -> dict[str, str]:
+    """Return the record of the times of moments; empty without any."""
+    return {} if fingerprint is None else {_MOMENTS: fingerprint}
+
+
 def _defaults(current: dict[str, Any]) -> dict[str, Any]:
     """Return the defaults of the family of a configuration, as JSON, by their full names."""
     family = family_of(ConfigDict({"model": {"name": current.get("config.model.name")}}))
@@ -690,7 +744,7 @@ def _defaults(current: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(
-    recorded: dict[str, Any], current: dict[str, Any], ignored: Sequence[str] = MOVABLE
+    recorded: dict[str, Any], current: dict[str, Any], ignored: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return the full names of fields that differ, each with a text that shows both values."""
     movable = {f"config.{field}" for field in ignored}

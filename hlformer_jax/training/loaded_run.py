@@ -137,7 +137,8 @@ def evaluate_checkpoint(
                 ranking.check_place(directory, files.replacing(overwrite, listed=True))
     family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
-        checkpoints.check_evaluation(directory, path, config, family.fingerprint, overwrite)
+        fingerprint, moments_now = family.fingerprint, getattr(family, "moments_fingerprint", None)
+        checkpoints.check_evaluation(directory, path, config, fingerprint, overwrite, moments_now)
     slow_line = "evaluating: the first evaluation on a GPU compiles for a minute"
     with terminal.reported_if_slow(slow_line) if processes.is_first() else contextlib.nullcontext():
         if embeddings_file is not None:
@@ -154,7 +155,7 @@ def evaluate_checkpoint(
         report(note)
     if directory is not None and processes.is_first():
         ranking.write_result(result, directory, files.replacing(overwrite, listed=True))
-        checkpoints.record_evaluation(directory, path, config, family.fingerprint)
+        checkpoints.record_evaluation(directory, path, config, fingerprint, moments_now)
     return result
 
 

@@ -12,6 +12,7 @@ run writes the same file as an uninterrupted run. TensorBoard shows the same sca
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import signal
 import sys
@@ -110,7 +111,9 @@ class ScalarLog:
         """
         if self._file is None:
             return
-        self._file.write(json.dumps({"step": step, **where, **scalars}) + "\n")
+        # JSON has no NaN: a metric that is undefined on the split is null.
+        values = {name: x if math.isfinite(x) else None for name, x in scalars.items()}
+        self._file.write(json.dumps({"step": step, **where, **values}) + "\n")
         self._file.flush()
         self.board(step, scalars)
 
@@ -397,7 +400,7 @@ def train(
         if processes.is_first():
             trainer.record_test(rows)
             ranking.write_result(first, directory)
-            title = f"Test split: {first.queries} queries, {first.videos} videos"
+            title = f"Test split: {first.counts()}"
             ranking.print_table(title, {name: result.metrics for name, result in rows.items()})
     report(
         f"metrics: {directory / ranking.METRICS_FILE}; log: {directory / 'metrics.jsonl'};"
@@ -443,9 +446,10 @@ def start(
         checkpoints.open_params(init).close()  # checked before the data is prepared
     fingerprint, train = family.fingerprint, config.train
     movable = ("train.epochs",) if getattr(family, "any_length", False) else ()
+    moments = getattr(family, "moments_fingerprint", None)
     with processes.first_alone("workdir"):
         claim = checkpoints.claim_workdir(
-            directory, config, fingerprint, processes.is_first(), init, movable
+            directory, config, fingerprint, processes.is_first(), init, movable, moments
         )
     with claim:
         schedule = Schedule(family.num_examples, train.batch_size, config.seed)

@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -308,6 +310,13 @@ class PRVR:
     def fingerprint(self) -> str:
         """Fingerprint of the data; see `Family`."""
         return self.data.fingerprint
+
+    @property
+    def moments_fingerprint(self) -> str | None:
+        """Digest of the times of moments of validation and test; see `Family`."""
+        splits = self.data.val, self.data.test
+        times = [split.caption_spans() for split in splits if split.spans]
+        return hashlib.sha256(json.dumps(times).encode()).hexdigest() if times else None
 
     @property
     def num_examples(self) -> int:

@@ -112,6 +112,16 @@ def test_curves_have_every_term_and_the_best_epoch():
     assert sums["best: 100.0"] == ([2], [100])
 
 
+def test_undefined_validation_is_left_out():
+    records = [
+        {"step": 3, "epoch": 0, "validation/m": None},
+        {"step": 7, "epoch": 1, "validation/m": 0.0},
+        {"step": 11, "epoch": 2, "validation/m": math.nan},
+    ]
+    figure = curves.run_figure(records, "run", "m")
+    assert figure.axes[1].lines[0].get_xdata().tolist() == [2]
+
+
 def test_cone_share_is_drawn_where_known():
     records = list(_records(3))
     for k, record in enumerate(one for one in records if "validation/SumR" in one):

@@ -394,12 +394,29 @@ def test_result_is_written_with_its_source():
     assert Result({"R@1": 12.5}, 40, 10).as_json() == {"R@1": 12.5, "queries": 40, "videos": 10}
 
 
+def test_result_counts_the_queries_with_times():
+    overlaps = np.asarray([0.5, np.nan, np.nan], np.float32)
+    result = Result({"mIoU": 50.0}, 3, 2, {"overlaps": overlaps})
+    assert result.as_json() == {"mIoU": 50.0, "queries": 3, "videos": 2, "timed_queries": 1}
+    assert result.counts() == "3 queries (1 with times of moments), 2 videos"
+    result = Result({"mIoU": 50.0}, 1, 2, {"overlaps": overlaps[:1]})
+    assert result.counts() == "1 queries, 2 videos" and result.as_json()["timed_queries"] == 1
+    assert Result({"R@1": 12.5}, 40, 10).counts() == "40 queries, 10 videos"
+
+
 def test_table_has_a_row_for_each_name(capsys):
     print_table("Test", {"model": {"R@1": 12.345, "SumR": 100.0}, "baseline": {"SumR": 7.0}})
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["Test"] in lines and ["R@1", "SumR"] in lines
     assert ["model", "12.35", "100.00"] in lines or ["model", "12.34", "100.00"] in lines
     assert ["baseline", "7.00"] in lines
+
+
+def test_undefined_metric_is_a_dash_with_its_reason(capsys):
+    print_table("Test", {"model": {"hierarchy/video/RadiusTau": np.nan, "hierarchy/video/x": 1.0}})
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split() == ["model", "hierarchy/video", "–", "1.00"] for line in lines)
+    assert lines[-1] == "–: the split has no pairs or trees to measure this on"
 
 
 def test_table_names_the_group_of_the_largest_trees(capsys):

@@ -29,7 +29,8 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(result_of, small,
         assert directory == tmp_path / run.directory
         if run.variant == "bad" and run.seed == 1 and len(called) <= len(planned):
             raise NonFiniteLossError("step 4: loss is not finite\nand more")
-        files.write_json(directory / "config.json", {"config": {}, "data_fingerprint": "abc"})
+        content = {"config": json.loads(run.config.to_json()), "data_fingerprint": "abc"}
+        files.write_json(directory / "config.json", content)
         return result_of(run, 10.0 + run.seed)
 
     failures = runs.perform(planned, tmp_path, told.append, execute=execute)
@@ -188,6 +189,52 @@ def test_data_that_was_replaced_between_two_runs_is_refused(sweep_of, tmp_path, 
     files.write_json(first / "config.json", content | {"data_fingerprint": "abc"})
     assert runs.open_data(planned, tmp_path, told.append) == planned
     assert len(told) == 1
+
+
+def test_edited_times_of_moments_are_refused_before_the_next_seed(
+    sweep_of, result_of, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(runs.training, "build", FakeFamily)
+    monkeypatch.setattr(FakeFamily, "moments_fingerprint", "new", raising=False)
+    sweep = sweep_of({"plain": {}}, seeds=(0, 1), settings={"eval": {"moments": "m.json"}})
+    planned = expand(sweep)
+
+    def finish(run, moments):
+        files.write_json(tmp_path / run.directory / "result.json", result_of(run, 10.0))
+        content = {"config": json.loads(run.config.to_json()), "data_fingerprint": "abc"}
+        content["moments_fingerprint"] = moments
+        files.write_json(tmp_path / run.directory / "config.json", content)
+
+    finish(planned[0], "old")
+    message = r"plain/seed0 has times of moments .*'old', but .*plain/seed1 would have 'new'"
+    with pytest.raises(MixedDataError, match=message):
+        runs.open_data(planned, tmp_path, print)
+    finish(planned[1], "new")
+    with pytest.raises(MixedDataError, match=r"config\.eval\.moments was edited or replaced"):
+        tables.collect(sweep, planned, tmp_path)
+    finish(planned[0], "new")
+    assert runs.open_data(planned, tmp_path, print) == planned
+    assert tables.collect(sweep, planned, tmp_path)["finished"] == 2
+
+
+def test_finished_runs_with_other_settings_are_refused_before_training(
+    sweep_of, result_of, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(runs.training, "build", FakeFamily)
+    variants = {"low": {}, "high": {"optim": {"learning_rate": 0.5}}}
+    sweep = sweep_of(variants, seeds=(0,))
+    low, _ = expand(sweep)
+    files.write_json(tmp_path / low.directory / "result.json", result_of(low, 10.0))
+    content = {"config": json.loads(low.config.to_json()), "data_fingerprint": "abc"}
+    files.write_json(tmp_path / low.directory / "config.json", content)
+    sweep.base.train.epochs = 3
+    planned = expand(sweep)
+    selection = choose(planned, ["high"])  # the finished run is of the other variant
+    with pytest.raises(WorkdirError, match=r"low/seed0 .*train\.epochs \(100 there, 3 now\)"):
+        runs.open_data(selection, tmp_path, print, planned=planned)
+    with pytest.raises(WorkdirError, match=r"train\.epochs"):
+        tables.publish(sweep, planned, tmp_path, selection=selection)
+    assert not (tmp_path / "table.json").exists()
 
 
 def test_damaged_data_ends_the_sweep_and_is_not_skipped(sweep_of, tmp_path, monkeypatch):

@@ -78,6 +78,24 @@ def test_missing_metric_is_a_dash_with_its_reason(result_of, small, tmp_path):
     assert "no R@5" in (tmp_path / "table.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("value", ["null", "NaN"])
+def test_undefined_metric_is_a_dash_with_its_reason(value, sweep_of, result_of, tmp_path):
+    name = "hierarchy/t2v/MAP"
+    sweep = sweep_of(
+        {"full": {}, "other": {"model": {"fusion": "mean"}}}, metrics=(name,), seeds=(0,)
+    )
+    for run, cell in zip(expand(sweep), (value, "40.0"), strict=True):
+        path = tmp_path / run.directory / "result.json"
+        files.write_json(path, result_of(run, 10.0) | {"metrics": {name: 12.5}})
+        path.write_text(path.read_text().replace("12.5", cell))
+    table = tables.publish(sweep, expand(sweep), tmp_path)
+    assert [row[1] for row in tables.sections(table)[0].rows[1:]] == ["–", "40.00"]
+    reason = f"– in full, seed 0: the test split has no pairs or trees to measure {name} on"
+    assert table["absent"] == [reason]
+    full, _ = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text("utf-8")))
+    assert full[f"{name}_mean"] == ""
+
+
 def test_references_have_a_row_in_every_view(result_of, small, tmp_path):
     sweep, planned = small
     for run in planned[:3]:
@@ -251,6 +269,18 @@ def test_an_epoch_of_minutes_is_written_in_whole_seconds(result_of, small, tmp_p
     assert tables.sections(tables.publish(sweep, planned, tmp_path))[1].rows[1][-1] == "1,234"
 
 
+def test_the_note_of_the_costs_says_which_runs_each_is_from(result_of, small, tmp_path):
+    sweep, planned = small
+    for run, seconds in ((planned[0], 1.0), (planned[3], 2.0)):  # seeds of the first variant
+        result = result_of(run, 10.0) | {"seconds_per_epoch": seconds, "parameters": int(seconds)}
+        files.write_json(tmp_path / run.directory / "result.json", result)
+    costs = tables.sections(tables.publish(sweep, planned, tmp_path))[1]
+    assert (costs.rows[1][1], costs.rows[1][-1]) == ("1", "1.5")
+    assert costs.note == (
+        "Of the first finished run of each variant; s/epoch is the mean over its finished runs."
+    )
+
+
 def test_csv_is_numbers(table, tmp_path):
     full, other, bad, cited = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
     assert float(full["SumR_mean"]) == np.mean([10.25, 11.5])
@@ -324,6 +354,20 @@ def test_deviations_are_within_a_corpus_and_ranks_the_mean_over_corpora_and_seed
     assert a["mean"]["IoU 0.5"] == 30.5 and a["std"]["IoU 0.5"] == pytest.approx(np.sqrt(0.5))
 
 
+def test_corpora_count_equally_and_a_missing_corpus_is_noted(finished, tmp_path):
+    sweep, planned = finished
+    (tmp_path / planned[-1].directory / "result.json").unlink()  # b, corpus 6, seed 1
+    table = tables.collect(sweep, planned, tmp_path)
+    _, b = table["variants"]
+    assert b["mean"]["SumR"] == np.mean([np.mean([11.0, 11.5]), 49.0])
+    assert not any("fewer corpora" in note for note in table["notes"])
+    (tmp_path / planned[3].directory / "result.json").unlink()  # b, corpus 6, seed 0
+    table = tables.collect(sweep, planned, tmp_path)
+    assert table["variants"][1]["mean"]["SumR"] == np.mean([11.0, 11.5])
+    expected = "b has no finished run on 6: its means are over fewer corpora"
+    assert table["notes"][-1].startswith(expected)
+
+
 def test_the_tables_have_ranks_first_moments_and_comparisons(finished, tmp_path, capsys):
     table = tables.publish(*finished, tmp_path)
     text = (tmp_path / "table.md").read_text()
@@ -345,6 +389,26 @@ def test_a_rank_waits_for_all_variants(finished, tmp_path):
     a, b = tables.collect(sweep, planned, tmp_path)["variants"]
     assert a["rank"] is None and b["rank"] is None
     tables.publish(sweep, planned, tmp_path)
+
+
+@pytest.mark.parametrize("reason", ["left out", "skipped"])
+def test_ranks_are_among_the_variants_that_are_trained(reason, finished, tmp_path):
+    sweep, planned = finished
+    sweep.variants["c"] = {"model": {"gaze": False}}
+    planned = expand(sweep)
+    selection = [run for run in planned if reason == "skipped" or run.variant != "c"]
+    for run in planned:
+        if run.variant == "c" and reason == "skipped":
+            failure = {"skipped": True, "reason": "no such file"}
+            files.write_json(tmp_path / run.directory / "failure.json", failure)
+    table = tables.publish(sweep, planned, tmp_path, selection=selection)
+    assert [row["rank"] for row in table["variants"]] == [1.5, 1.5, None]
+    note = "ranks are among the other variants, without c"
+    assert note in tables.notes(table)
+    table = tables.collect(sweep, planned, tmp_path)
+    if reason == "left out":  # now it is awaited
+        assert [row["rank"] for row in table["variants"]] == [None] * 3
+        assert note not in tables.notes(table)
 
 
 def test_the_table_says_which_settings_are_not_the_files(small, tmp_path):
@@ -444,6 +508,23 @@ def test_ratios_of_moments_are_parts_where_all_runs_have_them(small, result_of, 
     assert "ratio=0-0.2/SumR_mean" in (tmp_path / "table.csv").read_text()
     files.write_json(tmp_path / planned[2].directory / "result.json", result_of(planned[2], 10.0))
     assert tables.collect(sweep, planned, tmp_path)["parts"] == []
+
+
+def test_captions_without_times_are_counted_where_moments_are_measured(
+    finished, result_of, tmp_path
+):
+    sweep, planned = finished
+    for run in planned:
+        path = tmp_path / run.directory / "result.json"
+        result = json.loads(path.read_text())
+        result["metrics"]["ratio=0-0.2/R@1"] = 1.0
+        timed = 1 if run.corpus == "5" else 21
+        files.write_json(path, result | {"queries": 21, "timed_queries": timed})
+    table = tables.publish(sweep, planned, tmp_path)
+    note = "Only captions with times of moments count: 1 of 21 of corpus 5."
+    notes = {section.title: section.note for section in tables.sections(table)}
+    assert [title for title in notes if notes[title].endswith(note)] == ["By ratio", "Localisation"]
+    assert note in (tmp_path / "table.md").read_text("utf-8")
 
 
 def test_a_task_that_was_overtaken_writes_the_complete_table(
@@ -589,6 +670,20 @@ def test_pairs_without_a_common_corpus_are_left_out(tmp_path):
     assert comparison.compare([("a", "b"), ("a", "c"), ("a", "d")], runs, tmp_path) == []
 
 
+def test_comparisons_use_the_runs_of_the_table_and_name_the_others(finished, tmp_path):
+    sweep, planned = finished
+    before = tables.collect(sweep, planned, tmp_path)
+    unfinished, without_ranks = planned[0], planned[1]
+    (tmp_path / unfinished.directory / "result.json").unlink()
+    (tmp_path / without_ranks.directory / "test_queries.npz").unlink()
+    table = tables.collect(sweep, planned, tmp_path)
+    [line] = [note for note in table["notes"] if "comparisons" in note]
+    assert line.endswith("because test_queries.npz is missing: b, corpus 5, seed 0")
+    assert table["comparisons"] == comparison.compare(sweep.pairs, planned[1:], tmp_path)
+    assert table["comparisons"] != before["comparisons"]
+    assert not any("comparisons" in note for note in before["notes"])
+
+
 def test_runs_with_other_queries_are_not_compared(tmp_path):
     runs = [leave(tmp_path, name, 0, random_ranks(k, 20)) for k, name in enumerate("ab")]
     content = {"ranks": random_ranks(2, 20), "videos": VIDEOS[::-1]}
@@ -612,7 +707,8 @@ def finish(root, run, fingerprint, result):
     """A finished run on data of a fingerprint; None: not recorded."""
     files.write_json(root / run.directory / "result.json", result)
     if fingerprint:
-        content = {"config": {}, "data_fingerprint": fingerprint}
+        config = json.loads(run.config.to_json())
+        content = {"config": config, "data_fingerprint": fingerprint}
         files.write_json(root / run.directory / "config.json", content)
 
 

@@ -57,11 +57,48 @@ def test_run_resumes_after_moves_of_data_and_settings(started):
     moved = {
         "data.manual_dir": "a", "data.data_dir": "b", "data.resident": "never",
         "data.cache_gib": 7.0, "eval.moments": "data", "train.checkpoint_seconds": 7.0,
-        "train.baseline": True, "train.patience": 7, "train.log_every": 7,
+        "train.baseline": True, "train.log_every": 7,
         "eval.video_batch": 7, "eval.query_batch": 7,
     }  # fmt: skip
     assert {*moved, "eval.node_batch"} == set(checkpoints.MOVABLE)  # the latter is of HOVER
     _claim(started, **moved).close()
+
+
+def test_edited_times_of_moments_replace_no_metrics(started, tmp_path):
+    config = runs.tree(**{"eval.moments": "m.json"})
+    fingerprints = config, "data", True, None, (), "old"
+    checkpoints.claim_workdir(started, *fingerprints).close()
+    assert checkpoints.recorded_moments(started) == "old"
+    checkpoints.check_workdir(started, config, "data")  # the run resumes: they change no step
+    checkpoints.check_evaluation(started, started, config, "data", moments="old")
+    other = tmp_path / "other"
+    checkpoints.record_evaluation(other, started, config, "data", "old")
+    for directory in (started, other):
+        with pytest.raises(WorkdirError, match=r"eval\.moments \(m\.json\) was replaced"):
+            checkpoints.check_evaluation(directory, started, config, "data", moments="new")
+    checkpoints.check_evaluation(other, started, config, "data", True, "new")
+
+
+def test_patience_may_only_grow_on_resume_and_not_change_in_a_finished_run(started):
+    patience = runs.tree().train.patience
+    for change in (-1, 1):
+        with pytest.raises(
+            WorkdirError, match=rf"patience \({patience} there, {patience + change}"
+        ):
+            changed = runs.tree(**{"train.patience": patience + change})
+            checkpoints.check_finished(started, changed)
+    with pytest.raises(WorkdirError, match="train.patience"):
+        checkpoints.check_workdir(started, runs.tree(**{"train.patience": patience - 1}))
+    _claim(started, **{"train.patience": patience + 1}).close()
+    with pytest.raises(WorkdirError, match="train.patience"):
+        checkpoints.check_workdir(started, runs.tree())
+
+
+def test_finished_run_accepts_other_places_but_no_other_moments(started):
+    moved = {"data.manual_dir": "a", "train.log_every": 7, "train.baseline": True}
+    checkpoints.check_finished(started, runs.tree(**moved))
+    with pytest.raises(WorkdirError, match=r"eval\.moments"):
+        checkpoints.check_finished(started, runs.tree(**{"eval.moments": "data"}))
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,14 @@ def test_resumed_log_drops_lines_after_its_checkpoint(tmp_path):
     assert lines == [{"step": 1, "epoch": 0, "loss": 1.0}, {"step": 2, "epoch": 0, "loss": 3.0}]
 
 
+def test_undefined_metric_is_null_in_the_log(tmp_path):
+    log = loop.ScalarLog(tmp_path, 0, 0)
+    log.write(1, {"test/best/x": np.nan, "test/best/y": 0.0})
+    log.close()
+    line = (tmp_path / "metrics.jsonl").read_text()
+    assert line == '{"step": 1, "test/best/x": null, "test/best/y": 0.0}\n'
+
+
 def test_shortened_log_is_refused(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(OSError, match="shorter"):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import types
 
 import jax
 import numpy as np
@@ -12,10 +13,11 @@ from tiny import Linear, cosine_maxima
 
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
+from hlformer_jax.data.annotations import Span
 from hlformer_jax.losses import retrieval
 from hlformer_jax.losses.retrieval import Pairs
 from hlformer_jax.training import checkpoints, loop, prvr
-from hlformer_jax.training.prvr import draw_negatives
+from hlformer_jax.training.prvr import PRVR, draw_negatives
 
 
 def test_run_reports_metrics_and_weighted_terms(retrieval, data_dir):
@@ -74,6 +76,19 @@ def test_stopped_streaming_run_ends_bit_for_bit_the_same(data_dir, tmp_path, ret
     runs.train_stopped(config, tmp_path, last=4)  # in mid epoch
     loop.train(config, tmp_path)
     runs.assert_same(tmp_path, retrieval.path)
+
+
+def test_fingerprint_of_moments_depends_on_the_times_only():
+    def fingerprint(*times):
+        family = PRVR.__new__(PRVR)
+        spans = [Span(*span) if span else None for span in times]
+        split = types.SimpleNamespace(spans=times, caption_spans=lambda: spans)
+        family.data = types.SimpleNamespace(val=split, test=split)
+        return family.moments_fingerprint
+
+    assert fingerprint() is None
+    assert fingerprint((0.0, 1.0, 9.0), None) == fingerprint((0.0, 1.0, 9.0), None)
+    assert fingerprint((0.0, 1.0, 9.0), None) != fingerprint((0.0, 1.5, 9.0), None)
 
 
 def test_initial_parameters_depend_on_the_seed(data_dir, retrieval):
