@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 
+import jax
 import numpy as np
 import pytest
 import runs
@@ -196,6 +197,29 @@ def test_non_finite_loss_is_named_and_not_saved(tmp_path, step, poison, message,
             return state, scalars | {name: put(name, value) for name, value in poison.items()}
 
         trainer.steps = poisoned
+        trainer.run()
+    assert trainer.checkpoints.newest.latest() == saved
+
+
+@pytest.mark.parametrize(
+    ("step", "saved"),
+    [(8, 6), (7, 6)],  # the last update of the run, and one before a signal
+)
+def test_parameters_that_an_update_ruined_are_not_saved(tmp_path, step, saved):
+    stops = pytest.raises(NonFiniteLossError, match=rf"step {step} \(epoch 3\): a parameter")
+    with stops, runs.start(runs.tree(), tmp_path) as trainer:
+        steps = trainer.steps
+
+        def ruined(state, chunk):
+            state, scalars = steps(state, chunk)
+            if chunk.first + chunk.num_steps == step + 1:
+                ruin = jax.tree.map(lambda x: x.at[0].set(np.nan), state.params)
+                state = dataclasses.replace(state, params=ruin)
+            return state, scalars
+
+        trainer.steps = ruined
+        if step < runs.STEPS - 1:
+            runs.signal_before(trainer, step + 1, signal.SIGTERM)
         trainer.run()
     assert trainer.checkpoints.newest.latest() == saved
 
