@@ -34,7 +34,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import files
 from hlformer_jax.config import family_of, flat, leaves
 from hlformer_jax.errors import UserError
-from hlformer_jax.retrieval import ranking
+from hlformer_jax.retrieval import moments, ranking
 from hlformer_jax.runtime import devices, processes
 from hlformer_jax.training.step import TrainState
 
@@ -62,7 +62,11 @@ MOVABLE = (
     "eval.query_batch",
     "eval.node_batch",
 )
-"""Fields that may differ when a run resumes: they change no parameter of any step."""
+"""Fields that may differ when a run resumes: they change no parameter of any step.
+
+`eval.moments` may not differ if `eval.select` is a metric of moments: it would choose the best
+epoch.
+"""
 
 
 class CheckpointError(UserError, ValueError):
@@ -681,11 +685,11 @@ def _compare(
         )
     recorded_fingerprint = recorded.get("data_fingerprint")
     fingerprint = recorded_fingerprint if fingerprint is None else fingerprint
-    differences = [
-        difference
-        for name, difference in _differences(flat(recorded), flat(_settings(config, fingerprint)))
-        if name.removeprefix("config.") not in movable
-    ]
+    # `eval.select` may name a metric that the moments determine.
+    fixed = ("eval.moments",) if moments.needs_moments(config.eval.select) else ()
+    ignored = [field for field in (*MOVABLE, *movable) if field not in fixed]
+    current = flat(_settings(config, fingerprint))
+    differences = [text for _, text in _differences(flat(recorded), current, ignored)]
     if differences:
         hint = (
             (
@@ -731,7 +735,7 @@ def _defaults(current: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(
-    recorded: dict[str, Any], current: dict[str, Any], ignored: Sequence[str] = MOVABLE
+    recorded: dict[str, Any], current: dict[str, Any], ignored: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return the full names of fields that differ, each with a text that shows both values."""
     movable = {f"config.{field}" for field in ignored}

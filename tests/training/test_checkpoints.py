@@ -81,6 +81,19 @@ def test_refusal_of_another_run_names_the_difference(started, options, fingerpri
             _claim(started, fingerprint, writes, **options)
 
 
+@pytest.mark.parametrize("select", ["mIoU", "IoU 0.5", "ratio=0.4-1/SumR", "SumR"])
+def test_moments_that_choose_the_best_epoch_stay(tmp_path, select):
+    chosen = {"eval.select": select}
+    _claim(tmp_path, **chosen, **{"eval.moments": "data"}).close()
+    (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
+    moved = chosen | {"eval.moments": "other.json"}
+    if select == "SumR":
+        _claim(tmp_path, **moved).close()
+    else:
+        with pytest.raises(WorkdirError, match=r"eval\.moments \(data there, other\.json now\)"):
+            _claim(tmp_path, **moved)
+
+
 def test_directory_without_checkpoint_or_results_is_free(tmp_path):
     _claim(tmp_path).close()
     _claim(tmp_path, **{"optim.learning_rate": 0.5}).close()
