@@ -571,8 +571,16 @@ class Trainer:
         """
         first, steps_per_epoch = int(self.state.step), self.steps_per_epoch
         last = steps_per_epoch * self.config.train.epochs
+        rates = self._rates(last)
+        if steps_per_epoch == 1 and rates is not None and not rates[0] and processes.is_first():
+            size, examples = self.config.train.batch_size, self.family.num_examples
+            terminal.warn(
+                f"epoch 1 trains nothing: the learning rate of its only step is 0, as the warm-up"
+                f" begins. config.train.batch_size is {size} for {examples} training examples:"
+                " lower it for more steps in an epoch"
+            )
         log = MetricsLogger(
-            self.directory, self.config, steps_per_epoch, first, self.progress, self._rates(last)
+            self.directory, self.config, steps_per_epoch, first, self.progress, rates
         )
         with (
             contextlib.closing(log),

@@ -22,6 +22,7 @@ from hlformer_jax.training import checkpoints, loop
 from hlformer_jax.training.checkpoints import Progress
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.loop import MetricsLogger, NonFiniteLossError
+from hlformer_jax.training.optim import schedule
 from hlformer_jax.training.prvr import PRVR
 
 
@@ -141,6 +142,17 @@ def test_best_epoch_after_the_newest_state_is_dropped(tmp_path, monkeypatch):
         again.run()
     assert again.progress.best_epoch == again.checkpoints.best.info()["epoch"] == 0
     assert next(iter(again.test())) == "best epoch (1)"
+
+
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.parametrize(("size", "warns"), [(10, True), (9, False)])
+def test_epoch_without_training_is_announced(tmp_path, capsys, size, warns):
+    options = {"train.batch_size": size, "train.epochs": 1}
+    with runs.start(runs.tree(**options), tmp_path) as trainer:
+        trainer.family.learning_rate = lambda total: schedule("linear", 0.1, 0.1, total)
+        trainer.run()
+    said = "epoch 1 trains nothing: the learning rate of its only step is 0"
+    assert (said in capsys.readouterr().err) == warns
 
 
 def test_patience_ends_a_run(tmp_path, capsys):
