@@ -711,7 +711,7 @@ def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None
     path = workdir / file
     if not os.path.lexists(path):
         return None
-    files.check_output(path, files.Replace.ANY)  # refuses a link
+    files.check_replaced(path)  # refuses a link
     try:
         recorded: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except ValueError:

@@ -135,7 +135,7 @@ def evaluate_checkpoint(
                     files.check_output(file, files.replacing(overwrite))
             if directory is not None and directory.is_dir():
                 checkpoints.check_evaluation(directory, path, config, overwrite=overwrite)
-                ranking.check_place(directory, files.replacing(overwrite, listed=True))
+                _check_place(directory, overwrite)
     family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
         checkpoints.check_evaluation(directory, path, config, family.fingerprint, overwrite)
@@ -157,6 +157,18 @@ def evaluate_checkpoint(
         ranking.write_result(result, directory, files.replacing(overwrite, listed=True))
         checkpoints.record_evaluation(directory, path, config, family.fingerprint)
     return result
+
+
+def _check_place(directory: Path, overwrite: bool) -> None:
+    try:
+        ranking.check_place(directory, files.replacing(overwrite, listed=True))
+    except OSError as error:
+        if error.errno is None:  # the message says what is wrong
+            raise
+        raise files.OutputError(
+            f"{directory} cannot be written ({error.strerror}): give another `workdir` for the"
+            " metrics"
+        ) from None
 
 
 def open_checkpoint(

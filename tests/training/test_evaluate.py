@@ -1,6 +1,7 @@
 """Evaluation of a checkpoint: metrics never disagree with the settings recorded beside them."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -16,7 +17,7 @@ import processes
 import pytest
 import runs
 
-from hlformer_jax import terminal, training
+from hlformer_jax import files, terminal, training
 from hlformer_jax.config import load
 from hlformer_jax.retrieval.ranking import ScoreError
 from hlformer_jax.training import checkpoints, loaded_run
@@ -79,6 +80,19 @@ def test_parameters_without_finite_scores_have_no_metrics(run, data_dir, tmp_pat
             embeddings_file=outputs[1],
         )  # fmt: skip
     assert not any(path.exists() for path in (*outputs, tmp_path / "metrics"))
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_disk_that_cannot_be_written_needs_another_workdir(run, data_dir, monkeypatch, number):
+    def fail(dir):
+        raise OSError(number, os.strerror(number), f"{dir}/tmpofcanjts")
+
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", fail)
+    message = rf"run cannot be written \({os.strerror(number)}\): give another `workdir` for"
+    with pytest.raises(files.OutputError, match=message):
+        evaluate_checkpoint(runs.retrieval(data_dir), run, None, _quiet, run)
+    with pytest.raises(OSError, match=rf"{os.strerror(number)}: '{run}'"):
+        files.check_output(run / "scores.npz")
 
 
 def test_fields_without_influence_on_metrics_may_differ(run, data_dir):
