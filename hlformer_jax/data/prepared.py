@@ -548,12 +548,12 @@ class Records:
             )
         limits = {
             MAX_MAGNITUDE: (
-                "which is too large for a feature; the file is damaged or not little-endian"
-                " float32: download it again"
+                f"but features are numbers from {-MAX_MAGNITUDE:g} to {MAX_MAGNITUDE:g}; the file"
+                " is damaged or not little-endian float32: download it again"
             ),
-            float(
-                np.finfo(self._storage).max
-            ): f"which does not fit into {self._storage}; prepare with data.storage = 'float32'",
+            float(np.finfo(self._storage).max): (
+                f"which does not fit into {self._storage}; prepare with data.storage = 'float32'"
+            ),
         }
         with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs, which are refused below
             # min and max return NaN if there is one: two passes suffice, without a temporary array.

@@ -539,8 +539,8 @@ def check_workdir(
     existing = [name for name in WRITTEN if os.path.lexists(workdir / name)]
     if existing and recorded is None:
         raise WorkdirError(
-            f"{workdir} holds a {existing[0]} that was not written by a run there: choose"
-            " another `workdir`"
+            f"{workdir} holds {existing[0]}, but no config.json, so its run is unknown: restore"
+            " config.json, or choose another `workdir`"
         )
     is_tested = (workdir / ranking.METRICS_FILE).exists()  # even if its checkpoints were removed
     has_begun = is_tested or any(

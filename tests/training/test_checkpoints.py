@@ -130,6 +130,12 @@ def test_foreign_files_in_a_directory_are_refused(tmp_path, name, kind):
     assert place.lstat() == before and theirs.read_text() == '{"mine": 1}'
 
 
+def test_run_without_its_record_names_the_missing_file(started):
+    (started / "config.json").unlink()
+    with pytest.raises(WorkdirError, match=r"holds checkpoints, but no config\.json, so"):
+        _claim(started)
+
+
 def test_files_beside_a_run_do_not_matter(tmp_path):
     (tmp_path / "slurm-1.out").write_text("theirs")
     checkpoints.claim_workdir(tmp_path, runs.tree(), "data").close()
