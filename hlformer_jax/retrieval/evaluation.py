@@ -247,7 +247,7 @@ class Evaluator:
             rows = devices.to_host(self._programs.score(stored, block))
             rows = rows[: len(scores) - start, : scores.shape[1]]
             scores[start : start + len(rows)] = rows
-        ranking.check_finite(np.isfinite(scores).all(axis=-1))
+        ranking.check_finite(np.all(np.isfinite(scores), axis=-1))
         return scores
 
     def positions(self, stored: Corpus, split: Split) -> dict[str, Float[np.ndarray, "V L H"]]:
@@ -294,7 +294,7 @@ class Evaluator:
         Raises:
           ScoreError: if a score is not finite.
         """
-        ranking.check_finite(np.isfinite(scores).all(axis=-1))
+        ranking.check_finite(np.all(np.isfinite(scores), axis=-1))
         pairs = zip(self._blocks(scores), self._blocks(split.caption_video), strict=True)
         blocks = [_rank_rows(scores, relevant) for (_, scores), (_, relevant) in pairs]
         return self._result(np.concatenate(jax.device_get(blocks))[: len(scores)], split)

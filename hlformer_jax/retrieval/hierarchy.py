@@ -479,7 +479,7 @@ class NodeEvaluator:
             self._programs.similarities(points.text[k : k + size], points.video) for k in blocks
         ]
         scores = np.concatenate([devices.to_host(block) for block in rows])
-        ranking.check_finite(np.isfinite(scores).all(axis=-1), "nodes")
+        ranking.check_finite(np.all(np.isfinite(scores), axis=-1), "nodes")
         return scores
 
     def ranks(self, points: Points, split: TreeSplit) -> dict[str, NodeRanks]:
