@@ -235,7 +235,7 @@ def _options(config: ConfigDict) -> Options:
     small = is_synthetic(config.data)
     hours = (1.0 if small else 1000.0) if HOURS.value is None else HOURS.value
     if not 0 < hours <= 10_000:
-        raise ConfigError(f"--hours={hours:g}: give hours from 0 to 10,000")
+        raise ConfigError(f"--hours={hours:g}: give hours above 0 and up to 10,000")
     encoder = ENCODER.value or ("tiny" if small else "base")
     repeats = max(min(REPEATS.value, 3) if small else REPEATS.value, 1)
     return Options(VIDEOS.value, repeats, encoder, hours, STORE.value)

@@ -82,7 +82,10 @@ def check_output(path: Path, replace: Replace = Replace.NOTHING) -> None:
     """
     check_replaced(path, replace)
     path.parent.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=path.parent).close()
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:  # it names the temporary file
+        raise OSError(error.errno, error.strerror, str(path.parent)) from None
 
 
 def check_directory(path: Path) -> None:

@@ -127,6 +127,24 @@ def test_command_says_that_a_file_names_no_collection(tmp_path, capsys, file, ha
     assert ("does not name the collection" in capsys.readouterr().out) != has_collection
 
 
+def test_command_lists_fields_that_the_file_does_not_determine(tmp_path, capsys, monkeypatch):
+    content = reader.load(RUN / FILES["hlformer"])
+    monkeypatch.setattr(conversion, "load", lambda path: content)
+    arguments = ["convert", str(RUN / FILES["hlformer"])]
+    assert command.main([*arguments, str(tmp_path / "all")]) == 0
+    complete = capsys.readouterr().out
+    assert "does not determine" not in complete and "Warning" not in complete
+    content["config"] = {"collection": "activitynet", "n_heads": 4}
+    content["state_dict"] = {
+        name: value for name, value in content["state_dict"].items() if ".e_attns.3." not in name
+    }
+    assert command.main([*arguments, str(tmp_path / "less")]) == 0
+    printed = capsys.readouterr().out
+    listed = "model.temperature=0.6, data.max_clips=32, model.clip_weight=0.7, model.frame_weight="
+    assert f"does not determine {listed}0.3: these are the values of configs/anet.py" in printed
+    assert "model.euclidean_blocks is 3 in the file, but 4 in configs/anet.py" in printed
+
+
 @pytest.mark.parametrize("size", [None, 0, 30_000])
 def test_command_prints_one_line_for_a_bad_file(tmp_path, size, capsys):
     path = tmp_path / "best.ckpt"
@@ -272,6 +290,25 @@ def test_incomplete_checkpoint_names_the_missing_parameter(content, saved, tmp_p
     del content["state_dict"]["query_pos_embed.position_embeddings.weight"]
     with pytest.raises(ConversionError, match="query_position"):
         conversion.convert(FILE, tmp_path / "out")
+
+
+def test_branches_with_other_numbers_of_blocks_are_refused(content, saved, tmp_path):
+    content["state_dict"] = {
+        name: value
+        for name, value in content["state_dict"].items()
+        if not name.startswith("clip_encoder.attn3.")
+    }
+    with pytest.raises(ConversionError, match=r"clip branch has 3 blocks \(bank\.euc.* branch 4"):
+        conversion.convert(FILE, tmp_path / "out")
+
+
+def test_prefix_of_data_parallel_is_removed(content, saved, tmp_path):
+    info = conversion.convert(FILE, tmp_path / "out")
+    state = content["state_dict"].items()
+    content["state_dict"] = {f"module.{name}": value for name, value in state}
+    assert conversion.convert(FILE, tmp_path / "out") == info
+    plain, prefixed = saved[1], saved[4]
+    assert jax.tree.structure(plain) == jax.tree.structure(prefixed)
 
 
 def test_existing_directory_is_not_overwritten(tmp_path):

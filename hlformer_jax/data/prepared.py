@@ -46,7 +46,7 @@ from hlformer_jax.data.sources.protocol import (
     check_memory,
     teacher_width,
 )
-from hlformer_jax.data.split import PreparedVideos
+from hlformer_jax.data.split import PreparedVideos, explained_damage
 
 MAX_ZERO_ROWS = 0.25
 """Largest share of frames, or of words, that may be zero; some features have zeros as padding."""
@@ -92,7 +92,8 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
 
     Raises:
       ValueError: for another storage dtype.
-      DataError: if the source is faulty, or is missing and there is not exactly one such set.
+      DataError: if the source is faulty, or is missing and there is not exactly one such set, or
+        if `dataset_info.json` of the set is damaged.
       OutputError: if the folder of a damaged set holds other files.
       OSError: if the disk is full.
     """
@@ -364,7 +365,8 @@ def _builder(source: Source, name: str, fingerprint: str, storage: str, data_dir
         storage=storage,
         fingerprint=fingerprint,
     )
-    return Prvr(config=config, data_dir=data_dir)
+    with explained_damage(data_dir / Prvr.name / name / str(Prvr.VERSION)):
+        return Prvr(config=config, data_dir=data_dir)
 
 
 def _write(builder: Prvr, source: Source) -> None:
@@ -546,12 +548,12 @@ class Records:
             )
         limits = {
             MAX_MAGNITUDE: (
-                "which is too large for a feature; the file is damaged or not little-endian"
-                " float32: download it again"
+                f"but features are numbers from {-MAX_MAGNITUDE:g} to {MAX_MAGNITUDE:g}; the file"
+                " is damaged or not little-endian float32: download it again"
             ),
-            float(
-                np.finfo(self._storage).max
-            ): f"which does not fit into {self._storage}; prepare with data.storage = 'float32'",
+            float(np.finfo(self._storage).max): (
+                f"which does not fit into {self._storage}; prepare with data.storage = 'float32'"
+            ),
         }
         with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs, which are refused below
             # min and max return NaN if there is one: two passes suffice, without a temporary array.

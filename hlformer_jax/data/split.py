@@ -4,11 +4,12 @@
 measuring times. `Split` applies the transforms of a configuration to either.
 """
 
+import contextlib
 import functools
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from ml_collections import ConfigDict
 from hlformer_jax.data import transforms
 from hlformer_jax.data.annotations import Span, Spans, shown
 from hlformer_jax.data.sources.protocol import DataError
+from hlformer_jax.errors import is_memory_error
 
 CAPTIONS_PER_VIDEO = 37_421 / 10_009
 """The mean of ActivityNet Captions' training split."""
@@ -40,6 +42,25 @@ class VideoRecord(NamedTuple):
     word_counts: np.ndarray  # number of words of every caption, int32
     teacher_frames: np.ndarray | None = None  # a teacher's vectors; None without a teacher
     teacher_captions: np.ndarray | None = None
+
+
+@contextlib.contextmanager
+def explained_damage(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Convert the errors of a damaged prepared set to a DataError of one line.
+
+    Args:
+      directory: the folder of the set.
+    """
+    try:
+        yield
+    except Exception as error:  # damaged files fail in many ways
+        if is_memory_error(error) or isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise DataError(
+            f"{directory} is damaged ({reason[:200]}): remove it, and the same command prepares it"
+            " again"
+        ) from error
 
 
 class PreparedVideos:
@@ -68,10 +89,16 @@ class PreparedVideos:
         return len(self.video_ids)
 
     def __getitem__(self, index: int) -> VideoRecord:
-        """Reads one video; raises IndexError for an unknown index."""
+        """Reads one video.
+
+        Raises:
+          IndexError: for an unknown index.
+          DataError: if the prepared set is damaged.
+        """
         if not -len(self) <= index < len(self):
             raise IndexError(f"video {index} of {len(self)}")
-        example = self._source()[int(index) % len(self)]
+        with explained_damage(self._builder.data_dir):
+            example = self._source()[int(index) % len(self)]
         return VideoRecord(
             example["video_id"].decode(),
             example["frames"],

@@ -238,12 +238,16 @@ class Evaluator:
           stored: the corpus from `encode`.
           queries: the captions from `encode`.
           split: the split.
+
+        Raises:
+          ScoreError: if a score is not finite.
         """
         scores = np.empty((len(queries.vectors), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries.vectors)):
             rows = devices.to_host(self._programs.score(stored, block))
             rows = rows[: len(scores) - start, : scores.shape[1]]
             scores[start : start + len(rows)] = rows
+        ranking.check_finite(np.all(np.isfinite(scores), axis=-1))
         return scores
 
     def positions(self, stored: Corpus, split: Split) -> dict[str, Float[np.ndarray, "V L H"]]:
@@ -267,9 +271,14 @@ class Evaluator:
         return self.rank(*self.encode(params, feed, dtype), feed.split)
 
     def rank(self, stored: Corpus, queries: Queries, split: Split) -> Result:
-        """Return the metrics of a split whose videos and captions are encoded."""
+        """Return the metrics of a split whose videos and captions are encoded.
+
+        Raises:
+          ScoreError: if a score is not finite.
+        """
         vectors, size = queries.vectors, self._config.eval.query_batch
         ranks = devices.to_host(self._programs.rank(stored, vectors, split.caption_video, size))
+        ranking.check_finite(ranks > 0)
         more: dict[str, float] = {}
         if queries.inside is not None:
             more["InCone"] = 100 * float(np.mean(devices.to_host(queries.inside)))
@@ -280,7 +289,12 @@ class Evaluator:
         return self._result(ranks, split, more, {"overlaps": overlaps})
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
-        """Return the metrics of a split's score matrix that depend only on ranks."""
+        """Return the metrics of a split's score matrix that depend only on ranks.
+
+        Raises:
+          ScoreError: if a score is not finite.
+        """
+        ranking.check_finite(np.all(np.isfinite(scores), axis=-1))
         pairs = zip(self._blocks(scores), self._blocks(split.caption_video), strict=True)
         blocks = [_rank_rows(scores, relevant) for (_, scores), (_, relevant) in pairs]
         return self._result(np.concatenate(jax.device_get(blocks))[: len(scores)], split)
@@ -378,7 +392,7 @@ def _pick_rows(rows: Any, index: Int[Array, " Q"]) -> Any:
 def rank_queries(
     stored: Corpus, queries: Float[Array, "Q H"], videos: Int[Array, " Q"], size: int
 ) -> Int[Array, " Q"]:
-    """Return the rank of each query's own video.
+    """Return the rank of each query's own video; 0 for a query with a score that is not finite.
 
     Args:
       stored: the corpus.
@@ -386,9 +400,12 @@ def rank_queries(
       videos: index of each query's own video.
       size: number of queries to score at a time.
     """
+    is_padding = ~jnp.asarray(stored.mask).reshape(1, -1)
 
     def rank(x: tuple[Array, Array]) -> Array:
-        return ranking.ranks(corpus.scores(stored, x[0]), x[1])
+        scores = corpus.scores(stored, x[0])
+        is_finite = jnp.all(jnp.isfinite(scores) | is_padding, axis=-1)
+        return jnp.where(is_finite, ranking.ranks(scores, x[1]), 0)
 
     return jax.lax.map(rank, _in_blocks(queries, videos, size)).reshape(-1)[: len(videos)]
 

@@ -49,7 +49,7 @@ class NodeRanks(NamedTuple):
     """Ranks for every query, the video or the text of a node, from 1; ties as in `ranking`.
 
     Attributes:
-      rank: rank of the node itself among all candidates.
+      rank: rank of the node itself among all candidates; 0 if a score is not finite.
       first: row of the best candidate.
       within: rank of the node itself among the candidates of its tree.
       children: ranks of the node's children among all candidates except the node itself, 0 where
@@ -137,8 +137,9 @@ def rank_nodes(
             rank = ranking.rank_among(scores, value, others & (columns[None] != index))
             return jnp.where(column < 0, 0, rank)
 
+        is_finite = jnp.all(jnp.isfinite(scores), axis=-1)
         return (
-            ranking.rank_among(scores, score, others),
+            jnp.where(is_finite, ranking.rank_among(scores, score, others), 0),
             jnp.argmax(scores, axis=-1).astype(jnp.int32),
             ranking.rank_among(scores, score, same_tree & others),
             jnp.stack([child(children[:, k]) for k in range(children.shape[1])], axis=-1),
@@ -466,23 +467,35 @@ class NodeEvaluator:
         return Points(*(self._programs.pick_nodes(x, feed.split.num_nodes) for x in stored))
 
     def scores(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, "U U"]:
-        """Return float32 similarities of all texts (rows) and videos (columns) of a split."""
+        """Return float32 similarities of all texts (rows) and videos (columns) of a split.
+
+        Raises:
+          ScoreError: if a similarity is not finite.
+        """
         points = self.encode(params, feed)
         size = self._config.eval.query_batch
         blocks = range(0, feed.split.num_nodes, size)
         rows = [
             self._programs.similarities(points.text[k : k + size], points.video) for k in blocks
         ]
-        return np.concatenate([devices.to_host(block) for block in rows])
+        scores = np.concatenate([devices.to_host(block) for block in rows])
+        ranking.check_finite(np.all(np.isfinite(scores), axis=-1), "nodes")
+        return scores
 
     def ranks(self, points: Points, split: TreeSplit) -> dict[str, NodeRanks]:
-        """Return the ranks by direction: texts as queries ("t2v"), and videos ("v2t")."""
+        """Return the ranks by direction: texts as queries ("t2v"), and videos ("v2t").
+
+        Raises:
+          ScoreError: if a score is not finite.
+        """
         evaluation = self._config.eval
         related = relatives(split.pool)
 
         def rank(queries: Array, candidates: Array) -> NodeRanks:
             x, y = self._programs.search_vectors(queries, candidates)
-            return node_ranks(x, y, related, evaluation.query_batch, self._mesh)
+            ranks = node_ranks(x, y, related, evaluation.query_batch, self._mesh)
+            ranking.check_finite(ranks.rank > 0, "nodes")
+            return ranks
 
         return {"t2v": rank(points.text, points.video), "v2t": rank(points.video, points.text)}
 

@@ -37,6 +37,11 @@ METRICS = (*(f"IoU {overlap}" for overlap in OVERLAPS), "mIoU")
 """Names of the metrics."""
 
 
+def needs_moments(metric: str) -> bool:
+    """Return whether a metric, by its name, depends on the annotated moments."""
+    return metric in METRICS or metric.startswith("ratio=")
+
+
 class Moment(NamedTuple):
     """A moment of a video, in seconds from its start, with the time and score of its best frame."""
 

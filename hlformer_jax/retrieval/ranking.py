@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
 from hlformer_jax import files
-from hlformer_jax.errors import ConfigError
+from hlformer_jax.errors import ConfigError, UserError
 from hlformer_jax.ops.arguments import as_float, as_indices, check_shape
 from hlformer_jax.text import suggestion
 from hlformer_jax.typing import Array
@@ -45,6 +45,28 @@ SHARES = ("MRR", "RadiusTau")
 
 UNDEFINED = "–"
 """Cell of a metric that is NaN, because the split has nothing to measure it on."""
+
+
+class ScoreError(UserError, ArithmeticError):
+    """Scores of a model are NaN or infinite; the message gives the number of captions."""
+
+
+def check_finite(is_finite: Bool[np.ndarray, " Q"], queries: str = "captions") -> None:
+    """Check that the scores of every query are finite.
+
+    Args:
+      is_finite: for each query, whether all its scores are finite.
+      queries: the word for the queries in the message.
+
+    Raises:
+      ScoreError: if the scores of a query are not finite.
+    """
+    if broken := int(np.sum(~is_finite)):
+        raise ScoreError(
+            f"{broken} of {len(is_finite)} {queries} have scores that are not finite, because"
+            " parameters or features are too large: use another checkpoint, or train again with a"
+            " lower config.optim.learning_rate"
+        )
 
 
 def ranks(

@@ -8,7 +8,13 @@ from absl import app
 
 from hlformer_jax import cli
 from hlformer_jax.errors import UserError
-from hlformer_jax.torch_checkpoint.convert import config_file, convert, evaluation_command
+from hlformer_jax.torch_checkpoint.convert import (
+    config_file,
+    convert,
+    differing_blocks,
+    evaluation_command,
+    undetermined_fields,
+)
 from hlformer_jax.training.checkpoints import summary
 
 
@@ -26,6 +32,14 @@ def main(argv: Sequence[str]) -> int:
         print(
             "The file does not name the collection of its training data. If that is not the"
             f" collection of {config_file(info)}, replace the configuration in the command below."
+        )
+    for difference in differing_blocks(info):
+        print(f"Warning: {difference}. The file may be incomplete.")
+    if fields := undetermined_fields(info):
+        listed = ", ".join(f"{name}={value}" for name, value in fields.items())
+        print(
+            f"The file does not determine {listed}: these are the values of {config_file(info)}."
+            " If the model was trained with others, add them to the command below."
         )
     print("To evaluate it, with PATH the directory of the released features:")
     print(evaluation_command(info, argv[2]))

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from hlformer_jax.cli import command_line
-from hlformer_jax.config import DATA_SETS, DEFINITIONS
+from hlformer_jax.config import DATA_SETS, DEFINITIONS, flat
+from hlformer_jax.config import load as load_config
 from hlformer_jax.torch_checkpoint.names import ConversionError, recognise, to_params
 from hlformer_jax.torch_checkpoint.reader import load, quoted
 from hlformer_jax.training import checkpoints
@@ -85,6 +87,38 @@ def evaluation_command(info: Mapping[str, Any], out: str) -> str:
     return command_line("main", *(f"--{name}={value}" for name, value in options.items()))
 
 
+def undetermined_fields(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that the file does not determine, with the values of `config_file`.
+
+    Args:
+      info: the facts that `convert` has returned.
+    """
+    defaults, known = _defaults(info), set(info)
+    if info["model.fusion"] == "mean":
+        known.add("model.temperature")  # not used
+    return {field: defaults[field] for field, _ in OPTIONS.values() if field not in known}
+
+
+def differing_blocks(info: Mapping[str, Any]) -> list[str]:
+    """Return a text for each number of blocks that differs from `config_file`.
+
+    Args:
+      info: the facts that `convert` has returned.
+    """
+    defaults = _defaults(info)
+    return [
+        f"{field} is {info[field]} in the file, but {defaults[field]} in {config_file(info)}"
+        for field in ("model.euclidean_blocks", "model.lorentz_blocks")
+        if field in info and info[field] != defaults[field]
+    ]
+
+
+def _defaults(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the configuration that evaluates a converted checkpoint."""
+    file, _, data_set = config_file(info).partition(":")
+    return flat(load_config(file, data_set).to_dict())
+
+
 def config_file(info: Mapping[str, Any]) -> str:
     """Return the configuration that evaluates a converted checkpoint, such as configs/anet.py.
 
@@ -106,7 +140,7 @@ def _converted(content: Mapping[Any, Any], file_size: int) -> tuple[dict[str, An
         raise ConversionError(
             "it has no 'state_dict': give the file that the released code saved (best.ckpt)"
         )
-    tensors = _tensors(state, file_size)
+    tensors = _without_module(_tensors(state, file_size))
     model = recognise(tensors)
     if model is None:
         raise ConversionError(
@@ -115,6 +149,13 @@ def _converted(content: Mapping[Any, Any], file_size: int) -> tuple[dict[str, An
     params = to_params(tensors)
     if missing := [name for name in _REQUIRED if name not in params]:
         raise ConversionError(f"it is not a complete checkpoint: it lacks {', '.join(missing)}")
+    clip, frame = (_block_counts(params[f"{branch}_branch"]) for branch in ("clip", "frame"))
+    if differing := [bank for bank in clip | frame if clip.get(bank) != frame.get(bank)]:
+        bank = differing[0]
+        raise ConversionError(
+            f"it is not a complete checkpoint: its clip branch has {clip.get(bank, 0)} blocks"
+            f" ({bank}), its frame branch {frame.get(bank, 0)}"
+        )
     options = _section(content, "config", "model_cfg") or {}
     collection = options.get("collection")
     has_collection = isinstance(collection, str) and collection in _DATA_SETS
@@ -151,6 +192,22 @@ def _tensors(state: Mapping[Any, Any], file_size: int) -> dict[str, np.ndarray]:
         if not np.all(np.isfinite(tensors[name])):
             raise ConversionError(f"{quoted(name)} holds NaN or infinite values")
     return tensors
+
+
+def _without_module(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Remove the prefix that PyTorch's DataParallel adds to every name."""
+    if all(name.startswith("module.") for name in tensors):
+        return {name.removeprefix("module."): value for name, value in tensors.items()}
+    return tensors
+
+
+def _block_counts(branch: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of blocks of each bank of a branch, such as bank.euclidean."""
+    counts = {}
+    for path, blocks in jax.tree_util.tree_leaves_with_path(branch):
+        if len(path) > 2 and path[0].key in ("bank", "bank_2") and blocks.ndim:
+            counts[jax.tree_util.keystr(path[:2], simple=True, separator=".")] = len(blocks)
+    return counts
 
 
 def _definition(model: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ From its first checkpoint on, a directory belongs to one configuration and one d
 also keeps the previous best epoch, to which the newest state refers until a newer state is saved. A
 converted checkpoint is a directory like `best`. Orbax writes under a temporary name and renames at
 the end, so that the previous checkpoint remains if a save is killed. STEP/SHA256SUMS has the
-digests of the files, in the format of `sha256sum --check`.
+digests of the files, in the format of `sha256sum --check`. Until it is written, `.saving` beside
+STEP has the number of the step: a step without digests is accepted only after a killed save.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import errno
 import functools
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,10 +35,13 @@ from hlformer_jax import files
 from hlformer_jax.config import family_of, flat, leaves
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
+from hlformer_jax.retrieval.moments import needs_moments
 from hlformer_jax.runtime import devices, processes
 from hlformer_jax.training.step import TrainState
 
 _SUMS = "SHA256SUMS"
+_SAVING = ".saving"
+_SUMS_LINE = re.compile(r"([0-9a-f]{64})  (.+)\n")
 
 WRITTEN = ("checkpoints", "metrics.jsonl", ranking.METRICS_FILE, ranking.QUERIES_FILE)
 """Names of the files of a run, in addition to config.json, which marks a run's directory."""
@@ -60,7 +65,8 @@ MOVABLE = (
 """Fields that may differ when a run resumes: they change no parameter of any step.
 
 `train.patience` may also be larger: the run then ends as if it had started with this value. A
-smaller value could have ended it before its best epoch.
+smaller value could have ended it before its best epoch. `eval.moments` may not differ if
+`eval.select` is a metric of moments: it would choose the best epoch.
 """
 
 _METRIC_FIELDS = ("eval.moments",)
@@ -140,11 +146,18 @@ class Series:
             tree=ocp.args.StandardSave(tree), info=ocp.args.JsonSave(dict(info))
         )
         with self._explain(f"step {step} cannot be written", "make room there and resume"):
+            self.announce(step)
             _check_room(Path(self._manager.directory), tree)
             self._manager.save(step, args=args)
             self._manager.wait_until_finished()
             if jax.process_index() == 0:
                 _write_sums(self._directory(step))
+                self._directory(step).with_name(_SAVING).unlink()
+
+    def announce(self, step: int) -> None:
+        """Record that a save has begun; `save` removes the record when it is complete."""
+        if jax.process_index() == 0:
+            self._directory(step).with_name(_SAVING).write_text(str(step), encoding="utf-8")
 
     def info(self) -> dict[str, Any]:
         """Read the JSON of the latest checkpoint.
@@ -371,6 +384,7 @@ class RunCheckpoints:
     def save(self, state: TrainState, progress: Progress) -> None:
         """Save the best epoch and then the newest state, which refers to it."""
         if self._unsaved_best is not None:
+            self.newest.announce(int(state.step))
             self.best.save(*self._unsaved_best)
             self._unsaved_best = None
         self.newest.save(int(state.step), state, progress._asdict())
@@ -393,26 +407,38 @@ def _check_room(directory: Path, tree: Any) -> None:
 
 
 def _write_sums(directory: Path) -> None:
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    lines = [f"{files.digest(path)}  {path.relative_to(directory).as_posix()}\n" for path in paths]
-    draft = directory / f".{_SUMS}"
-    draft.write_text("".join(lines), encoding="utf-8")
-    draft.replace(directory / _SUMS)
+    lines = [f"{files.digest(directory / name)}  {name}\n" for name in sorted(_names(directory))]
+    files.write_bytes(directory / _SUMS, "".join(lines).encode())
 
 
 def _check_sums(directory: Path) -> None:
-    """Raise ValueError if a file has changed.
+    """Raise ValueError if a file has changed, or if the list of digests is not complete.
 
     Orbax checks the lists of arrays, but not their numbers. If an array cannot be read, orbax
     prints a traceback for each array that is still being read.
     """
-    sums = directory / _SUMS
-    if not sums.exists():  # the save was killed before its last file
-        return
-    for line in sums.read_text(encoding="utf-8").splitlines():
-        written, _, name = line.partition("  ")
-        if files.digest(directory / name) != written:
+    sums, saving = directory / _SUMS, directory.with_name(_SAVING)
+    if not sums.exists():
+        if saving.exists() and saving.read_text(encoding="utf-8") == directory.name:
+            return  # the save was killed before its last file
+        raise ValueError(f"{_SUMS} is missing")
+    lines = sums.read_text(encoding="utf-8").splitlines(keepends=True)
+    matches = [_SUMS_LINE.fullmatch(line) for line in lines]
+    written = {match[2]: match[1] for match in matches if match}
+    if not lines or not all(matches):
+        raise ValueError(f"{_SUMS} is damaged")
+    if unlisted := _names(directory) - written.keys():
+        raise ValueError(f"{_SUMS} does not list {min(unlisted)}")
+    for name, digest in written.items():
+        if files.digest(directory / name) != digest:
             raise ValueError(f"{name} has changed since it was written")
+
+
+def _names(directory: Path) -> set[str]:
+    """Return the paths of a checkpoint's files, other than hidden files and the list of digests."""
+    paths = (path for path in directory.rglob("*") if path.is_file())
+    names = {path.relative_to(directory).as_posix() for path in paths if path.name[0] != "."}
+    return names - {_SUMS}
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
@@ -469,6 +495,14 @@ def claim_workdir(
                 f"another process trains in {workdir}: wait for it, or choose another `workdir`"
             ) from None
         has_begun = check_workdir(workdir, config, fingerprint, init, movable)
+        before = recorded_moments(workdir)
+        chooses_epoch = has_begun and needs_moments(config.eval.select)
+        if chooses_epoch and None not in (before, moments) and before != moments:
+            raise WorkdirError(
+                f"{workdir} chose its best epoch so far by other times of moments: the file of"
+                f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or choose"
+                " another `workdir`"
+            )
         ranking.check_place(workdir)
         content = _settings(config, fingerprint) | _moments(moments)
         if has_begun and init is None:
@@ -529,8 +563,8 @@ def check_workdir(
     existing = [name for name in WRITTEN if os.path.lexists(workdir / name)]
     if existing and recorded is None:
         raise WorkdirError(
-            f"{workdir} holds a {existing[0]} that was not written by a run there: choose"
-            " another `workdir`"
+            f"{workdir} holds {existing[0]}, but no config.json, so its run is unknown: restore"
+            " config.json, or choose another `workdir`"
         )
     is_tested = (workdir / ranking.METRICS_FILE).exists()  # even if its checkpoints were removed
     has_begun = is_tested or any(
@@ -538,6 +572,7 @@ def check_workdir(
     )
     if has_begun:
         _compare(workdir, config, fingerprint, init, movable)
+        _check_resumable(workdir)
     return has_begun
 
 
@@ -548,6 +583,22 @@ def check_finished(workdir: Path, config: ConfigDict) -> None:
       WorkdirError: if settings differ; names the settings.
     """
     _compare(workdir, config, None, is_finished=True)
+
+
+def _check_resumable(workdir: Path) -> None:
+    """Raise WorkdirError if the run's newest state was removed, but not its best parameters.
+
+    A run that was killed in its first save has no newest state either, and begins again.
+    """
+    newest, best = (workdir / "checkpoints" / name for name in ("newest", "best"))
+    has_newest, has_best = (
+        any(child.name.isdigit() for child in series.glob("*")) for series in (newest, best)
+    )
+    if has_best and not has_newest and not (newest / _SAVING).exists():
+        raise WorkdirError(
+            f"{newest} has no state to resume from, but {best} has the best parameters of the run:"
+            " evaluate them (`mode`=evaluate), or choose another `workdir` to train again"
+        )
 
 
 def check_evaluation(
@@ -683,10 +734,10 @@ def _compare(
         )
     recorded_fingerprint = recorded.get("data_fingerprint")
     fingerprint = recorded_fingerprint if fingerprint is None else fingerprint
-    if is_finished:
-        ignored = tuple(name for name in MOVABLE if name not in _METRIC_FIELDS)
-    else:
-        ignored = (*MOVABLE, *movable, *_raised_patience(recorded, config))
+    allowed = MOVABLE if is_finished else (*MOVABLE, *movable, *_raised_patience(recorded, config))
+    # `eval.select` may name a metric that the moments determine.
+    are_fixed = is_finished or needs_moments(config.eval.select)
+    ignored = [name for name in allowed if not (are_fixed and name in _METRIC_FIELDS)]
     compared = flat(recorded), flat(_settings(config, fingerprint)), ignored
     if differences := [difference for _, difference in _differences(*compared)]:
         hint = (
@@ -715,7 +766,7 @@ def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None
     path = workdir / file
     if not os.path.lexists(path):
         return None
-    files.check_output(path, files.Replace.ANY)  # refuses a link
+    files.check_replaced(path)  # refuses a link
     try:
         recorded: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except ValueError:

@@ -125,7 +125,8 @@ def evaluate_checkpoint(
 
     Raises:
       UserError: if an existing file must not be replaced, which is checked before anything is
-        computed, or if the checkpoint is missing, damaged or of another model.
+        computed, if the checkpoint is missing, damaged or of another model, or if scores are not
+        finite.
     """
     with processes.first_alone("scores"):
         if processes.is_first():  # checked before the long computation
@@ -134,29 +135,41 @@ def evaluate_checkpoint(
                     files.check_output(file, files.replacing(overwrite))
             if directory is not None and directory.is_dir():
                 checkpoints.check_evaluation(directory, path, config, overwrite=overwrite)
-                ranking.check_place(directory, files.replacing(overwrite, listed=True))
+                _check_place(directory, overwrite)
     family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
         fingerprint, moments_now = family.fingerprint, getattr(family, "moments_fingerprint", None)
         checkpoints.check_evaluation(directory, path, config, fingerprint, overwrite, moments_now)
     slow_line = "evaluating: the first evaluation on a GPU compiles for a minute"
     with terminal.reported_if_slow(slow_line) if processes.is_first() else contextlib.nullcontext():
-        if embeddings_file is not None:
-            arrays = family.test_embeddings(params)
-            if processes.is_first():
-                files.write_npz(embeddings_file, arrays, files.replacing(overwrite))
         if scores_file is None:
             result = family.test(params)
         else:
             result, arrays = family.test_scores(params)
             if processes.is_first():
                 files.write_npz(scores_file, arrays, files.replacing(overwrite))
+        if embeddings_file is not None:
+            arrays = family.test_embeddings(params)
+            if processes.is_first():
+                files.write_npz(embeddings_file, arrays, files.replacing(overwrite))
     for note in getattr(family, "notes", list)() if processes.is_first() else ():
         report(note)
     if directory is not None and processes.is_first():
         ranking.write_result(result, directory, files.replacing(overwrite, listed=True))
         checkpoints.record_evaluation(directory, path, config, fingerprint, moments_now)
     return result
+
+
+def _check_place(directory: Path, overwrite: bool) -> None:
+    try:
+        ranking.check_place(directory, files.replacing(overwrite, listed=True))
+    except OSError as error:
+        if error.errno is None:  # the message says what is wrong
+            raise
+        raise files.OutputError(
+            f"{directory} cannot be written ({error.strerror}): give another `workdir` for the"
+            " metrics"
+        ) from None
 
 
 def open_checkpoint(
@@ -295,6 +308,9 @@ class Archive:
         Args:
           words: features of the words of each query.
           top: largest number of videos for each query.
+
+        Raises:
+          ScoreError: if a score is not finite.
         """
         data, split = self._config.data, self.split
         queries = evaluation.encode_words(self._model, self._params, words, data)

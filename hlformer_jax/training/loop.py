@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from jax.sharding import Mesh
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from ml_collections import ConfigDict
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -51,12 +51,22 @@ from hlformer_jax.training.step import (
     compile_steps,
     init_state,
 )
+from hlformer_jax.typing import Array
 
 # Metric logging, and checks for non-finite values
 
 
 class NonFiniteLossError(UserError, ArithmeticError):
-    """A loss is NaN or infinite; the message names the step and the term."""
+    """A loss or a parameter is NaN or infinite; the message names the step and the term."""
+
+    @classmethod
+    def of(cls, terms: str, step: int, epoch: int, directory: Path) -> "NonFiniteLossError":
+        """Return the error for terms, at a step of an epoch (from 0), in a run's directory."""
+        return cls(
+            f"step {step} (epoch {epoch + 1}): {terms} is not finite. The newest checkpoint in"
+            f" {directory}, if any, is older. Inspect the batch, or lower"
+            " config.optim.learning_rate and start again with another `workdir`"
+        )
 
 
 class ScalarLog:
@@ -251,11 +261,7 @@ class MetricsLogger:
         broken = [name for name, value in values.items() if not np.isfinite(value)]
         if broken:
             terms = [name for name in broken if name != "loss"] or broken
-            raise NonFiniteLossError(
-                f"step {step} (epoch {epoch + 1}): {', '.join(terms)} is not finite. The newest"
-                f" checkpoint in {self._directory}, if any, is older. Inspect the batch, or"
-                " lower config.optim.learning_rate and start again with another `workdir`"
-            )
+            raise NonFiniteLossError.of(", ".join(terms), step, epoch, self._directory)
 
     def validation(
         self, step: int, epoch: int, result: Result, seconds: float, progress: Progress
@@ -390,7 +396,7 @@ def train(
     Raises:
       ConfigError: if the configuration cannot be trained.
       WorkdirError: if the directory holds another run.
-      NonFiniteLossError: if a loss becomes NaN or infinite.
+      NonFiniteLossError: if a loss or a parameter becomes NaN or infinite.
       Stopped: if a signal stopped the run, after its state was saved.
     """
     with start(config, directory, family=family, init=init) as trainer:
@@ -566,13 +572,21 @@ class Trainer:
           profile: whether to trace the second chunk, or the first if it is the only chunk.
 
         Raises:
-          NonFiniteLossError: if a loss becomes NaN or infinite.
+          NonFiniteLossError: if a loss or a parameter becomes NaN or infinite.
           Stopped: if a signal stopped the run, after its state was saved.
         """
         first, steps_per_epoch = int(self.state.step), self.steps_per_epoch
         last = steps_per_epoch * self.config.train.epochs
+        rates = self._rates(last)
+        if steps_per_epoch == 1 and rates is not None and not rates[0] and processes.is_first():
+            size, examples = self.config.train.batch_size, self.family.num_examples
+            terminal.warn(
+                f"epoch 1 trains nothing: the learning rate of its only step is 0, as the warm-up"
+                f" begins. config.train.batch_size is {size} for {examples} training examples:"
+                " lower it for more steps in an epoch"
+            )
         log = MetricsLogger(
-            self.directory, self.config, steps_per_epoch, first, self.progress, self._rates(last)
+            self.directory, self.config, steps_per_epoch, first, self.progress, rates
         )
         with (
             contextlib.closing(log),
@@ -594,6 +608,8 @@ class Trainer:
                 ends_epoch = end % steps_per_epoch == 0
                 stop = processes.any_process(received() is not None)
                 log.steps(chunk, scalars, wait=ends_epoch or stop)
+                if ends_epoch or stop:
+                    self._check_params(end - 1)
                 if ends_epoch:
                     self._validate(log)
                 if stop:
@@ -609,6 +625,15 @@ class Trainer:
                     " command resumes from there",
                     by,
                 )
+
+    def _check_params(self, step: int) -> None:
+        """Raise NonFiniteLossError if the update of the last step made a parameter NaN or infinite.
+
+        A loss shows this only at the next step, after the parameters were validated and saved.
+        """
+        if not bool(devices.to_host(_is_finite(self.state.params))):
+            epoch = step // self.steps_per_epoch
+            raise NonFiniteLossError.of("a parameter after the update", step, epoch, self.directory)
 
     def _rates(self, last: int) -> Float[np.ndarray, " steps"] | None:
         """Return the learning rate of every step; None if the family has no schedule."""
@@ -689,6 +714,11 @@ class Trainer:
         }
         self._report_notes()
         return rows
+
+
+@jax.jit
+def _is_finite(params: Any) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
@@ -374,7 +375,12 @@ class PRVR:
         return models.project(self.model, params)
 
     def loss(self, steps_per_epoch: int) -> Objective:
-        """Return the objective; see `Family`."""
+        """Return the objective; see `Family`.
+
+        Raises:
+          ConfigError: if the validation split has no caption for the metric `eval.select`.
+        """
+        self._check_ratio()
         max_captions = int(self.data.train.captions_per_video.max())
         return build_objective(self._config, self.model, steps_per_epoch, max_captions)
 
@@ -474,6 +480,20 @@ class PRVR:
     def close(self) -> None:
         """Release memory on the devices; see `Family`."""
         self._validation.close()
+
+    def _check_ratio(self) -> None:
+        """Raise ConfigError if the validation split lacks the group of `eval.select`."""
+        group = self._config.eval.select.rpartition("/")[0]
+        if not group.startswith("ratio="):
+            return
+        ratios = moments.ratios(self.data.val.caption_spans())
+        metrics = ranks.metrics_by_ratio(np.ones(len(ratios), np.int32), ratios)
+        groups = sorted({name.rpartition("/")[0] for name in metrics})
+        if group not in groups:
+            raise ConfigError(
+                f"config.eval.select is {self._config.eval.select!r}, but the validation split has"
+                f" only captions of {', '.join(groups)}: use one of these, or SumR"
+            )
 
     def _resident_feed(self, split: Split) -> VideoFeed:
         return self.evaluator.feed(split, fits(split, self._mesh, self._config))

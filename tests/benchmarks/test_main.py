@@ -40,7 +40,7 @@ CASES = {
         ("plan", "--config.dtype=bfloat16"),
         "--config.dtype needs --config",
     ),
-    "no hours": (("search", "--hours=0"), "--hours=0"),
+    "no hours": (("search", "--hours=0"), "--hours=0: give hours above 0"),
 }
 
 

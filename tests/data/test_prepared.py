@@ -285,6 +285,21 @@ def test_damaged_set_is_made_anew_and_never_read(tiny, write, tmp_path, damage):
     assert_prepared(prepare(collection, tmp_path / "out"), tiny)
 
 
+@pytest.mark.parametrize("name", ["prvr-val.array_record*", "dataset_info.json"])
+def test_damaged_file_of_its_full_size_names_the_folder(tiny, write, tmp_path, name):
+    collection = write(tiny)
+    directory = prepare(collection, tmp_path / "out").directory
+    (file,) = directory.glob(name)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        prepare(collection, tmp_path / "out").split("val")[0]
+    assert str(caught.value).startswith(f"{directory} is damaged (")
+    assert str(caught.value).endswith("remove it, and the same command prepares it again")
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_damaged_set_with_foreign_files_is_kept(tiny, write, tmp_path):
     collection = write(tiny)
     directory = prepare(collection, tmp_path / "out").directory

@@ -22,7 +22,7 @@ from hlformer_jax.pytrees import STATIC, register_dataclass
 from hlformer_jax.retrieval import corpus, moments, ranking
 from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores, zero_shot_scores
 from hlformer_jax.retrieval.moments import GAP, Moment, find_moments
-from hlformer_jax.retrieval.ranking import Result, print_table
+from hlformer_jax.retrieval.ranking import Result, ScoreError, print_table
 from hlformer_jax.runtime import devices
 
 D, F, VIDEOS, CAPTIONS = 6, 8, 10, 23
@@ -76,6 +76,22 @@ def test_metrics_agree_for_ranks_and_scores(evaluator, split, expected):
     assert (result.queries, result.videos) == (CAPTIONS, VIDEOS)
     assert result.metrics == pytest.approx(ranking.metrics(ranks))
     assert evaluator.result(expected.astype(np.float32), split) == result
+
+
+def test_captions_without_finite_scores_are_counted(evaluator, split, expected):
+    feed = evaluator.feed(split)
+    stored, queries = evaluator.encode(MATRIX, feed)
+    broken = queries._replace(vectors=queries.vectors.at[3].set(np.nan).at[7].set(np.inf))
+    message = "2 of 23 captions have scores that are not finite"
+    for use in (evaluator.rank, evaluator.score):
+        with pytest.raises(ScoreError, match=message):
+            use(stored, broken, split)
+    scores = expected.astype(np.float32)
+    scores[0, 1] = scores[5, 2] = np.nan
+    with pytest.raises(ScoreError, match=message):
+        evaluator.result(scores, split)
+    with pytest.raises(ScoreError, match="23 of 23 captions"):
+        evaluator.evaluate(np.full_like(MATRIX, 3e38), feed)
 
 
 def test_first_moments_are_those_of_the_scores_over_time(config, split, expected):

@@ -1,6 +1,7 @@
 """Ranks among nodes of action trees and metrics of their hierarchy, against loops and SciPy."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import runs
@@ -12,6 +13,7 @@ from hlformer_jax.data.trees import build, make_pool
 from hlformer_jax.models import hover
 from hlformer_jax.retrieval import hierarchy
 from hlformer_jax.retrieval.hierarchy import Coordinates, NodeEvaluator
+from hlformer_jax.retrieval.ranking import ScoreError
 from hlformer_jax.runtime import devices
 
 COUNTS = (2, 3, 5, 6, 1)
@@ -259,6 +261,13 @@ def test_node_ranks_of_both_directions_follow_the_scores(evaluator, split, param
         np.testing.assert_array_equal(found[direction].rank, ranks)
         mean = np.mean(1 / np.array(ranks))
         assert result.metrics[f"{direction}/MRR"] == pytest.approx(mean)
+
+
+def test_nodes_without_finite_scores_are_counted(evaluator, split, params, feed):
+    broken = jax.tree.map(lambda x: jnp.full_like(x, np.nan), params)
+    for use in (evaluator.evaluate, evaluator.scores):
+        with pytest.raises(ScoreError, match=f"{split.num_nodes} of {split.num_nodes} nodes"):
+            use(broken, feed)
 
 
 def test_report_adds_hierarchy_metrics(evaluator, split, params, feed, points):

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 from pathlib import Path
 
 import jax
@@ -117,6 +118,30 @@ def test_refusal_of_another_run_names_the_difference(started, options, fingerpri
             _claim(started, fingerprint, writes, **options)
 
 
+@pytest.mark.parametrize("select", ["mIoU", "IoU 0.5", "ratio=0.4-1/SumR", "SumR"])
+def test_moments_that_choose_the_best_epoch_stay(tmp_path, select):
+    chosen = {"eval.select": select}
+    _claim(tmp_path, **chosen, **{"eval.moments": "data"}).close()
+    (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
+    moved = chosen | {"eval.moments": "other.json"}
+    if select == "SumR":
+        _claim(tmp_path, **moved).close()
+    else:
+        with pytest.raises(WorkdirError, match=r"eval\.moments \(data there, other\.json now\)"):
+            _claim(tmp_path, **moved)
+
+
+def test_edited_moments_that_choose_the_best_epoch_are_refused(tmp_path):
+    config = runs.tree(**{"eval.select": "mIoU", "eval.moments": "m.json"})
+    claim = lambda moments: checkpoints.claim_workdir(tmp_path, config, "data", moments=moments)
+    claim(None).close()
+    (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
+    for moments in ("old", "old"):  # the first is of a run without a record of times
+        claim(moments).close()
+    with pytest.raises(WorkdirError, match=r"best epoch .*eval\.moments \(m\.json\) was replaced"):
+        claim("new")
+
+
 def test_directory_without_checkpoint_or_results_is_free(tmp_path):
     _claim(tmp_path).close()
     _claim(tmp_path, **{"optim.learning_rate": 0.5}).close()
@@ -151,6 +176,12 @@ def test_foreign_files_in_a_directory_are_refused(tmp_path, name, kind):
     with pytest.raises((checkpoints.WorkdirError, files.OutputError)):
         checkpoints.claim_workdir(directory, runs.tree(), "data")
     assert place.lstat() == before and theirs.read_text() == '{"mine": 1}'
+
+
+def test_run_without_its_record_names_the_missing_file(started):
+    (started / "config.json").unlink()
+    with pytest.raises(WorkdirError, match=r"holds checkpoints, but no config\.json, so"):
+        _claim(started)
 
 
 def test_files_beside_a_run_do_not_matter(tmp_path):
@@ -234,11 +265,35 @@ def test_damaged_checkpoint_is_one_line(series, tmp_path, what, damage):
 
 def test_save_killed_before_its_digests_is_readable(series, tmp_path):
     step = tmp_path / "series" / "3"
-    (step / "SHA256SUMS").rename(step / ".SHA256SUMS")
+    (step / "SHA256SUMS").unlink()
+    Series(tmp_path / "series").announce(3)
     again = Series(tmp_path / "series")
     np.testing.assert_array_equal(again.restore(TREE)["bias"], TREE["bias"])
     again.save(4, TREE, {})
     assert again.latest() == 4
+    assert {path.name for path in (tmp_path / "series").iterdir()} == {"4"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: None, "SHA256SUMS is missing"),
+        (lambda lines: [], "SHA256SUMS is damaged"),
+        (lambda lines: [*lines[:-1], lines[-1][:40]], "SHA256SUMS is damaged"),
+        (lambda lines: [*lines[:-1], lines[-1][:-1]], "SHA256SUMS is damaged"),
+        (lambda lines: lines[1:], "SHA256SUMS does not list _CHECKPOINT_METADATA"),
+    ],
+    ids=["missing", "empty", "cut", "last byte", "line missing"],
+)
+def test_incomplete_list_of_digests_is_refused(series, tmp_path, change, message):
+    sums = tmp_path / "series" / "3" / "SHA256SUMS"
+    lines = change(sums.read_text().splitlines(keepends=True))
+    sums.unlink()
+    if lines is not None:
+        sums.write_text("".join(lines))
+    (tmp_path / "series" / ".saving").write_text("4")  # the next save was killed
+    with pytest.raises(CheckpointError, match=rf"step 3 is damaged \({message}\)"):
+        Series(tmp_path / "series").restore(TREE)
 
 
 def test_unwritable_checkpoint_is_one_line(tmp_path, monkeypatch):
@@ -315,6 +370,31 @@ def test_state_progress_and_best_parameters_are_restored(tmp_path):
     assert int(restored.step) == 6 and progress == second
     np.testing.assert_array_equal(restored.params["x"], np.full(3, 6.0))
     np.testing.assert_array_equal(again.best.restore(_state(0).params)["x"], np.full(3, 3.0))
+
+
+def test_removed_newest_state_does_not_remove_the_best(tmp_path):
+    _claim(tmp_path).close()
+    series = RunCheckpoints(tmp_path, 0.0)
+    series.keep_best(3, _state(3).params, {"epoch": 0})
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(series.newest, "save", _out_of_memory)
+        series.save(_state(3), _after(1.0))
+    _claim(tmp_path).close()  # killed in the first save: it begins again
+    series = RunCheckpoints(tmp_path, 0.0)
+    assert series.best.latest() is None
+    series.keep_best(3, _state(3).params, {"epoch": 0})
+    series.save(_state(3), _after(1.0))
+    _claim(tmp_path).close()
+    newest = tmp_path / "checkpoints" / "newest"
+    for remove in (lambda: shutil.rmtree(newest / "3"), newest.rmdir):
+        remove()
+        with pytest.raises(WorkdirError, match=r"newest has no state .*best has the best"):
+            _claim(tmp_path)
+        assert checkpoints.open_params(tmp_path).latest() == 3
+
+
+def _out_of_memory(*_):
+    raise MemoryError
 
 
 def _after(*metrics):

@@ -1,5 +1,7 @@
 """Evaluation of a checkpoint: metrics never disagree with the settings recorded beside them."""
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -9,14 +11,16 @@ import struct
 import subprocess
 import termios
 
+import jax
 import numpy as np
 import processes
 import pytest
 import runs
 
-from hlformer_jax import terminal
+from hlformer_jax import files, terminal, training
 from hlformer_jax.config import load
-from hlformer_jax.training import loaded_run
+from hlformer_jax.retrieval.ranking import ScoreError
+from hlformer_jax.training import checkpoints, loaded_run
 from hlformer_jax.training.checkpoints import WorkdirError
 from hlformer_jax.training.loaded_run import evaluate_checkpoint
 
@@ -61,6 +65,34 @@ def test_an_evaluation_that_takes_long_says_so(seconds, run, data_dir, capsys, m
     monkeypatch.setattr(terminal, "SLOW_SECONDS", seconds)
     evaluate_checkpoint(runs.retrieval(data_dir), run, None, _quiet)
     assert capsys.readouterr().err.startswith("evaluating: ") == (not seconds)
+
+
+def test_parameters_without_finite_scores_have_no_metrics(run, data_dir, tmp_path):
+    with contextlib.closing(checkpoints.open_params(run)) as best:
+        params = jax.eval_shape(training.build(runs.retrieval(data_dir)).init_params)
+        params = best.restore(params)
+    huge = jax.tree.map(lambda x: np.full_like(x, 3e38), params)
+    checkpoints.save_params(tmp_path / "huge", huge, {})
+    outputs = [tmp_path / name for name in ("scores.npz", "embeddings.npz")]
+    with pytest.raises(ScoreError, match=r"(\d+) of \1 captions have scores that are not finite"):
+        evaluate_checkpoint(
+            runs.retrieval(data_dir), tmp_path / "huge", outputs[0], _quiet, tmp_path / "metrics",
+            embeddings_file=outputs[1],
+        )  # fmt: skip
+    assert not any(path.exists() for path in (*outputs, tmp_path / "metrics"))
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_disk_that_cannot_be_written_needs_another_workdir(run, data_dir, monkeypatch, number):
+    def fail(dir):
+        raise OSError(number, os.strerror(number), f"{dir}/tmpofcanjts")
+
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", fail)
+    message = rf"run cannot be written \({os.strerror(number)}\): give another `workdir` for"
+    with pytest.raises(files.OutputError, match=message):
+        evaluate_checkpoint(runs.retrieval(data_dir), run, None, _quiet, run)
+    with pytest.raises(OSError, match=rf"{os.strerror(number)}: '{run}'"):
+        files.check_output(run / "scores.npz")
 
 
 def test_fields_without_influence_on_metrics_may_differ(run, data_dir):

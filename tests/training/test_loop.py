@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 
+import jax
 import numpy as np
 import pytest
 import runs
@@ -21,6 +22,7 @@ from hlformer_jax.training import checkpoints, loop
 from hlformer_jax.training.checkpoints import Progress
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.loop import MetricsLogger, NonFiniteLossError
+from hlformer_jax.training.optim import schedule
 from hlformer_jax.training.prvr import PRVR
 
 
@@ -142,6 +144,17 @@ def test_best_epoch_after_the_newest_state_is_dropped(tmp_path, monkeypatch):
     assert next(iter(again.test())) == "best epoch (1)"
 
 
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.parametrize(("size", "warns"), [(10, True), (9, False)])
+def test_epoch_without_training_is_announced(tmp_path, capsys, size, warns):
+    options = {"train.batch_size": size, "train.epochs": 1}
+    with runs.start(runs.tree(**options), tmp_path) as trainer:
+        trainer.family.learning_rate = lambda total: schedule("linear", 0.1, 0.1, total)
+        trainer.run()
+    said = "epoch 1 trains nothing: the learning rate of its only step is 0"
+    assert (said in capsys.readouterr().err) == warns
+
+
 def test_patience_ends_a_run(tmp_path, capsys):
     with runs.start(runs.tree(**{"train.patience": 1}), tmp_path) as trainer:
         _scored(trainer, 50.0, 50.0)
@@ -196,6 +209,29 @@ def test_non_finite_loss_is_named_and_not_saved(tmp_path, step, poison, message,
             return state, scalars | {name: put(name, value) for name, value in poison.items()}
 
         trainer.steps = poisoned
+        trainer.run()
+    assert trainer.checkpoints.newest.latest() == saved
+
+
+@pytest.mark.parametrize(
+    ("step", "saved"),
+    [(8, 6), (7, 6)],  # the last update of the run, and one before a signal
+)
+def test_parameters_that_an_update_ruined_are_not_saved(tmp_path, step, saved):
+    stops = pytest.raises(NonFiniteLossError, match=rf"step {step} \(epoch 3\): a parameter")
+    with stops, runs.start(runs.tree(), tmp_path) as trainer:
+        steps = trainer.steps
+
+        def ruined(state, chunk):
+            state, scalars = steps(state, chunk)
+            if chunk.first + chunk.num_steps == step + 1:
+                ruin = jax.tree.map(lambda x: x.at[0].set(np.nan), state.params)
+                state = dataclasses.replace(state, params=ruin)
+            return state, scalars
+
+        trainer.steps = ruined
+        if step < runs.STEPS - 1:
+            runs.signal_before(trainer, step + 1, signal.SIGTERM)
         trainer.run()
     assert trainer.checkpoints.newest.latest() == saved
 

@@ -16,6 +16,7 @@ from hlformer_jax.config import ConfigError
 from hlformer_jax.data.annotations import Span
 from hlformer_jax.losses import retrieval
 from hlformer_jax.losses.retrieval import Pairs
+from hlformer_jax.runtime import devices
 from hlformer_jax.training import checkpoints, loop, prvr
 from hlformer_jax.training.prvr import PRVR, draw_negatives
 
@@ -164,6 +165,23 @@ def test_loss_is_the_weighted_sum_of_its_terms():
         np.testing.assert_allclose(terms[name], value, rtol=1e-5, err_msg=name)
     weighted = sum(WEIGHTED[f"loss.{name}"] * float(value) for name, value in expected.items())
     np.testing.assert_allclose(total, weighted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("ratio", "is_refused"), [(0.3, True), (0.6, False)])
+def test_selected_ratio_must_occur_in_the_validation_split(data_dir, ratio, is_refused):
+    options = {"eval.select": "ratio=0.4-1/SumR", "eval.moments": "data"}
+    family = PRVR(runs.retrieval(data_dir, **options), devices.mesh())
+    family.check_trainable()
+    spans = [Span(0.0, 10 * ratio, 10.0)]
+    family.data = types.SimpleNamespace(
+        train=types.SimpleNamespace(captions_per_video=np.ones(1, int)),
+        val=types.SimpleNamespace(caption_spans=lambda: spans),
+    )
+    if is_refused:
+        with pytest.raises(ConfigError, match=r"only captions of ratio=0\.2-0\.4: use"):
+            family.loss(1)
+    else:
+        family.loss(1)
 
 
 @pytest.mark.parametrize("field", ["margin", "clip_nce", "diversity_gamma", "diversity_scale"])

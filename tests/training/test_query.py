@@ -15,6 +15,7 @@ from hlformer_jax.data import dataset
 from hlformer_jax.data.sources.protocol import SPLITS
 from hlformer_jax.data.sources.released.hdf5 import write_words
 from hlformer_jax.data.sources.released.layouts import Collection
+from hlformer_jax.retrieval.ranking import ScoreError
 from hlformer_jax.search.__main__ import main as search
 from hlformer_jax.training import loaded_run, loop
 from hlformer_jax.training.loaded_run import Archive, QueryError
@@ -64,6 +65,12 @@ def test_answer_has_scores_and_moments_of_the_evaluation(archive, retrieval, tim
         assert own.seconds and shared / union == pytest.approx(
             float(result.per_query["overlaps"][row]), abs=1e-5
         )
+
+
+def test_sentence_without_finite_scores_is_not_answered(archive, timed):
+    words = np.full((3, timed.data.text_dim), np.nan, np.float32)
+    with pytest.raises(ScoreError, match="1 of 1 captions have scores that are not finite"):
+        archive.ask([words])
 
 
 def _video(frames, clips):
