@@ -688,10 +688,8 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[Spans
             f" {config.data.collection!r} has no times of moments: give a file with times,"
             " or '' for none"
         )
-    place = f"the times of the data set {config.data.collection!r}"
     return [
-        Spans(_possible({name: Span(*span) for name, span in notes["spans"].items()}, place))
-        for notes in annotated
+        Spans({name: Span(*span) for name, span in notes["spans"].items()}) for notes in annotated
     ]
 
 
@@ -729,18 +727,15 @@ def read_spans(path: Path) -> Spans:
     return Spans(_possible(spans, path), sentences, str(path))
 
 
-def _possible(spans: Mapping[str, Span], place: Path | str) -> dict[str, Span]:
-    """Return spans without impossible times, with warnings; see `read_spans`.
-
-    Warnings and errors begin with their place.
-    """
+def _possible(spans: Mapping[str, Span], path: Path) -> dict[str, Span]:
+    """Return spans without impossible times, with warnings; see `read_spans`."""
     possible: dict[str, Span] = {}
     reversed_names, long_names = [], []
     for name, span in spans.items():
         start, end, duration = span
         if start > duration + MAX_OVERHANG:
             raise DataError(
-                f"{place}: moment {name!r} begins at {start:g} s, but its video ends at"
+                f"{path}: moment {name!r} begins at {start:g} s, but its video ends at"
                 f" {duration:g} s; correct one of them (times are in seconds)"
             )
         if start > end:
@@ -755,18 +750,18 @@ def _possible(spans: Mapping[str, Span], place: Path | str) -> dict[str, Span]:
         what = f"{len(reversed_names)} of {len(spans)} moments begin after their end"
         example = f"{reversed_names[0]!r} from {start:g} to {end:g} s"
         if len(reversed_names) > MAX_REVERSED * len(spans):
-            raise DataError(f"{place}: {what}, such as {example}; correct them")
-        logging.warning("%s: %s and are left out, such as %s", place, what, example)
+            raise DataError(f"{path}: {what}, such as {example}; correct them")
+        logging.warning("%s: %s and are left out, such as %s", path, what, example)
     if long_names:
         start, end, duration = spans[long_names[0]]
         what = f"{len(long_names)} of {len(spans)} moments end more than {MAX_OVERHANG:g} s after"
         example = f"{long_names[0]!r} from {start:g} to {end:g} of {duration:g} s"
         if len(long_names) > MAX_LONG * len(spans):
             raise DataError(
-                f"{place}: {what} their video, such as {example}; correct the times, which are in"
+                f"{path}: {what} their video, such as {example}; correct the times, which are in"
                 " seconds"
             )
-        logging.warning("%s: %s their video and are cut there, such as %s", place, what, example)
+        logging.warning("%s: %s their video and are cut there, such as %s", path, what, example)
     return possible
 
 

@@ -337,20 +337,6 @@ def test_a_data_set_without_times_is_refused(known):
     refused(complaint, annotations.configured_spans, asking("data"), [known])
 
 
-def test_times_of_the_data_are_checked_as_those_of_a_file(caplog):
-    times = {f"c{k}": [k / 10, 10.0, 30.0] for k in range(98)}
-    [spans] = annotations.configured_spans(
-        asking("data"), [{"spans": times | {"long": [6.0, 40.0, 30.0]}}]
-    )
-    assert len(spans) == 99 and spans["long"] == Span(6.0, 30.0, 30.0)
-    assert (
-        "the times of the data set 'activitynet': 1 of 99 moments end more than 1 s" in caplog.text
-    )
-    complaint = "the times of the data set 'activitynet': moment 'late' begins at 12000 s"
-    noted = [{"spans": {"late": [12000.0, 15000.0, 30.0]}}]
-    refused(complaint, annotations.configured_spans, asking("data"), noted)
-
-
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
