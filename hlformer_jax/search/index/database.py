@@ -9,7 +9,8 @@
 
 SQLite has no checksums. Each transaction that changes something increments the version in
 `settings`, and index.sums has the digest of the file at one version. If the versions are equal and
-the digests differ, the file is damaged. SQLite itself reads the file for the digest, because
+the digests differ, the file is damaged. At newer versions, as during a run or after it was killed,
+the sum of all rows is compared (`row_sums`). SQLite itself reads the file for the digest, because
 opening and closing it elsewhere would release the locks of this process.
 
 With a rollback journal, the database is a single file between transactions, so it can be copied and
@@ -31,7 +32,7 @@ from typing import Any
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
-from hlformer_jax.search.index import checksummed
+from hlformer_jax.search.index import checksummed, row_sums
 
 MARK, DATABASE, COPY, SUMS = ".hlformer-index", "index.db", "index.db.bak", "index.sums"
 DAMAGED, LOCK = "index.db.damaged", ".lock"
@@ -131,6 +132,7 @@ class Database:
         self.note = ""  # a line about the damage, if the copy is used
         self._sums_note = ""  # a line about index.sums, if the database could not be compared
         self._connection: sqlite3.Connection | None = None
+        self._changes: row_sums.Changes | None = None  # of the connection, once it writes
         self._inode = 0
         self._lock = threading.RLock()
         self._is_unreadable = False
@@ -235,7 +237,7 @@ class Database:
                 self._connection.close()
             # SQLite closes the last connection with this object. A finalizer in Python would
             # swallow a Ctrl-C that comes while it runs.
-            self._connection, self._sums_note = connection, sums_note
+            self._connection, self._changes, self._sums_note = connection, None, sums_note
 
     def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a query.
@@ -304,14 +306,15 @@ class Database:
         with self._lock, _translate_errors(self._path, is_writing=True):
             connection = self._current()
             connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait)}")
+            if self._changes is None:
+                self._changes = row_sums.Changes(connection)
             connection.execute("BEGIN IMMEDIATE")
             try:
+                self._changes.begin()
                 before = connection.total_changes
                 yield connection
                 if connection.total_changes != before:
-                    connection.execute(
-                        "UPDATE settings SET value = value + 1 WHERE name = 'version'"
-                    )
+                    self._changes.store()
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -549,7 +552,7 @@ def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
 
 
 def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> str:
-    """Verify the checksum of a file, or its structure if no checksum of its version is stored.
+    """Verify the checksum of a file, or its rows if index.sums has another version.
 
     Returns:
       A line if index.sums is damaged or cannot be read, or else "".
@@ -566,14 +569,29 @@ def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> st
     # It is written with the copy, which a new index does not have yet.
     if name == DATABASE and files.is_gone(sums) and not files.is_gone(directory / COPY):
         note = _sums_note(DamagedError(f"{sums} is missing"))
-    version, content = _snapshot(connection)
-    if version != stored_version:
-        verdict = _value(connection, "PRAGMA quick_check(1)")
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
-    elif hashlib.sha256(content).hexdigest() != stored_digest:
-        raise sqlite3.DatabaseError("its checksum does not match")
+    with _reading(connection):
+        if _version(connection) != stored_version:
+            _check_rows(connection)
+        elif hashlib.sha256(connection.serialize()).hexdigest() != stored_digest:
+            raise sqlite3.DatabaseError("its checksum does not match")
     return note
+
+
+def _check_rows(connection: sqlite3.Connection) -> None:
+    """Verify the structure of a database, and the sum of its rows if it is known.
+
+    Raises:
+      sqlite3.DatabaseError: if the database is damaged.
+    """
+    verdict = _value(connection, "PRAGMA integrity_check(1)")
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(" ".join(verdict.split()))
+    row_sum = row_sums.read(connection)
+    if row_sum is None:
+        if connection.execute("PRAGMA foreign_key_check").fetchone():
+            raise sqlite3.DatabaseError("a row refers to a missing row")
+    elif row_sum != row_sums.compute(connection):
+        raise sqlite3.DatabaseError("the checksum of its rows does not match")
 
 
 def _sums_note(error: DamagedError) -> str:
@@ -591,12 +609,22 @@ def _sums_note(error: DamagedError) -> str:
 
 def _snapshot(connection: sqlite3.Connection) -> tuple[int, bytes]:
     """Return the version of a database and the matching content of its file."""
+    with _reading(connection):
+        return _version(connection), connection.serialize()
+
+
+@contextlib.contextmanager
+def _reading(connection: sqlite3.Connection) -> Iterator[None]:
+    """Give all queries of the block the same state of the database."""
     connection.execute("BEGIN")
     try:
-        version = _value(connection, "SELECT value FROM settings WHERE name = 'version'")
-        return int(version), connection.serialize()
+        yield
     finally:
         connection.execute("ROLLBACK")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(_value(connection, "SELECT value FROM settings WHERE name = 'version'"))
 
 
 def _read_sums(directory: Path) -> dict[str, Any]:
