@@ -26,13 +26,16 @@ import stat
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search.index import checksummed, row_sums
+
+_T = TypeVar("_T")
 
 MARK, DATABASE, COPY, SUMS = ".hlformer-index", "index.db", "index.db.bak", "index.sums"
 DAMAGED, LOCK = "index.db.damaged", ".lock"
@@ -63,6 +66,9 @@ APPLICATION = 0x686C6678
 
 WAIT_SECONDS = 30.0
 """Longest wait of a transaction for another process, in seconds."""
+
+_DECODING_ERRORS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError, zlib.error
+"""Errors of functions that decode damaged rows."""
 
 LOCK_POLL_SECONDS = 0.02
 """Seconds between two attempts to take a lock."""
@@ -193,18 +199,20 @@ class Database:
         try:
             self._connect(DATABASE)
         except DamagedError as error:
-            copy = self.directory / COPY
-            try:
-                self._connect(COPY)
-            except DamagedError:
-                raise error from None
-            self._is_unreadable = isinstance(error, UnreadableError)
-            self._damaged = _identity(self._path)
-            self.note = f"{error}: its copy of {_modified(copy)} is used"
-            if not self._is_unreadable:
-                self.note += (
-                    "; index the folder again to repair it, and repeat later transcriptions"
-                )
+            self._connect_copy(error)
+
+    def _connect_copy(self, error: DamagedError) -> None:
+        """Open the copy of the database, because of an error; raise it if the copy is damaged."""
+        copy = self.directory / COPY
+        try:
+            self._connect(COPY)
+        except DamagedError:
+            raise error from None
+        self._is_unreadable = isinstance(error, UnreadableError)
+        self._damaged = _identity(self._path)
+        self.note = f"{error}: its copy of {_modified(copy)} is used"
+        if not self._is_unreadable:
+            self.note += "; index the folder again to repair it, and repeat later transcriptions"
 
     def _connect(self, name: str) -> None:
         """Open the database or its copy, and verify its checksum.
@@ -240,9 +248,16 @@ class Database:
             self._connection, self._changes, self._sums_note = connection, None, sums_note
 
     def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Return all rows of a query.
+        """Return all rows of a query; see `decode`."""
+        return self.decode(list, statement, values)
+
+    def decode(
+        self, decoder: Callable[[list[Any]], _T], statement: str, values: Sequence[Any] = ()
+    ) -> _T:
+        """Return the result of a function of all rows of a query.
 
         Args:
+          decoder: the function. An error of it means that a row is damaged.
           statement: the SQL query.
           values: values of its parameters.
 
@@ -252,22 +267,34 @@ class Database:
         with self._lock:
             connection = self._current()
             try:
-                with _translate_errors(self._path):
-                    return connection.execute(statement, values).fetchall()
+                return self._fetch(decoder, statement, values)
             except DamagedError:  # it was damaged after it was opened
                 if connection.in_transaction or self.note:
                     raise
             self._connect_any()
-            with _translate_errors(self._path):
-                return self._current().execute(statement, values).fetchall()
+            try:
+                return self._fetch(decoder, statement, values)
+            except DamagedError as error:  # it has no checksum of its version
+                if self.note:
+                    raise
+                self._connect_copy(error)
+            return self._fetch(decoder, statement, values)
 
-    def setting(self, name: str, default: Any = None) -> Any:
-        """Return the value of a setting, or `default` if an older index lacks the setting."""
-        rows = self.select("SELECT value FROM settings WHERE name = ?", [name])
-        if not rows and default is not None:
-            return default
-        [[value]] = rows
-        return value
+    def _fetch(
+        self, decoder: Callable[[list[Any]], _T], statement: str, values: Sequence[Any]
+    ) -> _T:
+        """Return the result of a function of the rows that the current connection reads."""
+        with _translate_errors(self._path):
+            rows = self._current().execute(statement, values).fetchall()
+        try:
+            return decoder(rows)
+        except _DECODING_ERRORS as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise DamagedError(f"{self._path} is damaged (in a row, {reason})") from None
+
+    def setting(self, name: str) -> Any:
+        """Return the value of a setting."""
+        return self.decode(only_value, "SELECT value FROM settings WHERE name = ?", [name])
 
     @property
     def state(self) -> tuple[int, int]:
@@ -624,7 +651,9 @@ def _reading(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    return int(_value(connection, "SELECT value FROM settings WHERE name = 'version'"))
+    # The cast makes a number of damaged text, too.
+    statement = "SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'version'"
+    return int(_value(connection, statement))
 
 
 def _read_sums(directory: Path) -> dict[str, Any]:
@@ -722,6 +751,12 @@ def _modified(path: Path) -> str:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
     except (OSError, ValueError, OverflowError):  # a year that the system cannot represent
         return "unknown date"
+
+
+def only_value(rows: Sequence[Any]) -> Any:
+    """Return the value of rows that must be one row with one value."""
+    [[value]] = rows
+    return value
 
 
 def _value(connection: sqlite3.Connection, statement: str) -> Any:
