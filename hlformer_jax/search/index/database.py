@@ -410,6 +410,7 @@ class Database:
                     with contextlib.closing(connection):
                         if sums_note := _check_sum(self.directory, name, connection):
                             lines[SUMS] = sums_note
+                        _check_rows(connection)  # the checksum may be that of damaged rows
             except DamagedError as error:
                 lines[name] = f"{error}: index the folder again to write it anew"
         return lines
@@ -781,7 +782,7 @@ def _translate_errors(path: Path, is_writing: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+    except sqlite3.ProgrammingError:
         raise
     except sqlite3.Error as error:
         translated = _to_search_error(path, error)
@@ -835,4 +836,9 @@ def _to_search_error(path: Path, error: sqlite3.Error) -> SearchError:
         return SearchError(_read_only(path.parent))
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return UnreadableError(f"{path} cannot be read ({reason})")
+    if code == sqlite3.SQLITE_CONSTRAINT:  # changes are checked before they are written
+        return DamagedError(
+            f"{path} is damaged ({reason}): restore it and {COPY} from a backup, or index the"
+            " folder again into another directory"
+        )
     return DamagedError(f"{path} is damaged ({reason})")

@@ -1,14 +1,16 @@
 """Damaged rows of a database without checksum: they are named, and the copy is used instead."""
 
 import contextlib
+import hashlib
 import sqlite3
 
 import archive
 import pytest
 
+from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.index import Index
-from hlformer_jax.search.index.database import DATABASE
+from hlformer_jax.search.index import Index, checksummed
+from hlformer_jax.search.index.database import COPY, DATABASE, SUMS
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.recognition import Checkpoint
 
@@ -91,3 +93,22 @@ def test_open_index_uses_the_copy_if_a_record_is_damaged(index):
     damage(index, DAMAGES["content of a path"])
     assert index.videos == expected["videos"] and len(index.notes) == 1
     assert read(index) == expected and list(index.verify()) == [DATABASE]
+
+
+def test_change_of_contradictory_rows_is_one_line(index, capsys):
+    """Earlier versions stored the checksum of damage that came after a kill."""
+    path = index.directory / DATABASE
+    content = path.read_bytes()
+    place = content.rindex(b"b.film" + index.videos["b.film"].id.encode())  # in the table
+    content = content[:place] + b"c" + content[place + 1 :]
+    entry = [index.state[1], hashlib.sha256(content).hexdigest()]
+    path.write_bytes(content)
+    (index.directory / COPY).write_bytes(content)
+    (index.directory / SUMS).write_bytes(checksummed.dump({DATABASE: entry, COPY: entry}))
+    again = Index.open(index.directory)
+    with pytest.raises(DamagedError, match=f"{DATABASE} is damaged .*UNIQUE.*backup, or") as error:
+        archive.fill(again, video=archive.TOLD)
+    assert "\n" not in str(error.value) and again.notes == []
+    assert main(["verify", f"--index={index.directory}"]) == 1
+    shown = capsys.readouterr().out
+    assert f"{DATABASE} is damaged" in shown and f"{COPY} is damaged" in shown
