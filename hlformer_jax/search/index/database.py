@@ -42,7 +42,7 @@ DAMAGED, LOCK = "index.db.damaged", ".lock"
 OLDER = "manifest.json", "manifest.previous.json"
 """Files of the index format before SQLite."""
 
-FORMAT = 5
+FORMAT = 6
 """Version of the schema; newer versions are refused."""
 
 _REPEATS = """
@@ -58,7 +58,16 @@ def _add_repeats(connection: sqlite3.Connection) -> None:
     connection.execute(_REPEATS)
 
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {4: _add_repeats}
+def _add_stamps(connection: sqlite3.Connection) -> None:
+    """Add the stamp of each removed file; 0, 0, 0 is unknown."""
+    for column in ("size", "modified_ns", "changed_ns"):
+        connection.execute(f"ALTER TABLE exclusions ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+
+
+FIRST_FORMAT = 4
+"""Version of `_SCHEMA`."""
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {4: _add_repeats, 5: _add_stamps}
 """For each older format, the function that migrates a database from it to the next format."""
 
 APPLICATION = 0x686C6678
@@ -177,7 +186,9 @@ class Database:
         files.write_bytes(directory / MARK, _MARKED + b"format 4 or later\n")
         connection = sqlite3.connect(":memory:", isolation_level=None)
         with contextlib.closing(connection):
-            connection.executescript(_SCHEMA + _REPEATS)
+            connection.executescript(_SCHEMA)
+            for step in range(FIRST_FORMAT, FORMAT):
+                MIGRATIONS[step](connection)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
@@ -234,9 +245,7 @@ class Database:
                     )
                 sums_note = _check_sum(self.directory, name, connection)
                 if user_version < FORMAT:
-                    if name == COPY:  # it is opened for reading only
-                        connection = _in_memory(connection)
-                    _migrate(connection, user_version)
+                    connection = _migrated(connection, is_copy=name == COPY)
             except BaseException:
                 connection.close()
                 raise
@@ -684,6 +693,21 @@ def _has_digest(path: Path, digest: str) -> bool:
         return False
 
 
+def _migrated(connection: sqlite3.Connection, is_copy: bool) -> sqlite3.Connection:
+    """Migrate an older database; the copy, and one on a read-only disk, in memory."""
+    if not is_copy:
+        try:
+            _migrate(connection)
+            return connection
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                raise
+    memory = _in_memory(connection)
+    _migrate(memory)
+    memory.execute("PRAGMA query_only = ON")
+    return memory
+
+
 def _in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
     """Return a copy of a database in memory, and close the original."""
     content = connection.serialize()
@@ -694,7 +718,7 @@ def _in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
     return memory
 
 
-def _migrate(connection: sqlite3.Connection, user_version: int) -> None:
+def _migrate(connection: sqlite3.Connection) -> None:
     """Migrate an older database to the current format."""
     connection.execute("BEGIN IMMEDIATE")
     try:

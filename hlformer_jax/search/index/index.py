@@ -42,6 +42,7 @@ from hlformer_jax.search.index.packed import PACKED, ContentRows, Quantised
 from hlformer_jax.search.index.records import (
     EncoderFacts,
     Entry,
+    Exclusion,
     Record,
     Stamp,
     Threshold,
@@ -343,9 +344,13 @@ class Index:
     @property
     def excluded(self) -> dict[str, str]:
         """The content hash of each removed path, by name; "" if the content is unknown."""
+        return {name: exclusion.content for name, exclusion in self.exclusions().items()}
+
+    def exclusions(self) -> dict[str, Exclusion]:
+        """Return the exclusion of each removed path, by name."""
         return self._database.decode(
-            lambda rows: {_name(row[:2]): row[2] for row in rows},
-            "SELECT root, path, content FROM exclusions",
+            lambda rows: {_name(row[:2]): Exclusion(row[2], Stamp(*row[3:])) for row in rows},
+            "SELECT root, path, content, size, modified_ns, changed_ns FROM exclusions",
         )
 
     def excluded_paths(self, content: str) -> list[str]:

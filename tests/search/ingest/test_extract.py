@@ -76,6 +76,33 @@ def test_moved_file_keeps_embeddings_and_id(index, films):
     assert archive.vectors(index) == vectors
 
 
+def test_other_video_at_the_path_of_a_removed_one_is_indexed(index, films):
+    removed = (films / "b.film").read_bytes()
+    index.remove(["b.film"])
+    archive.film(films / "b.film", ["yellow"] * 7)
+    assert archive.fill(index)[0].indexed == 1 and index.videos["b.film"].frames == 7
+    report, _ = archive.fill(index)
+    assert report.unchanged == 3 and report.removed == 0
+    (films / "moved.film").write_bytes(removed)
+    report, told = archive.fill(index)
+    assert report.removed == 1 and "moved.film was removed under another name" in told[0]
+    (films / "b.film").write_bytes(removed)
+    archive.fill(index)
+    assert set(index.videos) == {"a.film", "trips/c.film"}
+
+
+def test_touched_removed_video_is_read_once_and_stays_removed(index, films, monkeypatch):
+    index.remove(["b.film"])
+    os.utime(films / "b.film", (1, 1))
+    read = []
+    digest = extract.digest
+    monkeypatch.setattr(extract, "digest", lambda path, _: read.append(path.name) or digest(path))
+    for _ in range(2):
+        report, told = archive.fill(index)
+        assert report.removed == 1 and told == []
+    assert read == ["b.film"] and "b.film" not in index.videos
+
+
 def test_recording_date_is_stored_or_else_the_file_date(index, films):
     probe = lambda path: SimpleNamespace(duration=3.0, recorded=1.5e9)
     archive.film(films / "new.film", ["white"] * 3)
