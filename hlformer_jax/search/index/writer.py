@@ -242,16 +242,18 @@ class Writer:
         missing = [path for path in names if self._index.is_deleted(path)]
         self._delete_exclusions({name, *missing})
 
-    def keeps_out(self, name: str, content: str, stamp: Stamp) -> bool:
+    def keeps_out(self, name: str, content: str, stamp: Stamp, kept: int = 0) -> bool:
         """Exclude a path whose content a user has removed, there or under another path.
 
         A copy of a removed video is not excluded if another path of that content is in the index,
-        unless a removed path of that content is missing: then the file counts as moved.
+        unless a removed path of that content is missing: then the file counts as moved. If a path
+        that was not removed is missing, too, the file counts as moved from there.
 
         Args:
           name: the name of the video.
           content: its content hash.
           stamp: the stamp of its file.
+          kept: number of paths of the content in the index before the run.
 
         Returns:
           Whether the path is excluded.
@@ -261,7 +263,9 @@ class Writer:
         if not removed or record is not None and record.content == content:
             return False
         moved = [path for path in removed if path != name and self._has_left(path, content)]
-        if name not in removed and not moved and self._index.paths(content):
+        paths = self._index.paths(content)
+        is_kept = len(paths) < kept or any(map(self._index.is_deleted, paths))
+        if name not in removed and (is_kept or paths and not moved):
             return False
         if record is not None:
             self.forget([name])

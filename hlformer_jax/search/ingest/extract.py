@@ -312,6 +312,7 @@ class _Run:
     def __post_init__(self) -> None:
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
         self._excluded: dict[str, str] = {}  # content hashes of removed paths, by name
+        self._kept: dict[str, int] = {}  # numbers of paths of their contents before the run
         self._present: set[str] = set()  # names of the videos whose files exist
         self._intact: dict[str, bool] = {}  # whether the embeddings of a content are intact
         self._damaged = 0  # number of lines on damaged embeddings
@@ -339,6 +340,8 @@ class _Run:
                     writer.include(name)
             excluded = self.index.exclusions()
         self._excluded = {name: exclusion.content for name, exclusion in excluded.items()}
+        contents = {content for content in self._excluded.values() if content}
+        self._kept = {content: len(self.index.paths(content)) for content in contents}
         locate = self.index.locate()
         pending = [
             name
@@ -461,7 +464,7 @@ class _Run:
         name = file.name
         if restore:
             writer.include(name, content)
-        elif writer.keeps_out(name, content, file.stamp):
+        elif writer.keeps_out(name, content, file.stamp, self._kept.get(content, 0)):
             self._count["removed"] += 1
             if self._excluded.get(name) != content:
                 self.report(f"{printable(name)} was removed under another name, and stays removed")

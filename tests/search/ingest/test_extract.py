@@ -103,6 +103,41 @@ def test_touched_removed_video_is_read_once_and_stays_removed(index, films, monk
     assert read == ["b.film"] and "b.film" not in index.videos
 
 
+@pytest.fixture
+def twin(index, films):
+    """The index after one of two equal videos was removed: the copy a.film is kept."""
+    (films / "b.film").write_bytes((films / "a.film").read_bytes())
+    archive.fill(index)
+    index.remove(["b.film"])
+    return index
+
+
+def test_kept_copy_of_a_removed_video_survives_swapped_names(twin, films):
+    (films / "a.film").rename(films / "a2.film")
+    archive.fill(twin)
+    (films / "a2.film").rename(films / "t")
+    (films / "trips" / "c.film").rename(films / "a2.film")
+    (films / "t").rename(films / "trips" / "c.film")
+    report, told = archive.fill(twin)
+    assert told == [] and report.recognised == 2
+    assert set(twin.videos) == {"a2.film", "trips/c.film"}
+
+
+def test_kept_copy_is_renamed_after_the_removed_one_was_deleted(twin, films):
+    (films / "b.film").unlink()
+    (films / "a.film").rename(films / "a2.film")
+    _, told = archive.fill(twin)
+    assert told == [] and set(twin.videos) == {"a2.film", "trips/c.film"}
+
+
+def test_both_copies_are_renamed_and_one_stays_removed(twin, films):
+    for name in "ab":
+        (films / f"{name}.film").rename(films / f"{name}2.film")
+    _, told = archive.fill(twin)
+    assert told == ["b2.film was removed under another name, and stays removed"]
+    assert set(twin.videos) == {"a2.film", "trips/c.film"}
+
+
 def test_recording_date_is_stored_or_else_the_file_date(index, films):
     probe = lambda path: SimpleNamespace(duration=3.0, recorded=1.5e9)
     archive.film(films / "new.film", ["white"] * 3)
