@@ -165,11 +165,24 @@ class Database:
           root: the first root of the index.
 
         Raises:
+          LockedError: if another process is creating or writing an index there.
           SearchError: if the directory is an index, or has other files.
           UnreadableError: if it has an index whose files cannot be read at the moment.
           OSError: if it cannot be written.
         """
         check_place(directory)
+        if has_index_files(directory):
+            _check_directory(directory)
+        with contextlib.ExitStack() as stack:
+            _lock_directory(stack, directory, 0.0)
+            cls._create_files(directory, settings, root)
+        database = cls(directory)
+        database.finish()
+        return database
+
+    @classmethod
+    def _create_files(cls, directory: Path, settings: dict[str, Any], root: Path) -> None:
+        """Write the mark and the database of an index; see `create`."""
         if has_index_files(directory):
             try:
                 cls(directory)
@@ -196,9 +209,6 @@ class Database:
             connection.executemany("INSERT INTO settings VALUES (?, ?)", counters.items())
             connection.execute("INSERT INTO roots VALUES (x'', ?)", [os.fsencode(root)])
             _replace_database(directory, connection.serialize())
-        database = cls(directory)
-        database.finish()
-        return database
 
     @property
     def notes(self) -> list[str]:
