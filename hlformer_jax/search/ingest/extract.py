@@ -544,15 +544,17 @@ class _Run:
                 if isinstance(event, Opened):
                     # A second `Opened`: the first process crashed, and the video begins again.
                     before = encoded_by_path.pop(path, _Encoded())
-                    self._count["seconds"] -= sum(map(len, before.times)) * self.index.period
+                    self._count["seconds"] -= before.seconds(self.index.period)
                     encoded_by_path[path] = _Encoded(event.duration, event.recorded)
                 elif isinstance(event, Frames | Vectors):
                     if isinstance(event, Frames):
                         event = encode(encoder, event)
-                    encoded_by_path[path].times.append(event.times)
-                    encoded_by_path[path].vectors.append(event.vectors[event.places])
-                    encoded_by_path[path].encoded += len(event.vectors)
-                    self._count["seconds"] += len(event.times) * self.index.period
+                    encoded = encoded_by_path[path]
+                    self._count["seconds"] -= encoded.seconds(self.index.period)
+                    encoded.times.append(event.times)
+                    encoded.vectors.append(event.vectors[event.places])
+                    encoded.encoded += len(event.vectors)
+                    self._count["seconds"] += encoded.seconds(self.index.period)
                 else:
                     done += 1
                     self._finish(event, content, files, encoded_by_path.pop(path, _Encoded()))
@@ -581,6 +583,7 @@ class _Run:
             try:
                 arrays = encoded.finish(self.index.period, event)
                 self._keep(arrays, content, files)
+                self._count["seconds"] += arrays.duration - encoded.seconds(self.index.period)
                 self._count["frames"] += len(arrays.times)
                 self._count["still"] += len(arrays.times) - encoded.encoded
             except ArraysError as error:
@@ -633,6 +636,11 @@ class _Encoded:
     times: list[np.ndarray] = dataclasses.field(default_factory=list)
     vectors: list[np.ndarray] = dataclasses.field(default_factory=list)
     encoded: int = 0  # number of the frames, without still frames
+
+    def seconds(self, period: float) -> float:
+        """Return the length of the encoded part: an estimate until the video is complete."""
+        seconds = sum(map(len, self.times)) * period
+        return min(seconds, self.duration) if self.duration > 0 else seconds
 
     def finish(self, period: float, done: Done) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)

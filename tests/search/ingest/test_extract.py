@@ -424,6 +424,14 @@ def test_time_limit_grows_with_the_length_up_to_a_bound():
     assert 60 <= job.limit() < job.limit(60) < job.limit(3600) < job.limit(1e12) < 1e7
 
 
+def test_length_of_short_videos_is_their_duration(tmp_path, films):
+    index, steps = archive.create(tmp_path / "index", films), []
+    video = archive.VIDEO._replace(probe=lambda path: SimpleNamespace(duration=0.04))
+    report, _ = archive.fill(index, video=video, progress=steps.append)
+    assert report.seconds == pytest.approx(0.12) == index.summary()["seconds"]
+    assert steps[-1].seconds == pytest.approx(0.12) == max(step.seconds for step in steps)
+
+
 def test_speed_is_in_multiples_of_real_time_and_finite_at_the_start():
     progress = Progress(1, 3, "a.mp4", 4.0, 60.0, seconds=90.0, elapsed=30.0)
     assert progress.speed == pytest.approx(3)
