@@ -137,9 +137,10 @@ def prune(options: Options) -> None:
 def verify(options: Options) -> None:
     """Check all files of an index, and name the damaged ones."""
     index = Index.open(options.index)
+    transcripts.problems(index)  # if they cannot be decoded, the database is damaged
+    caches = packed.find_damaged(index.directory) | passages.find_damaged(index)
     with terminal.bar("video", len(index.contents())) as bar:
-        damaged = index.verify(bar.update)
-    damaged |= packed.find_damaged(index.directory) | passages.find_damaged(index)
+        damaged = index.verify(bar.update) | caches
     for line in damaged.values():
         print(printable(line))
     contents = index.contents()

@@ -5,6 +5,7 @@ from hlformer_jax.search.index.index import Index, find_missing
 from hlformer_jax.search.index.records import (
     EncoderFacts,
     Entry,
+    Exclusion,
     Record,
     Stamp,
     Threshold,
@@ -17,6 +18,7 @@ __all__ = [
     "FAVOURITE",
     "EncoderFacts",
     "Entry",
+    "Exclusion",
     "Index",
     "LockedError",
     "Record",

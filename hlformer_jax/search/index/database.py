@@ -9,7 +9,8 @@
 
 SQLite has no checksums. Each transaction that changes something increments the version in
 `settings`, and index.sums has the digest of the file at one version. If the versions are equal and
-the digests differ, the file is damaged. SQLite itself reads the file for the digest, because
+the digests differ, the file is damaged. At newer versions, as during a run or after it was killed,
+the sum of all rows is compared (`row_sums`). SQLite itself reads the file for the digest, because
 opening and closing it elsewhere would release the locks of this process.
 
 With a rollback journal, the database is a single file between transactions, so it can be copied and
@@ -25,20 +26,23 @@ import stat
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
-from hlformer_jax.search.index import checksummed
+from hlformer_jax.search.index import checksummed, row_sums
+
+_T = TypeVar("_T")
 
 MARK, DATABASE, COPY, SUMS = ".hlformer-index", "index.db", "index.db.bak", "index.sums"
 DAMAGED, LOCK = "index.db.damaged", ".lock"
 OLDER = "manifest.json", "manifest.previous.json"
 """Files of the index format before SQLite."""
 
-FORMAT = 5
+FORMAT = 6
 """Version of the schema; newer versions are refused."""
 
 _REPEATS = """
@@ -54,7 +58,16 @@ def _add_repeats(connection: sqlite3.Connection) -> None:
     connection.execute(_REPEATS)
 
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {4: _add_repeats}
+def _add_stamps(connection: sqlite3.Connection) -> None:
+    """Add the stamp of each removed file; 0, 0, 0 is unknown."""
+    for column in ("size", "modified_ns", "changed_ns"):
+        connection.execute(f"ALTER TABLE exclusions ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+
+
+FIRST_FORMAT = 4
+"""Version of `_SCHEMA`."""
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {4: _add_repeats, 5: _add_stamps}
 """For each older format, the function that migrates a database from it to the next format."""
 
 APPLICATION = 0x686C6678
@@ -62,6 +75,9 @@ APPLICATION = 0x686C6678
 
 WAIT_SECONDS = 30.0
 """Longest wait of a transaction for another process, in seconds."""
+
+_DECODING_ERRORS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError, zlib.error
+"""Errors of functions that decode damaged rows."""
 
 LOCK_POLL_SECONDS = 0.02
 """Seconds between two attempts to take a lock."""
@@ -131,6 +147,7 @@ class Database:
         self.note = ""  # a line about the damage, if the copy is used
         self._sums_note = ""  # a line about index.sums, if the database could not be compared
         self._connection: sqlite3.Connection | None = None
+        self._changes: row_sums.Changes | None = None  # of the connection, once it writes
         self._inode = 0
         self._lock = threading.RLock()
         self._is_unreadable = False
@@ -148,11 +165,24 @@ class Database:
           root: the first root of the index.
 
         Raises:
+          LockedError: if another process is creating or writing an index there.
           SearchError: if the directory is an index, or has other files.
           UnreadableError: if it has an index whose files cannot be read at the moment.
           OSError: if it cannot be written.
         """
         check_place(directory)
+        if has_index_files(directory):
+            _check_directory(directory)
+        with contextlib.ExitStack() as stack:
+            _lock_directory(stack, directory, 0.0)
+            cls._create_files(directory, settings, root)
+        database = cls(directory)
+        database.finish()
+        return database
+
+    @classmethod
+    def _create_files(cls, directory: Path, settings: dict[str, Any], root: Path) -> None:
+        """Write the mark and the database of an index; see `create`."""
         if has_index_files(directory):
             try:
                 cls(directory)
@@ -169,7 +199,9 @@ class Database:
         files.write_bytes(directory / MARK, _MARKED + b"format 4 or later\n")
         connection = sqlite3.connect(":memory:", isolation_level=None)
         with contextlib.closing(connection):
-            connection.executescript(_SCHEMA + _REPEATS)
+            connection.executescript(_SCHEMA)
+            for step in range(FIRST_FORMAT, FORMAT):
+                MIGRATIONS[step](connection)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
@@ -177,9 +209,6 @@ class Database:
             connection.executemany("INSERT INTO settings VALUES (?, ?)", counters.items())
             connection.execute("INSERT INTO roots VALUES (x'', ?)", [os.fsencode(root)])
             _replace_database(directory, connection.serialize())
-        database = cls(directory)
-        database.finish()
-        return database
 
     @property
     def notes(self) -> list[str]:
@@ -191,18 +220,20 @@ class Database:
         try:
             self._connect(DATABASE)
         except DamagedError as error:
-            copy = self.directory / COPY
-            try:
-                self._connect(COPY)
-            except DamagedError:
-                raise error from None
-            self._is_unreadable = isinstance(error, UnreadableError)
-            self._damaged = _identity(self._path)
-            self.note = f"{error}: its copy of {_modified(copy)} is used"
-            if not self._is_unreadable:
-                self.note += (
-                    "; index the folder again to repair it, and repeat later transcriptions"
-                )
+            self._connect_copy(error)
+
+    def _connect_copy(self, error: DamagedError) -> None:
+        """Open the copy of the database, because of an error; raise it if the copy is damaged."""
+        copy = self.directory / COPY
+        try:
+            self._connect(COPY)
+        except DamagedError:
+            raise error from None
+        self._is_unreadable = isinstance(error, UnreadableError)
+        self._damaged = _identity(self._path)
+        self.note = f"{error}: its copy of {_modified(copy)} is used"
+        if not self._is_unreadable:
+            self.note += "; index the folder again to repair it, and repeat later transcriptions"
 
     def _connect(self, name: str) -> None:
         """Open the database or its copy, and verify its checksum.
@@ -224,9 +255,7 @@ class Database:
                     )
                 sums_note = _check_sum(self.directory, name, connection)
                 if user_version < FORMAT:
-                    if name == COPY:  # it is opened for reading only
-                        connection = _in_memory(connection)
-                    _migrate(connection, user_version)
+                    connection = _migrated(connection, is_copy=name == COPY)
             except BaseException:
                 connection.close()
                 raise
@@ -235,12 +264,19 @@ class Database:
                 self._connection.close()
             # SQLite closes the last connection with this object. A finalizer in Python would
             # swallow a Ctrl-C that comes while it runs.
-            self._connection, self._sums_note = connection, sums_note
+            self._connection, self._changes, self._sums_note = connection, None, sums_note
 
     def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Return all rows of a query.
+        """Return all rows of a query; see `decode`."""
+        return self.decode(list, statement, values)
+
+    def decode(
+        self, decoder: Callable[[list[Any]], _T], statement: str, values: Sequence[Any] = ()
+    ) -> _T:
+        """Return the result of a function of all rows of a query.
 
         Args:
+          decoder: the function. An error of it means that a row is damaged.
           statement: the SQL query.
           values: values of its parameters.
 
@@ -250,22 +286,34 @@ class Database:
         with self._lock:
             connection = self._current()
             try:
-                with _translate_errors(self._path):
-                    return connection.execute(statement, values).fetchall()
+                return self._fetch(decoder, statement, values)
             except DamagedError:  # it was damaged after it was opened
                 if connection.in_transaction or self.note:
                     raise
             self._connect_any()
-            with _translate_errors(self._path):
-                return self._current().execute(statement, values).fetchall()
+            try:
+                return self._fetch(decoder, statement, values)
+            except DamagedError as error:  # it has no checksum of its version
+                if self.note:
+                    raise
+                self._connect_copy(error)
+            return self._fetch(decoder, statement, values)
 
-    def setting(self, name: str, default: Any = None) -> Any:
-        """Return the value of a setting, or `default` if an older index lacks the setting."""
-        rows = self.select("SELECT value FROM settings WHERE name = ?", [name])
-        if not rows and default is not None:
-            return default
-        [[value]] = rows
-        return value
+    def _fetch(
+        self, decoder: Callable[[list[Any]], _T], statement: str, values: Sequence[Any]
+    ) -> _T:
+        """Return the result of a function of the rows that the current connection reads."""
+        with _translate_errors(self._path):
+            rows = self._current().execute(statement, values).fetchall()
+        try:
+            return decoder(rows)
+        except _DECODING_ERRORS as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise DamagedError(f"{self._path} is damaged (in a row, {reason})") from None
+
+    def setting(self, name: str) -> Any:
+        """Return the value of a setting."""
+        return self.decode(only_value, "SELECT value FROM settings WHERE name = ?", [name])
 
     @property
     def state(self) -> tuple[int, int]:
@@ -304,14 +352,15 @@ class Database:
         with self._lock, _translate_errors(self._path, is_writing=True):
             connection = self._current()
             connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait)}")
+            if self._changes is None:
+                self._changes = row_sums.Changes(connection)
             connection.execute("BEGIN IMMEDIATE")
             try:
+                self._changes.begin()
                 before = connection.total_changes
                 yield connection
                 if connection.total_changes != before:
-                    connection.execute(
-                        "UPDATE settings SET value = value + 1 WHERE name = 'version'"
-                    )
+                    self._changes.store()
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -380,6 +429,7 @@ class Database:
                     with contextlib.closing(connection):
                         if sums_note := _check_sum(self.directory, name, connection):
                             lines[SUMS] = sums_note
+                        _check_rows(connection)  # the checksum may be that of damaged rows
             except DamagedError as error:
                 lines[name] = f"{error}: index the folder again to write it anew"
         return lines
@@ -549,7 +599,7 @@ def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
 
 
 def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> str:
-    """Verify the checksum of a file, or its structure if no checksum of its version is stored.
+    """Verify the checksum of a file, or its rows if index.sums has another version.
 
     Returns:
       A line if index.sums is damaged or cannot be read, or else "".
@@ -566,14 +616,29 @@ def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> st
     # It is written with the copy, which a new index does not have yet.
     if name == DATABASE and files.is_gone(sums) and not files.is_gone(directory / COPY):
         note = _sums_note(DamagedError(f"{sums} is missing"))
-    version, content = _snapshot(connection)
-    if version != stored_version:
-        verdict = _value(connection, "PRAGMA quick_check(1)")
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
-    elif hashlib.sha256(content).hexdigest() != stored_digest:
-        raise sqlite3.DatabaseError("its checksum does not match")
+    with _reading(connection):
+        if _version(connection) != stored_version:
+            _check_rows(connection)
+        elif hashlib.sha256(connection.serialize()).hexdigest() != stored_digest:
+            raise sqlite3.DatabaseError("its checksum does not match")
     return note
+
+
+def _check_rows(connection: sqlite3.Connection) -> None:
+    """Verify the structure of a database, and the sum of its rows if it is known.
+
+    Raises:
+      sqlite3.DatabaseError: if the database is damaged.
+    """
+    verdict = _value(connection, "PRAGMA integrity_check(1)")
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(" ".join(verdict.split()))
+    row_sum = row_sums.read(connection)
+    if row_sum is None:
+        if connection.execute("PRAGMA foreign_key_check").fetchone():
+            raise sqlite3.DatabaseError("a row refers to a missing row")
+    elif row_sum != row_sums.compute(connection):
+        raise sqlite3.DatabaseError("the checksum of its rows does not match")
 
 
 def _sums_note(error: DamagedError) -> str:
@@ -591,12 +656,24 @@ def _sums_note(error: DamagedError) -> str:
 
 def _snapshot(connection: sqlite3.Connection) -> tuple[int, bytes]:
     """Return the version of a database and the matching content of its file."""
+    with _reading(connection):
+        return _version(connection), connection.serialize()
+
+
+@contextlib.contextmanager
+def _reading(connection: sqlite3.Connection) -> Iterator[None]:
+    """Give all queries of the block the same state of the database."""
     connection.execute("BEGIN")
     try:
-        version = _value(connection, "SELECT value FROM settings WHERE name = 'version'")
-        return int(version), connection.serialize()
+        yield
     finally:
         connection.execute("ROLLBACK")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    # The cast makes a number of damaged text, too.
+    statement = "SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'version'"
+    return int(_value(connection, statement))
 
 
 def _read_sums(directory: Path) -> dict[str, Any]:
@@ -626,6 +703,21 @@ def _has_digest(path: Path, digest: str) -> bool:
         return False
 
 
+def _migrated(connection: sqlite3.Connection, is_copy: bool) -> sqlite3.Connection:
+    """Migrate an older database; the copy, and one on a read-only disk, in memory."""
+    if not is_copy:
+        try:
+            _migrate(connection)
+            return connection
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                raise
+    memory = _in_memory(connection)
+    _migrate(memory)
+    memory.execute("PRAGMA query_only = ON")
+    return memory
+
+
 def _in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
     """Return a copy of a database in memory, and close the original."""
     content = connection.serialize()
@@ -636,7 +728,7 @@ def _in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
     return memory
 
 
-def _migrate(connection: sqlite3.Connection, user_version: int) -> None:
+def _migrate(connection: sqlite3.Connection) -> None:
     """Migrate an older database to the current format."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -696,6 +788,12 @@ def _modified(path: Path) -> str:
         return "unknown date"
 
 
+def only_value(rows: Sequence[Any]) -> Any:
+    """Return the value of rows that must be one row with one value."""
+    [[value]] = rows
+    return value
+
+
 def _value(connection: sqlite3.Connection, statement: str) -> Any:
     """Return the only value of a query."""
     row = connection.execute(statement).fetchone()
@@ -718,7 +816,7 @@ def _translate_errors(path: Path, is_writing: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+    except sqlite3.ProgrammingError:
         raise
     except sqlite3.Error as error:
         translated = _to_search_error(path, error)
@@ -772,4 +870,9 @@ def _to_search_error(path: Path, error: sqlite3.Error) -> SearchError:
         return SearchError(_read_only(path.parent))
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return UnreadableError(f"{path} cannot be read ({reason})")
+    if code == sqlite3.SQLITE_CONSTRAINT:  # changes are checked before they are written
+        return DamagedError(
+            f"{path} is damaged ({reason}): restore it and {COPY} from a backup, or index the"
+            " folder again into another directory"
+        )
     return DamagedError(f"{path} is damaged ({reason})")

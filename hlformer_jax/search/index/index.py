@@ -21,7 +21,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from hlformer_jax.search.index.packed import PACKED, ContentRows, Quantised
 from hlformer_jax.search.index.records import (
     EncoderFacts,
     Entry,
+    Exclusion,
     Record,
     Stamp,
     Threshold,
@@ -51,6 +52,8 @@ from hlformer_jax.search.index.records import (
 )
 from hlformer_jax.search.index.writer import Writer
 from hlformer_jax.text import legible, suggestion
+
+_T = TypeVar("_T")
 
 _RECORDS = """
 SELECT root, path, id, content, size, modified_ns, changed_ns, state,
@@ -90,11 +93,9 @@ class Index:
         self._runs = 0
         self._copied = time.monotonic()
         self._videos: tuple[Any, dict[str, Record]] = (None, {})
-        facts = json.loads(database.setting("encoder"))
-        self.encoder = EncoderFacts(**facts | {"places": tuple(facts["places"])})
-        self.fps = float(database.setting("fps"))
-        # An index from a version in which every frame had an embedding lacks the setting.
-        self.every_frame = bool(database.setting("every_frame", default=True))
+        settings = database.decode(_settings, "SELECT name, value FROM settings")
+        self.encoder, self.fps = settings["encoder"], settings["fps"]
+        self.every_frame = settings["every_frame"]
         self.embeddings = Embeddings(directory, self.encoder.width)
 
     @classmethod
@@ -167,8 +168,7 @@ class Index:
     @property
     def roots(self) -> dict[str, Path]:
         """All roots by their names; the name of the first root is empty."""
-        rows = self._database.select("SELECT name, path FROM roots ORDER BY name")
-        return {os.fsdecode(name): Path(os.fsdecode(path)) for name, path in rows}
+        return self._database.decode(_roots, "SELECT name, path FROM roots ORDER BY name")
 
     def path(self, name: str) -> Path:
         """Return the path of a video; if its root was removed, a path that does not exist."""
@@ -289,8 +289,10 @@ class Index:
     @property
     def precisions(self) -> tuple[str, ...]:
         """The precisions in which images were encoded, the latest last; () if not recorded."""
-        rows = self._database.select("SELECT value FROM settings WHERE name = 'precisions'")
-        return tuple(json.loads(rows[0][0])) if rows else ()
+        return self._database.decode(
+            lambda rows: tuple(json.loads(rows[0][0])) if rows else (),
+            "SELECT value FROM settings WHERE name = 'precisions'",
+        )
 
     @property
     def thresholds(self) -> dict[str, Threshold]:
@@ -312,44 +314,52 @@ class Index:
     def videos(self) -> dict[str, Record]:
         """The record of each path, by the name of the video; cached until the index changes."""
         with self._database.reading() as state:
-            if state is None or state != self._videos[0]:
-                rows = self._database.select(f"{_RECORDS} ORDER BY root, path")
-                self._videos = state, dict(map(_record, rows))
-            return dict(self._videos[1])
+            if state is not None and state == self._videos[0]:
+                return dict(self._videos[1])
+        # Only outside of `reading`, the copy replaces a database whose records are damaged.
+        records = self._database.decode(_records, f"{_RECORDS} ORDER BY root, path")
+        self._videos = state, records
+        return dict(records)
 
     def record(self, name: str) -> Record | None:
         """Return the record of a video by its name; None if the index has no such video."""
         root, path = split_name(name)
         key = os.fsencode(root), os.fsencode(path)
-        rows = self._database.select(f"{_RECORDS} WHERE root = ? AND path = ?", key)
-        return _record(rows[0])[1] if rows else None
+        records = self._database.decode(_records, f"{_RECORDS} WHERE root = ? AND path = ?", key)
+        return next(iter(records.values()), None)
 
     def names(self, root: str) -> list[str]:
         """Return the names of all videos of a root."""
-        rows = self._database.select(
-            "SELECT root, path FROM paths WHERE root = ?", [os.fsencode(root)]
+        return self._database.decode(
+            _names, "SELECT root, path FROM paths WHERE root = ?", [os.fsencode(root)]
         )
-        return [_name(row) for row in rows]
 
     def paths(self, content: str) -> set[str]:
         """Return the names of all videos with a content; empty for the content ""."""
         if not content:
             return set()
-        rows = self._database.select("SELECT root, path FROM paths WHERE content = ?", [content])
-        return set(map(_name, rows))
+        statement = "SELECT root, path FROM paths WHERE content = ?"
+        return set(self._database.decode(_names, statement, [content]))
 
     @property
     def excluded(self) -> dict[str, str]:
         """The content hash of each removed path, by name; "" if the content is unknown."""
-        rows = self._database.select("SELECT root, path, content FROM exclusions")
-        return {_name(row[:2]): row[2] for row in rows}
+        return {name: exclusion.content for name, exclusion in self.exclusions().items()}
+
+    def exclusions(self) -> dict[str, Exclusion]:
+        """Return the exclusion of each removed path, by name."""
+        return self._database.decode(
+            lambda rows: {_name(row[:2]): Exclusion(row[2], Stamp(*row[3:])) for row in rows},
+            "SELECT root, path, content, size, modified_ns, changed_ns FROM exclusions",
+        )
 
     def excluded_paths(self, content: str) -> list[str]:
         """Return the names of the removed paths of a content."""
-        rows = self._database.select(
-            "SELECT root, path FROM exclusions WHERE content = ? AND content != ''", [content]
+        return self._database.decode(
+            _names,
+            "SELECT root, path FROM exclusions WHERE content = ? AND content != ''",
+            [content],
         )
-        return list(map(_name, rows))
 
     @property
     def tags(self) -> dict[str, list[str]]:
@@ -369,11 +379,8 @@ class Index:
 
     def entries(self) -> list[Entry]:
         """Return all videos in the order of their paths, with their current availability."""
-        videos, roots, tags = self.videos, self.roots, self.tags
-        paths = {}
-        for name in sorted(videos):
-            root, below_root = split_name(name)
-            paths[name] = roots[root] / below_root
+        videos, locate, tags = self.videos, self.locate(), self.tags
+        paths = {name: locate(name) for name in sorted(videos)}
         entries, offline = [], find_missing(paths)
         for name, path in paths.items():
             record = videos[name]
@@ -397,8 +404,9 @@ class Index:
         for name in (video, self.name_below(Path(os.path.abspath(video))) or ""):
             if name and self.record(name) is not None:
                 return name
-        if rows := self._database.select("SELECT root, path FROM paths WHERE id = ?", [video]):
-            return _name(rows[0])
+        statement = "SELECT root, path FROM paths WHERE id = ?"
+        for name in self._database.decode(_names, statement, [video]):
+            return name
         videos = self.videos
         raise SearchError(f"{self.directory} holds no video {video!r}{suggestion(video, videos)}")
 
@@ -426,7 +434,9 @@ class Index:
             "failed": len(records) - len(indexed),
             "removed": len(self.excluded),
             "frames": sum(record.frames for record in indexed),
-            "still": sum(record.frames - rows[record.content] for record in indexed),
+            "still": sum(
+                record.frames - rows.get(record.content, record.frames) for record in indexed
+            ),
             "seconds": sum(record.duration for record in indexed),
             "bytes": self.embeddings.size(sum(rows.values())),
         }
@@ -459,6 +469,12 @@ class Index:
         """Return all rows of a query of the database (`database` has its tables)."""
         return self._database.select(statement, values)
 
+    def decode(
+        self, decoder: Callable[[list[Any]], _T], statement: str, values: Sequence[Any] = ()
+    ) -> _T:
+        """Return the result of a function of all rows of a query; see `Database.decode`."""
+        return self._database.decode(decoder, statement, values)
+
     # Embeddings
 
     def read(self, content: str) -> VideoArrays:
@@ -468,16 +484,15 @@ class Index:
           DamagedError: if they are missing or damaged.
         """
         for is_last in (False, True):
-            rows = self._database.select(_ARRAYS, [content])
+            rows = self._database.decode(_unpack_repeats, _ARRAYS, [content])
             if not rows:
                 raise DamagedError.from_contents(
                     {content: f"{self._description(content)} are missing"}
                 )
-            generation, *span, counts, all_times, duration, warning, recorded = rows[0]
+            [(generation, span, repeats, duration, warning, recorded)] = rows
             try:
-                times, vectors = self.embeddings.read(generation, Span(*span))
-                if counts is not None:
-                    repeats = Repeats.unpack(counts, all_times)
+                times, vectors = self.embeddings.read(generation, span)
+                if repeats is not None:
                     times, vectors = repeats.times, np.repeat(vectors, repeats.counts, axis=0)
                 return VideoArrays(times, vectors, duration, warning, recorded)
             except FileNotFoundError as error:  # compacted by another process? then try again
@@ -500,15 +515,13 @@ class Index:
         Raises:
           DamagedError: if some are missing or damaged; the error names all such contents.
         """
-        rows, _, spans, packed_counts = self._frames(contents)
-        if not any(packed_counts):
+        rows, _, spans, counts_of_spans = self._frames(contents, _unpack_counts)
+        if all(counts is None for counts in counts_of_spans):
             return rows
-        counts = np.zeros(len(rows.matrix), np.int64)
-        for span, packed_count in zip(spans, packed_counts, strict=True):
-            counts[span.first : span.first + span.rows] = (
-                1 if packed_count is None else unpack_counts(packed_count)
-            )
-        return rows._replace(counts=counts)
+        all_counts = np.zeros(len(rows.matrix), np.int64)
+        for span, counts in zip(spans, counts_of_spans, strict=True):
+            all_counts[span.first : span.first + span.rows] = 1 if counts is None else counts
+        return rows._replace(counts=all_counts)
 
     def rounded_frames(self, contents: Sequence[str]) -> Quantised:
         """Map the quantised embeddings of contents; see `frames`."""
@@ -534,14 +547,15 @@ class Index:
         return sum(record.frames for record in self.records().values()) >= packed.LARGE
 
     def _frames(
-        self, contents: Sequence[str]
-    ) -> tuple[ContentRows, int, list[Span], list[bytes | None]]:
-        """Return the rows, their generation, and of each content its span and packed counts.
+        self, contents: Sequence[str], decoder: Callable[[list[Any]], list[Any]] = list
+    ) -> tuple[ContentRows, int, list[Span], list[Any]]:
+        """Return the rows, their generation, and of each content its span and counts.
 
-        The counts (`Repeats.pack`) are None for a content whose rows have one frame each.
+        The counts, packed or as `decoder` returns them, are None for a content whose rows have one
+        frame each.
         """
         for is_last in (False, True):
-            rows = self._database.select(_SPANS)
+            rows = self._database.decode(decoder, _SPANS)
             spans = {content: Span(*span) for _, content, *span, _ in rows}
             counts = {row[1]: row[-1] for row in rows}
             missing = [content for content in contents if content not in spans]
@@ -575,8 +589,8 @@ class Index:
                     contents[i]: str(self._damaged(contents[i], where)) for i in damaged
                 }
                 raise DamagedError.from_contents(damaged_lines)
-            packed_counts = [counts[content] for content in contents]
-            return content_rows, generation, selected_spans, packed_counts
+            selected_counts = [counts[content] for content in contents]
+            return content_rows, generation, selected_spans, selected_counts
         raise AssertionError
 
     def _damaged(
@@ -610,7 +624,7 @@ class Index:
         Args:
           progress: called after each content.
         """
-        damaged_lines = self._database.find_damaged()
+        damaged_lines = {}
         for content in self.contents():
             try:
                 self.read(content)
@@ -625,7 +639,7 @@ class Index:
             if self._is_large():
                 repair = "the next search computes it anew"
             damaged_lines[path.name] = f"{path} is damaged: {repair}"
-        return damaged_lines
+        return self._database.find_damaged() | damaged_lines  # also rows that were damaged above
 
     # Changes
 
@@ -737,8 +751,75 @@ def _name(row: Any) -> str:
     return join_name(root, path)
 
 
-def _record(row: Any) -> tuple[str, Record]:
-    return _name(row[:2]), Record(*row[2:])
+def _names(rows: list[Any]) -> list[str]:
+    return list(map(_name, rows))
+
+
+def _records(rows: list[Any]) -> dict[str, Record]:
+    """Return the records of paths, by the names of the videos."""
+    records = {_name(row[:2]): Record(*row[2:]) for row in rows}
+    for name, record in records.items():
+        if record.indexed and not record.frames:
+            raise ValueError(f"the content of {name!r} is missing")
+    return records
+
+
+def _roots(rows: list[Any]) -> dict[str, Path]:
+    roots = {os.fsdecode(name): Path(os.fsdecode(path)) for name, path in rows}
+    if "" not in roots:
+        raise ValueError("the first root is missing")
+    return roots
+
+
+def _settings(rows: list[Any]) -> dict[str, Any]:
+    """Return the settings that stay as they are, and check that the others can be decoded."""
+    values = dict(rows)
+    facts, fps = json.loads(values["encoder"]), float(values["fps"])
+    check_rate(fps)
+    os.fsdecode(values["checkpoint"])
+    tuple(json.loads(values.get("precisions", "[]")))
+    if not isinstance(values["transcripts"], str):
+        raise TypeError("the version of the transcripts is not a text")
+    for name in ("version", "generation", "rows_end"):
+        if not isinstance(values[name], int):
+            raise TypeError(f"the setting {name} is not a number")
+    return {
+        "encoder": EncoderFacts(**facts | {"places": tuple(facts["places"])}),
+        "fps": fps,
+        # An index from a version in which every frame had an embedding lacks the setting.
+        "every_frame": bool(values.get("every_frame", True)),
+    }
+
+
+def _unpack_repeats(rows: list[Any]) -> list[Any]:
+    """Decode the rows of `_ARRAYS`: generation, span, repeats or None, and further columns."""
+    decoded = []
+    for generation, first, count, checksum, rounded_checksum, counts, times, *others in rows:
+        repeats = None if counts is None else Repeats.unpack(counts, times)
+        if repeats is not None:
+            _check_counts(repeats.counts, count)
+            if len(repeats.times) != repeats.counts.sum():
+                raise ValueError(f"{len(repeats.times)} times of {repeats.counts.sum()} frames")
+        decoded.append(
+            (generation, Span(first, count, checksum, rounded_checksum), repeats, *others)
+        )
+    return decoded
+
+
+def _unpack_counts(rows: list[Any]) -> list[Any]:
+    """Decode the counts in the last column of `_SPANS`."""
+    decoded = []
+    for *others, packed_counts in rows:
+        counts = None if packed_counts is None else unpack_counts(packed_counts)
+        if counts is not None:
+            _check_counts(counts, others[3])
+        decoded.append((*others, counts))
+    return decoded
+
+
+def _check_counts(counts: np.ndarray, rows: int) -> None:
+    if len(counts) != rows:
+        raise ValueError(f"{len(counts)} counts of {rows} rows")
 
 
 def find_missing(paths: Mapping[str, Path]) -> set[str]:

@@ -67,6 +67,17 @@ UNKNOWN_STAMP = Stamp(0, 0, 0)
 """Stamp of a file that must be read again."""
 
 
+class Exclusion(NamedTuple):
+    """The removed file of a path; other content at the path is not removed."""
+
+    content: str  # content hash; "" if it is unknown, and any file at the path is removed
+    stamp: Stamp  # `UNKNOWN_STAMP` in an index of an earlier version
+
+    def covers(self, stamp: Stamp) -> bool:
+        """Return whether a file at the path is the removed one, without reading it."""
+        return not self.content or stamp == self.stamp
+
+
 class ArraysError(SearchError):
     """Error for embeddings that cannot be stored, for example because they are not finite."""
 

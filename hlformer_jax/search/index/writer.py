@@ -17,6 +17,7 @@ from hlformer_jax.search.index.records import (
     CONTENT_HASH,
     FAILED,
     INDEXED,
+    UNKNOWN_STAMP,
     Record,
     Stamp,
     Threshold,
@@ -201,7 +202,10 @@ class Writer:
         }
         for name in names:
             record = self._index.record(name)
-            self.exclude(name, record.content if record is not None else "")
+            if record is not None:
+                self.exclude(name, record.content, record.stamp)
+            else:
+                self.exclude(name, "")
         for root in removed_roots:
             names |= set(self._index.names(root))
         self.forget(names)
@@ -210,14 +214,20 @@ class Writer:
             self.execute("DELETE FROM roots WHERE name = ?", os.fsencode(root))
         return len(names)
 
-    def exclude(self, name: str, content: str) -> None:
+    def exclude(self, name: str, content: str, stamp: Stamp = UNKNOWN_STAMP) -> None:
         """Record that a user has removed a path.
 
         Args:
           name: the name of the video.
-          content: its content hash; "" if the content is unknown.
+          content: its content hash; "" if the content is unknown: then any file at the path is
+            removed.
+          stamp: the stamp of the file.
         """
-        self.execute("INSERT OR REPLACE INTO exclusions VALUES (?, ?, ?)", *_key(name), content)
+        self.execute(
+            "INSERT OR REPLACE INTO exclusions (root, path, content, size, modified_ns, changed_ns)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            *_key(name), content, *stamp,
+        )  # fmt: skip
 
     def include(self, name: str, content: str = "") -> None:
         """Delete the exclusion of a path, and of missing paths with the same content.
@@ -232,15 +242,18 @@ class Writer:
         missing = [path for path in names if self._index.is_deleted(path)]
         self._delete_exclusions({name, *missing})
 
-    def keeps_out(self, name: str, content: str) -> bool:
-        """Exclude a path whose content a user has removed under another path.
+    def keeps_out(self, name: str, content: str, stamp: Stamp, kept: int = 0) -> bool:
+        """Exclude a path whose content a user has removed, there or under another path.
 
         A copy of a removed video is not excluded if another path of that content is in the index,
-        unless a removed path of that content is missing: then the file counts as moved.
+        unless a removed path of that content is missing: then the file counts as moved. If a path
+        that was not removed is missing, too, the file counts as moved from there.
 
         Args:
           name: the name of the video.
           content: its content hash.
+          stamp: the stamp of its file.
+          kept: number of paths of the content in the index before the run.
 
         Returns:
           Whether the path is excluded.
@@ -249,14 +262,22 @@ class Writer:
         record = self._index.record(name)
         if not removed or record is not None and record.content == content:
             return False
-        moved = [path for path in removed if self._index.is_deleted(path)]
-        if not moved and self._index.paths(content):
+        moved = [path for path in removed if path != name and self._has_left(path, content)]
+        paths = self._index.paths(content)
+        is_kept = len(paths) < kept or any(map(self._index.is_deleted, paths))
+        if name not in removed and (is_kept or paths and not moved):
             return False
         if record is not None:
             self.forget([name])
-        self.exclude(name, content)
+        self.exclude(name, content, stamp)
         self._delete_exclusions(moved)
         return True
+
+    def _has_left(self, name: str, content: str) -> bool:
+        """Return whether a content is no longer at a path: it was moved, deleted or replaced."""
+        record = self._index.record(name)
+        is_replaced = record is not None and record.content != content
+        return is_replaced or self._index.is_deleted(name)
 
     def compact(self) -> None:
         """Copy the used rows to new files if more than `DEAD_SHARE` of all rows are unused."""

@@ -27,7 +27,7 @@ from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.files import digest
 from hlformer_jax.lazy import optional
 from hlformer_jax.search import signals
-from hlformer_jax.search.index import Index, Record, Stamp, VideoArrays, Writer
+from hlformer_jax.search.index import Exclusion, Index, Record, Stamp, VideoArrays, Writer
 from hlformer_jax.search.index.records import (
     MAX_FILE_BYTES,
     MAX_SECONDS,
@@ -311,6 +311,8 @@ class _Run:
 
     def __post_init__(self) -> None:
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
+        self._excluded: dict[str, str] = {}  # content hashes of removed paths, by name
+        self._kept: dict[str, int] = {}  # numbers of paths of their contents before the run
         self._present: set[str] = set()  # names of the videos whose files exist
         self._intact: dict[str, bool] = {}  # whether the embeddings of a content are intact
         self._damaged = 0  # number of lines on damaged embeddings
@@ -318,7 +320,7 @@ class _Run:
     def perform(self, retry: bool, only: Iterable[Path] | None, restore: bool) -> Report:
         """Index the files, and return the counts; see `index_folder`."""
         started = time.monotonic()
-        root, excluded = self.index.root, self.index.excluded
+        root, excluded = self.index.root, self.index.exclusions()
         roots = [folder for folder in self.index.roots.values() if os.path.isdir(folder)]
         if not roots:
             raise SearchError(f"{root} is missing: is its disk mounted? Its videos are kept")
@@ -336,8 +338,16 @@ class _Run:
             with self.index.writing() as writer:
                 for name in restored:
                     writer.include(name)
-            excluded = self.index.excluded
-        pending = [name for name in names if name not in excluded]
+            excluded = self.index.exclusions()
+        self._excluded = {name: exclusion.content for name, exclusion in excluded.items()}
+        contents = {content for content in self._excluded.values() if content}
+        self._kept = {content: len(self.index.paths(content)) for content in contents}
+        locate = self.index.locate()
+        pending = [
+            name
+            for name in names
+            if name not in excluded or not _is_removed(locate(name), excluded[name])
+        ]
         self._count["removed"] += len(names) - len(pending)
         while pending:
             tasks = self._plan(pending, retry, restore)
@@ -454,9 +464,10 @@ class _Run:
         name = file.name
         if restore:
             writer.include(name, content)
-        elif writer.keeps_out(name, content):
+        elif writer.keeps_out(name, content, file.stamp, self._kept.get(content, 0)):
             self._count["removed"] += 1
-            self.report(f"{printable(name)} was removed under another name, and stays removed")
+            if self._excluded.get(name) != content:
+                self.report(f"{printable(name)} was removed under another name, and stays removed")
             return
         self._record_move(writer, name, content)
         if self._has_embeddings(content):
@@ -533,15 +544,17 @@ class _Run:
                 if isinstance(event, Opened):
                     # A second `Opened`: the first process crashed, and the video begins again.
                     before = encoded_by_path.pop(path, _Encoded())
-                    self._count["seconds"] -= sum(map(len, before.times)) * self.index.period
+                    self._count["seconds"] -= before.seconds(self.index.period)
                     encoded_by_path[path] = _Encoded(event.duration, event.recorded)
                 elif isinstance(event, Frames | Vectors):
                     if isinstance(event, Frames):
                         event = encode(encoder, event)
-                    encoded_by_path[path].times.append(event.times)
-                    encoded_by_path[path].vectors.append(event.vectors[event.places])
-                    encoded_by_path[path].encoded += len(event.vectors)
-                    self._count["seconds"] += len(event.times) * self.index.period
+                    encoded = encoded_by_path[path]
+                    self._count["seconds"] -= encoded.seconds(self.index.period)
+                    encoded.times.append(event.times)
+                    encoded.vectors.append(event.vectors[event.places])
+                    encoded.encoded += len(event.vectors)
+                    self._count["seconds"] += encoded.seconds(self.index.period)
                 else:
                     done += 1
                     self._finish(event, content, files, encoded_by_path.pop(path, _Encoded()))
@@ -570,6 +583,7 @@ class _Run:
             try:
                 arrays = encoded.finish(self.index.period, event)
                 self._keep(arrays, content, files)
+                self._count["seconds"] += arrays.duration - encoded.seconds(self.index.period)
                 self._count["frames"] += len(arrays.times)
                 self._count["still"] += len(arrays.times) - encoded.encoded
             except ArraysError as error:
@@ -583,7 +597,9 @@ class _Run:
 
     def _keep(self, arrays: VideoArrays, content: str, files: list[_File]) -> None:
         excluded = self.index.excluded  # another process may have removed a path meanwhile
-        paths = {file.name: file.stamp for file in files if file.name not in excluded}
+        paths = {
+            file.name: file.stamp for file in files if excluded.get(file.name) not in ("", content)
+        }
         with self.index.writing() as writer:
             writer.keep(content, arrays, paths)
         self._intact[content] = True
@@ -594,7 +610,9 @@ class _Run:
 
     def _fail_unseen(self, name: str, record: Record | None, reason: str, retry: bool) -> None:
         """Record that a path cannot be read; count a repeated reason as skipped."""
-        if record and record.indexed:
+        if record is None and name in self._excluded:
+            self._count["removed"] += 1
+        elif record and record.indexed:
             self.report(f"{printable(name)}: {reason}; its embeddings are kept")
             self._count["unreadable"] += 1
         elif record and record.reason == reason and not retry:
@@ -619,6 +637,11 @@ class _Encoded:
     vectors: list[np.ndarray] = dataclasses.field(default_factory=list)
     encoded: int = 0  # number of the frames, without still frames
 
+    def seconds(self, period: float) -> float:
+        """Return the length of the encoded part: an estimate until the video is complete."""
+        seconds = sum(map(len, self.times)) * period
+        return min(seconds, self.duration) if self.duration > 0 else seconds
+
     def finish(self, period: float, done: Done) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
         lengths = (done.end, self.duration, times[-1] + period)
@@ -633,6 +656,14 @@ def _name(path: Path, name_below: Callable[[Path], str | None], root: Path) -> s
     if name is None:
         raise SearchError(f"{path} is not in {root}, the folder of this index: move it there")
     return name
+
+
+def _is_removed(path: Path, exclusion: Exclusion) -> bool:
+    """Return whether the file of a removed path is still the removed one, without reading it."""
+    try:
+        return exclusion.covers(Stamp.from_status(path.stat()))
+    except OSError:
+        return True
 
 
 def _changed(path: Path, file: _File) -> bool:

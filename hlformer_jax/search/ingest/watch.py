@@ -258,16 +258,18 @@ def _online_roots(index: Index) -> dict[str, Path]:
 
 def _changed_stamps(index: Index, video: Video, attempted: Mapping[str, Stamp]) -> dict[str, Stamp]:
     """Return the stamps of files that differ from their records and were not attempted."""
-    index_path, excluded, records = index.directory.resolve(), index.excluded, index.videos
+    index_path, excluded, records = index.directory.resolve(), index.exclusions(), index.videos
     stamps = {}
     for root in _online_roots(index).values():
         with contextlib.suppress(UserError, OSError):  # the root went offline meanwhile
             for file in video.find(root, lambda line: None, lambda: None):
                 path = index.name_below(file)
-                if path is None or path in excluded or index_path in file.parents:
+                if path is None or index_path in file.parents:
                     continue
                 with contextlib.suppress(OSError):
                     stamp = Stamp.from_status(file.stat())
+                    if path in excluded and excluded[path].covers(stamp):
+                        continue
                     record = records.get(path)
                     if stamp != attempted.get(path) and (record is None or record.stamp != stamp):
                         stamps[path] = stamp

@@ -15,9 +15,9 @@ import archive
 import processes
 import pytest
 
-from hlformer_jax import search
+from hlformer_jax import files, search
 from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
-from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.index import Index, LockedError, database
 from hlformer_jax.search.index.database import COPY, DATABASE, MARK, SUMS
 
 
@@ -91,6 +91,14 @@ def test_index_without_database_and_copy_is_rebuilt(index, films):
     again = archive.create(index.directory, films)
     assert archive.fill(again)[0].indexed == 3 and archive.vectors(again) == before
     assert (index.directory / database.DAMAGED).read_bytes() == b"x" * 5000
+
+
+def test_second_of_two_first_runs_names_the_first(index, films, tmp_path):
+    with index.running(), pytest.raises(LockedError, match="another process is writing to"):
+        archive.create(index.directory, films)
+    with files.lock(tmp_path / "new"), pytest.raises(LockedError, match="wait until it has ended"):
+        archive.create(tmp_path / "new", films)
+    assert archive.create(tmp_path / "new", films).videos == {}
 
 
 def test_complete_index_is_not_rebuilt(index, films):

@@ -1,11 +1,13 @@
 """Consecutive frames with equal embeddings share a row, which changes no result."""
 
 import contextlib
+import sqlite3
 
 import archive
 import numpy as np
 import pytest
 
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index, database, embeddings
 from hlformer_jax.search.index.embeddings import Repeats
 from hlformer_jax.search.query.query import Query
@@ -124,8 +126,6 @@ def older(tmp_path, monkeypatch):
     settings = {"encoder": facts, "fps": 1.0, "checkpoint": b""}
     with monkeypatch.context() as patched:
         patched.setattr(database, "FORMAT", 4)
-        patched.setattr(database, "_REPEATS", "")
-        patched.setattr(database, "MIGRATIONS", {})
         database.Database.create(tmp_path / "older", settings, films)
     return tmp_path / "older"
 
@@ -137,6 +137,20 @@ def test_an_index_without_shared_rows_is_migrated(older):
     assert index.every_frame and encoder.seen == frames
     assert index.summary()["still"] > 0  # equal embeddings share rows in every mode
     assert archive.opened(Index.open(older)).query("red")
+
+
+def test_an_older_index_on_a_read_only_disk_is_read(older, monkeypatch):
+    connect, before = sqlite3.connect, archive.everything(older)
+
+    def read_only(place, **options):
+        return connect(place.replace("mode=rw", "mode=ro"), **options)
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    index = Index.open(older)
+    assert index.notes == [] and index.excluded == {} == index.videos
+    with pytest.raises(SearchError, match="read-only: make it writable"), index.writing() as writer:
+        writer.exclude("a.film", "")
+    assert archive.everything(older) == before
 
 
 def test_a_damaged_index_without_shared_rows_is_restored(older):

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from hlformer_jax import files, search
 from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.search.index import Index, database, packed
+from hlformer_jax.search.index import Index, database, packed, row_sums
 
 NAMES = ["a.film", "b.film", "disk/a.film", "disk/c.film", "sub/deep/d.film"]
 COLOURS = ["red", "green", "blue", "white", "yellow"]
@@ -356,6 +356,8 @@ class Machine(RuleBasedStateMachine):
 
     def compare(self, index):
         """The index is that of what is there, and keeps what is not."""
+        connection = index._database._connection
+        assert row_sums.read(connection) in (None, row_sums.compute(connection))
         kept = set(self.records.values()) - self.damaged
         assert kept <= self.whole()
         offline = {name for name in self.records if name not in self.look()}

@@ -76,6 +76,68 @@ def test_moved_file_keeps_embeddings_and_id(index, films):
     assert archive.vectors(index) == vectors
 
 
+def test_other_video_at_the_path_of_a_removed_one_is_indexed(index, films):
+    removed = (films / "b.film").read_bytes()
+    index.remove(["b.film"])
+    archive.film(films / "b.film", ["yellow"] * 7)
+    assert archive.fill(index)[0].indexed == 1 and index.videos["b.film"].frames == 7
+    report, _ = archive.fill(index)
+    assert report.unchanged == 3 and report.removed == 0
+    (films / "moved.film").write_bytes(removed)
+    report, told = archive.fill(index)
+    assert report.removed == 1 and "moved.film was removed under another name" in told[0]
+    (films / "b.film").write_bytes(removed)
+    archive.fill(index)
+    assert set(index.videos) == {"a.film", "trips/c.film"}
+
+
+def test_touched_removed_video_is_read_once_and_stays_removed(index, films, monkeypatch):
+    index.remove(["b.film"])
+    os.utime(films / "b.film", (1, 1))
+    read = []
+    digest = extract.digest
+    monkeypatch.setattr(extract, "digest", lambda path, _: read.append(path.name) or digest(path))
+    for _ in range(2):
+        report, told = archive.fill(index)
+        assert report.removed == 1 and told == []
+    assert read == ["b.film"] and "b.film" not in index.videos
+
+
+@pytest.fixture
+def twin(index, films):
+    """The index after one of two equal videos was removed: the copy a.film is kept."""
+    (films / "b.film").write_bytes((films / "a.film").read_bytes())
+    archive.fill(index)
+    index.remove(["b.film"])
+    return index
+
+
+def test_kept_copy_of_a_removed_video_survives_swapped_names(twin, films):
+    (films / "a.film").rename(films / "a2.film")
+    archive.fill(twin)
+    (films / "a2.film").rename(films / "t")
+    (films / "trips" / "c.film").rename(films / "a2.film")
+    (films / "t").rename(films / "trips" / "c.film")
+    report, told = archive.fill(twin)
+    assert told == [] and report.recognised == 2
+    assert set(twin.videos) == {"a2.film", "trips/c.film"}
+
+
+def test_kept_copy_is_renamed_after_the_removed_one_was_deleted(twin, films):
+    (films / "b.film").unlink()
+    (films / "a.film").rename(films / "a2.film")
+    _, told = archive.fill(twin)
+    assert told == [] and set(twin.videos) == {"a2.film", "trips/c.film"}
+
+
+def test_both_copies_are_renamed_and_one_stays_removed(twin, films):
+    for name in "ab":
+        (films / f"{name}.film").rename(films / f"{name}2.film")
+    _, told = archive.fill(twin)
+    assert told == ["b2.film was removed under another name, and stays removed"]
+    assert set(twin.videos) == {"a2.film", "trips/c.film"}
+
+
 def test_recording_date_is_stored_or_else_the_file_date(index, films):
     probe = lambda path: SimpleNamespace(duration=3.0, recorded=1.5e9)
     archive.film(films / "new.film", ["white"] * 3)
@@ -360,6 +422,14 @@ def test_time_limit_fails_only_its_video(tmp_path):
 def test_time_limit_grows_with_the_length_up_to_a_bound():
     job = Job(archive.VIDEO, 1.0, 4, archive.preprocess)
     assert 60 <= job.limit() < job.limit(60) < job.limit(3600) < job.limit(1e12) < 1e7
+
+
+def test_length_of_short_videos_is_their_duration(tmp_path, films):
+    index, steps = archive.create(tmp_path / "index", films), []
+    video = archive.VIDEO._replace(probe=lambda path: SimpleNamespace(duration=0.04))
+    report, _ = archive.fill(index, video=video, progress=steps.append)
+    assert report.seconds == pytest.approx(0.12) == index.summary()["seconds"]
+    assert steps[-1].seconds == pytest.approx(0.12) == max(step.seconds for step in steps)
 
 
 def test_speed_is_in_multiples_of_real_time_and_finite_at_the_start():

@@ -196,6 +196,15 @@ def test_removed_videos_stay_out_and_failures_are_tried_once(index, films):
     assert "a.film" not in Index.open(index.directory).videos
 
 
+def test_other_video_at_the_path_of_a_removed_one_is_indexed(index, films):
+    index.remove(["a.film", "b.film"])
+    archive.film(films / "a.film", ["yellow"] * 7)
+    told = []
+    options = told.append, archive.VIDEO, [["x"]] * 2
+    watch.follow(index.directory, archive.Encoder(), 0.0, *options, workers=0)
+    assert told == ["indexed a.film (7 s)"]
+
+
 PROGRAM = """
 import archive, sys
 from pathlib import Path

@@ -631,12 +631,11 @@ class Checkpoint:
 
     def read(self) -> dict[str, Any] | None:
         """Return the stored state; None if there is none of this recogniser."""
-        rows = self._index.select(
+        return self._index.decode(
+            lambda rows: dict(json.loads(rows[0][0])) if rows else None,
             "SELECT state FROM partial_recognitions WHERE content = ? AND model = ?",
             [self._content, self._by],
         )
-        state: dict[str, Any] | None = json.loads(rows[0][0]) if rows else None
-        return state
 
     def write(self, state: dict[str, Any]) -> None:
         """Store a state in place of the one before."""

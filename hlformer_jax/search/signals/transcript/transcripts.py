@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax.search.index import Index, Writer, split_name
+from hlformer_jax.search.index.database import only_value
 from hlformer_jax.search.signals.transcript import sidecars
 from hlformer_jax.search.times import SECONDS_AFTER_END
 from hlformer_jax.text import caseless, legible, printable
@@ -175,9 +176,15 @@ _TRACKS, _FILE = "tracks", "file"
 
 def load(index: Index, content: str) -> Transcript | None:
     """Load the transcript of a content; None if there is none."""
-    rows = index.select(
-        "SELECT source, facts, cues FROM cues WHERE content = ? ORDER BY position", [content]
+    return index.decode(
+        _decode,
+        "SELECT source, facts, cues FROM cues WHERE content = ? ORDER BY position",
+        [content],
     )
+
+
+def _decode(rows: Sequence[tuple[str, str, bytes]]) -> Transcript | None:
+    """Decode the rows of a transcript; errors of many kinds mean that one is damaged."""
     if not rows:
         return None
     transcript = Transcript()
@@ -219,8 +226,8 @@ def put(writer: Writer, content: str, transcript: Transcript) -> None:
 
 def version(index: Index) -> str:
     """Return a text that changes whenever a transcript changes."""
-    [[text]] = index.select("SELECT value FROM settings WHERE name = 'transcripts'")
-    return str(text)
+    statement = "SELECT value FROM settings WHERE name = 'transcripts'"
+    return str(index.decode(only_value, statement))
 
 
 def contents(index: Index) -> list[str]:
@@ -255,7 +262,10 @@ class Problem(NamedTuple):
 
 def problems(index: Index) -> list[Problem]:
     """Return the problems with subtitle files in the last run."""
-    rows = index.select("SELECT file, reason, video FROM subtitle_problems")
+    return index.decode(_problems, "SELECT file, reason, video FROM subtitle_problems")
+
+
+def _problems(rows: Iterable[tuple[bytes, str, bytes]]) -> list[Problem]:
     return sorted(
         Problem(os.fsdecode(file), reason, os.fsdecode(video)) for file, reason, video in rows
     )

@@ -1,0 +1,114 @@
+"""Damaged rows of a database without checksum: they are named, and the copy is used instead."""
+
+import contextlib
+import hashlib
+import sqlite3
+
+import archive
+import pytest
+
+from hlformer_jax.errors import DamagedError
+from hlformer_jax.search.__main__ import main
+from hlformer_jax.search.index import Index, checksummed
+from hlformer_jax.search.index.database import COPY, DATABASE, SUMS
+from hlformer_jax.search.signals.transcript import transcripts
+from hlformer_jax.search.signals.transcript.recognition import Checkpoint
+
+DAMAGES = {
+    "content of a path": "UPDATE paths SET content = replace(hex(zeroblob(32)), '00', '0f')"
+    " WHERE path = x'612E66696C6D'",
+    "first root": "UPDATE roots SET name = 'x'",
+    "name of a setting": "UPDATE settings SET name = 'fpz' WHERE name = 'fps'",
+    "frame rate": "UPDATE settings SET value = 'x' WHERE name = 'fps'",
+    "encoder": "UPDATE settings SET value = '[' || value WHERE name = 'encoder'",
+    "field of the encoder": "UPDATE settings SET value = replace(value, 'width', 'widt')",
+    "precisions": "INSERT INTO settings VALUES ('precisions', '[')",
+    "checkpoint": "UPDATE settings SET value = 7 WHERE name = 'checkpoint'",
+    "rows end": "UPDATE settings SET name = 'rows_enc' WHERE name = 'rows_end'",
+    "facts of cues": "UPDATE cues SET facts = '{'",
+    "name of a fact": "UPDATE cues SET facts = replace(facts, 'stamp', 'stamq')",
+    "cues": "UPDATE cues SET cues = x'00'",
+    "counts": "UPDATE repeats SET counts = x'00'",
+    "number of counts": "UPDATE repeats SET rows = rows + 1",
+    "times": "UPDATE repeats SET times = counts",
+    "partial recognition": "UPDATE partial_recognitions SET state = '{'",
+    "subtitle problem": "UPDATE subtitle_problems SET file = 7",
+}
+
+
+@pytest.fixture
+def index(tmp_path, films):
+    """An index that has rows in all tables."""
+    (films / "b.srt").write_text('[[0, 1, "beside b"]]')
+    (films / "a.srt").write_text("broken")
+    index = archive.create(tmp_path / "index", films)
+    archive.fill(index, video=archive.TOLD)
+    Checkpoint(index, index.videos["a.film"].content, "a model").write({"until": 1.0})
+    return index
+
+
+def damage(index, statement, name=DATABASE):
+    """Change rows as damage after a kill does: index.sums has the checksum of another version."""
+    with contextlib.closing(sqlite3.connect(index.directory / name)) as connection, connection:
+        connection.execute(statement)
+        connection.execute("UPDATE settings SET value = value + 1 WHERE name = 'version'")
+
+
+def read(index):
+    """Everything that an index tells."""
+    contents = index.contents()
+    return {
+        "counts": index.frames(list(index.records())).counts.tolist(),
+        "videos": index.videos,
+        "entries": index.entries(),
+        "summary": index.summary(),
+        "transcripts": [transcripts.load(index, content) for content in contents],
+        "problems": transcripts.problems(index),
+        "partial": Checkpoint(index, index.videos["a.film"].content, "a model").read(),
+        "vectors": archive.vectors(index),
+        "thresholds": index.thresholds,
+    }
+
+
+@pytest.mark.parametrize("statement", DAMAGES.values(), ids=DAMAGES)
+def test_copy_replaces_database_with_a_damaged_row(index, statement, capsys):
+    expected = read(index)
+    damage(index, statement)
+    again = Index.open(index.directory)
+    assert read(again) == expected
+    [note] = again.notes
+    assert f"{DATABASE} is damaged" in note and "its copy of 2" in note and "\n" not in note
+    if "partial" not in statement:
+        assert main(["verify", f"--index={index.directory}"]) == 1
+        assert f"{DATABASE} is damaged" in capsys.readouterr().out
+    encoder = archive.Encoder()
+    archive.fill(again, encoder, video=archive.TOLD)
+    assert encoder.seen == 0 and read(again) == expected
+    again = Index.open(index.directory)
+    assert again.notes == [] and again.verify() == {} and read(again) == expected
+
+
+def test_open_index_uses_the_copy_if_a_record_is_damaged(index):
+    expected = read(index)
+    damage(index, DAMAGES["content of a path"])
+    assert index.videos == expected["videos"] and len(index.notes) == 1
+    assert read(index) == expected and list(index.verify()) == [DATABASE]
+
+
+def test_change_of_contradictory_rows_is_one_line(index, capsys):
+    """Earlier versions stored the checksum of damage that came after a kill."""
+    path = index.directory / DATABASE
+    content = path.read_bytes()
+    place = content.rindex(b"b.film" + index.videos["b.film"].id.encode())  # in the table
+    content = content[:place] + b"c" + content[place + 1 :]
+    entry = [index.state[1], hashlib.sha256(content).hexdigest()]
+    path.write_bytes(content)
+    (index.directory / COPY).write_bytes(content)
+    (index.directory / SUMS).write_bytes(checksummed.dump({DATABASE: entry, COPY: entry}))
+    again = Index.open(index.directory)
+    with pytest.raises(DamagedError, match=f"{DATABASE} is damaged .*UNIQUE.*backup, or") as error:
+        archive.fill(again, video=archive.TOLD)
+    assert "\n" not in str(error.value) and again.notes == []
+    assert main(["verify", f"--index={index.directory}"]) == 1
+    shown = capsys.readouterr().out
+    assert f"{DATABASE} is damaged" in shown and f"{COPY} is damaged" in shown

@@ -1,0 +1,113 @@
+"""The checksum of the rows of a database: it is exact after each change, and damage differs."""
+
+import contextlib
+import sqlite3
+
+import archive
+import pytest
+
+from hlformer_jax.search.index import Index, database, row_sums
+from hlformer_jax.search.index.database import COPY, DATABASE
+
+
+def sums(index):
+    """The stored and the computed sum of the rows of an index."""
+    with contextlib.closing(sqlite3.connect(index.directory / DATABASE)) as connection:
+        return row_sums.read(connection), row_sums.compute(connection)
+
+
+def rows(index):
+    """All rows of the database of an index, and the verdict of SQLite on its structure."""
+    with contextlib.closing(sqlite3.connect(index.directory / DATABASE)) as connection:
+        connection.text_factory = bytes
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        found = [
+            connection.execute(f"SELECT * FROM {table.decode()}").fetchall() for [table] in tables
+        ]
+        return found, connection.execute("PRAGMA integrity_check").fetchall()
+
+
+@pytest.fixture
+def killed(index, monkeypatch):
+    """An index with a change whose process was killed before it wrote the checksums."""
+    with monkeypatch.context() as patch:
+        patch.setattr(database.Database, "finish", lambda self: None)
+        with index.writing() as writer:
+            writer.tag(["a.film"], ["kept"])
+    return index
+
+
+def test_sum_is_exact_after_each_change(index, films):
+    for change in (
+        lambda writer: writer.tag(["a.film", "b.film"], ["x", "y"]),
+        lambda writer: writer.tag(["a.film"], ["X"], drop=["y"]),  # REPLACE deletes a row
+        lambda writer: writer.set_precisions(["bfloat16"]),
+        lambda writer: writer.remove(["b.film"]),  # deletes rows of other tables, too
+    ):
+        before = sums(index)
+        with index.writing() as writer:
+            change(writer)
+        stored, computed = sums(index)
+        assert stored == computed and stored != before[0]
+    archive.film(films / "a.film", ["white"] * 9)
+    archive.fill(index)
+    assert sums(index)[0] == sums(index)[1]
+
+
+def test_sum_of_a_change_that_was_rolled_back_is_not_kept(index):
+    with pytest.raises(ZeroDivisionError), index.writing() as writer:
+        writer.tag(["a.film"], ["lost"])
+        1 / 0  # noqa: B018
+    with index.writing() as writer:
+        writer.tag(["a.film"], ["kept"])
+    assert sums(index)[0] == sums(index)[1]
+
+
+def test_sum_is_renewed_after_a_program_without_sums(index):
+    with contextlib.closing(sqlite3.connect(index.directory / DATABASE)) as connection, connection:
+        connection.execute("INSERT INTO tags SELECT hash, 'x', 'x' FROM contents")
+        connection.execute("UPDATE settings SET value = value + 1 WHERE name = 'version'")
+    again = Index.open(index.directory)
+    assert again.notes == [] and len(again.tags) == 3 and sums(index)[0] is None
+    with again.writing() as writer:
+        writer.tag(["a.film"], ["y"])
+    assert sums(index)[0] == sums(index)[1] is not None
+
+
+@pytest.mark.parametrize("name", [b"trips/c.film", b"a.film"])
+def test_flipped_bit_of_a_name_is_damage_after_a_kill(killed, name):
+    path = killed.directory / DATABASE
+    whole, expected = path.read_bytes(), rows(killed)
+    place, found = whole.find(name), 0
+    while place >= 0:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        # Unused space keeps the text of deleted rows.
+        if rows(killed) != expected:
+            [note] = Index.open(killed.directory).notes
+            assert f"{DATABASE} is damaged" in note and "its copy of 2" in note
+            assert list(Index.open(killed.directory).verify()) == [DATABASE]
+            found += 1
+        place = whole.find(name, place + 1)
+    assert found >= 2  # in the table, and in an index of SQLite
+
+
+def test_next_run_after_damage_and_a_kill_restores_the_copy(killed):
+    path = killed.directory / DATABASE
+    path.write_bytes(path.read_bytes().replace(b"trips/c.film", b"trips/b.film"))
+    encoder = archive.Encoder()
+    again = Index.open(killed.directory)
+    archive.fill(again, encoder)
+    assert encoder.seen == 0 and again.notes == [] and again.verify() == {}
+    assert set(again.videos) == {"a.film", "b.film", "trips/c.film"}
+    assert b"trips/b.film" not in path.read_bytes() + (killed.directory / COPY).read_bytes()
+
+
+@pytest.mark.slow  # it takes seconds
+def test_no_flipped_bit_changes_a_row_silently(killed):
+    path = killed.directory / DATABASE
+    whole, expected = path.read_bytes(), rows(killed)
+    for place in range(0, len(whole), 97):
+        archive.flip(path, place)
+        if not Index.open(killed.directory).notes:
+            assert rows(killed) == expected, place
+        path.write_bytes(whole)
