@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from datetime import datetime
-from types import SimpleNamespace
 
 import av
 import httpx
@@ -24,6 +23,7 @@ from PIL import Image
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
 from hlformer_jax.search import times
+from hlformer_jax.search.index import Entry
 from hlformer_jax.search.query.results import Results
 from hlformer_jax.search.serve import guard, server
 from hlformer_jax.search.signals.transcript.passages import Passage
@@ -103,27 +103,23 @@ class Library(search.Library):
             os.utime(path, (modified, modified))
             self.colours[video] = words.split()
             self.entries.append(
-                SimpleNamespace(
+                Entry(
                     id=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
                     video=video,
                     folder=os.path.dirname(video),
                     path=path,
                     size=path.stat().st_size,
                     modified=modified,
-                    date=modified,
-                    date_of="file",
                     duration=float(len(words.split())),
                     frames=len(words.split()),
                     state="indexed",
                     reason="",
-                    tags=(),
                 )
             )
         self.entries.append(
-            SimpleNamespace(
+            Entry(
                 id="f" * 16, video="broken.mp4", folder="", path=folder / "broken.mp4", size=3,
-                modified=0.0, date=0.0, date_of="file", duration=None, frames=0, state="failed",
-                reason="holds no video", tags=(),
+                modified=0.0, duration=0.0, frames=0, state="failed", reason="holds no video",
             )
         )  # fmt: skip
 
@@ -136,6 +132,12 @@ class Library(search.Library):
     def entry(self, id):
         return {entry.id: entry for entry in self.entries}[id]
 
+    def change(self, id, **fields):
+        """Replace fields of an entry."""
+        self.entries = [
+            entry._replace(**fields) if entry.id == id else entry for entry in self.entries
+        ]
+
     def transcript(self, id):
         spoken = {"garden": [(1.0, 3.0, "look"), (4.0, 6.0, "the captain's ship")]}
         return spoken.get(self.entry(id).video.removesuffix(".mp4"), [])
@@ -144,9 +146,9 @@ class Library(search.Library):
         return [Problem("walk.srt", "it holds no cue", "walk.mp4")]
 
     def tag(self, id, add, drop):
-        entry = self.entry(id)
-        entry.tags = tuple(sorted({*entry.tags, *add} - {*drop}))
-        return entry.tags
+        tags = tuple(sorted({*self.entry(id).tags, *add} - {*drop}))
+        self.change(id, tags=tags)
+        return tags
 
     def status(self):
         return {"rate": np.float32(1.0), "path": self.entries[0].path, "age": float("inf")}

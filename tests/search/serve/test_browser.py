@@ -479,14 +479,14 @@ def test_token_leaves_the_address_of_the_page(opened, library):
 @pytest.mark.slow
 def test_result_shows_its_date_and_the_source_of_the_date(page, library):
     entry = library.entry(library.id("garden"))
-    entry.date_of = "recording"
+    library.change(entry.id, recorded=entry.modified)
     try:
         search(page, "green")
         expect(page.locator("#place")).to_contain_text("recorded 2026-03-01")
         page.locator("#results .open").nth(1).click()
         expect(page.locator("#place")).to_contain_text("file of 2026-")
     finally:
-        entry.date_of = "file"
+        library.change(**entry._asdict())
 
 
 @pytest.mark.slow
@@ -528,32 +528,30 @@ def test_failed_request_is_shown_and_can_be_repeated(page):
 
 @pytest.mark.slow
 def test_deleted_or_unplayable_video_is_reported(page, library, tmp_path):
-    entry = library.entry(library.id("garden"))
-    kept = vars(entry).copy()
-    entry.path = tmp_path / "garden.mp4"
+    entry, path = library.entry(library.id("garden")), tmp_path / "garden.mp4"
+    library.change(entry.id, path=path)
     page.expected.append("Failed to load resource")
     try:
         search(page, "red")
         page.locator("#results .open").nth(1).click()
         expect(page.get_by_role("alert")).to_contain_text("garden.mp4 was deleted")
-        entry.path.write_bytes(b"no film")
-        about = entry.path.stat()
-        entry.size, entry.modified = about.st_size, about.st_mtime_ns / 1e9
+        path.write_bytes(b"no film")
+        about = path.stat()
+        library.change(entry.id, size=about.st_size, modified=about.st_mtime_ns / 1e9)
         page.locator("#results .open").nth(0).click()
         expect(page.locator("#trouble")).to_be_hidden()
         page.locator("#results .open").nth(1).click()
         expect(page.get_by_role("alert")).to_contain_text("cannot play")
     finally:
-        vars(entry).update(kept)
+        library.change(**entry._asdict())
 
 
 @pytest.mark.slow  # it takes seconds
 def test_a_video_of_another_format_is_played_from_a_preview(page, library, tmp_path):
     entry = library.entry(library.id("garden"))
-    kept = vars(entry).copy()
-    entry.path = videos.write(tmp_path / "garden.avi", "mpeg4", frames=120)
-    about = entry.path.stat()
-    entry.size, entry.modified = about.st_size, about.st_mtime_ns / 1e9
+    path = videos.write(tmp_path / "garden.avi", "mpeg4", frames=120)
+    about = path.stat()
+    library.change(entry.id, path=path, size=about.st_size, modified=about.st_mtime_ns / 1e9)
     try:
         search(page, "red")
         page.locator("#results .open").nth(1).click()
@@ -561,7 +559,7 @@ def test_a_video_of_another_format_is_played_from_a_preview(page, library, tmp_p
         page.wait_for_function("() => player.readyState > 1 && preview.start === 3")
         assert page.evaluate("position()") == pytest.approx(8, abs=1)
     finally:
-        vars(entry).update(kept)
+        library.change(**entry._asdict())
 
 
 # Changes of the index

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from hlformer_jax import search
 from hlformer_jax.errors import DamagedError, UserError
 from hlformer_jax.files import jsonable
+from hlformer_jax.search.index import Entry
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import files, redaction, schemas
 
@@ -189,9 +190,9 @@ def test_files_of_other_kinds_are_never_a_page(client, library, rendered):
     path.write_text("<script>alert(1)</script>")
     about = path.stat()
     library.entries.append(
-        SimpleNamespace(
+        Entry(
             id="a3", video=path.name, folder="", path=path, state="indexed", reason="",
-            size=about.st_size, modified=about.st_mtime_ns / 1e9, duration=1.0,
+            size=about.st_size, modified=about.st_mtime_ns / 1e9, duration=1.0, frames=1,
         )
     )  # fmt: skip
     try:
@@ -208,8 +209,8 @@ def test_file_name_that_is_not_text_is_addressed_by_id(rendered):
     entry = library.entries[0]
     path = entry.path.with_name(NAME)
     os.link(entry.path, path)
-    entry.video, entry.folder, entry.path = NAME, NAME[:-4], path
-    library.entries[-1].video = library.entries[-1].reason = NAME
+    library.change(entry.id, video=NAME, folder=NAME[:-4], path=path)
+    library.change(library.entries[-1].id, video=NAME, reason=NAME)
     library.colours[NAME] = library.colours["garden.mp4"]
     shown = "caf\ufffd.mp4"
     try:
