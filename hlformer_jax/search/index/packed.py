@@ -448,16 +448,19 @@ def find_best(
 
     Returns:
       Exact scores of the best `count` allowed videos and of all that equal the last one; for other
-      videos, a value that is at most their score, or -inf. None if `count` is not below the number
-      of allowed videos, or if the bounds exclude too few rows to save time.
+      videos, a value that is at most their score, or -inf. None if too many rows remain to save
+      time.
     """
-    if not 0 < count < np.count_nonzero(allowed):
+    if count <= 0:
         return None
-    scores, reach = multiply_quantised(rows, query)
-    lower = np.maximum.reduceat(scores - reach, starts)[allowed]
-    threshold = np.partition(lower, -count)[-count]
-    scores += reach
-    candidates = np.flatnonzero(scores >= threshold)
+    if count < np.count_nonzero(allowed):
+        scores, reach = multiply_quantised(rows, query)
+        lower = np.maximum.reduceat(scores - reach, starts)[allowed]
+        threshold = np.partition(lower, -count)[-count]
+        scores += reach
+        candidates = np.flatnonzero(scores >= threshold)
+    else:  # all rows of the allowed videos
+        candidates = np.flatnonzero(np.repeat(allowed, np.diff(starts, append=len(matrix))))
     videos = np.searchsorted(starts, candidates, side="right") - 1
     is_allowed = allowed[videos]
     candidates, videos = candidates[is_allowed], videos[is_allowed]

@@ -174,6 +174,16 @@ def test_best_videos_agree_with_brute_force(count, monkeypatch):
         np.testing.assert_array_equal(best[50:52][both], best[2:4][both])
 
 
+def test_all_of_a_few_videos_are_scored_without_the_others():
+    rows = _rows(2, 3000)
+    starts = np.arange(0, 3000, 50)
+    among = np.isin(np.arange(len(starts)), [3, 40, 59])
+    for count in (3, 60):
+        best = packed.find_best(packed.quantise(rows), rows, starts, _query(0), count, among)
+        exact = np.where(among, np.maximum.reduceat(_exact(rows, _query(0)), starts), -np.inf)
+        np.testing.assert_allclose(best, exact, atol=1e-6)
+
+
 def test_find_best_needs_bounds_that_exclude_rows():
     rows, starts = _rows(4, 400), np.arange(0, 400, 4)
     rounded, among = packed.quantise(rows), np.ones(100, bool)
