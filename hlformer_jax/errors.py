@@ -86,9 +86,9 @@ class DamagedError(SearchError):
 
         The message is one line, also for thousands of contents: their number and the first line.
         """
-        first, *others = contents.values()
+        first_line, *more_lines = contents.values()
         count = f"the embeddings of {len(contents)} videos are damaged or missing, for example: "
-        error = cls(count + first if others else first)
+        error = cls(count + first_line if more_lines else first_line)
         error.contents = contents
         return error
 

@@ -43,8 +43,8 @@ SHARES = ("MRR", "RadiusTau")
 """Metrics that are at most 1 and not in percent."""
 
 
-UNDEFINED = "–"
-"""Cell of a metric that is NaN, because the split has nothing to measure it on."""
+EMPTY = "–"
+"""A cell of a table without a value, such as a metric that the split has nothing to measure on."""
 
 
 class ScoreError(UserError, ArithmeticError):
@@ -294,7 +294,7 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
         cli.print_table(["", *columns], lines, title)
         title = ""
     if any(math.isnan(value) for metrics in rows.values() for value in metrics.values()):
-        print(f"{UNDEFINED}: the split has no pairs or trees to measure this on")
+        print(f"{EMPTY}: the split has no pairs or trees to measure this on")
 
 
 def part_label(part: str) -> str:
@@ -310,10 +310,10 @@ def part_label(part: str) -> str:
 def format_metric(name: str, value: float) -> str:
     """Format a metric for a table: with three decimals if it is one of `SHARES`, otherwise two.
 
-    NaN is `UNDEFINED`.
+    NaN is `EMPTY`.
     """
     if math.isnan(value):
-        return UNDEFINED
+        return EMPTY
     return f"{value:.{3 if name.rpartition('/')[2] in SHARES else 2}f}"
 
 

@@ -44,7 +44,7 @@ _REPLACED = {
         "the file of config.eval.moments was edited or replaced; restore it",
     ),
 }
-"""Name of what a fingerprint identifies, and the reason and a remedy if it differs."""
+"""For each kind of fingerprint: its subject, and the cause and remedy of a difference."""
 
 
 class MixedDataError(UserError, ValueError):
@@ -104,9 +104,9 @@ def check_same_data(
                 unrecorded.append(run)
         else:
             inputs = opened.get(run.directory, Fingerprints(None))
-        named = run.corpus, name_data(run.config)
+        data_name = run.corpus, name_data(run.config)
         times = str(run.config.eval.get("moments"))
-        keys = ("data", *named), ("moments", *named, times)
+        keys = ("data", *data_name), ("moments", *data_name, times)
         for key, fingerprint in zip(keys, inputs, strict=True):
             if fingerprint is None:
                 continue

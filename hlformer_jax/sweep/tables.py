@@ -26,7 +26,7 @@ from hlformer_jax import cli, files
 from hlformer_jax.config import describe_data
 from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import moments, ranking
-from hlformer_jax.retrieval.ranking import MAX_LEAVES, part_label
+from hlformer_jax.retrieval.ranking import EMPTY, MAX_LEAVES, part_label
 from hlformer_jax.sweep import Run, change_of, changed_fields
 from hlformer_jax.sweep.comparison import LEVEL, compare, describe_left_out
 from hlformer_jax.sweep.provenance import check_same_data, describe_unrecorded, name_data
@@ -40,9 +40,6 @@ NAMES = ("table.json", "table.md", "table.csv", "sweep.png", "sweep.svg")
 
 LOCATIONS = ("data.manual_dir", "data.data_dir")
 """Fields with the location of data, which does not affect the results."""
-
-EMPTY = "–"
-"""A cell without a value; the notes below the table explain it if it is not obvious."""
 
 COSTS: Mapping[str, tuple[str, str, float]] = {
     "parameters": ("parameters", ",d", 1),

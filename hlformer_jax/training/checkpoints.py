@@ -485,7 +485,7 @@ def claim_workdir(
       OccupiedError: if another process is training in the directory.
     """
     if not writes:
-        _compare(workdir, config, fingerprint, init, movable)
+        _compare(workdir, config, fingerprint, init, movable, moments)
         return contextlib.ExitStack()
     with contextlib.ExitStack() as stack:
         try:
@@ -494,15 +494,7 @@ def claim_workdir(
             raise OccupiedError(
                 f"another process trains in {workdir}: wait for it, or choose another `workdir`"
             ) from None
-        has_begun = check_workdir(workdir, config, fingerprint, init, movable)
-        before = recorded_moments(workdir)
-        chooses_epoch = has_begun and needs_moments(config.eval.select)
-        if chooses_epoch and None not in (before, moments) and before != moments:
-            raise WorkdirError(
-                f"{workdir} chose its best epoch so far by other times of moments: the file of"
-                f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or choose"
-                " another `workdir`"
-            )
+        has_begun = check_workdir(workdir, config, fingerprint, init, movable, moments)
         ranking.check_place(workdir)
         content = _settings(config, fingerprint) | _moments(moments)
         if has_begun and init is None:
@@ -541,6 +533,7 @@ def check_workdir(
     fingerprint: str | None = None,
     init: Path | None = None,
     movable: Sequence[str] = (),
+    moments: str | None = None,
 ) -> bool:
     """Check that a run may use a directory, without changing anything.
 
@@ -552,6 +545,7 @@ def check_workdir(
       fingerprint: the fingerprint of the run's data; None before the data is open.
       init: run or checkpoint whose parameters the run starts from.
       movable: fields, in addition to `MOVABLE`, that may differ when the run resumes.
+      moments: the fingerprint of the times of moments; None before the data is open.
 
     Returns:
       Whether the run has begun in the directory.
@@ -571,7 +565,7 @@ def check_workdir(
         child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*")
     )
     if has_begun:
-        _compare(workdir, config, fingerprint, init, movable)
+        _compare(workdir, config, fingerprint, init, movable, moments)
         _check_resumable(workdir)
     return has_begun
 
@@ -719,12 +713,20 @@ def _compare(
     fingerprint: str | None,
     init: Path | None = None,
     movable: Sequence[str] = (),
+    moments: str | None = None,
     is_finished: bool = False,
 ) -> None:
     recorded = _recorded(workdir)
     if recorded is None:
         return
-    recorded.pop(_MOMENTS, None)  # it changes no step
+    recorded_moments = recorded.pop(_MOMENTS, None)  # they change no step
+    chooses_epoch = needs_moments(config.eval.select)
+    if chooses_epoch and None not in (moments, recorded_moments) and moments != recorded_moments:
+        raise WorkdirError(
+            f"{workdir} chose its best epoch so far by other times of moments: the file of"
+            f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or choose"
+            " another `workdir`"
+        )
     recorded_init = recorded.pop("init", None)
     if init is not None and recorded_init != str(init):
         start = recorded_init or "random initial parameters"
@@ -736,7 +738,7 @@ def _compare(
     fingerprint = recorded_fingerprint if fingerprint is None else fingerprint
     allowed = MOVABLE if is_finished else (*MOVABLE, *movable, *_raised_patience(recorded, config))
     # `eval.select` may name a metric that the moments determine.
-    are_fixed = is_finished or needs_moments(config.eval.select)
+    are_fixed = is_finished or chooses_epoch
     ignored = [name for name in allowed if not (are_fixed and name in _METRIC_FIELDS)]
     compared = flat(recorded), flat(_settings(config, fingerprint)), ignored
     if differences := [difference for _, difference in _differences(*compared)]:

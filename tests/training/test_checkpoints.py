@@ -138,8 +138,11 @@ def test_edited_moments_that_choose_the_best_epoch_are_refused(tmp_path):
     (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
     for moments in ("old", "old"):  # the first is of a run without a record of times
         claim(moments).close()
-    with pytest.raises(WorkdirError, match=r"best epoch .*eval\.moments \(m\.json\) was replaced"):
+    refused = r"best epoch .*eval\.moments \(m\.json\) was replaced"
+    with pytest.raises(WorkdirError, match=refused):
         claim("new")
+    with pytest.raises(WorkdirError, match=refused):  # a process beside the one that writes
+        checkpoints.claim_workdir(tmp_path, config, "data", writes=False, moments="new")
 
 
 def test_directory_without_checkpoint_or_results_is_free(tmp_path):
