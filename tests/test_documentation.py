@@ -72,6 +72,7 @@ def test_the_example_of_a_search_finds_each_frame_in_its_video(capsys):
     assert capsys.readouterr().out.strip() == "[0 1 2] [40 40 40] (3, 5)"
 
 
+@pytest.mark.slow  # it takes seconds
 def test_the_example_of_a_search_in_videos_prints_their_moments(tmp_path, monkeypatch, capsys):
     folder = ROOT / "tests" / "encoders" / "golden" / "siglip"
     (tmp_path / "ENCODER").symlink_to(folder)

@@ -125,6 +125,7 @@ LIBRARY = [
 ]
 
 
+@pytest.mark.slow  # it takes seconds
 def test_errors_of_the_library_do_not_name_flags():
     naming_flags = {
         f"{path.relative_to(PACKAGE)}: {message}"

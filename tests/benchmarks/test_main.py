@@ -255,6 +255,7 @@ def test_sixty_digits_agree_with_the_functions(model, name):
     assert facts["error"] < 1e-5 and facts["gradient's error"] < 1e-4
 
 
+@pytest.mark.slow  # it takes seconds
 def test_wrong_or_infinite_value_is_detected():
     ours = geometry.package_functions()
     wrong = {

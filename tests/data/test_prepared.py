@@ -245,6 +245,7 @@ prepare(collection, data_dir)
         assert (again.directory / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_processes_at_the_same_time_make_one_set(tiny, write, tmp_path):
     collection = write(tiny)
     code = """

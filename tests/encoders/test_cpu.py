@@ -99,6 +99,7 @@ def test_precision_is_checked(golden):
         rounded.set_image_precision("float32")
 
 
+@pytest.mark.slow  # it takes seconds
 def test_openvino_is_imported_without_telemetry():
     program = (
         f"import sys; sys.path[:] = {sys.path!r}; from hlformer_jax.encoders import cpu;"

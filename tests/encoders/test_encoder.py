@@ -40,6 +40,7 @@ def distance(actual, reference):
     return np.linalg.norm(actual - reference, axis=-1).max()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_images_agree_with_transformers(encoder, expected, pictures):
     vectors = encoder.encode_images(inputs(encoder, pictures))
     assert vectors.dtype == np.float32 and vectors.shape == (3, encoder.width)

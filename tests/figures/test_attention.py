@@ -103,6 +103,7 @@ def test_first_moments_are_those_that_localisation_measures(subject, options):
     assert got == pytest.approx({name: want[name] for name in got}, abs=1e-3)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_without_times_the_first_captions_are_shown_over_shares(subject, options, monkeypatch):
     split = subject.split(options)
     monkeypatch.setattr(split, "spans", None)

@@ -146,6 +146,7 @@ def test_frames_leaves_out_models_without_frames(subject, plain, options, monkey
     assert "Left out: GMMFormer does not encode single frames" in drawn.shows
 
 
+@pytest.mark.slow  # it takes seconds
 def test_the_nearest_pair_is_that_of_all_distances():
     pytest.importorskip("sklearn")
     points = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)

@@ -89,6 +89,7 @@ def test_missing_data_of_curves_is_named(tmp_path):
         assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_record_that_is_cut_short_is_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
     log = "".join(json.dumps(record) + "\n" for record in _records(2))

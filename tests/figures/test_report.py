@@ -87,6 +87,7 @@ def test_equal_drawings_are_equal_files(tmp_path):
         assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_curves_load_neither_a_screen_nor_jax():
     code = (
         "import sys, hlformer_jax.figures.curves;"

@@ -209,6 +209,7 @@ TERMS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", TERMS)
 def test_padding_reaches_neither_a_loss_nor_a_gradient(float64, name):
     function, arguments = _terms(_pairs(), 0.0)[name]

@@ -123,6 +123,7 @@ def test_encodings_and_loss_follow_the_paper(name):
         assert gradient["logit_scale"] != 0
 
 
+@pytest.mark.slow  # it takes seconds
 def test_untrained_meanp_is_the_zero_shot_mean():
     config = _config("clip4clip_meanp")
     model, batch = models.build(config), _batch()
@@ -136,6 +137,7 @@ def test_untrained_meanp_is_the_zero_shot_mean():
     np.testing.assert_allclose(queries @ videos.T * 0.07, sentences @ means.T, atol=1e-6)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", NAMES)
 def test_bfloat16_keeps_parameters_and_results_float32(name):
     config = _config(name)
@@ -161,6 +163,7 @@ def test_scale_is_limited_and_clips_are_refused():
         check(config)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", NAMES)
 def test_clip4clip_counts_parameters_and_operations(name):
     from hlformer_jax.models import cost

@@ -77,6 +77,7 @@ def test_ball_and_hyperboloid_have_equal_distances():
     np.testing.assert_allclose(jax.jit(angles)(p, p[0]), jax.jit(angles)(q, p[0]), atol=1e-6)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("name", "metric"),
     [("poincare", "distance"), ("lorentz", "distance"), ("euclidean", "distance"),
@@ -157,6 +158,7 @@ EDGES = {
 }
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", ["poincare", "lorentz", "euclidean"])
 def test_cone_angles_and_gradients_are_finite(name):
     space = Space(name)
@@ -282,6 +284,7 @@ def test_masked_inputs_have_no_effect(text_encoder):
         assert np.all(np.isfinite(x))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_unit_features_start_on_one_sphere():
     params, run, _ = _program("given", "radius")
     nodes = nodes_of()
@@ -309,6 +312,7 @@ def _initial(**options):
     return hover.init_params(small(**options))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_layers_start_as_the_identity_or_as_released():
     params = hover.init_params(small(**{"model.hyperbolic_dim": 3}))
     layer = params["video_lift"]["hyperbolic"]
@@ -319,6 +323,7 @@ def test_layers_start_as_the_identity_or_as_released():
     assert all(0 < np.abs(x).max() <= 0.5 for x in layer.values())
 
 
+@pytest.mark.slow  # it takes seconds
 def test_learned_scale_stays_within_its_limit():
     params = _initial()
     assert np.exp(params["log_scale"]) == pytest.approx(1 / 0.07)

@@ -99,6 +99,7 @@ def test_every_configuration_file_builds_its_model():
 # Parameters.
 
 
+@pytest.mark.slow  # it takes seconds
 def test_blocks_of_a_bank_start_different():
     config = tiny.config(**{"model.gaze": False, "model.lorentz_blocks": 0})
     bank = models.init_params(models.build(config), config)["clip_branch"]["bank"]

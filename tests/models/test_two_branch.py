@@ -44,6 +44,7 @@ def test_permuted_batch_permutes_its_encodings(encode):
     np.testing.assert_allclose(permuted.clips, straight.clips[order], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_padded_frames_are_zero_and_words_do_not_matter(encode, params):
     encoded = encode(BATCH.videos)
     assert not np.any(np.asarray(encoded.frames)[~BATCH.videos.frame_mask])

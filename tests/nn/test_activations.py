@@ -70,6 +70,7 @@ def test_activations_have_two_derivatives():
     check_curvature(everything, (np.concatenate([U, np.zeros((1, 4))]), np.asarray(C)))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("model", [Lorentz, Poincare])
 def test_modules_are_finite_in_float32_at_the_origin_and_far_out(model):
     """They take bfloat16, and are layers of a sequence."""

@@ -35,6 +35,7 @@ def normalised(space, x, mask=None):
     return mean, variance, y
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("model", [Lorentz, Poincare])
 def test_moments_are_the_centroid_and_the_mean_squared_distance_from_it(model):

@@ -190,6 +190,7 @@ def _numpy_attention(params, x, c, merge):
     return project(params["output_proj"], tangent / beta)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("merge", blocks.HEAD_MERGES)
 def test_attention_on_a_hyperboloid_of_any_curvature(float64, merge):
     rng = np.random.default_rng(0)

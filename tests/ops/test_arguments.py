@@ -103,6 +103,7 @@ def test_numbers_that_must_be_positive_are_named(function, name):
 # Numbers with more axes than the batch
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     "function",
     [
@@ -143,6 +144,7 @@ def test_fifty_points_between_two():
 # Möbius addition of 0
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("c", [0.3, 1.0, 2.5])
 def test_adding_the_origin_changes_no_bit(c):
     rng = np.random.default_rng(0)

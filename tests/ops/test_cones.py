@@ -24,6 +24,7 @@ def half_aperture(x, c=1.0):
     return cones.half_aperture(lorentz.from_space(x, c), c)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(("dtype", "dim"), PRECISIONS)
 def test_angles_of_near_collinear_antipodal_and_perpendicular_pairs(dtype, dim):
     x, y, c, _ = pairs(dtype, dim)
@@ -76,6 +77,7 @@ def test_second_derivatives_of_both_angles():
     check_two_derivatives(angles, (x, y, c))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_collinear_points_are_straight_behind_or_straight_before():
     angle = jax.jit(exterior_angle)
     for dtype in DTYPES:

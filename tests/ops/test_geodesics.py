@@ -54,6 +54,7 @@ def test_points_between_far_and_near_points_of_the_hyperboloid(dtype):
             assert_on_geodesic(got[j, i], want, float(size[i]), BOUND[dtype], (i, t))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_points_between_points_of_the_ball_up_to_its_rim(dtype):
     p, q, c, kinds = ball_reference.pairs(dtype, 3)

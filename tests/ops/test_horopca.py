@@ -201,6 +201,7 @@ def test_the_projection_is_the_identity_on_its_submanifold(components, cloud):
         np.testing.assert_allclose(horopca.lorentz_busemann(after, way[None]), want, atol=2e-5)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_no_distance_grows(components, cloud):
     assert (_distances(compiled.project(components, cloud)) <= _distances(cloud) + 1e-5).all()
 

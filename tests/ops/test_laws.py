@@ -181,6 +181,7 @@ def test_the_order_of_points_changes_no_mean(vectors, weights, order):
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow  # it takes seconds
 @drawn
 @given(
     numbers(3, 1, 2, 6, 3),

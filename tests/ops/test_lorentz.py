@@ -224,6 +224,7 @@ def grid(dtype, c):
     return first, second, vectors, np.full(len(first), c, dtype)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", SLOW_FLOAT64)
 @pytest.mark.parametrize("name", slow_but(("distance", "exp_map", "centroid"), OPS))
 def test_values_and_gradients_are_finite_everywhere(name, dtype):
@@ -537,6 +538,7 @@ def test_gradients_of_the_distance_against_80_digits(dtype):
             assert_close(got[i], exact, bound, (kind, float(c[i])))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("radius", [26.0, 31.0])
 def test_gradients_at_the_end_of_float32(radius):
     x, y = np.float32(np.sinh(radius) * np.array([[0.6, -0.64, 0.48], [-0.3, 0.5, 0.8]]))
@@ -590,6 +592,7 @@ OF_THE_BALL = [
 OFTEN = [TWO_POINTS.index(f) for f in (lorentz.exp_map, cones.energy)]
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("number", slow_but(OFTEN + OF_THE_BALL[:1], range(len(EVERY))))
 def test_gradients_in_a_tiny_or_huge_curvature_are_finite_in_float32(number):
     way = np.array([[0.6, -0.64, 0.48], [-0.3, 0.5, 0.8], [0.6, -0.64, 0.4800001]], np.float32)

@@ -215,6 +215,7 @@ def test_derivatives_on_the_sphere_are_those_of_differences(check):
     check(distance, (start[2:], end[2:], 0.7))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("sign", [1, -1])
 def test_values_and_gradients_are_finite_at_a_point_and_at_its_antipode(sign):
     x, v = jnp.asarray([[0.6, 0.8, 0.0]]), jnp.asarray([[0.0, 0.0, 2.0]])
@@ -281,6 +282,7 @@ def test_product_acts_on_each_factor_alone():
     )  # fmt: skip
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_product_has_gradient_zero_where_two_points_meet():
     space = Product((Lorentz(jnp.float32(0.5)), Euclidean(), Sphere(jnp.float32(2.0))))
     x = whole(space).exp_map0(3 * (jnp.ones((2, 3)),))

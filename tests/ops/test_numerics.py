@@ -56,6 +56,7 @@ def test_angle_keeps_its_gradient_where_the_squares_leave_float32(size):
     np.testing.assert_allclose(np.array(gradient) * size, [-4 / 25, -3 / 25], rtol=1e-6)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_limit_leaves_short_vectors_alone_and_turns_long_ones_only():
     short, long = jnp.array([0.3, 0.4]), jnp.array([30.0, 40.0])
     limit = jnp.asarray(5.0)

@@ -53,6 +53,7 @@ def test_a_step_of_sgd_follows_the_riemannian_gradient_along_a_geodesic(name):
     np.testing.assert_allclose(moved, model.geodesic(0.25, x, target, c), rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", slow_but(["lorentz"], SPACES))
 def test_momentum_is_transported_with_the_point(name):
@@ -138,6 +139,7 @@ def test_parameters_are_needed():
         optimizer.update(x, optimizer.init(x))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("retract", [False, True])
 def test_rotating_the_space_rotates_the_whole_run_of_length_adam(retract):
@@ -214,6 +216,7 @@ def test_length_adam_arrives_with_a_rate_of_one(amsgrad):
     assert lorentz.distance(run(start), goal)[0] < 1e-3
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
 def test_both_models_take_the_same_steps():
     c, ends = 0.7, {}

@@ -436,6 +436,7 @@ def test_parts_of_a_point_join_again_and_keep_the_expected_length():
     np.testing.assert_allclose(ratio, 1, rtol=0.01)  # 0.0025 is its standard deviation over √n
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_distances_to_hyperplanes_of_the_lorentz_model(dtype):
     x, y, c, kinds = pairs(dtype, 3)

@@ -286,6 +286,7 @@ def test_numbers_and_vectors_in_place_of_a_matrix_are_refused(case, name):
         refused(case, {**arguments, name: wrong}, 1.0, match=f"{name} must have shape")
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("module", [lorentz, poincare], ids=["lorentz", "poincare"])
 def test_hyperplanes_have_one_offset_each_or_share_one(module):
@@ -368,6 +369,7 @@ def in_two_dtypes(case):
 TWO_DTYPES = [case for case in FLOAT32 if "key" not in case.required]
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", TWO_DTYPES, ids=NAME)
 def test_float64_is_returned_of_float32_and_float64(case):

@@ -78,6 +78,7 @@ def _along_centroid(x, weights, c, cotangent):
     return jnp.vdot(mean, cotangent), mean
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("radius", [12.0, 30.0])
 @pytest.mark.parametrize("kind", ["one", "nearly one", "near", "one far", "around the origin"])
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -78,6 +78,7 @@ def test_pairwise_distances_of_antipodes_keep_their_digits():
     np.testing.assert_allclose(space.pairwise_distance(x, y), want, rtol=1e-14)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", slow_but(["product"], SPACES))
 def test_norm_and_inner_product_are_those_of_the_metric(name):

@@ -275,6 +275,7 @@ def recorded():
         return dict(file)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("case", ["tie_small", "tie_large", "tie_allequal"])
 def test_ties_get_a_rank_between_best_and_worst(recorded, case):
     score, own = recorded[f"{case}/score"], recorded[f"{case}/gt"][:, 0].astype(np.int32)

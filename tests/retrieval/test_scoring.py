@@ -383,6 +383,7 @@ def test_a_branch_that_is_off_has_no_position(encoded, queries):
     assert np.all(found.positions["frames"] >= 0)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_smaller_dtypes_find_nearly_the_same(encoded, queries):
     ranks = {}
     own = np.arange(len(queries), dtype=np.int32)

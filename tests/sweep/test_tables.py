@@ -545,6 +545,7 @@ def test_a_task_that_was_overtaken_writes_the_complete_table(
     assert json.loads((tmp_path / "table.json").read_text())["finished"] == 1
 
 
+@pytest.mark.slow  # it takes seconds
 def test_the_sweep_writes_its_own_tables_again_and_no_one_elses(small, tmp_path):
     sweep, planned = small
     (tmp_path / "notes.md").write_text("theirs")

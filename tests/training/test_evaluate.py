@@ -60,6 +60,7 @@ def test_metrics_of_other_settings_do_not_replace_a_runs(run, data_dir, options)
     assert _metrics(run) == before
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("seconds", [0.0, 1000.0])
 def test_an_evaluation_that_takes_long_says_so(seconds, run, data_dir, capsys, monkeypatch):
     monkeypatch.setattr(terminal, "SLOW_SECONDS", seconds)

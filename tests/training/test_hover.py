@@ -44,6 +44,7 @@ def test_stopped_streaming_run_ends_bit_for_bit_the_same(hover_run, trees_dir, t
     runs.assert_same(tmp_path, hover_run[0])
 
 
+@pytest.mark.slow  # it takes seconds
 def test_checkpoint_gives_the_metrics_of_its_run(hover_run, trees_dir, tmp_path):
     path, results = hover_run
     scores = tmp_path / "scores.npz"
@@ -91,6 +92,7 @@ def test_test_split_may_be_another_collection(trees_dir, tmp_path, monkeypatch):
     assert opened[1] == ("charades", "other") != opened[0]
 
 
+@pytest.mark.slow  # it takes seconds
 def test_registry_builds_the_family_of_hover(trees_dir):
     family = training.build(runs.hover(trees_dir))
     assert isinstance(family, hover.HOVER)

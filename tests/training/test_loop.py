@@ -174,6 +174,7 @@ def test_finished_run_reports_again_without_changes(finished, capsys):
     assert re.search(r"best epoch.*\n.*last epoch \(3\)", capsys.readouterr().out)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_directory_is_claimed_while_its_run_lasts(tmp_path, monkeypatch):
     with files.lock(tmp_path), pytest.raises(checkpoints.OccupiedError):
         runs.train(runs.tree(), tmp_path)

@@ -154,6 +154,7 @@ def _expected_terms(batch, negatives):
     }
 
 
+@pytest.mark.slow  # it takes seconds
 def test_loss_is_the_weighted_sum_of_its_terms():
     batch = tiny.batch()
     negatives = draw_negatives(jax.random.key(0), batch, np.asarray(False), 20)

@@ -153,6 +153,7 @@ def test_last_epoch_may_be_selected(tmp_path, capsys):
     assert "ended after epoch 3 of 3; the last epoch is used" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # it takes seconds
 def test_patience_may_change_on_resume(tmp_path):
     first = runs.tree(**{"train.patience": 1, "train.epochs": 3})
     with runs.start(first, tmp_path) as trainer:

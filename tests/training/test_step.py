@@ -187,6 +187,7 @@ def test_rows_restore_a_tree_bit_for_bit():
     )
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("at_most")
 @pytest.mark.parametrize("together", [None, 0.5])
 def test_optimiser_updates_rows_like_the_tree(together):

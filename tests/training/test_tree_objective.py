@@ -176,6 +176,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("case", CASES)
 def test_every_form_equals_loops_over_its_definition(case):
     options = CASES[case]
@@ -241,6 +242,7 @@ def _perfect():
     return points.astype(np.float32)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("term", ["chain", "order"])
 def test_perfect_embedding_has_no_loss_or_gradient(term):
     points, batch = _perfect(), _trees()
@@ -251,6 +253,7 @@ def test_perfect_embedding_has_no_loss_or_gradient(term):
     assert np.any(_gradient(term, points, batch, **{"loss.form": "printed"}))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("term", ["chain", "order"])
 def test_only_the_corrected_form_pulls_far_violations(term):
     batch, points = _trees((3,)), _perfect()
@@ -333,6 +336,7 @@ def test_cone_chain_is_the_angle_outside():
     assert _terms(points, batch, **options)["chain"] == pytest.approx(np.mean(expected), rel=2e-5)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_children_behind_parents_lie_in_every_cone():
     batch = _trees((3, 4))
     points = np.zeros((2, len(TREE), 3), np.float32)

@@ -136,6 +136,7 @@ def recording(path, frequency, seconds=4, heard=None):
     return videos.write_tracks(path, track, seconds=seconds, rate=25)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", ["a.ts", "a.vob", "a.mkv"])
 def test_joined_recordings_keep_their_own_sound(tmp_path, name):
     path = recording(tmp_path / name, 440, heard=2)  # its sound ends before its pictures
@@ -180,6 +181,7 @@ def test_default_track_is_taken(tmp_path, default, expected):
         assert frequency(heard(path, track.stream)[0]) == pytest.approx(wanted, abs=5)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("write", [video.cut, video.copy])
 @pytest.mark.parametrize(("default", "expected"), [(0, 300), (1, 1200)])
 def test_clips_have_the_default_track(tmp_path, write, default, expected):

@@ -153,6 +153,7 @@ def state(index):
     return entries, archive.vectors(again), again.excluded
 
 
+@pytest.mark.slow  # it takes seconds
 @each_error
 def test_an_index_run_that_fails_at_any_write_goes_on(tmp_path, films, error):
     shutil.rmtree(films / "trips")
@@ -260,6 +261,7 @@ def test_tags_are_set_for_all_videos_or_for_none(index, films):
 CHARACTERS = st.text(st.characters(exclude_characters="\0"), max_size=20)
 
 
+@pytest.mark.slow  # it takes seconds
 @given(
     name=CHARACTERS,
     stamp=st.tuples(*[st.integers(-(10**30), 10**30)] * 3),

@@ -241,6 +241,7 @@ def test_another_encoder_is_refused_before_anything_is_decoded(index):
         archive.fill(index, archive.Encoder("0" * 64))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_crashed_process_fails_only_its_video(index, films, tmp_path):
     archive.film(films / "killer.film", ["red"] * 3)
     for i in range(3):
@@ -330,6 +331,7 @@ def test_killed_runs_give_the_same_index_in_the_end(tmp_path, kills, workers, le
     assert cut_short >= least
 
 
+@pytest.mark.slow  # it takes seconds
 def test_ctrl_c_keeps_what_is_complete_and_ends_the_processes(tmp_path):
     films = tmp_path / "films"
     for i in range(30):

@@ -118,6 +118,7 @@ def test_changes_are_indexed_and_reported(index, films, tmp_path, monkeypatch):
     assert now.verify() == {}
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_file_that_is_being_copied_waits(index, films):
     encoder, told = archive.Encoder(), []
     content = (films / "b.film").read_bytes()

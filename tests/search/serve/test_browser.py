@@ -578,6 +578,7 @@ def managed(changing, opened):
         yield open_page
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films, tmp_path):
     for name, colour in (("d", "red"), ("e", "blue")):
         archive.film(tmp_path / "photos" / f"{name}.film", [colour] * 40)
@@ -786,6 +787,7 @@ def picture(page, name):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.slow  # it takes seconds
 @looks(1280, "light")
 def test_page_fits_and_has_names_in_all_widths_and_schemes(opened, url, tmp_path, width, scheme):
     folder = pathlib.Path(os.environ.get("HLFORMER_SCREENSHOTS") or tmp_path)

@@ -56,6 +56,7 @@ def library(index, monkeypatch, request):
     return archive.opened(index)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("wanted", "options"),
     [

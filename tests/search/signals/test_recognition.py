@@ -219,6 +219,7 @@ def two_languages(path, default=0):
     )
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("default", "settings", "expected"),
     [

@@ -119,6 +119,7 @@ def test_the_encoder_of_a_run_is_loaded_from_the_first_place_that_exists(tmp_pat
     assert trained.place_of_encoder(run) is None
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
     config = configuration("gmmformer_v2", **{"model.gaze": False})
     run = write_run(tmp_path / "run", config)
@@ -129,6 +130,7 @@ def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
     assert all(len(hit.times) == len(hit.scores) and hit.moments for hit in hits)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_passages_are_ranked_by_the_encoder_for_every_ranker(index, tmp_path, monkeypatch):
     monkeypatch.setattr(passages, "MIN_EMBEDDED_PASSAGES", 1)
     monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
