@@ -450,12 +450,11 @@ def start(
     if init is not None:
         init = init.resolve()
         checkpoints.open_params(init).close()  # checked before the data is prepared
-    fingerprint, train = family.fingerprint, config.train
+    inputs, train = checkpoints.Fingerprints.of(family), config.train
     movable = ("train.epochs",) if getattr(family, "any_length", False) else ()
-    moments = getattr(family, "moments_fingerprint", None)
     with processes.first_alone("workdir"):
         claim = checkpoints.claim_workdir(
-            directory, config, fingerprint, processes.is_first(), init, movable, moments
+            directory, config, inputs, processes.is_first(), init, movable
         )
     with claim:
         schedule = Schedule(family.num_examples, train.batch_size, config.seed)
