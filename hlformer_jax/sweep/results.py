@@ -99,10 +99,10 @@ def collect(
         )
     if sweep.corpora:
         _rank(rows, sweep.metrics[-1])
-    data = _describe_data(runs, finished)
+    data, variants = _describe_data(runs, finished)
     return {
         "title": f"{sweep.title}: {' and '.join(dict.fromkeys(x['title'] for x in data))}",
-        "about": _about(sweep, data),
+        "about": _about(sweep, data, variants),
         "data": data,
         "quantity": sweep.quantity,
         "metrics": list(sweep.metrics),
@@ -190,36 +190,54 @@ def _references(
 
 def _describe_data(
     runs: Sequence[Run], finished: Mapping[Path, Mapping[str, Any] | None]
-) -> list[dict[str, Any]]:
-    """Return the distinct descriptions of the runs' data, with split sizes if a run is finished.
+) -> tuple[list[dict[str, Any]], list[list[str]]]:
+    """Return the distinct descriptions of the runs' data, and for each the names of its variants.
 
-    A description without sizes is left out if another one differs from it only by its sizes.
+    A description has split sizes if one of its runs is finished. A description without sizes is
+    left out if another one differs from it only by its sizes.
     """
+    measured = {
+        (run.variant, run.corpus): result["data"]
+        for run in runs
+        if (result := finished[run.directory]) is not None and "data" in result
+    }
     described: dict[str, dict[str, Any]] = {}
+    variants: dict[str, list[str]] = {}
     with_sizes: set[str] = set()
     for run in runs:
-        result = finished[run.directory] or {}
-        data = {"corpus": run.corpus, **(result.get("data") or describe_data(run.config))}
-        described.setdefault(repr(sorted(data.items())), data)
+        found = measured.get((run.variant, run.corpus)) or describe_data(run.config)
+        data = {"corpus": run.corpus, **found}
+        key = repr(sorted(data.items()))
+        described.setdefault(key, data)
+        names = variants.setdefault(key, [])
+        names += [run.variant] if run.variant not in names else []
         if "splits" in data:
             with_sizes.add(_without_sizes(data))
-    return [
-        data
-        for data in described.values()
+    shown = [
+        key
+        for key, data in described.items()
         if "splits" in data or _without_sizes(data) not in with_sizes
     ]
+    return [described[key] for key in shown], [variants[key] for key in shown]
 
 
 def _without_sizes(data: Mapping[str, Any]) -> str:
     return repr(sorted((name, value) for name, value in data.items() if name != "splits"))
 
 
-def _about(sweep: ConfigDict, data: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return lines that name the data of the measured and of the published figures."""
+def _about(
+    sweep: ConfigDict, data: Sequence[Mapping[str, Any]], variants: Sequence[Sequence[str]]
+) -> list[str]:
+    """Return lines that name the data of the measured and of the published figures.
+
+    A line names its variants if a corpus has variants with different data.
+    """
     lines = []
-    for corpus_data in data:
+    differ = len(data) > len({corpus_data["corpus"] for corpus_data in data})
+    for corpus_data, names in zip(data, variants, strict=True):
         corpus = f"corpus {corpus_data['corpus']}, " if corpus_data.get("corpus") else ""
-        lines.append(f"Measured on: {corpus}{_data_line(corpus_data)}")
+        who = f"{', '.join(names)} measured" if differ else "Measured"
+        lines.append(f"{who} on: {corpus}{_data_line(corpus_data)}")
     synthetic = any(corpus_data["synthetic"] for corpus_data in data)
     if synthetic:
         lines.append(
