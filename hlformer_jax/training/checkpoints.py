@@ -347,6 +347,7 @@ class Progress(NamedTuple):
     best_metric: float | None = None  # value of `config.eval.select`
     epochs: int = 0  # number of validated epochs
     log_position: int = 0  # bytes of metrics.jsonl
+    log_digest: str = ""  # SHA-256 of these bytes; "" in a run that did not record it
     seconds: float = 0.0  # training time; nothing else depends on the clock
 
     def validated(self, epoch: int, metric: float) -> "Progress":
