@@ -263,6 +263,7 @@ def test_runs_of_one_model_are_labelled_by_directory(subject, plain, trees):
         _ = found[3].encoder
 
 
+@pytest.mark.slow  # it takes seconds
 def test_lines_say_which_run_has_which_data(subject, plain, trees, options, tmp_path, monkeypatch):
     [line] = corpus.data_lines([subject, plain])
     assert line.startswith("Data: synthetic captioned videos")

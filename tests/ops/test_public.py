@@ -289,6 +289,7 @@ def test_numbers_and_vectors_in_place_of_a_matrix_are_refused(case, name):
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.slow  # it takes seconds
 def test_other_arrays_of_a_wrong_shape_are_refused():
     points, tangents = np.eye(4)[:1].repeat(6, 0), np.zeros((6, 3))
     components = horopca.HoroPCA(points[0], np.eye(3)[:2], np.asarray(1.0))
