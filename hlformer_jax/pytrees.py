@@ -8,8 +8,11 @@ import jax
 
 T = TypeVar("T")
 
-STATIC = MappingProxyType({"static": True})
-"""Metadata of a field that is part of the structure: ``dataclasses.field(metadata=STATIC)``."""
+STATIC = MappingProxyType({"static": True, "pytree_node": False})
+"""Metadata of a field that is part of the structure: ``dataclasses.field(metadata=STATIC)``.
+
+The second entry is for a `flax.struct.dataclass` that is a subclass.
+"""
 
 
 def register_dataclass(cls: type[T]) -> type[T]:
@@ -35,7 +38,8 @@ def register_dataclass(cls: type[T]) -> type[T]:
     """
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # of a dataclass
     for field in fields:
-        if not field.init or "pytree_node" in field.metadata:
+        is_flax = "pytree_node" in field.metadata and "static" not in field.metadata
+        if not field.init or is_flax:
             problem = "flax.struct.field" if field.init else "dataclasses.field(init=False)"
             raise TypeError(
                 f"the field {field.name!r} of {cls.__name__} is a {problem}: use"

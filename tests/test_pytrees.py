@@ -67,3 +67,13 @@ def test_fields_are_children_or_constants():
     assert jax.tree.unflatten(structure, [3, 4, 5]) == Ellipse({"long": 3, "short": 4}, "m", 5)
     assert structure != jax.tree.structure(dataclasses.replace(tree, unit="cm"))
     assert jax.tree.map(lambda x: 2 * x, tree).unit == "m"
+
+
+def test_constants_stay_constants_in_a_subclass_of_flax():
+    @flax.struct.dataclass  # noqa: TID251  (a user may)
+    class Arc(Ellipse):
+        angle: float = 1.0
+
+    leaves, structure = jax.tree.flatten(Arc({"long": 2.0}, "m", 0.5, 3.0))
+    assert leaves == [2.0, 0.5, 3.0]
+    assert jax.tree.unflatten(structure, leaves).unit == "m"

@@ -145,6 +145,28 @@ def test_command_lists_fields_that_the_file_does_not_determine(tmp_path, capsys,
     assert "model.euclidean_blocks is 3 in the file, but 4 in configs/anet.py" in printed
 
 
+@pytest.mark.slow  # it takes seconds
+def test_command_notes_parameters_that_the_released_code_clamps(tmp_path, capsys, monkeypatch):
+    content = reader.load(RUN / FILES["hlformer"])
+    monkeypatch.setattr(conversion, "load", lambda path: content)
+    arguments = ["convert", str(RUN / FILES["hlformer"])]
+    assert command.main([*arguments, str(tmp_path / "inside")]) == 0
+    assert "Note: " not in capsys.readouterr().out
+    state, block = content["state_dict"], "clip_encoder.h_attns.1.self.scale_alpha"
+    outside = {"curv": -5.0, "video_alpha": 0.5, "textual_alpha": 0.25, block: 0.125}
+    for name, value in outside.items():
+        state[name] = np.full_like(state[name], value)
+    assert command.main([*arguments, str(tmp_path / "outside")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    notes = {line.partition(",")[0] for line in printed if line.startswith("Note: ")}
+    attention = "clip_branch.bank.lorentz.attention.scale_alpha"
+    assert notes == {
+        f"Note: {attention if name == block else name} is {value:g} in the file"
+        for name, value in outside.items()
+    }
+    assert any("evaluation uses -2.30259, as the released code does" in line for line in printed)
+
+
 @pytest.mark.parametrize("size", [None, 0, 30_000])
 def test_command_prints_one_line_for_a_bad_file(tmp_path, size, capsys):
     path = tmp_path / "best.ckpt"

@@ -344,12 +344,13 @@ def moments_to_json(video: TimedVideo) -> dict[str, Any]:
     return {"video": video.video, "duration": video.duration, "moments": moments}
 
 
-def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
+def read_moments(path: Path, warns: bool = True) -> list[tuple[TimedVideo, int]]:
     """Read a file of moments; return the videos, each with its line number, from 1.
 
     A DataError names the first faulty line. A moment that ends more than `MAX_OVERHANG` after its
-    video, or that does not end after its start, is kept with a warning, because published
-    annotations contain such moments. A moment that starts after the end of its video is an error.
+    video, or that does not end after its start, is kept, with a warning if `warns`, because
+    published annotations contain such moments. A moment that starts after the end of its video is
+    an error.
     """
     videos: dict[str, tuple[TimedVideo, int]] = {}
     lines: dict[str, int] = {}
@@ -380,7 +381,7 @@ def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
             if moment.end <= moment.start:
                 odd["does not end after its start"].append(f"{where}: moment {name!r}")
     for what, moments in odd.items():
-        if moments:
+        if moments and warns:
             more = f", as do {len(moments) - 1} more" if len(moments) > 1 else ""
             logging.warning("%s %s%s; only frames that exist are read", moments[0], what, more)
     return list(videos.values())
@@ -715,7 +716,7 @@ def read_spans(path: Path) -> Spans:
         if '"start_s"' in first:
             return Spans(_possible(_spans_by_caption(path, text), path), source=str(path))
         if '"moments"' in first:
-            videos = [video for video, _ in read_moments(path)]
+            videos = [video for video, _ in read_moments(path, warns=False)]
         else:
             videos = list(read_published(path).videos)
     except FileNotFoundError:

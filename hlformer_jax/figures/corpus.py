@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hlformer_jax import models
+from hlformer_jax.config import describe_data
 from hlformer_jax.data.split import Split
 from hlformer_jax.data.transforms import pad, unit
 from hlformer_jax.errors import UserError
@@ -32,6 +33,7 @@ from hlformer_jax.lazy import optional
 from hlformer_jax.models.two_branch import TwoBranch
 from hlformer_jax.retrieval import hierarchy, ranking
 from hlformer_jax.text import suggestion
+from hlformer_jax.training import checkpoints
 from hlformer_jax.training.loaded_run import LoadedRun
 from hlformer_jax.typing import Captions, Videos
 
@@ -112,6 +114,30 @@ def subjects(runs: Sequence[LoadedRun]) -> list[Subject]:
         alone = names.count(name) == 1
         labels.append(name if alone else f"{name} ({'/'.join(place[-depth:])})")
     return [Subject(label, run) for label, run in zip(labels, runs, strict=True)]
+
+
+def data_lines(subjects: Sequence[Subject]) -> list[str]:
+    """Return a line for each data set of the runs; with several, the line names its runs.
+
+    If runs that name the same data were trained on different files, or measured by different times
+    of moments, their lines have the first digits of the recorded fingerprints.
+    """
+    inputs = [checkpoints.recorded_inputs(subject.run.directory) for subject in subjects]
+    names = [repr(describe_data(subject.run.config)) for subject in subjects]
+    lines: dict[str, list[str]] = {}
+    for subject, name, recorded in zip(subjects, names, inputs, strict=True):
+        namesakes = [x for x, other in zip(inputs, names, strict=True) if other == name]
+        line = drawing.data_line(subject.run.config)
+        for what, fingerprint, others in zip(
+            ("files", "times of moments"), recorded, zip(*namesakes, strict=True), strict=True
+        ):
+            if fingerprint and len({x for x in others if x}) > 1:
+                line += f"; {what} {fingerprint[:8]}"
+        labels = lines.setdefault(line, [])
+        labels += [subject.label] if subject.label not in labels else []
+    if len(lines) == 1:
+        return list(lines)
+    return [f"{', '.join(labels)}: {line}" for line, labels in lines.items()]
 
 
 def applicable(

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files, terminal
-from hlformer_jax.data.sources.synthetic import is_synthetic
 from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing
-from hlformer_jax.figures.corpus import Options, Subject
+from hlformer_jax.figures.corpus import Options, Subject, data_lines
 from hlformer_jax.figures.drawing import Drawing
 from hlformer_jax.retrieval import ranking
 
@@ -92,9 +91,8 @@ def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
     drawn: Callable[[Sequence[Subject], Options], Drawing] = getattr(module, name)
     with drawing.styled():
         result = drawn(subjects, options)
-        lines = dict.fromkeys(drawing.data_line(subject.run.config) for subject in subjects)
         result.figure.suptitle(
-            "\n".join(f"{line}; {options.split} split shown" for line in lines),
+            "\n".join(f"{line}; {options.split} split shown" for line in data_lines(subjects)),
             x=0.01, ha="left", fontsize=8, color=drawing.GREY,
         )  # fmt: skip
     return result
@@ -167,8 +165,10 @@ def _page(
 ) -> str:
     names = ", ".join(dict.fromkeys(subject.label for subject in subjects))
     title = html.escape(f"What {names} {'sees' if len(subjects) == 1 else 'see'}")
-    data = subjects[0].run.config.data
-    collection = "synthetic corpus" if is_synthetic(data) else data.collection
+    about = "".join(
+        f'<p class="source">{html.escape(line)}; {options.split} split shown.</p>\n'
+        for line in data_lines(subjects)
+    )
     rest = "".join(
         f"<li>{html.escape(listing.title)} ({name}): {html.escape(reason)}</li>\n"
         for name, listing, reason in without
@@ -179,9 +179,7 @@ def _page(
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-        f'<p class="source">Data set: {html.escape(collection)}; videos shown are of the'
-        f" {options.split} split.</p>\n"
-        f'<div class="wide">{metrics_table(subjects)}</div>\n{"".join(parts)}{rest}'
+        f'{about}<div class="wide">{metrics_table(subjects)}</div>\n{"".join(parts)}{rest}'
         "</body>\n</html>\n"
     )
 

@@ -212,7 +212,15 @@ def embed(
 
     Returns:
       One point for each index.
+
+    Raises:
+      ValueError: for a table of another shape, and for a table without entries.
     """
+    if jnp.ndim(table) != 2 or not len(table):
+        raise ValueError(
+            "table must have shape [entries, n] with at least one entry, got the shape"
+            f" {jnp.shape(table)}"
+        )
     return space.project(jnp.take(table, index, axis=0))
 
 

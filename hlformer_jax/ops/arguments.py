@@ -52,6 +52,12 @@ def as_vectors(x: ArrayLike, least: int = 1) -> Array:
       ValueError: for a number, which has no such axis, and for fewer coordinates.
     """
     x = as_float(x)
+    check_vectors(x, least)
+    return x
+
+
+def check_vectors(x: Array, least: int = 1) -> None:
+    """Refuse numbers, and vectors of fewer coordinates than ``least``; see `as_vectors`."""
     if x.ndim == 0:
         raise ValueError("expected vectors, of shape [..., n], got a number")
     if x.shape[-1] < least:
@@ -59,7 +65,6 @@ def as_vectors(x: ArrayLike, least: int = 1) -> Array:
             f"expected vectors of at least {least} coordinate{'s' * (least > 1)}, got the shape"
             f" {x.shape}"
         )
-    return x
 
 
 def without_time(x: ArrayLike) -> Array:

@@ -55,7 +55,7 @@ def euclidean_attention(
       ValueError: for windows and masks that do not broadcast to the logits [*batch, N, M, L].
     """
     check_floating(query, key, value)
-    _check_axes(query, key, window=window, mask=mask)
+    _check_axes(query, key, value, window=window, mask=mask)
     logits = _exact_einsum("...md,...ld->...ml", query, key)
     logits = logits / math.sqrt(query.shape[-1])
     if window is not None:
@@ -165,7 +165,7 @@ def lorentz_attention(
     if window is not None and log_window is not None:
         raise ValueError("lorentz_attention takes window or log_window, not both")
     query, key, value = as_vectors(query), as_vectors(key), as_vectors(value)
-    _check_axes(query, key, window=window, log_window=log_window, mask=mask)
+    _check_axes(query, key, value, window=window, log_window=log_window, mask=mask)
     # The scale multiplies coordinates, so that its gradient is a sum over coordinates, not pairs.
     slope = 2 / jnp.asarray(scale, query.dtype)
     # Without the barrier XLA fills an array of all pairs with the number added below, so that a GPU
@@ -231,7 +231,7 @@ def concatenate_heads_released(
     Returns:
       Tangent coordinates [*batch, L, N d - 1].
     """
-    points = as_vectors(points)
+    points = _as_heads(points)
     factor = asinhc_sqrt(jnp.sum(jnp.square(points[..., 0, :, 1:]), axis=-1, keepdims=True))
     return factor * _side_by_side(points)[..., 1:]
 
@@ -250,7 +250,14 @@ def merge_heads_on_hyperboloid(
     Returns:
       Tangent coordinates at the origin, [*batch, L, N (d - 1)].
     """
-    return lorentz.log_map0(lorentz.from_space(_side_by_side(points[..., 1:])))
+    return lorentz.log_map0(lorentz.from_space(_side_by_side(_as_heads(points)[..., 1:])))
+
+
+def _as_heads(points: Float[Array, "*#batch N L d"]) -> Float[Array, "*#batch N L d"]:
+    points = as_vectors(points)
+    if points.ndim < 3:
+        raise ValueError(f"points must have the axes [*batch, N, L, d], got shape {points.shape}")
+    return points
 
 
 def _side_by_side(heads: Float[Array, "*#batch N L d"]) -> Float[Array, "*#batch L m"]:
@@ -261,14 +268,15 @@ def _side_by_side(heads: Float[Array, "*#batch N L d"]) -> Float[Array, "*#batch
 def _check_axes(
     query: Array,
     key: Array,
+    value: Array,
     mask: Array | None = None,
     **windows: Array | None,
 ) -> None:
     """Check that a mask and windows broadcast to the logits without adding or lengthening axes.
 
     Raises:
-      ValueError: for queries without a head axis, keys without an axis of positions, and shapes
-        that do not broadcast to the logits.
+      ValueError: for queries without a head axis, keys or values without an axis of positions, and
+        shapes that do not broadcast to the logits.
     """
     axes = "[*batch, N, M, d]"
     if query.ndim < 3:
@@ -276,8 +284,11 @@ def _check_axes(
             f"queries must have the axes {axes}, got shape {query.shape}: the axis of heads"
             " is missing"
         )
-    if key.ndim < 2:
-        raise ValueError(f"keys must have the axes [*batch, N, L, d], got shape {key.shape}")
+    for name, array in (("keys", key), ("values", value)):
+        if array.ndim < 2:
+            raise ValueError(
+                f"{name} must have the axes [*batch, N, L, d], got shape {array.shape}"
+            )
     batch, count = np.broadcast_shapes(query.shape[:-2], key.shape[:-2]), key.shape[-2]
     logits = (*batch, query.shape[-2], count)
     for name, window in windows.items():

@@ -46,6 +46,7 @@ from hlformer_jax.ops.arguments import (
     as_sets,
     as_vectors,
     per_batch,
+    same_length,
     without_time,
 )
 from hlformer_jax.ops.lorentz import Scalar
@@ -200,7 +201,7 @@ def fit(
       ComponentsError: if there are more components than dimensions, or fewer than two points.
     """
     points = as_sets(points)
-    n = points.shape[-1] - 1
+    n = without_time(points).shape[-1]
     if not 1 <= num_components <= n:
         raise ComponentsError(
             f"num_components must be from 1 to {n}, the dimension of the points, got"
@@ -238,7 +239,9 @@ def project(components: HoroPCA, points: Float[Array, "*batch n1"]) -> Float[Arr
     Returns:
       Points [*batch, K + 1] of the same curvature.
     """
-    relative = _seen_from(components.base, as_vectors(points), components.c)
+    points = as_vectors(points)
+    same_length(components.base, points)
+    relative = _seen_from(components.base, points, components.c)
     return lorentz_horospherical(relative, components.directions, components.c)
 
 

@@ -465,7 +465,7 @@ class Sphere:
 
     def position_in_frame(self, x: Points) -> Points:
         """Return the coordinates of x, which `from_frame` maps to 0: weight decay does nothing."""
-        return as_float(x)
+        return as_vectors(x)
 
 
 def _with_zero(u: Float[Array, "*batch n"]) -> Float[Array, "*batch n1"]:

@@ -56,6 +56,7 @@ from hlformer_jax.ops.arguments import (
     as_vectors,
     broadcast_number,
     check_positive,
+    check_shape,
     per_batch,
     split_coordinates,
     without_time,
@@ -579,6 +580,8 @@ def mobius_linear(
     """
     p, matrix, bias = as_floats(p, matrix, bias)
     moved = mobius_matvec(matrix, p, c)
+    if bias.ndim:
+        check_shape("bias", bias, moved.shape[-1:])
     bias = jnp.broadcast_to(bias.reshape((1,) * (moved.ndim - 1) + bias.shape), moved.shape)
     return mobius_add(moved, exp_map0(bias, c), c)
 
@@ -718,8 +721,9 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ba
       points: points with the same batch axes, of any dimensions.
       c: curvature, positive; broadcasts to ``*batch``.
     """
-    dims = [p.shape[-1] for p in points]
-    parts = [log_map0(p, c) * _beta_ratio(sum(dims), p.shape[-1]) for p in as_floats(*points)]
+    points = as_floats(*map(as_vectors, points))
+    n = sum(p.shape[-1] for p in points)
+    parts = [log_map0(p, c) * _beta_ratio(n, p.shape[-1]) for p in points]
     return exp_map0(jnp.concatenate(parts, axis=-1), c)
 
 

@@ -2,7 +2,8 @@
 
 __main__      the command
 runs          trains the runs one after another; each writes result.json or failure.json
-tables        means, spreads and ranks of all variants: table.json, .md, .csv, the plot, the print
+results       means, spreads and ranks of all variants over the finished runs
+tables        their views: table.json, .md, .csv, the plot, the print
 comparison    tells which differences are real, by a paired bootstrap over queries
 
 This module defines a sweep and expands it to its runs. A file in ``configs/sweeps/`` calls
@@ -106,7 +107,7 @@ def define(
       corrections: for variants or methods, by metric, the intended figure and the reason, if a
         printed figure contradicts its own table; shown in a further column, with a footnote.
       published_on: data set and features of the published figures.
-      published_costs: for variants the printed costs, by the names of `tables.COSTS`, in
+      published_costs: for variants the printed costs, by the names of `results.COSTS`, in
         parameters, operations, seconds and bytes.
       notes: remarks below the table.
       seeds: seeds with which each variant is trained.

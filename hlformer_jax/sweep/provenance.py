@@ -10,7 +10,6 @@ themselves. The same applies to the annotated times of `eval.moments`, which cha
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -51,13 +50,6 @@ class MixedDataError(UserError, ValueError):
     """Error for runs that name the same data but were trained on different files."""
 
 
-class Fingerprints(NamedTuple):
-    """Identifiers of the data of a run and of its annotated times; None: unknown, or no times."""
-
-    data: str | None
-    moments: str | None = None
-
-
 def name_data(config: ConfigDict) -> str:
     """Return the values of `NAMING_FIELDS`, which are equal for runs that name the same data."""
     values = []
@@ -71,7 +63,7 @@ def check_same_data(
     runs: Sequence[Run],
     finished: Sequence[Run],
     root: Path,
-    opened: Mapping[Path, Fingerprints] | None = None,
+    opened: Mapping[Path, checkpoints.Fingerprints] | None = None,
 ) -> list[Run]:
     """Check that finished runs have the sweep's settings, and equally named data the same files.
 
@@ -96,14 +88,11 @@ def check_same_data(
     for run in sorted(runs, key=lambda run: run.directory not in done):
         directory = root / run.directory
         if run.directory in done:
-            checkpoints.check_finished(directory, run.config)
-            inputs = Fingerprints(
-                checkpoints.recorded_fingerprint(directory), checkpoints.recorded_moments(directory)
-            )
+            inputs = checkpoints.check_finished(directory, run.config)
             if inputs.data is None:
                 unrecorded.append(run)
         else:
-            inputs = opened.get(run.directory, Fingerprints(None))
+            inputs = opened.get(run.directory, checkpoints.UNKNOWN)
         data_name = run.corpus, name_data(run.config)
         times = str(run.config.eval.get("moments"))
         keys = ("data", *data_name), ("moments", *data_name, times)

@@ -32,8 +32,9 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import corpus
 from hlformer_jax.runtime import compiler, devices
 from hlformer_jax.sweep import Run
-from hlformer_jax.sweep.provenance import Fingerprints, check_same_data, describe_unrecorded
+from hlformer_jax.sweep.provenance import check_same_data, describe_unrecorded
 from hlformer_jax.training import checkpoints, loop
+from hlformer_jax.training.checkpoints import Fingerprints
 
 RESULT, FAILURE = "result.json", "failure.json"
 
@@ -176,16 +177,14 @@ def open_data(
         key = "".join(section.to_json() for section in sections)
         if key not in fingerprints:
             try:
-                family = training.build(run.config)
-                moments = getattr(family, "moments_fingerprint", None)
-                fingerprints[key] = Fingerprints(family.fingerprint, moments)
+                fingerprints[key] = Fingerprints.of(training.build(run.config))
             except MissingDataError as error:
                 fingerprints[key] = error
         inputs = fingerprints[key]
         if isinstance(inputs, MissingDataError):
             skipped.append((run, inputs))
             continue
-        checkpoints.check_workdir(root / run.directory, run.config, inputs.data)
+        checkpoints.check_workdir(root / run.directory, run.config, inputs)
         opened[run.directory] = inputs
         failure = read_result(root / run.directory / FAILURE)
         if failure is not None and failure.get("skipped"):

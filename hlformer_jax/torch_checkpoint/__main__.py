@@ -23,8 +23,9 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 3:
         print("usage: python -m hlformer_jax.torch_checkpoint best.ckpt OUT", file=sys.stderr)
         return 2
+    notes: list[str] = []
     try:
-        info = convert(Path(argv[1]), Path(argv[2]))
+        info = convert(Path(argv[1]), Path(argv[2]), notes.append)
     except (UserError, OSError) as error:
         return cli.fail(str(error))
     print(f"{argv[2]}: {info['model.name']} ({summary(info)})")
@@ -35,6 +36,8 @@ def main(argv: Sequence[str]) -> int:
         )
     for difference in differing_blocks(info):
         print(f"Warning: {difference}. The file may be incomplete.")
+    for note in notes:
+        print(f"Note: {note}.")
     if fields := undetermined_fields(info):
         listed = ", ".join(f"{name}={value}" for name, value in fields.items())
         print(

@@ -1,12 +1,13 @@
 """Conversion of released checkpoints to checkpoints of this package, and their evaluation."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from hlformer_jax import training
 from hlformer_jax.cli import command_line
 from hlformer_jax.config import DATA_SETS, DEFINITIONS, flat
 from hlformer_jax.config import load as load_config
@@ -34,12 +35,15 @@ _REQUIRED = (
 )
 
 
-def convert(source: Path, out: Path) -> dict[str, Any]:
+def convert(
+    source: Path, out: Path, report: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
     """Convert a released checkpoint into a new directory.
 
     Args:
       source: the file.
       out: the directory to create.
+      report: receives a line for each parameter that evaluation clamps to the bounds of the model.
 
     Returns:
       Facts about the checkpoint: "source", the name of the file; "epoch", "validation_SumR" and
@@ -60,7 +64,37 @@ def convert(source: Path, out: Path) -> dict[str, Any]:
         raise ConversionError(f"{source}: {error}") from None
     info = {"source": source.name, **info}
     checkpoints.save_params(out, params, info)
+    for line in _clamped(params, info):
+        report(line)
     return info
+
+
+def _clamped(params: Mapping[str, Any], info: Mapping[str, Any]) -> list[str]:
+    """Return a line for each parameter outside of the bounds that the released code clamps it to.
+
+    The file has the parameters before the clamp, which precedes every forward pass.
+    """
+    file, _, data_set = config_file(info).partition(":")
+    config = load_config(file, data_set)
+    config.update_from_flattened_dict({name: x for name, x in _fields(info).items() if "." in name})
+    bounded = training.build(config).project(params)
+    lines = []
+    for (path, value), limited in zip(
+        jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(bounded), strict=True
+    ):
+        limited = np.asarray(limited)
+        if (outside := value != limited).any():
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            lines.append(
+                f"{name} is {value[outside][0]:g} in the file, outside of the bounds of the model:"
+                f" evaluation uses {limited[outside][0]:g}, as the released code does"
+            )
+    return lines
+
+
+def _fields(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts about a checkpoint, with tuples for lists, as a configuration has them."""
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in info.items()}
 
 
 def evaluation_command(info: Mapping[str, Any], out: str) -> str:
@@ -72,11 +106,7 @@ def evaluation_command(info: Mapping[str, Any], out: str) -> str:
       info: the facts that `convert` has returned.
       out: the directory of the converted checkpoint.
     """
-    fields = {
-        f"config.{name}": tuple(value) if isinstance(value, list | tuple) else value
-        for name, value in info.items()
-        if "." in name
-    }
+    fields = {f"config.{name}": value for name, value in _fields(info).items() if "." in name}
     options = {
         "config": config_file(info),
         "mode": "evaluate",

@@ -77,6 +77,22 @@ _MOMENTS = "moments_fingerprint"
 """Entry of config.json and evaluation.json, if the metrics depend on times of moments."""
 
 
+class Fingerprints(NamedTuple):
+    """Identifiers of the data of a run and of its times of moments; None: unknown, or no times."""
+
+    data: str | None = None
+    moments: str | None = None
+
+    @classmethod
+    def of(cls, family: Any) -> "Fingerprints":
+        """Return the fingerprints of a `Family`; opens its data."""
+        return cls(family.fingerprint, getattr(family, "moments_fingerprint", None))
+
+
+UNKNOWN = Fingerprints()
+"""The fingerprints before the data is open, and of a directory without a record."""
+
+
 class CheckpointError(UserError, ValueError):
     """A checkpoint is missing, damaged or of another model."""
 
@@ -331,6 +347,7 @@ class Progress(NamedTuple):
     best_metric: float | None = None  # value of `config.eval.select`
     epochs: int = 0  # number of validated epochs
     log_position: int = 0  # bytes of metrics.jsonl
+    log_digest: str = ""  # SHA-256 of these bytes; "" in a run that did not record it
     seconds: float = 0.0  # training time; nothing else depends on the clock
 
     def validated(self, epoch: int, metric: float) -> "Progress":
@@ -460,22 +477,20 @@ def _is_worth_logging(record: Any) -> bool:
 def claim_workdir(
     workdir: Path,
     config: ConfigDict,
-    fingerprint: str,
+    inputs: Fingerprints,
     writes: bool = True,
     init: Path | None = None,
     movable: Sequence[str] = (),
-    moments: str | None = None,
 ) -> contextlib.ExitStack:
     """Claim a directory for a run, and save the resolved configuration.
 
     Args:
       workdir: the directory.
       config: the configuration of the run.
-      fingerprint: the fingerprint of the run's data.
+      inputs: the fingerprints of the run's data.
       writes: whether this process writes the files of the run other than checkpoints.
       init: run or checkpoint whose parameters the run starts from; None for the recorded path.
       movable: fields, in addition to `MOVABLE`, that may differ when the run resumes.
-      moments: the fingerprint of the times of moments, see `Family`.
 
     Returns:
       A context that keeps other processes out of the directory until it is closed.
@@ -485,7 +500,8 @@ def claim_workdir(
       OccupiedError: if another process is training in the directory.
     """
     if not writes:
-        _compare(workdir, config, fingerprint, init, movable, moments)
+        if (recorded := _recorded(workdir)) is not None:
+            _compare(recorded, workdir, config, inputs, init, movable)
         return contextlib.ExitStack()
     with contextlib.ExitStack() as stack:
         try:
@@ -494,9 +510,9 @@ def claim_workdir(
             raise OccupiedError(
                 f"another process trains in {workdir}: wait for it, or choose another `workdir`"
             ) from None
-        has_begun = check_workdir(workdir, config, fingerprint, init, movable, moments)
+        has_begun = check_workdir(workdir, config, inputs, init, movable)
         ranking.check_place(workdir)
-        content = _settings(config, fingerprint) | _moments(moments)
+        content = _settings(config, inputs.data) | _moments(inputs)
         if has_begun and init is None:
             init = recorded_init(workdir)
         if init is not None:
@@ -511,29 +527,25 @@ def recorded_init(workdir: Path) -> Path | None:
     return Path(recorded["init"]) if "init" in recorded else None
 
 
-def recorded_fingerprint(workdir: Path) -> str | None:
-    """Return the fingerprint of the data of the run in a directory, or None without a record.
+def recorded_inputs(workdir: Path) -> Fingerprints:
+    """Return the fingerprints of the run in a directory; `UNKNOWN` without a record.
 
     Raises:
       WorkdirError: if the record is damaged.
     """
-    fingerprint: str | None = (_recorded(workdir) or {}).get("data_fingerprint")
-    return fingerprint
+    return _inputs(_recorded(workdir) or {})
 
 
-def recorded_moments(workdir: Path) -> str | None:
-    """Return the fingerprint of the times of moments of a directory, or None without a record."""
-    moments: str | None = (_recorded(workdir) or {}).get(_MOMENTS)
-    return moments
+def _inputs(recorded: Mapping[str, Any]) -> Fingerprints:
+    return Fingerprints(recorded.get("data_fingerprint"), recorded.get(_MOMENTS))
 
 
 def check_workdir(
     workdir: Path,
     config: ConfigDict,
-    fingerprint: str | None = None,
+    inputs: Fingerprints = UNKNOWN,
     init: Path | None = None,
     movable: Sequence[str] = (),
-    moments: str | None = None,
 ) -> bool:
     """Check that a run may use a directory, without changing anything.
 
@@ -542,10 +554,9 @@ def check_workdir(
     Args:
       workdir: the directory.
       config: the configuration of the run.
-      fingerprint: the fingerprint of the run's data; None before the data is open.
+      inputs: the fingerprints of the run's data.
       init: run or checkpoint whose parameters the run starts from.
       movable: fields, in addition to `MOVABLE`, that may differ when the run resumes.
-      moments: the fingerprint of the times of moments; None before the data is open.
 
     Returns:
       Whether the run has begun in the directory.
@@ -565,18 +576,26 @@ def check_workdir(
         child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*")
     )
     if has_begun:
-        _compare(workdir, config, fingerprint, init, movable, moments)
+        if recorded is not None:
+            _compare(recorded, workdir, config, inputs, init, movable)
         _check_resumable(workdir)
     return has_begun
 
 
-def check_finished(workdir: Path, config: ConfigDict) -> None:
+def check_finished(workdir: Path, config: ConfigDict) -> Fingerprints:
     """Check that the finished run of a directory has the settings of a configuration.
+
+    Returns:
+      The fingerprints of the run; `UNKNOWN` without a record.
 
     Raises:
       WorkdirError: if settings differ; names the settings.
     """
-    _compare(workdir, config, None, is_finished=True)
+    recorded = _recorded(workdir)
+    if recorded is None:
+        return UNKNOWN
+    _compare(recorded, workdir, config, UNKNOWN, is_finished=True)
+    return _inputs(recorded)
 
 
 def _check_resumable(workdir: Path) -> None:
@@ -599,9 +618,8 @@ def check_evaluation(
     directory: Path,
     checkpoint: Path,
     config: ConfigDict,
-    fingerprint: str | None = None,
+    inputs: Fingerprints = UNKNOWN,
     overwrite: bool = False,
-    moments: str | None = None,
 ) -> None:
     """Check that an evaluation may write its metrics into a directory, without changing anything.
 
@@ -613,9 +631,8 @@ def check_evaluation(
       directory: the directory for the metrics.
       checkpoint: the evaluated run or converted checkpoint.
       config: the configuration of the evaluation.
-      fingerprint: the fingerprint of the data; None before the data is open.
+      inputs: the fingerprints of the data.
       overwrite: whether metrics of other settings may be replaced.
-      moments: the fingerprint of the times of moments; None before the data is open.
 
     Raises:
       WorkdirError: if settings differ; names the settings.
@@ -630,16 +647,14 @@ def check_evaluation(
         )
     if run_record is None and overwrite:
         return
-    recorded.pop("init", None)
-    recorded_moments = recorded.pop(_MOMENTS, None)
-    recorded_fingerprint = recorded.get("data_fingerprint")
-    if fingerprint is not None and recorded_fingerprint != fingerprint:
+    before = _inputs(recorded)
+    if inputs.data not in (None, before.data):
         raise WorkdirError(
             f"{directory} holds metrics of other data (other files, or files whose times"
             " changed when copied): correct config.data, or give the checkpoint by"
             " `checkpoint` and another `workdir`"
         )
-    if None not in (moments, recorded_moments) and moments != recorded_moments:
+    if _has_other_moments(before, inputs):
         raise WorkdirError(
             f"{directory} holds metrics of other times of moments: the file of"
             f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or give the"
@@ -648,8 +663,8 @@ def check_evaluation(
     differences = [
         difference
         for name, difference in _differences(
-            flat(recorded),
-            flat(_settings(config, recorded_fingerprint) | {"checkpoint": str(checkpoint)}),
+            flat(_without_inputs(recorded)),
+            flat(_settings(config, before.data) | {"checkpoint": str(checkpoint)}),
             PLACES,
         )
         if _changes_metrics(name) and (run_record is None or name != "checkpoint")
@@ -671,8 +686,7 @@ def record_evaluation(
     directory: Path,
     checkpoint: Path,
     config: ConfigDict,
-    fingerprint: str,
-    moments: str | None = None,
+    inputs: Fingerprints,
 ) -> None:
     """Write the settings of metrics into their directory, unless it is a run's directory.
 
@@ -680,12 +694,11 @@ def record_evaluation(
       directory: the directory of the metrics.
       checkpoint: the evaluated run or converted checkpoint.
       config: the configuration of the evaluation.
-      fingerprint: the fingerprint of the data.
-      moments: the fingerprint of the times of moments.
+      inputs: the fingerprints of the data.
     """
     if _recorded(directory) is None:
-        content = _settings(config, fingerprint) | {"checkpoint": str(checkpoint)}
-        files.write_json(directory / EVALUATION_FILE, content | _moments(moments))
+        content = _settings(config, inputs.data) | {"checkpoint": str(checkpoint)}
+        files.write_json(directory / EVALUATION_FILE, content | _moments(inputs))
 
 
 def _changes_metrics(name: str) -> bool:
@@ -708,46 +721,42 @@ def _changes_metrics(name: str) -> bool:
 
 
 def _compare(
+    recorded: Mapping[str, Any],
     workdir: Path,
     config: ConfigDict,
-    fingerprint: str | None,
+    inputs: Fingerprints,
     init: Path | None = None,
     movable: Sequence[str] = (),
-    moments: str | None = None,
     is_finished: bool = False,
 ) -> None:
-    recorded = _recorded(workdir)
-    if recorded is None:
-        return
-    recorded_moments = recorded.pop(_MOMENTS, None)  # they change no step
-    chooses_epoch = needs_moments(config.eval.select)
-    if chooses_epoch and None not in (moments, recorded_moments) and moments != recorded_moments:
+    before = _inputs(recorded)
+    chooses_epoch = needs_moments(config.eval.select)  # otherwise the moments change no step
+    if chooses_epoch and _has_other_moments(before, inputs):
         raise WorkdirError(
             f"{workdir} chose its best epoch so far by other times of moments: the file of"
             f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or choose"
             " another `workdir`"
         )
-    recorded_init = recorded.pop("init", None)
+    recorded_init = recorded.get("init")
     if init is not None and recorded_init != str(init):
         start = recorded_init or "random initial parameters"
         raise WorkdirError(
             f"{workdir} holds a run that started from {start}, but `init` is {init}: choose"
             " another `workdir`, or leave out `init` to resume it"
         )
-    recorded_fingerprint = recorded.get("data_fingerprint")
-    fingerprint = recorded_fingerprint if fingerprint is None else fingerprint
+    fingerprint = before.data if inputs.data is None else inputs.data
     allowed = MOVABLE if is_finished else (*MOVABLE, *movable, *_raised_patience(recorded, config))
     # `eval.select` may name a metric that the moments determine.
     are_fixed = is_finished or chooses_epoch
     ignored = [name for name in allowed if not (are_fixed and name in _METRIC_FIELDS)]
-    compared = flat(recorded), flat(_settings(config, fingerprint)), ignored
+    compared = flat(_without_inputs(recorded)), flat(_settings(config, fingerprint)), ignored
     if differences := [difference for _, difference in _differences(*compared)]:
         hint = (
             (
                 " (the data has other files, or files whose times changed when copied: cp -a"
                 " keeps the times)"
             )
-            if recorded_fingerprint != fingerprint
+            if before.data != fingerprint
             else ""
         )
         raise WorkdirError(
@@ -755,6 +764,16 @@ def _compare(
             f" another `workdir` (with `init`={workdir} to start from its parameters), or give"
             " the settings that it was started with to resume it"
         )
+
+
+def _has_other_moments(before: Fingerprints, now: Fingerprints) -> bool:
+    """Return whether the times of moments are known to have changed."""
+    return None not in (before.moments, now.moments) and before.moments != now.moments
+
+
+def _without_inputs(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a record that `_settings` has, and an evaluation's checkpoint."""
+    return {name: value for name, value in recorded.items() if name not in ("init", _MOMENTS)}
 
 
 def _raised_patience(recorded: Mapping[str, Any], config: ConfigDict) -> tuple[str, ...]:
@@ -784,9 +803,9 @@ def _settings(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
     return {"config": json.loads(config.to_json()), "data_fingerprint": fingerprint}
 
 
-def _moments(fingerprint: str | None) -> dict[str, str]:
+def _moments(inputs: Fingerprints) -> dict[str, str]:
     """Return the record of the times of moments; empty without any."""
-    return {} if fingerprint is None else {_MOMENTS: fingerprint}
+    return {} if inputs.moments is None else {_MOMENTS: inputs.moments}
 
 
 def _defaults(current: dict[str, Any]) -> dict[str, Any]:

@@ -138,8 +138,8 @@ def evaluate_checkpoint(
                 _check_place(directory, overwrite)
     family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
-        fingerprint, moments_now = family.fingerprint, getattr(family, "moments_fingerprint", None)
-        checkpoints.check_evaluation(directory, path, config, fingerprint, overwrite, moments_now)
+        inputs = checkpoints.Fingerprints.of(family)
+        checkpoints.check_evaluation(directory, path, config, inputs, overwrite)
     slow_line = "evaluating: the first evaluation on a GPU compiles for a minute"
     with terminal.reported_if_slow(slow_line) if processes.is_first() else contextlib.nullcontext():
         if scores_file is None:
@@ -156,7 +156,7 @@ def evaluate_checkpoint(
         report(note)
     if directory is not None and processes.is_first():
         ranking.write_result(result, directory, files.replacing(overwrite, listed=True))
-        checkpoints.record_evaluation(directory, path, config, fingerprint, moments_now)
+        checkpoints.record_evaluation(directory, path, config, inputs)
     return result
 
 

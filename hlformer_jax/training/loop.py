@@ -11,6 +11,7 @@ run writes the same file as an uninterrupted run. TensorBoard shows the same sca
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -77,7 +78,9 @@ class ScalarLog:
     thread, the run waits forever. In TensorBoard a new file hides the later steps of earlier files.
     """
 
-    def __init__(self, workdir: Path, position: int, step: int, writes: bool = True) -> None:
+    def __init__(
+        self, workdir: Path, position: int, step: int, writes: bool = True, digest: str = ""
+    ) -> None:
         """Open the log.
 
         Args:
@@ -85,11 +88,13 @@ class ScalarLog:
           position: length of metrics.jsonl in bytes; later lines are dropped.
           step: the first step.
           writes: whether this process writes the log.
+          digest: `digest` of the first `position` bytes; "" for a run that did not record it.
 
         Raises:
-          OSError: if metrics.jsonl is shorter than `position` or cannot be written.
+          OSError: if metrics.jsonl is shorter than `position`, has changed or cannot be written.
         """
         self._file: Any = None
+        self._digest = hashlib.sha256()
         self._events: EventsWriter | None = None
         if not writes:
             return
@@ -100,6 +105,13 @@ class ScalarLog:
             raise OSError(
                 f"{path} is shorter than it was when the newest checkpoint was written:"
                 " restore it, or choose another `workdir`"
+            )
+        with path.open("rb") as written:
+            self._digest.update(written.read(position))
+        if digest not in ("", self.digest()):
+            raise OSError(
+                f"{path} has changed since the newest checkpoint was written: restore it, or choose"
+                " another `workdir`"
             )
         self._file = path.open("r+", encoding="utf-8")
         self._file.truncate(position)
@@ -123,7 +135,9 @@ class ScalarLog:
             return
         # JSON has no NaN: a metric that is undefined on the split is null.
         values = {name: x if math.isfinite(x) else None for name, x in scalars.items()}
-        self._file.write(json.dumps({"step": step, **where, **values}) + "\n")
+        line = json.dumps({"step": step, **where, **values}) + "\n"
+        self._file.write(line)
+        self._digest.update(line.encode())
         self._file.flush()
         self.board(step, scalars)
 
@@ -146,6 +160,10 @@ class ScalarLog:
             if self._events:
                 self._events.flush()
         return self._file.tell()
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the bytes of metrics.jsonl so far."""
+        return self._digest.hexdigest()
 
     def close(self) -> None:
         """Close both files."""
@@ -195,7 +213,9 @@ class MetricsLogger:
         """
         self._directory, self._config = directory, config
         self._steps_per_epoch, self._rates = steps_per_epoch, rates
-        self._log = ScalarLog(directory, progress.log_position, first, processes.is_first())
+        self._log = ScalarLog(
+            directory, progress.log_position, first, processes.is_first(), progress.log_digest
+        )
         self._pending: list[tuple[Chunk, Scalars]] = []
         self._best, self._since, self._first = progress.best_metric, time.monotonic(), first
         self._epoch_start = self._reported = time.monotonic()
@@ -318,6 +338,10 @@ class MetricsLogger:
     def position(self) -> int:
         """Flush metrics.jsonl to the disk, and return its length in bytes."""
         return self._log.position()
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the bytes of metrics.jsonl so far."""
+        return self._log.digest()
 
     def close(self) -> None:
         """Close the log and the bar."""
@@ -450,12 +474,11 @@ def start(
     if init is not None:
         init = init.resolve()
         checkpoints.open_params(init).close()  # checked before the data is prepared
-    fingerprint, train = family.fingerprint, config.train
+    inputs, train = checkpoints.Fingerprints.of(family), config.train
     movable = ("train.epochs",) if getattr(family, "any_length", False) else ()
-    moments = getattr(family, "moments_fingerprint", None)
     with processes.first_alone("workdir"):
         claim = checkpoints.claim_workdir(
-            directory, config, fingerprint, processes.is_first(), init, movable, moments
+            directory, config, inputs, processes.is_first(), init, movable
         )
     with claim:
         schedule = Schedule(family.num_examples, train.batch_size, config.seed)
@@ -659,7 +682,8 @@ class Trainer:
     def record_test(self, rows: Mapping[str, Result]) -> None:
         """Add the test metrics of the best and the last epoch to the log."""
         step = int(self.state.step)
-        log = ScalarLog(self.directory, self.progress.log_position, step)
+        position, digest = self.progress.log_position, self.progress.log_digest
+        log = ScalarLog(self.directory, position, step, digest=digest)
         with contextlib.closing(log):
             for name, result in zip(("best", "last"), rows.values(), strict=False):
                 scalars = {f"test/{name}/{key}": value for key, value in result.metrics.items()}
@@ -700,7 +724,7 @@ class Trainer:
         return self.progress._replace(seconds=self.progress.seconds + seconds)
 
     def _save(self, log: MetricsLogger) -> None:
-        self.progress = self.progress._replace(log_position=log.position())
+        self.progress = self.progress._replace(log_position=log.position(), log_digest=log.digest())
         self.checkpoints.save(self.state, self.progress)
 
     def test(self) -> dict[str, Result]:

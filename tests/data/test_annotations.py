@@ -399,6 +399,7 @@ def test_few_faulty_times_are_counted_in_warnings(given, kind, caplog):
     assert {Span(5.0, 30.9, 30.0), Span(6.0, 30.0, 30.0)} <= set(spans.values())
     assert "1 of 101 moments begin after their end and are left out, such as" in caplog.text
     assert "1 of 101 moments end more than 1 s after their video and are cut there" in caplog.text
+    assert len(caplog.records) == 2
 
 
 def test_a_file_of_spans_that_is_not_there_is_named(tmp_path):

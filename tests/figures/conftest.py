@@ -13,7 +13,8 @@ from hlformer_jax.training import checkpoints, loaded_run
 
 def write(path, config, params):
     checkpoints.save_params(path / "checkpoints" / "best", params, {"epoch": 1})
-    (path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
+    content = {"config": json.loads(config.to_json()), "data_fingerprint": None}
+    (path / "config.json").write_text(json.dumps(content))
     return path
 
 

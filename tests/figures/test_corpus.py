@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -261,6 +262,36 @@ def test_runs_of_one_model_are_labelled_by_directory(subject, plain, trees):
     ]  # fmt: skip
     with pytest.raises(NotApplicable, match="HOVER"):
         _ = found[3].encoder
+
+
+@pytest.mark.slow  # it takes seconds
+def test_lines_say_which_run_has_which_data(subject, plain, trees, options, tmp_path, monkeypatch):
+    [line] = corpus.data_lines([subject, plain])
+    assert line.startswith("Data: synthetic captioned videos")
+    lines = corpus.data_lines([subject, plain, trees])
+    assert [text.partition(": Data: synthetic ")[0] for text in lines] == [
+        "HLFormer, GMMFormer", "HOVER",
+    ]  # fmt: skip
+
+    def replaced(original, label, **fingerprints):
+        directory = tmp_path / label
+        directory.mkdir()
+        recorded = json.loads((original.run.directory / "config.json").read_text())
+        (directory / "config.json").write_text(json.dumps(recorded | fingerprints))
+        return corpus.Subject(label, original.run._replace(directory=directory))
+
+    pair = [
+        replaced(subject, name, data_fingerprint=fingerprint, moments_fingerprint="m" * 64)
+        for name, fingerprint in (("A", "0" * 64), ("B", "1" * 64))
+    ]
+    ends = [text.partition("seed 0")[::2] for text in corpus.data_lines([*pair, trees])]
+    assert [(start.partition(":")[0], end) for start, end in ends] == [
+        ("A", "; files 00000000"), ("B", "; files 11111111"), ("HOVER", ""),
+    ]  # fmt: skip
+    monkeypatch.setattr(report, "FIGURES", {})
+    page = report.write(pair, options, tmp_path / "page", lambda line: None).read_text()
+    assert page.count('<p class="source">A: Data: synthetic') == 1
+    assert page.count('<p class="source">B: Data: synthetic') == 1
 
 
 def test_a_run_that_is_given_twice_has_one_label(subject, monkeypatch):

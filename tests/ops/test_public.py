@@ -21,7 +21,9 @@ import processes
 import pytest
 from jaxtyping import AbstractArray
 
-from hlformer_jax.ops import cones, horopca, lorentz, poincare, statistics
+import hlformer_jax as hl
+from hlformer_jax.ops import attention, cones, horopca, lorentz, poincare, statistics
+from hlformer_jax.ops.manifolds import Poincare, Sphere
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -253,7 +255,7 @@ def test_every_function_refuses_vectors_of_another_width(case):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("case", FLOAT32, ids=NAME)
+@pytest.mark.parametrize("case", CASES, ids=NAME)
 def test_numbers_in_place_of_vectors_and_vectors_in_place_of_sets_are_refused(case):
     arguments = case.arguments((6,))
     for name in case.vectors:
@@ -263,7 +265,7 @@ def test_numbers_in_place_of_vectors_and_vectors_in_place_of_sets_are_refused(ca
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("case", [c for c in FLOAT32 if c.vectors or c.sets], ids=NAME)
+@pytest.mark.parametrize("case", [c for c in CASES if c.vectors or c.sets], ids=NAME)
 def test_vectors_without_coordinates_and_points_of_a_time_alone_are_refused(case):
     arguments, arrays = case.arguments((6,)), {*case.vectors, *case.sets}
     for width in range(1 + any(case.axes[name][-1] in ("n1", "d") for name in arrays)):
@@ -287,6 +289,34 @@ def test_numbers_and_vectors_in_place_of_a_matrix_are_refused(case, name):
 
 
 @pytest.mark.slow  # it takes seconds
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.slow  # it takes seconds
+def test_other_arrays_of_a_wrong_shape_are_refused():
+    points, tangents = np.eye(4)[:1].repeat(6, 0), np.zeros((6, 3))
+    components = horopca.HoroPCA(points[0], np.eye(3)[:2], np.asarray(1.0))
+    heads = np.zeros((2, 6, 4))
+    calls = {
+        "horopca.fit": horopca.fit,
+        "horopca.project": lambda x: horopca.project(components, x),
+        "horopca.embed": lambda x: horopca.embed(components, x),
+        "horopca.variance": horopca.variance,
+        "poincare.concatenate": lambda x: poincare.concatenate([x, tangents]),
+        "bias": lambda x: poincare.mobius_linear(np.eye(3), tangents, np.ravel(x)),
+        "merge": attention.merge_heads_on_hyperboloid,
+        "released": attention.concatenate_heads_released,
+        "value": lambda x: attention.euclidean_attention(heads, heads, x),
+        "nn.embed": lambda x: hl.nn.embed(Poincare(1.0), x, np.zeros(2, int)),
+        "Sphere": Sphere(1.0).position_in_frame,
+    }
+    for call in calls.values():
+        for wrong in (np.float64(1), np.zeros(0)):
+            with pytest.raises(ValueError, match=r"expected|must have"):
+                call(wrong)
+    for name in ("fit", "project", "embed", "variance"):
+        with pytest.raises(ValueError, match=r"coordinate"):
+            calls[f"horopca.{name}"](np.ones((6, 1)))
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("module", [lorentz, poincare], ids=["lorentz", "poincare"])
 def test_hyperplanes_have_one_offset_each_or_share_one(module):

@@ -13,10 +13,10 @@ from processes import calls
 from hlformer_jax import files
 from hlformer_jax.config import ConfigError, debug, default, load
 from hlformer_jax.data.sources.protocol import DataError, MissingDataError
-from hlformer_jax.sweep import METRICS, choose, expand, runs, tables
+from hlformer_jax.sweep import METRICS, choose, expand, results, runs, tables
 from hlformer_jax.sweep.provenance import MixedDataError
-from hlformer_jax.training import loop
-from hlformer_jax.training.checkpoints import OccupiedError, WorkdirError
+from hlformer_jax.training import checkpoints, loop
+from hlformer_jax.training.checkpoints import Fingerprints, OccupiedError, WorkdirError
 from hlformer_jax.training.loop import NonFiniteLossError
 
 
@@ -39,7 +39,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(result_of, small,
     assert failures == {Path("bad/seed1"): reason}
     assert told[0] == "run 1 of 6: full, seed 0"
     assert told[-1] == f"failed: bad, seed 1: {reason}"
-    table = tables.collect(sweep, planned, tmp_path)
+    table = results.collect(sweep, planned, tmp_path)
     assert (table["finished"], table["total"]) == (5, 6)
     assert table["variants"][2]["failures"] == [{"title": "bad, seed 1", "reason": reason}]
     assert reason in tables.markdown(table)
@@ -49,7 +49,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(result_of, small,
     assert called[6:] == [Path("bad/seed1")]
     assert told[-2:] == ["5 of 6 runs are already finished", "run 6 of 6: bad, seed 1"]
     assert not (tmp_path / "bad/seed1/failure.json").exists()
-    assert tables.notes(tables.collect(sweep, planned, tmp_path)) == []
+    assert tables.notes(results.collect(sweep, planned, tmp_path)) == []
     assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
     assert len(called) == 7
 
@@ -211,10 +211,30 @@ def test_edited_times_of_moments_are_refused_before_the_next_seed(
         runs.open_data(planned, tmp_path, print)
     finish(planned[1], "new")
     with pytest.raises(MixedDataError, match=r"config\.eval\.moments was edited or replaced"):
-        tables.collect(sweep, planned, tmp_path)
+        results.collect(sweep, planned, tmp_path)
     finish(planned[0], "new")
     assert runs.open_data(planned, tmp_path, print) == planned
-    assert tables.collect(sweep, planned, tmp_path)["finished"] == 2
+    assert results.collect(sweep, planned, tmp_path)["finished"] == 2
+    reads = []
+    read_text = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda p, **kw: reads.append(p) or read_text(p, **kw))
+    results.collect(sweep, planned, tmp_path)
+    assert sorted(reads) == sorted(x for x in reads if x.suffix == ".json") == sorted(set(reads))
+
+
+def test_moments_that_chose_the_best_epoch_are_refused_before_training(
+    sweep_of, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(runs.training, "build", FakeFamily)
+    monkeypatch.setattr(FakeFamily, "moments_fingerprint", "new", raising=False)
+    settings = {"eval": {"moments": "m.json", "select": "mIoU"}}
+    [run] = expand(sweep_of({"plain": {}}, seeds=(0,), settings=settings))
+    directory = tmp_path / run.directory
+    started = Fingerprints("abc", "old")
+    checkpoints.claim_workdir(directory, run.config, started).close()
+    (directory / "checkpoints" / "newest" / "3").mkdir(parents=True)
+    with pytest.raises(WorkdirError, match=r"best epoch .*eval\.moments \(m\.json\) was replaced"):
+        runs.open_data([run], tmp_path, print)
 
 
 def test_finished_runs_with_other_settings_are_refused_before_training(
@@ -268,9 +288,9 @@ CASES = {
 def done(tmp_path_factory):
     directory = tmp_path_factory.mktemp("sweep")
     (directory / "configs").symlink_to(processes.ROOT / "configs")
-    results = calls("hlformer_jax.sweep", [given for given, _ in CASES.values()], directory)
+    outcomes = calls("hlformer_jax.sweep", [given for given, _ in CASES.values()], directory)
     assert not list(directory.rglob("seed0"))
-    return dict(zip(CASES, results, strict=True))
+    return dict(zip(CASES, outcomes, strict=True))
 
 
 @pytest.mark.parametrize("case", CASES)

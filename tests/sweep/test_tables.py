@@ -13,7 +13,7 @@ from hlformer_jax.config import describe_data
 from hlformer_jax.errors import UserError
 from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import ranking
-from hlformer_jax.sweep import Run, comparison, expand, tables
+from hlformer_jax.sweep import Run, comparison, expand, results, tables
 from hlformer_jax.sweep.provenance import MixedDataError
 from hlformer_jax.training.checkpoints import WorkdirError
 
@@ -224,6 +224,19 @@ def test_the_table_names_data_set_features_and_split_sizes(result_of, small, tmp
     table = tables.publish(sweep, planned, tmp_path)
     sizes = "training 9 videos; validation 1 video; test 4 videos, 17 captions"
     assert table["about"][0].endswith(sizes)
+
+
+def test_lines_name_the_variants_if_their_data_differs(sweep_of, result_of, tmp_path):
+    variants = {"full": {}, "narrow": {"data": {"visual_dim": 8}}, "short": {}}
+    sweep = sweep_of(variants, seeds=(0, 1))
+    planned = expand(sweep)
+    splits = {"train": {"videos": 9}}
+    for run in planned[::2]:
+        result = result_of(run, 10.0) | {"data": describe_data(run.config) | {"splits": splits}}
+        files.write_json(tmp_path / run.directory / "result.json", result)
+    about = results.collect(sweep, planned, tmp_path)["about"]
+    assert about[0].startswith("full, short measured on: ") and "(1024 wide)" in about[0]
+    assert about[1].startswith("narrow measured on: ") and "(8 wide)" in about[1]
 
 
 def test_a_narrow_terminal_shows_a_table_in_parts(table):

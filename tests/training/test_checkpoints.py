@@ -18,6 +18,7 @@ from hlformer_jax.config import ConfigError
 from hlformer_jax.training import checkpoints, loaded_run
 from hlformer_jax.training.checkpoints import (
     CheckpointError,
+    Fingerprints,
     OccupiedError,
     Progress,
     RunCheckpoints,
@@ -31,7 +32,7 @@ from hlformer_jax.training.step import TrainState
 
 
 def _claim(path, fingerprint="data", writes=True, **options):
-    return checkpoints.claim_workdir(path, runs.tree(**options), fingerprint, writes)
+    return checkpoints.claim_workdir(path, runs.tree(**options), Fingerprints(fingerprint), writes)
 
 
 @pytest.fixture
@@ -67,17 +68,17 @@ def test_run_resumes_after_moves_of_data_and_settings(started):
 
 def test_edited_times_of_moments_replace_no_metrics(started, tmp_path):
     config = runs.tree(**{"eval.moments": "m.json"})
-    fingerprints = config, "data", True, None, (), "old"
-    checkpoints.claim_workdir(started, *fingerprints).close()
-    assert checkpoints.recorded_moments(started) == "old"
-    checkpoints.check_workdir(started, config, "data")  # the run resumes: they change no step
-    checkpoints.check_evaluation(started, started, config, "data", moments="old")
+    old, new = Fingerprints("data", "old"), Fingerprints("data", "new")
+    checkpoints.claim_workdir(started, config, old).close()
+    assert checkpoints.recorded_inputs(started) == old
+    checkpoints.check_workdir(started, config, new)  # the run resumes: they change no step
+    checkpoints.check_evaluation(started, started, config, old)
     other = tmp_path / "other"
-    checkpoints.record_evaluation(other, started, config, "data", "old")
+    checkpoints.record_evaluation(other, started, config, old)
     for directory in (started, other):
         with pytest.raises(WorkdirError, match=r"eval\.moments \(m\.json\) was replaced"):
-            checkpoints.check_evaluation(directory, started, config, "data", moments="new")
-    checkpoints.check_evaluation(other, started, config, "data", True, "new")
+            checkpoints.check_evaluation(directory, started, config, new)
+    checkpoints.check_evaluation(other, started, config, new, True)
 
 
 def test_patience_may_only_grow_on_resume_and_not_change_in_a_finished_run(started):
@@ -133,7 +134,9 @@ def test_moments_that_choose_the_best_epoch_stay(tmp_path, select):
 
 def test_edited_moments_that_choose_the_best_epoch_are_refused(tmp_path):
     config = runs.tree(**{"eval.select": "mIoU", "eval.moments": "m.json"})
-    claim = lambda moments: checkpoints.claim_workdir(tmp_path, config, "data", moments=moments)
+    claim = lambda moments: checkpoints.claim_workdir(
+        tmp_path, config, Fingerprints("data", moments)
+    )
     claim(None).close()
     (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
     for moments in ("old", "old"):  # the first is of a run without a record of times
@@ -142,7 +145,7 @@ def test_edited_moments_that_choose_the_best_epoch_are_refused(tmp_path):
     with pytest.raises(WorkdirError, match=refused):
         claim("new")
     with pytest.raises(WorkdirError, match=refused):  # a process beside the one that writes
-        checkpoints.claim_workdir(tmp_path, config, "data", writes=False, moments="new")
+        checkpoints.claim_workdir(tmp_path, config, Fingerprints("data", "new"), writes=False)
 
 
 def test_directory_without_checkpoint_or_results_is_free(tmp_path):
@@ -177,7 +180,7 @@ def test_foreign_files_in_a_directory_are_refused(tmp_path, name, kind):
     make[kind]()
     before = place.lstat()
     with pytest.raises((checkpoints.WorkdirError, files.OutputError)):
-        checkpoints.claim_workdir(directory, runs.tree(), "data")
+        checkpoints.claim_workdir(directory, runs.tree(), Fingerprints("data"))
     assert place.lstat() == before and theirs.read_text() == '{"mine": 1}'
 
 
@@ -189,7 +192,7 @@ def test_run_without_its_record_names_the_missing_file(started):
 
 def test_files_beside_a_run_do_not_matter(tmp_path):
     (tmp_path / "slurm-1.out").write_text("theirs")
-    checkpoints.claim_workdir(tmp_path, runs.tree(), "data").close()
+    checkpoints.claim_workdir(tmp_path, runs.tree(), Fingerprints("data")).close()
 
 
 def test_running_run_is_refused(tmp_path):
@@ -202,10 +205,10 @@ def test_running_run_is_refused(tmp_path):
 
 def test_metrics_of_other_data_are_not_mixed(started, tmp_path_factory):
     config, new = runs.tree(), tmp_path_factory.mktemp("new")
-    checkpoints.check_evaluation(started, started, config, "data")
-    checkpoints.check_evaluation(new, started, config, "other data")
+    checkpoints.check_evaluation(started, started, config, Fingerprints("data"))
+    checkpoints.check_evaluation(new, started, config, Fingerprints("other data"))
     with pytest.raises(WorkdirError, match="other data"):
-        checkpoints.check_evaluation(started, started, config, "other data")
+        checkpoints.check_evaluation(started, started, config, Fingerprints("other data"))
 
 
 def test_record_that_is_not_json_is_refused(started):

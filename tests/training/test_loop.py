@@ -319,6 +319,22 @@ def test_shortened_log_is_refused(tmp_path):
         loop.ScalarLog(tmp_path, 30, 0)
 
 
+def test_edited_log_is_refused(tmp_path):
+    log = loop.ScalarLog(tmp_path, 0, 0)
+    for step in range(3):
+        log.write(step, {"loss": 0.5 + step})
+    position, digest = log.position(), log.digest()
+    log.close()
+    content = (tmp_path / "metrics.jsonl").read_bytes()
+    (tmp_path / "metrics.jsonl").write_bytes(content + b"incomplete")
+    loop.ScalarLog(tmp_path, position, 3, digest=digest).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == content
+    (tmp_path / "metrics.jsonl").write_bytes(content.replace(b"1.5", b"1.4"))
+    with pytest.raises(OSError, match="has changed since the newest checkpoint"):
+        loop.ScalarLog(tmp_path, position, 3, digest=digest)
+    loop.ScalarLog(tmp_path, position, 3).close()  # of a run that did not record it
+
+
 def test_one_of_several_processes_writes(tmp_path):
     log = loop.ScalarLog(tmp_path, 0, 0, writes=False)
     log.write(1, {"loss": 1.0})

@@ -10,6 +10,7 @@ from hlformer_jax.ops.arguments import (
     as_floats,
     as_matrix,
     check_floating,
+    check_vectors,
     per_batch,
     split_coordinates,
     without_time,
@@ -91,9 +92,11 @@ def from_linear(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[
       Points in the dtype of ``z``.
 
     Raises:
-      TypeError: for numbers and for arrays that are not floating.
+      TypeError: for arrays that are not floating.
+      ValueError: for a number, and for vectors of fewer than two coordinates.
     """
     check_floating(z)
+    check_vectors(z, least=2)
     time = jax.nn.sigmoid(z[..., :1]) * jnp.exp(scale).astype(z.dtype) + 1.1
     squared_norm = jnp.sum(jnp.square(z[..., 1:]), axis=-1, keepdims=True)
     directed = squared_norm > jnp.finfo(z.dtype).tiny
