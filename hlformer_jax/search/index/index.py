@@ -76,8 +76,14 @@ WHERE hash = ?
 TEXTS = re.compile(r"[0-9a-f]{64}\.vectors")
 """Names of the files of embeddings of passages."""
 
-COPY_SECONDS = 300.0
-"""Seconds after which the database is copied again during a long run."""
+COPY_SECONDS = 10.0, 300.0
+"""Shortest and longest time after which a run copies the database again, in seconds."""
+
+COPY_SHARE = 0.01
+"""Share of a run's time that these copies take, unless the longest time has passed."""
+
+COPY_SPEED = 1e8
+"""Bytes a second of the first copy, if the disk is not slower."""
 
 FILES_BY_FOLDER = {"texts": TEXTS, "packed": PACKED}
 """Patterns of the file names in each folder of an index; only their drafts are deleted."""
@@ -91,7 +97,7 @@ class Index:
         self.directory = directory
         self._database = database
         self._runs = 0
-        self._copied = time.monotonic()
+        self._copied, self._copy_seconds = time.monotonic(), 0.0
         self._videos: tuple[Any, dict[str, Record]] = (None, {})
         settings = database.decode(_settings, "SELECT name, value FROM settings")
         self.encoder, self.fps = settings["encoder"], settings["fps"]
@@ -662,7 +668,7 @@ class Index:
                 writer.compact()
         for content in writer.unused:
             self._discard_files(content)
-        if not self._runs or time.monotonic() - self._copied > COPY_SECONDS:
+        if not self._runs or time.monotonic() - self._copied > self._copy_interval():
             self._finish()
 
     @contextlib.contextmanager
@@ -692,10 +698,23 @@ class Index:
         with self.writing() as writer:
             return writer.remove(videos)
 
+    def _copy_interval(self) -> float:
+        """Return the seconds between two copies of the database during a run."""
+        [[pages], [page_bytes]] = self.select(
+            "SELECT * FROM pragma_page_count UNION ALL SELECT * FROM pragma_page_size"
+        )
+        copy_seconds = max(self._copy_seconds, pages * page_bytes / COPY_SPEED)
+        shortest, longest = COPY_SECONDS
+        return min(max(copy_seconds / COPY_SHARE, shortest), longest)
+
     def _finish(self) -> None:
         """Copy the database after a change, and delete files of older generations."""
-        self._copied = time.monotonic()
-        self._database.finish()
+        start = time.monotonic()
+        try:
+            self._database.finish()
+        finally:
+            self._copied = time.monotonic()
+            self._copy_seconds = self._copied - start
         self.embeddings.discard_older(self._database.setting("generation"))
 
     def _discard_files(self, content: str) -> None:

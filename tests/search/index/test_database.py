@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import archive
@@ -18,6 +19,7 @@ import pytest
 from hlformer_jax import files, search
 from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index import Index, LockedError, database
+from hlformer_jax.search.index import index as index_module
 from hlformer_jax.search.index.database import COPY, DATABASE, MARK, SUMS
 
 
@@ -184,6 +186,23 @@ def test_a_change_whose_checksum_was_not_written_is_kept(index, monkeypatch):
     archive.fill(again)
     (index.directory / DATABASE).unlink()
     assert len(Index.open(index.directory).tags) == 1
+
+
+@pytest.mark.parametrize("copy_seconds, interval", [(0.01, 10), (1.0, 100), (60.0, 300)])
+def test_run_copies_the_database_early_if_copies_are_fast(index, copy_seconds, interval):
+    copied = (index.directory / COPY).read_bytes()
+    with index.running():
+        for seconds in (interval - 2, interval + 2):
+            index._copied, index._copy_seconds = time.monotonic() - seconds, copy_seconds
+            with index.writing() as writer:
+                writer.tag(["a.film"], [f"after {seconds} seconds"])
+            is_copied = (index.directory / COPY).read_bytes() != copied
+            assert is_copied == (seconds > interval)
+
+
+def test_run_copies_a_large_database_less_often(index, monkeypatch):
+    monkeypatch.setattr(index_module, "COPY_SPEED", (index.directory / DATABASE).stat().st_size / 2)
+    assert index._copy_interval() == 200
 
 
 def test_missing_mark_is_accepted_foreign_database_refused(index, films, tmp_path):
