@@ -394,8 +394,11 @@ class Database:
             try:
                 with _translate_errors(self._path):
                     yield
-            finally:
-                self.finish()
+            except BaseException:
+                with contextlib.suppress(SearchError):  # the first error says what to do
+                    self.finish()
+                raise
+            self.finish()
 
     def finish(self) -> None:
         """Copy the database and store its checksum, unless both are up to date.
@@ -404,7 +407,7 @@ class Database:
         database could not be verified.
 
         Raises:
-          SearchError: if the disk is full or read-only.
+          SearchError: if they cannot be written, such as to a full disk.
         """
         with self._lock, _translate_errors(self._path):
             try:
@@ -420,9 +423,16 @@ class Database:
             ):
                 return
             version, content = _snapshot(self._current())
-            files.write_bytes(self.directory / COPY, content)
             entry = [version, hashlib.sha256(content).hexdigest()]
-            _write_sums(self.directory, {DATABASE: entry, COPY: entry})
+            try:
+                files.write_bytes(self.directory / COPY, content)
+                _write_sums(self.directory, {DATABASE: entry, COPY: entry})
+            except OSError as error:
+                raise SearchError(
+                    f"the change is stored, but {self.directory / COPY}, the copy of the database,"
+                    f" cannot be renewed ({error.strerror or error}): make room or check the disk,"
+                    " and the next change renews it"
+                ) from None
             self._sums_note = ""
 
     def find_damaged(self) -> dict[str, str]:

@@ -668,8 +668,11 @@ class Index:
                 writer.compact()
         for content in writer.unused:
             self._discard_files(content)
-        if not self._runs or time.monotonic() - self._copied > self._copy_interval():
+        if not self._runs:
             self._finish()
+        elif time.monotonic() - self._copied > self._copy_interval():
+            with contextlib.suppress(SearchError):  # the end of the run tries again
+                self._finish()
 
     @contextlib.contextmanager
     def running(self, wait: float = 0.0) -> Iterator[None]:
@@ -691,7 +694,7 @@ class Index:
                     writer.compact()
             finally:
                 self._runs -= 1
-                self._finish()
+        self._discard_older()
 
     def remove(self, videos: Collection[str]) -> int:
         """Remove videos and further roots until they are added again; see `Writer.remove`."""
@@ -715,6 +718,9 @@ class Index:
         finally:
             self._copied = time.monotonic()
             self._copy_seconds = self._copied - start
+        self._discard_older()
+
+    def _discard_older(self) -> None:
         self.embeddings.discard_older(self._database.setting("generation"))
 
     def _discard_files(self, content: str) -> None:

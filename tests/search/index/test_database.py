@@ -322,6 +322,45 @@ def test_a_full_database_is_one_line_and_changes_nothing(index):
     assert archive.everything(index.directory) == before
 
 
+@pytest.fixture
+def copies_fail(monkeypatch):
+    """The disk is full whenever the database is copied."""
+    write = files.write_bytes
+
+    def fail(path, content):
+        if path.name == COPY:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_bytes", fail)
+        yield patch
+
+
+def test_change_is_stored_if_the_copy_does_not_fit(index, copies_fail):
+    with pytest.raises(SearchError) as error, index.writing() as writer:
+        writer.tag(["a.film"], ["kept"])
+    message = str(error.value)
+    assert message.startswith("the change is stored, but ") and "repeat" not in message
+    assert f"{COPY}, the copy of the database, cannot be renewed (No space left" in message
+    copies_fail.undo()
+    with index.writing() as writer:
+        writer.tag(["a.film"], ["too"])
+    (index.directory / DATABASE).unlink()
+    assert list(Index.open(index.directory).tags.values()) == [["kept", "too"]]
+
+
+def test_run_ends_with_its_own_error_if_the_copy_does_not_fit(index, copies_fail, monkeypatch):
+    monkeypatch.setattr(index_module, "COPY_SECONDS", (0.0, 0.0))
+    with pytest.raises(SearchError, match="the change is stored"), index.running():
+        for tag in ("a", "b"):  # a copy during the run is tried again
+            with index.writing() as writer:
+                writer.tag(["a.film"], [tag])
+    with pytest.raises(SearchError, match=r"^the run failed$"), index.running():
+        raise SearchError("the run failed")
+    assert list(Index.open(index.directory).tags.values()) == [["a", "b"]]
+
+
 def test_disk_without_room_for_a_journal_is_full(index, monkeypatch):
     (index.directory / "index.db-journal").mkdir()  # SQLite cannot create its journal
     before = archive.everything(index.directory)
