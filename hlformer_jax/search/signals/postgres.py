@@ -338,7 +338,7 @@ class Stored:
         self._store, self._ranker = store, ranker
         self._contents = {content: i for i, content in enumerate(contents)}
         self.calibrated, self.score_kind = ranker.calibrated, ranker.score_kind
-        self.is_trained = ranker.is_trained
+        self.is_trained, self.max_tokens = ranker.is_trained, ranker.max_tokens
 
     def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """Return the ranker's query; see `Ranker`."""
