@@ -644,7 +644,7 @@ class Index:
             repair = "index the folder again to compute it anew"
             if self._is_large():
                 repair = "the next search computes it anew"
-            damaged_lines[path.name] = f"{path} is damaged: {repair}"
+            damaged_lines[path.name] = packed.describe_damage(path, repair)
         return self._database.find_damaged() | damaged_lines  # also rows that were damaged above
 
     # Changes
