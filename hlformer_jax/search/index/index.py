@@ -688,6 +688,7 @@ class Index:
             for folder, pattern in FILES_BY_FOLDER.items():
                 files.discard_drafts(self.directory / folder, pattern.fullmatch)
             self._runs += 1
+            self._copied = time.monotonic()
             try:
                 yield
                 with self.writing() as writer:

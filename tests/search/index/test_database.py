@@ -200,6 +200,15 @@ def test_run_copies_the_database_early_if_copies_are_fast(index, copy_seconds, i
             assert is_copied == (seconds > interval)
 
 
+def test_first_change_of_a_later_run_is_not_copied_at_once(index):
+    index._copied -= 1000
+    with index.running():
+        copied = (index.directory / COPY).read_bytes()
+        with index.writing() as writer:
+            writer.tag(["a.film"], ["x"])
+        assert (index.directory / COPY).read_bytes() == copied
+
+
 def test_run_copies_a_large_database_less_often(index, monkeypatch):
     monkeypatch.setattr(index_module, "COPY_SPEED", (index.directory / DATABASE).stat().st_size / 2)
     assert index._copy_interval() == 200
