@@ -432,3 +432,14 @@ def lock(directory: Path, waiting: Callable[[], None] | None = None) -> Iterator
         except OSError:
             is_locked = False
         yield is_locked
+
+
+def is_locked(directory: Path) -> bool:
+    """Return whether a process holds the lock of a directory; False if that cannot be told."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with open(os.open(directory / ".lock", flags), "rb", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False

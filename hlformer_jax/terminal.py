@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TextIO, TypeVar
 
+from hlformer_jax.text import escape_direction
+
 T = TypeVar("T")
 
 FRACTIONS = "{percentage:3.0f}%|{bar:16}| [{elapsed}<{remaining}{postfix}]"
@@ -89,6 +91,7 @@ def _write(line: str, file: TextIO | None) -> None:
     tqdm = sys.modules.get("tqdm")
     if file is None:  # the caller has closed the stream
         return
+    line = escape_direction(line)
     if tqdm is None:  # not imported yet, so no bar is shown
         print(line, file=file)
     else:

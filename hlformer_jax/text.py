@@ -20,6 +20,8 @@ _PASSWORDS = (
     ),
 )
 
+_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
 
 def suggestion(name: object, names: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: "; did you mean …?", or ""."""
@@ -41,6 +43,11 @@ def printable(name: str) -> str:
     """Return a name for one line of a terminal: legible, and quoted if it is unprintable."""
     name = legible(name)
     return name if name.isprintable() else repr(name)
+
+
+def escape_direction(text: str) -> str:
+    """Escape the marks of writing direction in a text, which reorder the rest of a line."""
+    return _DIRECTION.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
 
 
 def without_passwords(text: str, arguments: Iterable[str] = ()) -> str:

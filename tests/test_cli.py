@@ -11,12 +11,22 @@ import processes
 import pytest
 from absl import flags
 
-from hlformer_jax import cli
+from hlformer_jax import cli, terminal
 
 
 def test_interrupt_has_the_status_of_a_shell(capsys):
     assert cli.interrupted() == 130
     assert "resumes" in capsys.readouterr().err
+
+
+def test_marks_of_direction_in_a_line_are_escaped(capsys):
+    name = "clip\u202egnp.mp4"
+    cli.fail(f"{name} is missing")
+    terminal.warn(f"{name} failed")
+    terminal.show(f"{name} שלום")
+    shown = capsys.readouterr()
+    assert shown.err == "error: clip\\u202egnp.mp4 is missing\nclip\\u202egnp.mp4 failed\n"
+    assert shown.out == "clip\\u202egnp.mp4 שלום\n"
 
 
 def test_arguments_in_an_error_are_printed_as_flags(capsys):
@@ -31,7 +41,7 @@ def test_arguments_in_an_error_are_printed_as_flags(capsys):
 NOTES = """
 import sys
 from absl import app, logging
-from hlformer_jax import cli
+from hlformer_jax import cli, terminal
 
 def main(argv):
     logging.info("a note"), logging.warning("a warning")

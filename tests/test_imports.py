@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "errors": set(),
     "text": set(),
     "pytrees": set(),
-    "terminal": set(),
+    "terminal": {"text"},
     "lazy": {"errors"},
     "files": {"errors", "text"},
     "config": {"errors", "text"},

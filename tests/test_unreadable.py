@@ -73,6 +73,30 @@ def test_packed_rows_that_cannot_be_listed_are_damaged(tmp_path, unreadable):
     assert EIO in packed.find_damaged(tmp_path)["packed"]
 
 
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".db"])
+def test_packed_file_that_cannot_be_read_is_not_called_damaged(tmp_path, unreadable, suffix):
+    packed = pytest.importorskip("hlformer_jax.search.index.packed")
+    path = tmp_path / "packed" / f"said-{'0' * 32}{suffix}"
+    path.parent.mkdir()
+    path.write_bytes(b"damage")
+    assert "is damaged: the next search" in packed.find_damaged(tmp_path)[path.name]
+    unreadable(path.name)
+    line = packed.find_damaged(tmp_path)[path.name]
+    assert f"cannot be read ({EIO})" in line and "damaged" not in line
+
+
+def test_embeddings_of_an_index_that_cannot_be_read_are_not_called_damaged(tmp_path):
+    archive = pytest.importorskip("archive")
+    index = archive.indexed(tmp_path / "index", archive.folder(tmp_path / "films"))
+    path = index.directory / "embeddings-1.i8"
+    path.write_bytes(b"damage")
+    assert "is damaged: index" in index.verify()[path.name]
+    path.unlink()
+    assert "is missing: index" in index.verify()[path.name]
+    path.symlink_to("/proc/self/mem")  # reading its first byte is an I/O error
+    assert f"{path.name} cannot be read (" in index.verify()[path.name]
+
+
 def test_a_demo_is_not_called_other_things(tmp_path, unreadable):
     demo = pytest.importorskip(
         "hlformer_jax.search.demo.making", reason="the extra search is missing"

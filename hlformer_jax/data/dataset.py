@@ -29,6 +29,7 @@ from hlformer_jax.data.sources.released.layouts import (
     Collection,
     MomentCollection,
     MscCollection,
+    keeps_last_row,
 )
 from hlformer_jax.data.split import PreparedVideos, Split
 from hlformer_jax.data.trees import Pool, Tree
@@ -92,7 +93,11 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
     prepared = _prepare(source, data)
     videos = [prepared.split(name) for name in SPLITS]
     spans = annotations.configured_spans(config, [split.annotations for split in videos])
-    train, val, test = (Split(*split) for split in zip(videos, [data] * 3, spans, strict=True))
+    keeps_last = keeps_last_row(config)
+    train, val, test = (
+        Split(records, data, moments, keeps_last)
+        for records, moments in zip(videos, spans, strict=True)
+    )
     for name, split in (("val", val), ("test", test)):
         split.check_spans(name)  # fail now, rather than at the first evaluation of a training
     _warn_of_shared_videos(val.video_ids, test.video_ids)

@@ -216,6 +216,7 @@ class Split:
         videos: PreparedVideos | SimulatedVideos,
         data: ConfigDict,
         spans: Mapping[str, Span] = MappingProxyType({}),
+        keeps_last_word: bool = False,
     ) -> None:
         """Store the settings, without reading a record.
 
@@ -223,6 +224,7 @@ class Split:
           videos: the records of the split.
           data: `config.data`.
           spans: the moments of captions by their ids; see `spans` of this class.
+          keeps_last_word: whether captions that are cut keep their last word.
         """
         self.spans = spans if isinstance(spans, Spans) else Spans(spans)
         self.video_ids: Sequence[str] = videos.video_ids
@@ -239,6 +241,7 @@ class Split:
         self.max_clips: int = data.max_clips
         self.max_frames: int = data.max_frames
         self.max_words: int = data.max_words
+        self._keeps_last_word = keeps_last_word
         self.widths: tuple[int, int] = (data.visual_dim, data.text_dim)
         self._budget = int(data.cache_gib * 2**30)
         self._cache: dict[int, Example] = {}
@@ -273,7 +276,7 @@ class Split:
         sizes = self.max_clips, self.max_frames, self.max_words
         record = self._videos[int(index)]
         self._cut_captions[int(index)] = int(np.sum(record.word_counts > self.max_words))
-        return transform(record, *sizes, self.dtype)
+        return transform(record, *sizes, self.dtype, self._keeps_last_word)
 
     def num_cut_captions(self) -> int | None:
         """Return the number of captions longer than `max_words`; None until all were read."""
@@ -376,6 +379,7 @@ def transform(
     max_frames: int,
     max_words: int,
     dtype: np.dtype = transforms.FLOAT32,
+    keeps_last_word: bool = False,
 ) -> Example:
     """Apply the released transforms to a record; see `transforms`.
 
@@ -385,12 +389,16 @@ def transform(
       max_frames: F.
       max_words: W.
       dtype: dtype of the result; the teacher's cosines are float32.
+      keeps_last_word: see `transforms.cut_words`.
     """
     ends = np.cumsum(record.word_counts)[:-1]
     parts = (
         transforms.normalise(transforms.pool_to_clips(record.frames, max_clips)),
         transforms.normalise(transforms.sample_frames(record.frames, max_frames)),
-        *(transforms.cut_words(words, max_words) for words in np.split(record.words, ends)),
+        *(
+            transforms.cut_words(words, max_words, keeps_last_word)
+            for words in np.split(record.words, ends)
+        ),
     )
     clips, frames, *words = (part.astype(dtype, copy=False) for part in parts)
     teacher = None

@@ -88,9 +88,20 @@ def normalise(vectors: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*bat
     return (vectors / (norm + _EPSILON)[..., None]).astype(np.float32)
 
 
-def cut_words(words: Float[np.ndarray, "T E"], max_words: int) -> Float[np.ndarray, "W E"]:
-    """Return at most the first W words of a caption's raw features, each normalised, float32."""
-    return normalise(words[:max_words])
+def cut_words(
+    words: Float[np.ndarray, "T E"], max_words: int, keeps_last: bool = False
+) -> Float[np.ndarray, "W E"]:
+    """Return at most W words of a caption, each normalised, float32.
+
+    Args:
+      words: raw features of the words.
+      max_words: W.
+      keeps_last: whether the last of the W words is the caption's last word, such as an end token.
+    """
+    cut = words[:max_words]
+    if keeps_last and len(words) > max_words:
+        cut = np.concatenate([words[: max_words - 1], words[-1:]])
+    return normalise(cut)
 
 
 def pad(

@@ -24,6 +24,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import models
 from hlformer_jax.data import transforms
 from hlformer_jax.data.feed import Features, GatherIndices, VideoFeed, gather, in_order
+from hlformer_jax.data.sources.released.layouts import keeps_last_row
 from hlformer_jax.data.split import Split
 from hlformer_jax.models import Model
 from hlformer_jax.ops import cones
@@ -360,17 +361,18 @@ class Evaluator:
 
 
 def encode_words(
-    model: Model, params: Any, words: Sequence[Float[np.ndarray, "_ E"]], data: ConfigDict
+    model: Model, params: Any, words: Sequence[Float[np.ndarray, "_ E"]], config: ConfigDict
 ) -> Float[np.ndarray, "Q H"]:
     """Return the unit vectors, float32, of sentences that are given by features of their words.
 
     Args:
       model: a model of `models.build`.
       params: parameters of the model.
-      words: features of the words of each sentence; words after `max_words` are dropped.
-      data: the section `config.data`.
+      words: features of the words of each sentence; at most `data.max_words` are read.
+      config: the whole configuration.
     """
-    cut = [transforms.cut_words(sentence, data.max_words) for sentence in words]
+    data, keeps_last = config.data, keeps_last_row(config)
+    cut = [transforms.cut_words(sentence, data.max_words, keeps_last) for sentence in words]
     padded, mask = transforms.pad(cut, (len(words), data.max_words, data.text_dim), data.dtype)
     captions = Captions(padded, mask, np.zeros(len(words), np.int32), np.ones(len(words), bool))
     encoded = np.asarray(_encode_words(model, params, captions), np.float64)

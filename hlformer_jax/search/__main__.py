@@ -79,6 +79,16 @@ def _open_closed_streams() -> set[str]:
     return closed
 
 
+def _output_problem() -> str:
+    """Return why the rest of standard output cannot be written, and discard it; "" if it can."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error.strerror or str(error)
+    return ""
+
+
 def _check_address_space() -> None:
     """Check that there is enough address space: with too little, XLA would end the process.
 
@@ -132,6 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (UserError, OSError) as error:
+        if isinstance(error, OSError) and (reason := _output_problem()):
+            return fail(f"standard output cannot be written ({reason}): make room or check it")
         line = error.phrased(FIELD_FLAGS) if isinstance(error, QueryError) else str(error)
         return fail(without_passwords(" ".join(line.split()), values))
     except Exception as error:

@@ -312,8 +312,8 @@ class Archive:
         Raises:
           ScoreError: if a score is not finite.
         """
-        data, split = self._config.data, self.split
-        queries = evaluation.encode_words(self._model, self._params, words, data)
+        split = self.split
+        queries = evaluation.encode_words(self._model, self._params, words, self._config)
         scores = self._evaluator.score(self._stored, evaluation.Queries(queries, None), split)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
         repeated = np.repeat(queries, best.shape[1], axis=0)

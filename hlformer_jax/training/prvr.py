@@ -23,7 +23,7 @@ from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
 from hlformer_jax.data.sources import synthetic
 from hlformer_jax.data.sources.protocol import SPLITS
-from hlformer_jax.data.sources.released.layouts import CLIP_SPACE
+from hlformer_jax.data.sources.released.layouts import CLIP_SPACE, keeps_last_row
 from hlformer_jax.data.split import Split
 from hlformer_jax.losses import Terms, numbers, options, retrieval, weighted_sum
 from hlformer_jax.losses.retrieval import NegativeRanks, Pairs
@@ -353,11 +353,12 @@ class PRVR:
     def notes(self) -> list[str]:
         """Return remarks on the data after an epoch: the number of captions that were cut."""
         notes, data = [], self.data
+        rest = "middle" if keeps_last_row(self._config) else "rest"
         for name, split in zip(SPLITS, data[:3], strict=True):
             if cut := split.num_cut_captions():
                 notes.append(
                     f"{cut:,} of {len(split.caption_video):,} captions of {name} have more than"
-                    f" {split.max_words} words; the rest of each is not read"
+                    f" {split.max_words} words; the {rest} of each is not read"
                     " (config.data.max_words)"
                 )
         return notes

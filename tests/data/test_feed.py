@@ -326,3 +326,27 @@ def test_words_are_normalised_one_by_one_then_cut():
     words = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     np.testing.assert_array_equal(cut_words(words, 3), normalise(words)[:3])
     np.testing.assert_array_equal(cut_words(words, 9), normalise(words))
+
+
+def test_cut_captions_of_clip_keep_the_vector_of_the_sentence():
+    words = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    np.testing.assert_array_equal(cut_words(words, 3, True), normalise(words)[[0, 1, 4]])
+    np.testing.assert_array_equal(cut_words(words, 1, True), normalise(words)[[4]])
+    np.testing.assert_array_equal(cut_words(words, 5, True), normalise(words))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"data.feature": "clip_L14"}, {"model.name": "clip4clip_meanp"}]
+)
+def test_split_of_clip_features_keeps_the_last_row(changes, tmp_path):
+    config = default()
+    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=5, max_words=1)
+    config.data.update(synthetic_videos=(3, 3, 3), dtype="float32")
+    source = dataset.choose_source(config.data)
+    config.update_from_flattened_dict(changes)
+    split = dataset.open_data(config, source).test
+    record = split._videos[0]
+    ends = np.cumsum(record.word_counts)
+    rows = ends - 1 if changes else ends - record.word_counts
+    assert record.word_counts.max() > 1
+    np.testing.assert_array_equal(np.concatenate(split[0].words), normalise(record.words[rows]))

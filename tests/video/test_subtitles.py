@@ -398,6 +398,7 @@ def test_substation_overrides_are_no_text(tmp_path, raw, text):
         ("cafe\u0301", "café"),
         ("wide\u3000space\u00a0here", "wide space here"),
         ("in 1984\n42", "in 1984 42"),
+        ("one\0two\0", "one two"),
     ],
 )
 def test_text_keeps_its_words_and_loses_its_markup(tmp_path, raw, text):

@@ -152,8 +152,8 @@ def verify(options: Options) -> None:
     if damaged:
         repair = command_line("search", "index", index.root, f"--index={options.index}")
         raise DamagedError(
-            f"{len(damaged)} of {total} parts are damaged: {repair} restores all that a search"
-            " does not"
+            f"{len(damaged)} of {total} parts are damaged or cannot be read: {repair} restores all"
+            " that a search does not"
         )
     print(f"{total} parts are intact")
 

@@ -9,9 +9,10 @@
 
 SQLite has no checksums. Each transaction that changes something increments the version in
 `settings`, and index.sums has the digest of the file at one version. If the versions are equal and
-the digests differ, the file is damaged. At newer versions, as during a run or after it was killed,
-the sum of all rows is compared (`row_sums`). SQLite itself reads the file for the digest, because
-opening and closing it elsewhere would release the locks of this process.
+the digests differ, the file is damaged. At a newer version, after a run was killed, the first
+opening compares the sum of all rows (`row_sums`) and renews index.sums. While another process runs,
+an opening only checks the structure. SQLite itself reads the file for the digest, because opening
+and closing it elsewhere would release the locks of this process.
 
 With a rollback journal, the database is a single file between transactions, so it can be copied and
 read on read-only disks. Readers fetch all rows at once, so that they do not block writers.
@@ -135,8 +136,12 @@ class LockedError(SearchError):
 class Database:
     """The database of an index, or its copy if the database is damaged."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, is_locked: bool = False) -> None:
         """Open the database, or its copy if the database is damaged.
+
+        Args:
+          directory: the directory of the index.
+          is_locked: whether this process has locked the index.
 
         Raises:
           SearchError: if there is no index, or it has another format.
@@ -153,7 +158,9 @@ class Database:
         self._is_unreadable = False
         self._damaged: tuple[int, ...] = ()  # identity of the damaged file
         _check_directory(directory)
+        self._is_another_running = not is_locked and files.is_locked(directory)
         self._connect_any()
+        self._is_another_running = False
 
     @classmethod
     def create(cls, directory: Path, settings: dict[str, Any], root: Path) -> "Database":
@@ -185,7 +192,7 @@ class Database:
         """Write the mark and the database of an index; see `create`."""
         if has_index_files(directory):
             try:
-                cls(directory)
+                cls(directory, is_locked=True)
             except UnreadableError:
                 raise
             except DamagedError:  # both files are damaged, so the index is lost
@@ -253,7 +260,8 @@ class Database:
                         f"{path} has format {user_version}, and this version reads {FORMAT}:"
                         " update hlformer-jax, or index again into another directory"
                     )
-                sums_note = _check_sum(self.directory, name, connection)
+                is_trusted = name == DATABASE and self._is_another_running
+                sums_note = _check_sum(self.directory, name, connection, is_trusted)
                 if user_version < FORMAT:
                     connection = _migrated(connection, is_copy=name == COPY)
             except BaseException:
@@ -386,8 +394,11 @@ class Database:
             try:
                 with _translate_errors(self._path):
                     yield
-            finally:
-                self.finish()
+            except BaseException:
+                with contextlib.suppress(SearchError):  # the first error says what to do
+                    self.finish()
+                raise
+            self.finish()
 
     def finish(self) -> None:
         """Copy the database and store its checksum, unless both are up to date.
@@ -396,7 +407,7 @@ class Database:
         database could not be verified.
 
         Raises:
-          SearchError: if the disk is full or read-only.
+          SearchError: if they cannot be written, such as to a full disk.
         """
         with self._lock, _translate_errors(self._path):
             try:
@@ -412,11 +423,16 @@ class Database:
             ):
                 return
             version, content = _snapshot(self._current())
-            files.write_bytes(self.directory / COPY, content)
             entry = [version, hashlib.sha256(content).hexdigest()]
-            files.write_bytes(
-                self.directory / SUMS, checksummed.dump({DATABASE: entry, COPY: entry})
-            )
+            try:
+                files.write_bytes(self.directory / COPY, content)
+                _write_sums(self.directory, {DATABASE: entry, COPY: entry})
+            except OSError as error:
+                raise SearchError(
+                    f"the change is stored, but {self.directory / COPY}, the copy of the database,"
+                    f" cannot be renewed ({error.strerror or error}): make room or check the disk,"
+                    " and the next change renews it"
+                ) from None
             self._sums_note = ""
 
     def find_damaged(self) -> dict[str, str]:
@@ -429,7 +445,7 @@ class Database:
                     with contextlib.closing(connection):
                         if sums_note := _check_sum(self.directory, name, connection):
                             lines[SUMS] = sums_note
-                        _check_rows(connection)  # the checksum may be that of damaged rows
+                        row_sums.verify(connection)  # the checksum may be that of damaged rows
             except DamagedError as error:
                 lines[name] = f"{error}: index the folder again to write it anew"
         return lines
@@ -598,8 +614,16 @@ def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
     return connection, status.st_ino
 
 
-def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> str:
+def _check_sum(
+    directory: Path, name: str, connection: sqlite3.Connection, is_trusted: bool = False
+) -> str:
     """Verify the checksum of a file, or its rows if index.sums has another version.
+
+    Args:
+      directory: the directory of the index.
+      name: the name of the file.
+      connection: a connection to it.
+      is_trusted: whether its structure is checked instead of its rows.
 
     Returns:
       A line if index.sums is damaged or cannot be read, or else "".
@@ -607,38 +631,25 @@ def _check_sum(directory: Path, name: str, connection: sqlite3.Connection) -> st
     Raises:
       sqlite3.DatabaseError: if the file is damaged.
     """
-    stored_version, stored_digest, note = 0, "", ""
+    sums, note = {}, ""
     try:
-        stored_version, stored_digest = _read_sums(directory).get(name, (0, ""))
+        sums = _read_sums(directory)
     except DamagedError as error:
         note = _sums_note(error)
-    sums = directory / SUMS
     # It is written with the copy, which a new index does not have yet.
-    if name == DATABASE and files.is_gone(sums) and not files.is_gone(directory / COPY):
-        note = _sums_note(DamagedError(f"{sums} is missing"))
+    if name == DATABASE and files.is_gone(directory / SUMS) and not files.is_gone(directory / COPY):
+        note = _sums_note(DamagedError(f"{directory / SUMS} is missing"))
     with _reading(connection):
-        if _version(connection) != stored_version:
-            _check_rows(connection)
-        elif hashlib.sha256(connection.serialize()).hexdigest() != stored_digest:
-            raise sqlite3.DatabaseError("its checksum does not match")
+        version, (stored_version, stored_digest) = _version(connection), sums.get(name, (0, ""))
+        if version == stored_version:
+            if _digest(connection) != stored_digest:
+                raise sqlite3.DatabaseError("its checksum does not match")
+        elif is_trusted:
+            row_sums.check_structure(connection, "quick_check")
+        elif row_sums.verify(connection) and name == DATABASE and sums:
+            with contextlib.suppress(OSError):
+                _write_sums(directory, sums | {DATABASE: [version, _digest(connection)]})
     return note
-
-
-def _check_rows(connection: sqlite3.Connection) -> None:
-    """Verify the structure of a database, and the sum of its rows if it is known.
-
-    Raises:
-      sqlite3.DatabaseError: if the database is damaged.
-    """
-    verdict = _value(connection, "PRAGMA integrity_check(1)")
-    if verdict != "ok":
-        raise sqlite3.DatabaseError(" ".join(verdict.split()))
-    row_sum = row_sums.read(connection)
-    if row_sum is None:
-        if connection.execute("PRAGMA foreign_key_check").fetchone():
-            raise sqlite3.DatabaseError("a row refers to a missing row")
-    elif row_sum != row_sums.compute(connection):
-        raise sqlite3.DatabaseError("the checksum of its rows does not match")
 
 
 def _sums_note(error: DamagedError) -> str:
@@ -693,6 +704,15 @@ def _read_sums(directory: Path) -> dict[str, Any]:
         raise UnreadableError.from_error(path, error) from None
     except (ValueError, KeyError) as error:
         raise DamagedError(f"{path} is damaged ({error})") from None
+
+
+def _write_sums(directory: Path, sums: dict[str, Any]) -> None:
+    files.write_bytes(directory / SUMS, checksummed.dump(sums))
+
+
+def _digest(connection: sqlite3.Connection) -> str:
+    """Return the digest of the file of a database."""
+    return hashlib.sha256(connection.serialize()).hexdigest()
 
 
 def _has_digest(path: Path, digest: str) -> bool:
@@ -760,7 +780,8 @@ def _lock_directory(stack: contextlib.ExitStack, directory: Path, wait: float) -
     Raises:
       LockedError: if another process still holds it after `wait` seconds.
     """
-    deadline = time.monotonic() + wait
+    # A process that opens the index holds the lock for a moment (`files.is_locked`).
+    deadline = time.monotonic() + max(wait, LOCK_POLL_SECONDS)
     while True:
         try:
             stack.enter_context(files.lock(directory))

@@ -76,8 +76,14 @@ WHERE hash = ?
 TEXTS = re.compile(r"[0-9a-f]{64}\.vectors")
 """Names of the files of embeddings of passages."""
 
-COPY_SECONDS = 300.0
-"""Seconds after which the database is copied again during a long run."""
+COPY_SECONDS = 10.0, 300.0
+"""Shortest and longest time after which a run copies the database again, in seconds."""
+
+COPY_SHARE = 0.01
+"""Share of a run's time that these copies take, unless the longest time has passed."""
+
+COPY_SPEED = 1e8
+"""Bytes a second of the first copy, if the disk is not slower."""
 
 FILES_BY_FOLDER = {"texts": TEXTS, "packed": PACKED}
 """Patterns of the file names in each folder of an index; only their drafts are deleted."""
@@ -91,7 +97,7 @@ class Index:
         self.directory = directory
         self._database = database
         self._runs = 0
-        self._copied = time.monotonic()
+        self._copied, self._copy_seconds = time.monotonic(), 0.0
         self._videos: tuple[Any, dict[str, Record]] = (None, {})
         settings = database.decode(_settings, "SELECT name, value FROM settings")
         self.encoder, self.fps = settings["encoder"], settings["fps"]
@@ -638,7 +644,7 @@ class Index:
             repair = "index the folder again to compute it anew"
             if self._is_large():
                 repair = "the next search computes it anew"
-            damaged_lines[path.name] = f"{path} is damaged: {repair}"
+            damaged_lines[path.name] = packed.describe_damage(path, repair)
         return self._database.find_damaged() | damaged_lines  # also rows that were damaged above
 
     # Changes
@@ -662,8 +668,11 @@ class Index:
                 writer.compact()
         for content in writer.unused:
             self._discard_files(content)
-        if not self._runs or time.monotonic() - self._copied > COPY_SECONDS:
+        if not self._runs:
             self._finish()
+        elif time.monotonic() - self._copied > self._copy_interval():
+            with contextlib.suppress(SearchError):  # the end of the run tries again
+                self._finish()
 
     @contextlib.contextmanager
     def running(self, wait: float = 0.0) -> Iterator[None]:
@@ -679,23 +688,40 @@ class Index:
             for folder, pattern in FILES_BY_FOLDER.items():
                 files.discard_drafts(self.directory / folder, pattern.fullmatch)
             self._runs += 1
+            self._copied = time.monotonic()
             try:
                 yield
                 with self.writing() as writer:
                     writer.compact()
             finally:
                 self._runs -= 1
-                self._finish()
+        self._discard_older()
 
     def remove(self, videos: Collection[str]) -> int:
         """Remove videos and further roots until they are added again; see `Writer.remove`."""
         with self.writing() as writer:
             return writer.remove(videos)
 
+    def _copy_interval(self) -> float:
+        """Return the seconds between two copies of the database during a run."""
+        [[pages], [page_bytes]] = self.select(
+            "SELECT * FROM pragma_page_count UNION ALL SELECT * FROM pragma_page_size"
+        )
+        copy_seconds = max(self._copy_seconds, pages * page_bytes / COPY_SPEED)
+        shortest, longest = COPY_SECONDS
+        return min(max(copy_seconds / COPY_SHARE, shortest), longest)
+
     def _finish(self) -> None:
         """Copy the database after a change, and delete files of older generations."""
-        self._copied = time.monotonic()
-        self._database.finish()
+        start = time.monotonic()
+        try:
+            self._database.finish()
+        finally:
+            self._copied = time.monotonic()
+            self._copy_seconds = self._copied - start
+        self._discard_older()
+
+    def _discard_older(self) -> None:
         self.embeddings.discard_older(self._database.setting("generation"))
 
     def _discard_files(self, content: str) -> None:

@@ -73,18 +73,33 @@ def discard_outdated(directory: Path, prefix: str, current: Path, suffix: str = 
 
 
 def find_damaged(directory: Path) -> dict[str, str]:
-    """Read the files of derived matrices; return a line for each damaged file, by its name."""
+    """Read the files of derived matrices; return a line for each damaged or unreadable one."""
     try:
         paths = list_files(directory)
     except OSError as error:
-        folder = directory / "packed"
-        line = f"{folder} cannot be read ({error.strerror or error}): check the disk and the rights"
-        return {folder.name: line}
-    return {
-        path.name: f"{path} is damaged: the next search that needs it computes it anew"
-        for path in paths
-        if not _is_intact(path)
-    }
+        return {"packed": _unreadable(directory / "packed", error)}
+    repair = "the next search that needs it computes it anew"
+    return {path.name: describe_damage(path, repair) for path in paths if not _is_intact(path)}
+
+
+def describe_damage(path: Path, repair: str) -> str:
+    """Return a line about a file that could not be used: it is damaged, missing, or unreadable.
+
+    Args:
+      path: the file.
+      repair: what computes a damaged or missing file anew.
+    """
+    try:
+        files.digest(path)
+    except FileNotFoundError:
+        return f"{path} is missing: {repair}"
+    except OSError as error:
+        return _unreadable(path, error)
+    return f"{path} is damaged: {repair}"
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    return f"{path} cannot be read ({error.strerror or error}): check the disk and the rights"
 
 
 def _is_intact(path: Path) -> bool:

@@ -85,6 +85,33 @@ def compute(connection: sqlite3.Connection) -> int:
     )
 
 
+def verify(connection: sqlite3.Connection) -> bool:
+    """Verify the structure and the rows of a database; return whether the sum of its rows is known.
+
+    Raises:
+      sqlite3.DatabaseError: if the database is damaged.
+    """
+    check_structure(connection, "integrity_check")
+    row_sum = read(connection)
+    if row_sum is None:
+        if connection.execute("PRAGMA foreign_key_check").fetchone():
+            raise sqlite3.DatabaseError("a row refers to a missing row")
+    elif row_sum != compute(connection):
+        raise sqlite3.DatabaseError("the checksum of its rows does not match")
+    return row_sum is not None
+
+
+def check_structure(connection: sqlite3.Connection, check: str) -> None:
+    """Verify the structure of a database by "integrity_check" or "quick_check" of SQLite.
+
+    Raises:
+      sqlite3.DatabaseError: if the database is damaged.
+    """
+    [verdict] = connection.execute(f"PRAGMA {check}(1)").fetchone()
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(" ".join(verdict.split()))
+
+
 def _sum(texts: Iterable[bytes]) -> int:
     return sum(map(zlib.crc32, texts))
 

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.encoders.protocol import Encoder, LimitsTexts
+from hlformer_jax.encoders.protocol import Encoder, LimitsTexts, TokenEncoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.search.encoder import is_demo_encoder, reload_encoder
 from hlformer_jax.search.index import Entry, Index, Record, find_missing, split_name
@@ -363,7 +363,8 @@ class Library:
             reaching = [result for result in results if _reaches(result, query.min_score, search)]
             reason = "" if reaching else _reason(query, filtered, scope, search.names, len(places))
             warnings = self._warnings(snapshot, passing)
-            warnings += [*_cut_texts(encoder, query), *_changed(snapshot, places[query.offset :])]
+            warnings += _cut_texts(encoder, query, snapshot.visual.ranker.max_tokens)
+            warnings += _changed(snapshot, places[query.offset :])
             return Results(reaching, warnings, search.match_threshold, reason)
 
     search = query
@@ -709,16 +710,24 @@ def _reason(
     return f"{videos} matches by {' or '.join(signals)}"
 
 
-def _cut_texts(encoder: Encoder, query: Query) -> list[str]:
-    """Return a line for each text of a query that is longer than the encoder reads."""
-    if not isinstance(encoder, LimitsTexts):
-        return []
-    return [
-        f"the encoder reads only the beginning of {text[:40]!r}…: frames are not compared with its"
-        f" end, {rest[-60:]!r}; shorten the text"
-        for text in (*query.text, *query.then, *query.without)
-        if (rest := encoder.rest(text))
-    ]
+def _cut_texts(encoder: Encoder, query: Query, max_tokens: int | None) -> list[str]:
+    """Return a line for each text of a query that is longer than encoder or trained model read."""
+    texts, lines = (*query.text, *query.then, *query.without), []
+    if isinstance(encoder, LimitsTexts):
+        lines = [
+            f"the encoder reads only the beginning of {text[:40]!r}…: frames are not compared with"
+            f" its end, {rest[-60:]!r}; shorten the text"
+            for text in texts
+            if (rest := encoder.rest(text))
+        ]
+    if max_tokens is not None and isinstance(encoder, TokenEncoder):
+        lines += [
+            f"the trained model reads only the first {max_tokens} of the {count} tokens of"
+            f" {text[:40]!r}…: frames are not compared with its end; shorten the text"
+            for text in texts
+            if (count := len(encoder.encode_tokens([text])[0])) > max_tokens
+        ]
+    return lines
 
 
 def _changed(snapshot: _Snapshot, places: Sequence[_Place]) -> list[str]:

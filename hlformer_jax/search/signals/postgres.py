@@ -78,6 +78,7 @@ _ABSENT = """
 SELECT wanted FROM unnest(%s::text[]) AS wanted
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.contents WHERE content = wanted)
 """
+_STATE = "SELECT count(*), max(number) FROM {schema}.contents"  # no number is used again
 _ADDRESS = re.compile(
     # there may be several hosts, IPv6 addresses in brackets, or no host for a Unix socket
     r"postgres(?:ql)?://(?:[^/@:]*(?::[^/@]*)?@)?{host}(?:,{host})*(?:/[^@]*)?".format(
@@ -86,6 +87,14 @@ _ADDRESS = re.compile(
 )
 _LARGEST = "max(product)"
 _MEAN = "(SELECT avg(x) FROM unnest((array_agg(product ORDER BY product DESC))[:{top}]) AS x)"
+
+
+class Absent(NamedTuple):
+    """The contents of an index that a store lacks."""
+
+    state: tuple[int, int | None]
+    """A value that differs after every change of the store's contents."""
+    contents: set[str]
 
 
 class Store:
@@ -162,14 +171,21 @@ class Store:
             ranked: list[tuple[str, float]] = ask(_BEST, parameters, products=products, best=best)
         return ranked
 
-    def absent(self, contents: Sequence[str]) -> set[str]:
+    def absent(self, contents: Sequence[str], before: Absent | None = None) -> Absent:
         """Return those of some contents that were not uploaded.
+
+        Args:
+          contents: the contents.
+          before: an earlier result for them, which is returned if the store has not changed.
 
         Raises:
           SearchError: if the server does not answer.
         """
         with self._session() as ask:
-            return {content for (content,) in ask(_ABSENT, [list(contents)])}
+            [state] = ask(_STATE)
+            if before is not None and state == before.state:
+                return before
+            return Absent(state, {content for (content,) in ask(_ABSENT, [list(contents)])})
 
     def vectors(self, content: str, branches: int) -> list[Float[np.ndarray, "_ w"]]:
         """Return the rows of each branch of a content, float32.
@@ -337,8 +353,9 @@ class Stored:
         store.check(index, ranker)
         self._store, self._ranker = store, ranker
         self._contents = {content: i for i, content in enumerate(contents)}
+        self._absent: Absent | None = None
         self.calibrated, self.score_kind = ranker.calibrated, ranker.score_kind
-        self.is_trained = ranker.is_trained
+        self.is_trained, self.max_tokens = ranker.is_trained, ranker.max_tokens
 
     def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """Return the ranker's query; see `Ranker`."""
@@ -362,7 +379,8 @@ class Stored:
 
     def absent(self) -> set[str]:
         """Return the contents of the index that were not uploaded."""
-        return self._store.absent(list(self._contents))
+        self._absent = self._store.absent(list(self._contents), self._absent)
+        return self._absent.contents
 
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]

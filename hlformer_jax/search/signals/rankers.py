@@ -48,6 +48,10 @@ class Ranker(Protocol):
     def is_trained(self) -> bool:
         """True if a trained model encodes the token features that the index's encoder computes."""
 
+    @property
+    def max_tokens(self) -> int | None:
+        """Number of tokens that a trained model reads of a text; None without such a limit."""
+
     def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """Return the query vector of a text.
 
@@ -264,6 +268,7 @@ class Untrained:
         self._pooling, self.normalised = RANKERS[name], normalise
         self.identity, self.width = label(name, normalise), index.encoder.width
         self.calibrated, self.is_trained = name == DEFAULT and not normalise, False
+        self.max_tokens: int | None = None
         is_cosine = self._pooling.of_frames and not normalise
         self.score_kind: ScoreKind | None = "cosine" if is_cosine else None
         self.top, self.of_frames = self._pooling.top, self._pooling.of_frames

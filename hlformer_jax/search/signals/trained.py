@@ -24,6 +24,7 @@ from hlformer_jax import files, models
 from hlformer_jax.config import family_of
 from hlformer_jax.data import transforms
 from hlformer_jax.data.sources import extracted
+from hlformer_jax.data.sources.released.layouts import keeps_last_row
 from hlformer_jax.encoders.protocol import Encoder, TokenEncoder
 from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.models.two_branch import VideoEncoding
@@ -199,7 +200,7 @@ def encode_query(run: LoadedRun, tokens: Float[np.ndarray, "W E"]) -> Float[np.n
             f"the model reads token features of width {data.text_dim}, but the encoder gives"
             f" {tokens.shape[-1]}: it was trained with another encoder"
         )
-    return evaluation.encode_words(run.family.model, run.params, [tokens], data)[0]
+    return evaluation.encode_words(run.family.model, run.params, [tokens], run.config)[0]
 
 
 class Trained:
@@ -224,6 +225,8 @@ class Trained:
         """
         check_encoder(read_config(path), path, index.encoder)
         self._model, self.identity = loaded_run.load(path), f"trained {identity(path)}"
+        config = self._model.config
+        self.max_tokens = None if keeps_last_row(config) else config.data.max_words
         self._scorer = self._model.family.evaluator.scorer
         self._count = len(records or ())
         if records is None:

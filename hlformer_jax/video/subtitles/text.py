@@ -53,7 +53,7 @@ _DRAWING = re.compile(r"\\p(\d{1,3})(?![a-z])")
 _ESCAPED_BREAK = re.compile(r"\\[Nnh]")
 _INVISIBLE = re.compile(
     # Controls; marks of writing direction; zero width except the joiners, which letters need.
-    "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e"
+    "[\x01-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e"
     "\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
 )
 _THUMBNAIL = re.compile(
@@ -81,7 +81,7 @@ def clean_lines(text: str, markup: str) -> list[str]:
         if "&" in text:
             text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
     lines = [
-        " ".join(_INVISIBLE.sub("", line).split())
+        " ".join(_INVISIBLE.sub("", line.replace("\0", " ")).split())
         for line in unicodedata.normalize("NFC", text).splitlines()
     ]
     lines = [line for line in lines if line]

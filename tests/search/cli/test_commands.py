@@ -454,6 +454,21 @@ def test_a_closed_stream_is_at_most_one_line(index, closed):
     assert ("videos" in done.stdout) == ("1" not in closed)
 
 
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_output_that_cannot_be_written_is_named(index, more):
+    command = processes.command("search", "status", f"--index={index}", *more)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+            env=processes.environment() | {"PYTHONUNBUFFERED": ""},
+        )  # fmt: skip
+    [line] = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert line.startswith("error: standard output cannot be written (No space left on device)")
+
+
 @pytest.fixture
 def disk(ask, tmp_path):
     """A further folder of the index, of two films: one named as a film of the first folder."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import archive
@@ -18,6 +19,7 @@ import pytest
 from hlformer_jax import files, search
 from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index import Index, LockedError, database
+from hlformer_jax.search.index import index as index_module
 from hlformer_jax.search.index.database import COPY, DATABASE, MARK, SUMS
 
 
@@ -186,6 +188,32 @@ def test_a_change_whose_checksum_was_not_written_is_kept(index, monkeypatch):
     assert len(Index.open(index.directory).tags) == 1
 
 
+@pytest.mark.parametrize("copy_seconds, interval", [(0.01, 10), (1.0, 100), (60.0, 300)])
+def test_run_copies_the_database_early_if_copies_are_fast(index, copy_seconds, interval):
+    copied = (index.directory / COPY).read_bytes()
+    with index.running():
+        for seconds in (interval - 2, interval + 2):
+            index._copied, index._copy_seconds = time.monotonic() - seconds, copy_seconds
+            with index.writing() as writer:
+                writer.tag(["a.film"], [f"after {seconds} seconds"])
+            is_copied = (index.directory / COPY).read_bytes() != copied
+            assert is_copied == (seconds > interval)
+
+
+def test_first_change_of_a_later_run_is_not_copied_at_once(index):
+    index._copied -= 1000
+    with index.running():
+        copied = (index.directory / COPY).read_bytes()
+        with index.writing() as writer:
+            writer.tag(["a.film"], ["x"])
+        assert (index.directory / COPY).read_bytes() == copied
+
+
+def test_run_copies_a_large_database_less_often(index, monkeypatch):
+    monkeypatch.setattr(index_module, "COPY_SPEED", (index.directory / DATABASE).stat().st_size / 2)
+    assert index._copy_interval() == 200
+
+
 def test_missing_mark_is_accepted_foreign_database_refused(index, films, tmp_path):
     (index.directory / MARK).unlink()
     assert len(Index.open(index.directory).videos) == 3
@@ -301,6 +329,45 @@ def test_a_full_database_is_one_line_and_changes_nothing(index):
     with pytest.raises(SearchError, match="is full: make room"), index.writing() as writer:
         writer.tag(["a.film"], [hashlib.sha256(b"%d" % i).hexdigest() for i in range(500)])
     assert archive.everything(index.directory) == before
+
+
+@pytest.fixture
+def copies_fail(monkeypatch):
+    """The disk is full whenever the database is copied."""
+    write = files.write_bytes
+
+    def fail(path, content):
+        if path.name == COPY:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_bytes", fail)
+        yield patch
+
+
+def test_change_is_stored_if_the_copy_does_not_fit(index, copies_fail):
+    with pytest.raises(SearchError) as error, index.writing() as writer:
+        writer.tag(["a.film"], ["kept"])
+    message = str(error.value)
+    assert message.startswith("the change is stored, but ") and "repeat" not in message
+    assert f"{COPY}, the copy of the database, cannot be renewed (No space left" in message
+    copies_fail.undo()
+    with index.writing() as writer:
+        writer.tag(["a.film"], ["too"])
+    (index.directory / DATABASE).unlink()
+    assert list(Index.open(index.directory).tags.values()) == [["kept", "too"]]
+
+
+def test_run_ends_with_its_own_error_if_the_copy_does_not_fit(index, copies_fail, monkeypatch):
+    monkeypatch.setattr(index_module, "COPY_SECONDS", (0.0, 0.0))
+    with pytest.raises(SearchError, match="the change is stored"), index.running():
+        for tag in ("a", "b"):  # a copy during the run is tried again
+            with index.writing() as writer:
+                writer.tag(["a.film"], [tag])
+    with pytest.raises(SearchError, match=r"^the run failed$"), index.running():
+        raise SearchError("the run failed")
+    assert list(Index.open(index.directory).tags.values()) == [["a", "b"]]
 
 
 def test_disk_without_room_for_a_journal_is_full(index, monkeypatch):

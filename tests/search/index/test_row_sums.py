@@ -1,13 +1,15 @@
 """The checksum of the rows of a database: it is exact after each change, and damage differs."""
 
 import contextlib
+import os
 import sqlite3
 
 import archive
 import pytest
 
-from hlformer_jax.search.index import Index, database, row_sums
-from hlformer_jax.search.index.database import COPY, DATABASE
+from hlformer_jax import files
+from hlformer_jax.search.index import Index, LockedError, database, row_sums
+from hlformer_jax.search.index.database import COPY, DATABASE, SUMS
 
 
 def sums(index):
@@ -103,11 +105,76 @@ def test_next_run_after_damage_and_a_kill_restores_the_copy(killed):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_no_flipped_bit_changes_a_row_silently(killed):
+def test_no_flipped_bit_changes_a_row_silently(killed, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
     path = killed.directory / DATABASE
     whole, expected = path.read_bytes(), rows(killed)
+    checksums = (killed.directory / SUMS).read_bytes()
     for place in range(0, len(whole), 97):
         archive.flip(path, place)
         if not Index.open(killed.directory).notes:
             assert rows(killed) == expected, place
         path.write_bytes(whole)
+        (killed.directory / SUMS).write_bytes(checksums)  # opening renews them
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The databases whose rows were summed."""
+    connections, compute = [], row_sums.compute
+    monkeypatch.setattr(
+        row_sums,
+        "compute",
+        lambda connection: connections.append(connection) or compute(connection),
+    )
+    return connections
+
+
+def test_only_the_first_opening_after_a_kill_sums_the_rows(killed, computed):
+    for _ in range(3):
+        assert Index.open(killed.directory).notes == []
+    assert len(computed) == 1
+    archive.flip(killed.directory / DATABASE, 5000)
+    [note] = Index.open(killed.directory).notes
+    assert f"{DATABASE} is damaged" in note
+    archive.fill(Index.open(killed.directory))
+    assert Index.open(killed.directory).verify() == {}
+
+
+def test_opening_sums_the_rows_each_time_if_the_result_cannot_be_stored(
+    killed, computed, monkeypatch
+):
+    def fail(path, content):
+        raise PermissionError
+
+    monkeypatch.setattr(files, "write_bytes", fail)
+    for number in (1, 2):
+        assert Index.open(killed.directory).notes == []
+        assert len(computed) == number
+
+
+def test_opening_during_a_run_checks_only_the_structure(index, computed):
+    with index.running():
+        with index.writing() as writer:
+            writer.tag(["a.film"], ["new"])
+        again = Index.open(index.directory)
+        assert again.notes == [] and list(again.tags.values()) == [["new"]]
+        assert computed == []
+        content = (index.directory / DATABASE).read_bytes()
+        (index.directory / DATABASE).write_bytes(content[:-5000])
+        assert len(Index.open(index.directory).notes) == 1
+        (index.directory / DATABASE).write_bytes(content)
+
+
+def test_opening_index_lets_a_run_begin(index, monkeypatch):
+    """The lock that `is_locked` takes for a moment is not another run."""
+    lock, failures = files.lock, [BlockingIOError()]
+
+    def busy(directory):
+        if failures:
+            raise failures.pop()
+        return lock(directory)
+
+    monkeypatch.setattr(files, "lock", busy)
+    with index.running(), pytest.raises(LockedError), Index.open(index.directory).running():
+        pass

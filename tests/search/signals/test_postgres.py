@@ -19,6 +19,7 @@ import pytest
 
 from hlformer_jax.errors import MissingExtra, SearchError
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.signals import postgres
 from hlformer_jax.search.signals.postgres import Store, Uploaded
 from hlformer_jax.search.signals.rankers import Untrained
 
@@ -206,6 +207,30 @@ class TestServer:
             {"since": days[3], "until": days[3]}, {"since": "2001-09-12", "until": "2001-09-14"},
         ):  # fmt: skip
             agree(library.query("red", k=20, **filters), plain.query("red", k=20, **filters))
+
+    def test_absent_videos_are_asked_for_once_per_change_of_the_store(
+        self, index, address, monkeypatch
+    ):
+        library, other = opened(index, address), opened(index, address)
+        library.upload()
+        asked, execute = [], postgres._Session.__call__
+
+        def recorded(session, text, *values, **parts):
+            asked.append(text)
+            return execute(session, text, *values, **parts)
+
+        changes = [
+            (lambda: None, []),
+            (lambda: sql(address, "DELETE FROM contents WHERE number = 2"), ["1 of "]),
+            (other.upload, []),
+        ]
+        monkeypatch.setattr(postgres._Session, "__call__", recorded)
+        for change, expected in changes:
+            change()
+            asked.clear()
+            for _ in range(2):
+                assert [line[:5] for line in library.query("red").warnings] == expected
+            assert asked.count(postgres._ABSENT) == 1 and asked.count(postgres._BEST) == 2
 
     def test_upload_sends_new_videos_and_deletes_removed_ones(self, index, films, address):
         library = opened(index, address)

@@ -130,6 +130,21 @@ def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
     assert all(len(hit.times) == len(hit.scores) and hit.moments for hit in hits)
 
 
+def test_text_that_is_longer_than_the_model_reads_is_named(index, tmp_path):
+    config = configuration("gmmformer_v2", **{"model.gaze": False, "data.max_words": 3})
+    library = archive.opened(index, checkpoint=write_run(tmp_path / "run", config))
+    assert library.query("red green blue").warnings == []
+    [line] = library.query("red green blue white").warnings
+    assert line.startswith("the trained model reads only the first 3 of the 4 tokens of 'red green")
+
+
+def test_model_of_the_last_token_reads_it_of_every_text(index, tmp_path):
+    config = configuration("clip4clip_meanp", **{"data.max_words": 3, "model.glance": False})
+    library = archive.opened(index, checkpoint=write_run(tmp_path / "run", config))
+    short, long = (library.query(text) for text in ("blue", "red green yellow white blue"))
+    assert long.warnings == [] and [hit.score for hit in long] == [hit.score for hit in short]
+
+
 @pytest.mark.slow  # it takes seconds
 def test_passages_are_ranked_by_the_encoder_for_every_ranker(index, tmp_path, monkeypatch):
     monkeypatch.setattr(passages, "MIN_EMBEDDED_PASSAGES", 1)

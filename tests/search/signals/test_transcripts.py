@@ -84,7 +84,7 @@ def test_cues_damaged_twice_are_not_treated_as_missing(index, capsys):
 
 
 def test_long_runs_copy_the_database_now_and_then(index, monkeypatch):
-    monkeypatch.setattr(index_module, "COPY_SECONDS", 0.0)
+    monkeypatch.setattr(index_module, "COPY_SECONDS", (0.0, 0.0))
     with index.running():
         transcript = transcripts.load(index, content(index, "b.film"))
         transcript.recognised["speech"] = {"by": "a model", "cues": [(1.0, 2.0, "more words")]}

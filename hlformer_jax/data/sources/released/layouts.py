@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 from absl import logging
 from jaxtyping import Float
+from ml_collections import ConfigDict
 
 from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.annotations import TimedVideo
@@ -230,6 +231,12 @@ the end of the name of the file with text features."""
 
 CLIP_SPACE = ("clip_L14", *CLIP_B32_FEATURES[:2])
 """Features in CLIP's joint space, in which a caption's last row is comparable with frames."""
+
+
+def keeps_last_row(config: ConfigDict) -> bool:
+    """Return whether the last row of a caption is its sentence vector, which is never cut off."""
+    is_clip: bool = config.data.feature in CLIP_SPACE
+    return is_clip or config.model.name.startswith("clip4clip")
 
 
 class MscCollection(Collection):

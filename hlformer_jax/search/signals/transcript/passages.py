@@ -576,11 +576,12 @@ def fuse(
 
 
 def find_damaged(index: Index) -> dict[str, str]:
-    """Return a line for each damaged file of passage embeddings, by file name."""
+    """Return a line for each damaged or unreadable file of passage embeddings, by file name."""
     lines = {}
     for content in transcripts.contents(index):
         path = index.text_vectors(content)
         texts = _texts_to_embed(transcripts.load(index, content))
         if os.path.lexists(path) and _load_embeddings(index, content, texts) is None:
-            lines[path.name] = f"{path} is damaged: index the folder again to recompute it"
+            repair = "index the folder again to recompute it"
+            lines[path.name] = packed.describe_damage(path, repair)
     return lines
