@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hlformer_jax.data.annotations import Span, possible_times
 from hlformer_jax.data.sources import extracted, protocol
 from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import DamagedError
@@ -42,7 +43,8 @@ def write_features(
       The number of captions of each split.
 
     Raises:
-      DataError: if only some captions name a split, or a split would be empty.
+      DataError: if only some captions name a split, a split would be empty, or a time is
+        impossible.
       OutputError: if `out` contains something that must not be replaced.
       OSError: if the folder cannot be written.
     """
@@ -62,6 +64,14 @@ def write_features(
             video: content for video, content in contents.items() if content not in error.contents
         }
     captions = [caption for caption in captions if caption.video in contents]
+    spans = {
+        f"{caption.sentence} ({caption.video})": Span(
+            caption.start, caption.end, index.videos[caption.video].duration
+        )
+        for caption in captions
+        if caption.start is not None and caption.end is not None
+    }
+    possible_times(spans, "the captions", 1 / index.fps)
     splits = extracted.split_captions(
         [
             (caption.video, caption.split,

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from hlformer_jax.data.sources.extracted import ExtractedReader, contents
+from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.evaluate import captions, features, metrics, threshold
 from hlformer_jax.search.evaluate.captions import Caption
@@ -255,3 +256,10 @@ def test_features_are_index_vectors_and_encoder_tokens(index, tmp_path):
     assert contents(tmp_path / "out")["parents"] == {"a.film": {"a.film#parent#0": text}}
     (tokens,) = archive.Encoder().encode_tokens([text])
     np.testing.assert_array_equal(reader.read_words("a.film#parent#0"), tokens)
+
+
+def test_features_check_the_times_of_captions(index, tmp_path):
+    late = Caption("a.film", "red", 5000.0, 8000.0)
+    with pytest.raises(DataError, match=r"moment 'red \(a.film\)' begins at 5000 s"):
+        features.write_features(index, archive.Encoder(), [*CAPTIONS, late], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
