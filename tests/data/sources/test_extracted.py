@@ -237,6 +237,26 @@ def test_own_times_after_the_video_are_counted(tmp_path, caplog):
     assert "features.json: 1 of 2 moments end more than 1.5 s after their video" in caplog.text
 
 
+@pytest.mark.parametrize(("name", "opened"), [("own", open_data), ("hover_own", open_trees)])
+def test_own_videos_of_training_and_test_are_warned_of(tmp_path, caplog, name, opened):
+    videos = {split: list(own) for split, own in CAPTIONED.items()}
+    videos["test"].append("train/0.mp4")
+    splits = {
+        split: {
+            video: [Caption(f"{video}#{k}", f"thing {k}", float(k), k + 1.0) for k in range(2)]
+            for video in listed
+        }
+        for split, listed in videos.items()
+    }
+    config = load(f"configs/{name}.py", f"{write(tmp_path / 'own', splits, fps=2.0)},debug")
+    config.data.data_dir = str(tmp_path / "prepared")
+    for _ in range(2):
+        caplog.clear()
+        opened(config)
+        warning = "1 of 3 test videos are also training videos, such as 'train/0.mp4'"
+        assert caplog.text.count(warning) == 1
+
+
 def test_timed_captions_have_another_fingerprint(folder):
     features = ExtractedSource(str(folder), "tiny-0123", D, E)
     source = ExtractedSource(str(folder), "tiny-0123", D, E, timed=True)
