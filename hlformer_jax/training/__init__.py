@@ -94,8 +94,9 @@ class Family(Protocol):
     def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
         """Return test metrics and the arrays of a score file.
 
-        The arrays are `scores` [Q, V]; `queries` and `videos`, the names of rows and columns; and
-        `relevant`, the column of each query's target.
+        The arrays are `scores` [Q, V]; `queries` and `videos`, the names of rows and columns;
+        `relevant`, the column of each query's target; `sentences`, the text of each query; and
+        `data`, the fingerprint of the data.
         """
 
     def test_embeddings(self, params: Any) -> dict[str, Any]:

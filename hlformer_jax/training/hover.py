@@ -293,7 +293,8 @@ class HOVER:
         names = split.pool.names
         relevant = np.arange(len(names), dtype=np.int32)
         arrays = {"scores": scores, "queries": names, "videos": names, "relevant": relevant}
-        return self.test(params), arrays
+        recorded = {"sentences": split.pool.texts, "data": self.fingerprint}
+        return self.test(params), arrays | recorded
 
     def test_embeddings(self, params: Any) -> dict[str, Any]:
         """Return the points of the test split's nodes; see `Family`.

@@ -430,6 +430,8 @@ class PRVR:
             "queries": split.caption_ids(),
             "videos": split.video_ids,
             "relevant": split.caption_video,
+            "sentences": split.caption_sentences(),
+            "data": self.fingerprint,
         }
         return self.evaluator.rank(*encoded, split), arrays
 
