@@ -78,12 +78,16 @@ def evaluate(
       The metrics of each member, by the path of its file, and of "ensemble".
 
     Raises:
-      EnsembleError: for fewer than two files, files of different queries,
+      EnsembleError: for fewer than two files, a file given twice, files of different queries,
         sentences or videos, a file that was not written by --scores or is damaged, scores that are
         not finite, and the directory of a run.
     """
     if len(members) < 2:
         raise EnsembleError("an ensemble needs two score files or more: give `member` for each")
+    resolved = [path.resolve() for path in members]
+    for number, path in enumerate(members):
+        if resolved[number] in resolved[:number]:
+            raise EnsembleError(f"{path} is given twice, and would count twice: leave one out")
     if directory is not None:
         if (directory / "config.json").exists():
             raise EnsembleError(

@@ -90,6 +90,14 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path, scores):
         ensemble.evaluate([right])
 
 
+def test_a_member_given_twice_is_refused(tmp_path, scores):
+    files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores)]
+    (tmp_path / "link.npz").symlink_to(files[0])
+    for name in ("0.npz", "link.npz"):
+        with pytest.raises(EnsembleError, match=rf"{name} is given twice"):
+            ensemble.evaluate([*files, tmp_path / name])
+
+
 SENTENCES = [f"sentence {name}" for name in QUERIES]
 
 
