@@ -116,6 +116,21 @@ def _warn_of_shared_videos(video_ids: Sequence[Sequence[str]]) -> None:
             )
 
 
+def warn_of_other_data(fingerprint: str, trained_on: str | None) -> None:
+    """Warn if a checkpoint was trained on other data than the opened data.
+
+    Args:
+      fingerprint: the fingerprint of the opened data.
+      trained_on: the fingerprint of the checkpoint's data; None if it is unknown.
+    """
+    if trained_on not in (None, fingerprint):
+        logging.warning(
+            "the checkpoint was trained on other data (fingerprint %s, now %s: other files, or"
+            " files whose times changed when copied); results are of the data now",
+            *(trained_on, fingerprint),
+        )
+
+
 def choose_source(data: ConfigDict) -> Source:
     """Return the source of `config.data`, without reading it.
 
