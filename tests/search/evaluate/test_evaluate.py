@@ -263,3 +263,36 @@ def test_features_check_the_times_of_captions(index, tmp_path):
     with pytest.raises(DataError, match=r"moment 'red \(a.film\)' begins at 5000 s"):
         features.write_features(index, archive.Encoder(), [*CAPTIONS, late], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_features_join_copies_and_count_what_is_left_out(index, films, tmp_path):
+    (films / "copy.film").write_bytes((films / "b.film").read_bytes())
+    archive.fill(index)
+    left_out = [
+        Caption("a.film", "red", following=("black",)),
+        Caption("a.film", "speech", in_transcript=True),
+        Caption("", "nothing"),
+    ]
+    asked = [*CAPTIONS, *left_out, Caption("copy.film", "a copy", duplicates=("b.film",))]
+    asked.append(Caption("a.film", "red too", duplicates=("b.film", "gone.film")))
+    lines = []
+    features.write_features(index, archive.Encoder(), asked, tmp_path / "out", report=lines.append)
+    videos = {
+        video: [caption.sentence for caption in captions]
+        for split in ExtractedReader(tmp_path / "out").splits.values()
+        for video, captions in split.items()
+    }
+    assert videos["b.film"] == ["green", "a copy"] and "copy.film" not in videos
+    dropped, copies, several = lines
+    assert dropped.startswith("3 of 9 captions have no video, have several parts")
+    assert copies.startswith("1 captioned videos are copies") and "'copy.film'" in copies
+    assert several.startswith("1 captions have further correct videos") and "'red too'" in several
+
+
+def test_copies_in_several_named_splits_are_one_video(index, films, tmp_path):
+    (films / "copy.film").write_bytes((films / "b.film").read_bytes())
+    archive.fill(index)
+    videos = {"train": "a.film", "val": "b.film", "test": "copy.film"}
+    asked = [Caption(video, "red", split=split) for split, video in videos.items()]
+    features.write_features(index, archive.Encoder(), asked, tmp_path / "out")
+    assert list(ExtractedReader(tmp_path / "out").splits["test"]) == ["b.film"]
