@@ -37,6 +37,10 @@ MAX_REVERSED, MAX_LONG = 0.01, 0.1
 their video by more than `MAX_OVERHANG`. In published annotations these are a few slips of
 annotators; larger shares mean columns in another order, or times in another unit."""
 
+MAX_LENGTHS = 2.0
+"""A moment of a data set's own times that ends after more lengths of its video is refused. Other
+late moments are only cut, because a video's length may be that of its readable frames."""
+
 
 # Strict text and JSON. `where` is the place that an error message names: FILE or FILE:LINE, and in
 # some cases the video or node.
@@ -675,7 +679,7 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[Spans
       the split does not have.
 
     Raises:
-      DataError: if the data set has no times, or the file is missing or faulty.
+      DataError: if the data set has no times or impossible ones, or the file is missing or faulty.
     """
     source = config.eval.get("moments")  # not every family has the field
     if not source:
@@ -689,8 +693,16 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[Spans
             f" {config.data.collection!r} has no times of moments: give a file with times,"
             " or '' for none"
         )
+    place = f"the times of the data set {config.data.collection!r}"
     return [
-        Spans({name: Span(*span) for name, span in notes["spans"].items()}) for notes in annotated
+        Spans(
+            possible_times(
+                {name: Span(*span) for name, span in notes["spans"].items()},
+                place,
+                notes.get("seconds_per_frame", 0.0),
+            )
+        )
+        for notes in annotated
     ]
 
 
@@ -714,7 +726,7 @@ def read_spans(path: Path) -> Spans:
         text = read_text(path)
         first = text.lstrip()[:4096]
         if '"start_s"' in first:
-            return Spans(_possible(_spans_by_caption(path, text), path), source=str(path))
+            return Spans(possible_times(_spans_by_caption(path, text), path), source=str(path))
         if '"moments"' in first:
             videos = [video for video, _ in read_moments(path, warns=False)]
         else:
@@ -725,24 +737,42 @@ def read_spans(path: Path) -> Spans:
     moments = [(moment, video.duration) for video in videos for moment in video.moments]
     spans = {moment.moment_id: Span(moment.start, moment.end, length) for moment, length in moments}
     sentences = {moment.moment_id: moment.text for moment, _ in moments}
-    return Spans(_possible(spans, path), sentences, str(path))
+    return Spans(possible_times(spans, path), sentences, str(path))
 
 
-def _possible(spans: Mapping[str, Span], path: Path) -> dict[str, Span]:
-    """Return spans without impossible times, with warnings; see `read_spans`."""
+def possible_times(
+    spans: Mapping[str, Span], place: Path | str, seconds_per_frame: float | None = None
+) -> dict[str, Span]:
+    """Return spans without impossible times, with warnings; see `read_spans`.
+
+    Args:
+      spans: the annotated moments.
+      place: the file or the data set of the times in warnings and errors.
+      seconds_per_frame: for a data set's own times, the interval of the frames from which the
+        lengths of videos are computed, which may be shorter by it; late moments are then refused by
+        `MAX_LENGTHS` only. None for a file of annotations.
+
+    Raises:
+      DataError: if a moment or the share of faulty moments is impossible.
+    """
+    is_file = seconds_per_frame is None
+    overhang = MAX_OVERHANG + (seconds_per_frame or 0.0)
     possible: dict[str, Span] = {}
     reversed_names, long_names = [], []
     for name, span in spans.items():
         start, end, duration = span
-        if start > duration + MAX_OVERHANG:
+        is_late = start > duration + overhang
+        is_far = max(start, end) > MAX_LENGTHS * duration + overhang
+        if is_late if is_file else is_far:
+            what = f"begins at {start:g} s" if is_late else f"ends at {end:g} s"
             raise DataError(
-                f"{path}: moment {name!r} begins at {start:g} s, but its video ends at"
+                f"{place}: moment {name!r} {what}, but its video ends at"
                 f" {duration:g} s; correct one of them (times are in seconds)"
             )
         if start > end:
             reversed_names.append(name)
             continue
-        if end > duration + MAX_OVERHANG:
+        if end > duration + overhang:
             long_names.append(name)
             span = Span(min(start, duration), duration, duration)
         possible[name] = span
@@ -751,18 +781,18 @@ def _possible(spans: Mapping[str, Span], path: Path) -> dict[str, Span]:
         what = f"{len(reversed_names)} of {len(spans)} moments begin after their end"
         example = f"{reversed_names[0]!r} from {start:g} to {end:g} s"
         if len(reversed_names) > MAX_REVERSED * len(spans):
-            raise DataError(f"{path}: {what}, such as {example}; correct them")
-        logging.warning("%s: %s and are left out, such as %s", path, what, example)
+            raise DataError(f"{place}: {what}, such as {example}; correct them")
+        logging.warning("%s: %s and are left out, such as %s", place, what, example)
     if long_names:
         start, end, duration = spans[long_names[0]]
-        what = f"{len(long_names)} of {len(spans)} moments end more than {MAX_OVERHANG:g} s after"
+        what = f"{len(long_names)} of {len(spans)} moments end more than {overhang:g} s after"
         example = f"{long_names[0]!r} from {start:g} to {end:g} of {duration:g} s"
-        if len(long_names) > MAX_LONG * len(spans):
+        if is_file and len(long_names) > MAX_LONG * len(spans):
             raise DataError(
-                f"{path}: {what} their video, such as {example}; correct the times, which are in"
+                f"{place}: {what} their video, such as {example}; correct the times, which are in"
                 " seconds"
             )
-        logging.warning("%s: %s their video and are cut there, such as %s", path, what, example)
+        logging.warning("%s: %s their video and are cut there, such as %s", place, what, example)
     return possible
 
 

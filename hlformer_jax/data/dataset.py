@@ -100,18 +100,39 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
     )
     for name, split in (("val", val), ("test", test)):
         split.check_spans(name)  # fail now, rather than at the first evaluation of a training
-    _warn_of_shared_videos(val.video_ids, test.video_ids)
+    _warn_of_shared_videos([split.video_ids for split in (train, val, test)])
     return Data(train, val, test, prepared.fingerprint)
 
 
-def _warn_of_shared_videos(val: Sequence[str], test: Sequence[str]) -> None:
-    """Warn if the best epoch is chosen on test videos."""
-    if shared := len(set(val) & set(test)):
+def _warn_of_shared_videos(video_ids: Sequence[Sequence[str]]) -> None:
+    """Warn of videos of several splits, given by the ids of train, val and test."""
+    named = dict(zip(("training", "validation", "test"), video_ids, strict=True))
+    leak = "results on them look better than they are"
+    chosen = "the best epoch is chosen on test videos (metrics of the last epoch are not affected)"
+    for split, earlier, effect in (
+        ("validation", "training", leak),
+        ("test", "training", leak),
+        ("test", "validation", chosen),
+    ):
+        if shared := sorted(set(named[split]) & set(named[earlier])):
+            logging.warning(
+                "%d of %d %s videos are also %s videos, such as %r: %s",
+                *(len(shared), len(set(named[split])), split, earlier, shared[0], effect),
+            )
+
+
+def warn_of_other_data(fingerprint: str, trained_on: str | None) -> None:
+    """Warn if a checkpoint was trained on other data than the opened data.
+
+    Args:
+      fingerprint: the fingerprint of the opened data.
+      trained_on: the fingerprint of the checkpoint's data; None if it is unknown.
+    """
+    if trained_on not in (None, fingerprint):
         logging.warning(
-            "%d of %d test videos are also validation videos: the best epoch is chosen on"
-            " test videos (metrics of the last epoch are not affected)",
-            shared,
-            len(test),
+            "the checkpoint was trained on other data (fingerprint %s, now %s: other files, or"
+            " files whose times changed when copied); results are of the data now",
+            *(trained_on, fingerprint),
         )
 
 
@@ -236,9 +257,9 @@ def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
     else:
         val = opened["val"].split(range(len(opened["val"].trees)))
     test = opened["test"].split(range(len(opened["test"].trees)))
-    if options.validation == "val":
-        _warn_of_shared_videos(val.features.video_ids, test.features.video_ids)
-    return TreeData(train.split(numbers), val, test, prepared.fingerprint)
+    splits = train.split(numbers), val, test
+    _warn_of_shared_videos([split.pool.videos for split in splits])
+    return TreeData(*splits, prepared.fingerprint)
 
 
 def choose_tree_source(config: ConfigDict) -> Source:

@@ -52,7 +52,8 @@ MAX_ZERO_ROWS = 0.25
 """Largest share of frames, or of words, that may be zero; some features have zeros as padding."""
 
 MAX_ZERO_ITEMS = 0.01
-"""Largest share of videos, or of captions, that may have only zero rows; real ones have some."""
+"""Largest share of videos, or of captions, that may have only zero rows; real ones have some. One
+may have in a data set of any size."""
 
 _COPIES = 3  # copies of a record's features in memory: as read, as stored and as serialised
 _SHARD_BYTES = 1 << 30
@@ -606,7 +607,7 @@ class _ZeroRows:
 
     def __init__(self, rows: str, items: str, num_items: int, num_rows: int) -> None:
         self._names = rows, items  # such as frames and videos
-        self._limits = MAX_ZERO_ROWS * num_rows, MAX_ZERO_ITEMS * num_items
+        self._limits = MAX_ZERO_ROWS * num_rows, max(1.0, MAX_ZERO_ITEMS * num_items)
         self._read = [0, 0]  # rows and items
         self._zero = [0, 0]
         self._first = ""  # description of the first zero row

@@ -289,6 +289,10 @@ class Split:
         """
         return list(self._caption_ids)
 
+    def caption_sentences(self) -> list[str]:
+        """Return the sentences of all captions; otherwise as `caption_ids`."""
+        return [sentence for _, sentence in self._captions]
+
     @functools.cached_property
     def _caption_ids(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self._captions)

@@ -1,11 +1,13 @@
 """Ensembles of runs: ranks the test split by the mean of the scores of several runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 
 from hlformer_jax import files
+from hlformer_jax.data.annotations import shown
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
@@ -23,8 +25,11 @@ _CONTENTS = (
     ("queries", "U", "texts"),
     ("videos", "U", "texts"),
     ("relevant", "iu", "whole numbers"),
+    ("sentences", "U", "texts"),
+    ("data", "U", "texts"),
 )
-"""Arrays of a score file: name, kinds of dtype, and the content in words."""
+"""Arrays of a score file: name, kinds of dtype, and the content in words. The last two may be
+missing in files of other programs."""
 
 
 def combine(members: Sequence[np.ndarray]) -> np.ndarray:
@@ -73,12 +78,16 @@ def evaluate(
       The metrics of each member, by the path of its file, and of "ensemble".
 
     Raises:
-      EnsembleError: for fewer than two files, files of different queries or videos, a file that
-        was not written by --scores or is damaged, scores that are not finite, and the directory
-        of a run.
+      EnsembleError: for fewer than two files, a file given twice, files of different queries,
+        sentences or videos, a file that was not written by --scores or is damaged, scores that are
+        not finite, and the directory of a run.
     """
     if len(members) < 2:
         raise EnsembleError("an ensemble needs two score files or more: give `member` for each")
+    resolved = [path.resolve() for path in members]
+    for number, path in enumerate(members):
+        if resolved[number] in resolved[:number]:
+            raise EnsembleError(f"{path} is given twice, and would count twice: leave one out")
     if directory is not None:
         if (directory / "config.json").exists():
             raise EnsembleError(
@@ -100,6 +109,7 @@ def evaluate(
     for path, scores in zip(members[1:], read[1:], strict=True):
         if _owners(scores) != owners:
             raise EnsembleError(f"{path} has other relevant videos than {members[0]}")
+    _check_sentences(members, read)
     aligned = [_aligned(scores, first) for scores in read]
     relevant = first["relevant"]
     rows = {str(path): scores for path, scores in zip(members, aligned, strict=True)}
@@ -128,7 +138,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             " `overwrite`"
         )
     for name, kinds, content in _CONTENTS:
-        if arrays[name].dtype.kind not in kinds:
+        if name in arrays and arrays[name].dtype.kind not in kinds:
             raise EnsembleError(
                 f"{path} has {name} of type {arrays[name].dtype}, not {content}: write it again"
             )
@@ -138,6 +148,11 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise EnsembleError(
             f"{path} has scores {arrays['scores'].shape} for {queries.size} queries and"
             f" {videos.size} videos: write it again"
+        )
+    if arrays.get("sentences", queries).shape != queries.shape:
+        raise EnsembleError(
+            f"{path} has {arrays['sentences'].size} sentences for {queries.size} queries: write it"
+            " again"
         )
     with np.errstate(over="ignore"):  # ranks are computed in float32
         infinite = int(np.sum(~np.isfinite(arrays["scores"].astype(np.float32))))
@@ -164,6 +179,37 @@ def _owners(arrays: dict[str, np.ndarray]) -> dict[str, str]:
     """Return the relevant video of each query, by name."""
     videos = arrays["videos"][arrays["relevant"]]
     return dict(zip(arrays["queries"].tolist(), videos.tolist(), strict=True))
+
+
+def _check_sentences(members: Sequence[Path], read: Sequence[Mapping[str, np.ndarray]]) -> None:
+    """Check that a query has the same sentence in all files; warn of other or unknown data.
+
+    Features of one test split may differ, but an id may stand for another sentence elsewhere.
+    """
+    first_path, first = members[0], None
+    for path, arrays in zip(members, read, strict=True):
+        if not {"sentences", "data"} <= arrays.keys():
+            logging.warning(
+                "%s does not record its data, so it is not known whether its queries have the same"
+                " sentences; write it again by mode=evaluate and scores",
+                path,
+            )
+        elif first is None:
+            first_path, first = path, arrays
+        else:
+            sentences = dict(zip(first["queries"], first["sentences"], strict=True))
+            for name, sentence in zip(arrays["queries"], arrays["sentences"], strict=True):
+                if sentences[name] != sentence:
+                    raise EnsembleError(
+                        f"{path} is of other data than {first_path}: the sentence of query"
+                        f" {str(name)!r} is {shown(str(sentence))}, not"
+                        f" {shown(str(sentences[name]))}"
+                    )
+            if arrays["data"] != first["data"]:
+                logging.warning(
+                    "%s has the same queries as %s, but other features, or copies of its files",
+                    *(path, first_path),
+                )
 
 
 def _aligned(arrays: dict[str, np.ndarray], first: dict[str, np.ndarray]) -> np.ndarray:

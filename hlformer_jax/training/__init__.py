@@ -40,7 +40,8 @@ class Family(Protocol):
     `learning_rate(total_steps)`, the schedule to log; `program_constants() -> Hashable`, for short
     runs that share programs (`step.compile_steps`); `moments_fingerprint`, an identifier of
     the annotated times on which metrics depend, None without any; and `any_length = True` if no
-    step depends on the number of epochs, so that a run may be extended.
+    step depends on the number of epochs, so that a run may be extended. A loaded checkpoint sets
+    `trained_on`, the fingerprint of its data, with which `dataset.warn_of_other_data` compares.
     """
 
     @property
@@ -94,8 +95,9 @@ class Family(Protocol):
     def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
         """Return test metrics and the arrays of a score file.
 
-        The arrays are `scores` [Q, V]; `queries` and `videos`, the names of rows and columns; and
-        `relevant`, the column of each query's target.
+        The arrays are `scores` [Q, V]; `queries` and `videos`, the names of rows and columns;
+        `relevant`, the column of each query's target; `sentences`, the text of each query; and
+        `data`, the fingerprint of the data.
         """
 
     def test_embeddings(self, params: Any) -> dict[str, Any]:

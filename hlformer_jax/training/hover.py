@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
+from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees, warn_of_other_data
 from hlformer_jax.data.feed import Group, KeptFeed, NodeFeed, SubtreeFeed, fits
 from hlformer_jax.data.sources import synthetic
 from hlformer_jax.data.sources.protocol import SPLITS
@@ -176,7 +176,13 @@ def build_objective(config: ConfigDict, model: Hover) -> TreeObjective:
 
 
 class HOVER:
-    """Retrieval among nodes of action trees, embedded in hyperbolic space."""
+    """Retrieval among nodes of action trees, embedded in hyperbolic space.
+
+    Attributes:
+      trained_on: fingerprint of the data of a loaded checkpoint; None if it is unknown.
+    """
+
+    trained_on: str | None = None
 
     def __init__(self, config: ConfigDict, mesh: Mesh) -> None:
         self._config, self._mesh = config, mesh
@@ -190,13 +196,14 @@ class HOVER:
         test_collection = self._config.eval.test_collection
         with processes.first_alone("data"):
             data = open_trees(self._config)
-            if not test_collection:
-                return data
-            config = self._config.copy_and_resolve_references()
-            config.data.update(collection=test_collection, feature=config.eval.test_feature)
-            test_data = open_trees(config)
-            fingerprint = f"{data.fingerprint} {test_data.fingerprint}"
-            return data._replace(test=test_data.test, fingerprint=fingerprint)
+            if test_collection:
+                config = self._config.copy_and_resolve_references()
+                config.data.update(collection=test_collection, feature=config.eval.test_feature)
+                test_data = open_trees(config)
+                fingerprint = f"{data.fingerprint} {test_data.fingerprint}"
+                data = data._replace(test=test_data.test, fingerprint=fingerprint)
+        warn_of_other_data(data.fingerprint, self.trained_on)
+        return data
 
     @property
     def fingerprint(self) -> str:
@@ -293,7 +300,8 @@ class HOVER:
         names = split.pool.names
         relevant = np.arange(len(names), dtype=np.int32)
         arrays = {"scores": scores, "queries": names, "videos": names, "relevant": relevant}
-        return self.test(params), arrays
+        recorded = {"sentences": split.pool.texts, "data": self.fingerprint}
+        return self.test(params), arrays | recorded
 
     def test_embeddings(self, params: Any) -> dict[str, Any]:
         """Return the points of the test split's nodes; see `Family`.

@@ -96,7 +96,7 @@ def load(directory: Path, changes: Mapping[str, Any] | None = None) -> LoadedRun
     mesh = devices.mesh()
     family = training.build(config, mesh)
     with contextlib.closing(checkpoints.open_params(directory)) as saved:
-        return LoadedRun(directory, config, family, _restored(saved, family, mesh))
+        return LoadedRun(directory, config, family, _restored(saved, directory, family, mesh))
 
 
 def evaluate_checkpoint(
@@ -190,15 +190,27 @@ def open_checkpoint(
     with contextlib.closing(checkpoints.open_params(path)) as saved:
         info = saved.info()
         _check_same_model(path, info, family)
-        params = _restored(saved, family, mesh)
+        params = _restored(saved, path, family, mesh)
     if processes.is_first():
         report(f"checkpoint {path} ({checkpoints.summary(info)})")
     return family, params
 
 
-def _restored(saved: checkpoints.Series, family: Family, mesh: Mesh) -> Any:
+def _restored(saved: checkpoints.Series, path: Path, family: Any, mesh: Mesh) -> Any:
+    """Return the parameters of a checkpoint, and tell the family of its data."""
+    family.trained_on = _trained_on(path)
     template = devices.abstract(mesh, jax.eval_shape(family.init_params))
     return family.project(saved.restore(template))
+
+
+def _trained_on(path: Path) -> str | None:
+    """Return the fingerprint of the data of a run; None for a converted checkpoint."""
+    try:
+        recorded = files.parse_json((path / "config.json").read_text(encoding="utf-8"))
+        fingerprint: str | None = recorded.get("data_fingerprint")
+    except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError):
+        return None
+    return fingerprint
 
 
 def _check_same_model(path: Path, info: Mapping[str, Any], family: Family) -> None:

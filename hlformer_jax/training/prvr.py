@@ -19,7 +19,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
-from hlformer_jax.data.dataset import Data, open_data
+from hlformer_jax.data.dataset import Data, open_data, warn_of_other_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
 from hlformer_jax.data.sources import synthetic
 from hlformer_jax.data.sources.protocol import SPLITS
@@ -293,7 +293,13 @@ def draw_negatives(
 
 
 class PRVR:
-    """Partially relevant video retrieval: videos with all their captions."""
+    """Partially relevant video retrieval: videos with all their captions.
+
+    Attributes:
+      trained_on: fingerprint of the data of a loaded checkpoint; None if it is unknown.
+    """
+
+    trained_on: str | None = None
 
     def __init__(self, config: ConfigDict, mesh: Mesh) -> None:
         self._config, self._mesh = config, mesh
@@ -305,7 +311,9 @@ class PRVR:
     def data(self) -> Data:
         """The splits; prepared on first use."""
         with processes.first_alone("data"):
-            return open_data(self._config)
+            data = open_data(self._config)
+        warn_of_other_data(data.fingerprint, self.trained_on)
+        return data
 
     @property
     def fingerprint(self) -> str:
@@ -431,6 +439,8 @@ class PRVR:
             "queries": split.caption_ids(),
             "videos": split.video_ids,
             "relevant": split.caption_video,
+            "sentences": split.caption_sentences(),
+            "data": self.fingerprint,
         }
         return self.evaluator.rank(*encoded, split), arrays
 

@@ -337,6 +337,27 @@ def test_a_data_set_without_times_is_refused(known):
     refused(complaint, annotations.configured_spans, asking("data"), [known])
 
 
+def test_times_of_a_data_set_allow_for_a_frame_interval(caplog):
+    times = {"near": [8.0, 13.0, 10.0], "late": [9.0, 17.0, 10.0], "after": [16.0, 18.0, 10.0]}
+    note = {"spans": times, "seconds_per_frame": 2.5}
+    [spans] = annotations.configured_spans(asking("data"), [note])
+    assert spans == {"near": (8, 13, 10), "late": (9, 10, 10), "after": (10, 10, 10)}
+    place = "the times of the data set 'activitynet'"
+    assert f"{place}: 2 of 3 moments end more than 3.5 s after their video" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("span", "complaint"),
+    [
+        ((3000.0, 4000.0), "moment 'x' begins at 3000 s, but its video ends at 20 s"),
+        ((0.0, 4000.0), "moment 'x' ends at 4000 s, but its video ends at 20 s"),
+    ],
+)
+def test_times_of_a_data_set_in_another_unit_are_refused(span, complaint):
+    noted = [{"spans": {"x": [*span, 20.0]}}]
+    refused(complaint, annotations.configured_spans, asking("data"), noted)
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [

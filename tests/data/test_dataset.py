@@ -102,6 +102,20 @@ def test_videos_of_both_validation_and_test_are_warned_of(tmp_path, caplog):
     assert "1 of 3 test videos are also validation videos" in caplog.text
 
 
+def test_each_opening_warns_of_training_videos_in_other_splits(tmp_path, caplog):
+    source, config = Attributes(), default()
+    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    source.splits["test"]["train1"] = [Caption("train1#1", "y")]
+    source.splits["val"]["train0"] = [Caption("train0#1", "y")]
+    for _ in range(2):
+        caplog.clear()
+        open_data(config, source)
+        assert [record.message.partition(", ")[0] for record in caplog.records] == [
+            "1 of 3 validation videos are also training videos",
+            "1 of 3 test videos are also training videos",
+        ]
+
+
 def timed_annotations(path, sentence, kind):
     """Writes annotations with a moment for each caption of `Attributes`."""
     videos = [f"{split}{k}" for split in SPLITS for k in range(2)]

@@ -120,9 +120,18 @@ def test_a_few_zero_rows_are_padding_and_warned_of(tiny, write):
     assert "caption 'val_1#enc#1'" in warned[1] and "all words of 0" in warned[1]
 
 
-def test_zeros_throughout_one_video_are_refused(tiny, write):
+def test_one_video_and_caption_of_zeros_are_warned_of(tiny, write):
     tiny.frames["val_1"][:] = 0
-    with pytest.raises(DataError, match="1 .*%"):
+    tiny.words["val_1#enc#1"][:] = 0
+    warned = warnings_of(write(tiny))
+    assert len(warned) == 2
+    assert "all frames of 1 (" in warned[0] and "all words of 1 (" in warned[1]
+
+
+def test_zeros_throughout_two_captions_are_refused(tiny, write):
+    for name in ("val_1#enc#0", "val_1#enc#1"):
+        tiny.words[name][:] = 0
+    with pytest.raises(DataError, match=r"all words of 2 \(.*%\) of the .* captions read so far"):
         read_all(write(tiny))
 
 

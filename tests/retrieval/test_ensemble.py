@@ -12,8 +12,8 @@ QUERIES, VIDEOS = [f"v{k}#{j}" for k in range(6) for j in range(2)], [f"v{k}" fo
 RELEVANT = np.repeat(np.arange(6), 2)
 
 
-def _write(path, scores, queries=QUERIES, videos=VIDEOS, relevant=RELEVANT):
-    np.savez(path, scores=scores, queries=queries, videos=videos, relevant=relevant)
+def _write(path, scores, queries=QUERIES, videos=VIDEOS, relevant=RELEVANT, **data):
+    np.savez(path, scores=scores, queries=queries, videos=videos, relevant=relevant, **data)
     return path
 
 
@@ -88,6 +88,44 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path, scores):
         ensemble.evaluate([right, tmp_path / "text.npz"])
     with pytest.raises(EnsembleError, match="two score files"):
         ensemble.evaluate([right])
+
+
+def test_a_member_given_twice_is_refused(tmp_path, scores):
+    files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores)]
+    (tmp_path / "link.npz").symlink_to(files[0])
+    for name in ("0.npz", "link.npz"):
+        with pytest.raises(EnsembleError, match=rf"{name} is given twice"):
+            ensemble.evaluate([*files, tmp_path / name])
+
+
+SENTENCES = [f"sentence {name}" for name in QUERIES]
+
+
+def test_members_with_other_sentences_are_refused(tmp_path, scores):
+    first = _write(tmp_path / "first.npz", scores[0], sentences=SENTENCES, data="a")
+    changed = [*SENTENCES[:-1], "others"]
+    other = _write(tmp_path / "other.npz", scores[1], sentences=changed, data="b")
+    complaint = (
+        r"other\.npz is of other data than .*: the sentence of query 'v5#1' is 'others', not"
+    )
+    with pytest.raises(EnsembleError, match=complaint):
+        ensemble.evaluate([first, other])
+    few = _write(tmp_path / "few.npz", scores[1], sentences=SENTENCES[:-1], data="a")
+    with pytest.raises(EnsembleError, match=r"few\.npz has 11 sentences for 12 queries"):
+        ensemble.evaluate([first, few])
+
+
+def test_members_of_other_or_unknown_data_are_named(tmp_path, scores, caplog):
+    first = _write(tmp_path / "first.npz", scores[0], sentences=SENTENCES, data="a")
+    recorded = {"queries": QUERIES[::-1], "sentences": SENTENCES[::-1], "data": "a"}
+    same = _write(tmp_path / "same.npz", scores[1], relevant=RELEVANT[::-1], **recorded)
+    assert ensemble.evaluate([first, same]) and not caplog.records
+    other = _write(tmp_path / "other.npz", scores[1], sentences=SENTENCES, data="b")
+    old = _write(tmp_path / "old.npz", scores[1])
+    ensemble.evaluate([old, first, other])
+    unknown, differing = [record.getMessage() for record in caplog.records]
+    assert "old.npz does not record its data" in unknown
+    assert "other.npz has the same queries as" in differing and "first.npz" in differing
 
 
 def test_metrics_of_a_run_are_never_replaced(tmp_path, scores):

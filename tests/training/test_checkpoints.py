@@ -13,8 +13,9 @@ import runs
 import tiny
 from tiny import configuration, write_run
 
-from hlformer_jax import files
+from hlformer_jax import files, training
 from hlformer_jax.config import ConfigError
+from hlformer_jax.runtime import devices
 from hlformer_jax.training import checkpoints, loaded_run
 from hlformer_jax.training.checkpoints import (
     CheckpointError,
@@ -431,6 +432,25 @@ def test_loaded_run_has_its_parameters_and_moved_data(tmp_path):
     assert found.config.model == config.model
     assert found.config.data.data_dir == "elsewhere"
     jax.tree.map(np.testing.assert_array_equal, found.params, tiny.params(config))
+
+
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.parametrize("make", [runs.retrieval, runs.hover])
+def test_data_that_replaced_those_of_the_training_are_warned_of(tmp_path, caplog, make):
+    config = make(tmp_path / "data")
+    mesh = devices.mesh()
+    family, path = training.build(config, mesh), tmp_path / "run"
+    checkpoints.save_params(path / "checkpoints" / "best", family.init_params(), {"epoch": 1})
+    for recorded, is_warned in ((None, False), (family.fingerprint, False), ("before", True)):
+        content = {"config": json.loads(config.to_json()), "data_fingerprint": recorded}
+        (path / "config.json").write_text(json.dumps(content))
+        loaded = loaded_run.load(path).family
+        opened, _ = loaded_run.open_checkpoint(config, path, lambda line: None, mesh)
+        for found in (loaded, opened):
+            caplog.clear()
+            assert found.data
+            other = f"trained on other data (fingerprint before, now {family.fingerprint}:"
+            assert (other in caplog.text) == is_warned
 
 
 def test_configuration_of_hover_is_read_with_its_fields(tmp_path):

@@ -138,6 +138,9 @@ def test_run_is_evaluated_without_config_flag(run, tmp_path):
     with np.load(scores) as first, np.load(embeddings) as second:
         assert list(first["queries"]) == list(second["query_ids"])
         np.testing.assert_array_equal(first["relevant"], second["relevant"])
+        recorded = json.loads((run / "config.json").read_text())
+        assert first["data"] == recorded["data_fingerprint"]
+        assert len(set(first["sentences"])) > 1
         # The scores are those of the exported vectors.
         total = sum(
             weight * np.einsum("qh,vlh->qvl", second["queries"], second[name]).max(-1)

@@ -53,6 +53,9 @@ def test_checkpoint_gives_the_metrics_of_its_run(hover_run, trees_dir, tmp_path)
     assert again == next(iter(results.values()))
     with np.load(scores) as written:
         assert written["scores"].shape == (again.queries, again.queries)
+        recorded = json.loads((path / "config.json").read_text())
+        assert written["data"] == recorded["data_fingerprint"]
+        assert {len(written[name]) for name in ("queries", "sentences")} == {again.queries}
         best = np.mean(written["scores"].argmax(axis=1) == np.arange(again.queries))
     assert 100 * best == pytest.approx(again.metrics["t2v/R@1"])
     with pytest.raises(checkpoints.CheckpointError, match="`config.model.geometry`=poincare"):

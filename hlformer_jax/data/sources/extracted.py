@@ -28,11 +28,13 @@ from hlformer_jax import files
 from hlformer_jax.cli import command_line
 from hlformer_jax.data.annotations import (
     AnnotatedMoment,
+    Span,
     TimedVideo,
     annotate,
     as_seconds,
     field,
     parse_object,
+    possible_times,
     read_text,
 )
 from hlformer_jax.data.sources.protocol import (
@@ -208,14 +210,18 @@ class ExtractedReader(Reader):
         return self._words[slice(*self._word_rows[caption_id])].astype(np.float32)
 
     def annotations(self, split: str) -> Any:
-        """Return the moments of captions that have times; see `annotations.Span`."""
+        """Return the moments of captions that have times, as `annotations.configured_spans` reads.
+
+        The interval of the frames is given, because it is the error of the videos' lengths.
+        """
         spans = {
             caption.caption_id: (caption.start, caption.end, self.duration(video))
             for video, captions in self._splits[split].items()
             for caption in captions
             if _is_timed(caption)
         }
-        return {"spans": spans}
+        interval = {"seconds_per_frame": 1 / self._frames_per_second} if spans else {}
+        return {"spans": spans, **interval}
 
     def duration(self, video: str) -> float:
         """Return the length of a video in seconds; a DataError if the frame rate is unknown."""
@@ -284,7 +290,14 @@ class TimedReader(ExtractedReader):
             logging.warning("%s: %d captions have no times and are left out", folder, untimed)
 
     def annotations(self, split: str) -> dict[str, Any]:
-        """Return durations, moments and texts of parents of a split; see `annotations.annotate`."""
+        """Return durations, moments and texts of parents of a split; see `annotations.annotate`.
+
+        Raises:
+          DataError: for an impossible time.
+        """
+        timed = super().annotations(split)
+        spans = {name: Span(*span) for name, span in timed["spans"].items()}
+        possible_times(spans, self._folder / CONTENTS, timed["seconds_per_frame"])
         videos = []
         for video, captions in self._timed[split].items():
             moments = tuple(

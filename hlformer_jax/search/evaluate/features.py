@@ -2,11 +2,12 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from hlformer_jax.data.annotations import Span, possible_times
 from hlformer_jax.data.sources import extracted, protocol
 from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import DamagedError
@@ -31,23 +32,30 @@ def write_features(
       index: the index of the videos.
       encoder: the encoder of the index.
       captions: the captions. A caption is left out if it has no video, has several parts, or is
-        about speech or text.
+        about speech or text. Copies of a video are one video, whose id is the first of their paths.
       out: the folder to write.
       seed: seed of the random splits; it has no effect if the captions name their splits.
-      report: receives a line about videos that are not indexed, and one for each damaged video;
-        these are left out.
+      report: receives a line about each kind of captions that are left out, about videos that are
+        not indexed or damaged, about copies, and about captions with several correct videos.
       overwrite: whether to replace the features of an earlier call.
 
     Returns:
       The number of captions of each split.
 
     Raises:
-      DataError: if only some captions name a split, or a split would be empty.
+      DataError: if only some captions name a split, a split would be empty, or a time is
+        impossible.
       OutputError: if `out` contains something that must not be replaced.
       OSError: if the folder cannot be written.
     """
     contents = {video: record.content for video, record in index.videos.items() if record.indexed}
-    captions = [caption for caption in captions if caption.is_visual and caption.video]
+    visual = [caption for caption in captions if caption.is_visual and caption.video]
+    if left_out := len(captions) - len(visual):
+        report(
+            f"{left_out} of {len(captions)} captions have no video, have several parts, or are"
+            " about speech or text, and are left out"
+        )
+    captions = visual
     captioned = {caption.video for caption in captions}
     if missing := sorted(captioned - contents.keys()):
         report(
@@ -61,7 +69,15 @@ def write_features(
         contents = {
             video: content for video, content in contents.items() if content not in error.contents
         }
-    captions = [caption for caption in captions if caption.video in contents]
+    captions = _join_copies([x for x in captions if x.video in contents], contents, report)
+    spans = {
+        f"{caption.sentence} ({caption.video})": Span(
+            caption.start, caption.end, index.videos[caption.video].duration
+        )
+        for caption in captions
+        if caption.start is not None and caption.end is not None
+    }
+    possible_times(spans, "the captions", 1 / index.fps)
     splits = extracted.split_captions(
         [
             (caption.video, caption.split,
@@ -88,6 +104,33 @@ def write_features(
     name = f"{slug}-{facts.fingerprint[:12]}"
     extracted.write(out, name, about, splits, vectors, words, overwrite, parents)
     return {split: sum(map(len, by_video.values())) for split, by_video in splits.items()}
+
+
+def _join_copies(
+    captions: Sequence[Caption], contents: Mapping[str, str], report: Callable[[str], None]
+) -> list[Caption]:
+    """Give the captions of copies the same video, and report other videos that are correct too."""
+    videos = sorted({caption.video for caption in captions})
+    first: dict[str, str] = {}
+    for video in videos:
+        first.setdefault(contents[video], video)
+    if copies := [video for video in videos if first[contents[video]] != video]:
+        report(
+            f"{len(copies)} captioned videos are copies and count as one video with their original,"
+            f" for example {copies[0]!r} with {first[contents[copies[0]]]!r}"
+        )
+    several = [
+        caption
+        for caption in captions
+        if {contents.get(video) for video in caption.duplicates} - {contents[caption.video], None}
+    ]
+    if several:
+        report(
+            f'{len(several)} captions have further correct videos ("also"), which count as wrong'
+            ' and, unless each caption has a "split", may be in other splits, for example'
+            f" {several[0].sentence!r}"
+        )
+    return [caption._replace(video=first[contents[caption.video]]) for caption in captions]
 
 
 def encode_tokens(

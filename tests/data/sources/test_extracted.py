@@ -220,6 +220,43 @@ def test_own_timed_captions_become_trees(tmp_path, caplog):
     assert test.words_per_video.tolist() == [6]
 
 
+def test_own_times_in_milliseconds_are_refused(tmp_path):
+    folder = timed(tmp_path / "own", ((0.0, 4000.0), (4000.0, 9000.0)), 2.0)
+    for name, opened in (("own", open_data), ("hover_own", open_trees)):
+        config = load(f"configs/{name}.py", f"{folder},debug")
+        config.data.data_dir = str(tmp_path / "prepared")
+        with pytest.raises(DataError, match="moment 'train#0' ends at 4000 s, .* ends at 10 s"):
+            opened(config)
+
+
+def test_own_times_after_the_video_are_counted(tmp_path, caplog):
+    folder = timed(tmp_path / "own", ((4.0, 9.0), (9.0, 13.0)), 2.0)
+    config = load("configs/hover_own.py", f"{folder},debug")
+    config.data.data_dir = str(tmp_path / "prepared")
+    assert open_trees(config).test.rows.max() == 19
+    assert "features.json: 1 of 2 moments end more than 1.5 s after their video" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "opened"), [("own", open_data), ("hover_own", open_trees)])
+def test_own_videos_of_training_and_test_are_warned_of(tmp_path, caplog, name, opened):
+    videos = {split: list(own) for split, own in CAPTIONED.items()}
+    videos["test"].append("train/0.mp4")
+    splits = {
+        split: {
+            video: [Caption(f"{video}#{k}", f"thing {k}", float(k), k + 1.0) for k in range(2)]
+            for video in listed
+        }
+        for split, listed in videos.items()
+    }
+    config = load(f"configs/{name}.py", f"{write(tmp_path / 'own', splits, fps=2.0)},debug")
+    config.data.data_dir = str(tmp_path / "prepared")
+    for _ in range(2):
+        caplog.clear()
+        opened(config)
+        warning = "1 of 3 test videos are also training videos, such as 'train/0.mp4'"
+        assert caplog.text.count(warning) == 1
+
+
 def test_timed_captions_have_another_fingerprint(folder):
     features = ExtractedSource(str(folder), "tiny-0123", D, E)
     source = ExtractedSource(str(folder), "tiny-0123", D, E, timed=True)

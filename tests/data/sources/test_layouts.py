@@ -99,14 +99,6 @@ def test_frames_of_videos_without_captions_need_no_rows(tiny, write):
     assert "2 videos have no caption" in warned[0] and V2F in warned[0]
 
 
-def test_video_in_train_and_test_is_warned_of(tiny, write):
-    tiny.captions["test"].append(("train_1#enc#9", "again"))
-    tiny.words["train_1#enc#9"] = tiny.words["train_1#enc#0"]
-    warned = warnings_of(write(tiny))
-    assert len(warned) == 1
-    assert "tinytest.caption.txt" in warned[0] and "'" not in warned[0] and "train_1" in warned[0]
-
-
 def test_an_id_of_two_sentences_is_refused(tiny, write):
     tiny.captions["test"].append(("train_1#enc#0", "another sentence"))
     collection = write(tiny)

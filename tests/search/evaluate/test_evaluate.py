@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from hlformer_jax.data.sources.extracted import ExtractedReader, contents
+from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.evaluate import captions, features, metrics, threshold
 from hlformer_jax.search.evaluate.captions import Caption
@@ -255,3 +256,43 @@ def test_features_are_index_vectors_and_encoder_tokens(index, tmp_path):
     assert contents(tmp_path / "out")["parents"] == {"a.film": {"a.film#parent#0": text}}
     (tokens,) = archive.Encoder().encode_tokens([text])
     np.testing.assert_array_equal(reader.read_words("a.film#parent#0"), tokens)
+
+
+def test_features_check_the_times_of_captions(index, tmp_path):
+    late = Caption("a.film", "red", 5000.0, 8000.0)
+    with pytest.raises(DataError, match=r"moment 'red \(a.film\)' begins at 5000 s"):
+        features.write_features(index, archive.Encoder(), [*CAPTIONS, late], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_features_join_copies_and_count_what_is_left_out(index, films, tmp_path):
+    (films / "copy.film").write_bytes((films / "b.film").read_bytes())
+    archive.fill(index)
+    left_out = [
+        Caption("a.film", "red", following=("black",)),
+        Caption("a.film", "speech", in_transcript=True),
+        Caption("", "nothing"),
+    ]
+    asked = [*CAPTIONS, *left_out, Caption("copy.film", "a copy", duplicates=("b.film",))]
+    asked.append(Caption("a.film", "red too", duplicates=("b.film", "gone.film")))
+    lines = []
+    features.write_features(index, archive.Encoder(), asked, tmp_path / "out", report=lines.append)
+    videos = {
+        video: [caption.sentence for caption in captions]
+        for split in ExtractedReader(tmp_path / "out").splits.values()
+        for video, captions in split.items()
+    }
+    assert videos["b.film"] == ["green", "a copy"] and "copy.film" not in videos
+    dropped, copies, several = lines
+    assert dropped.startswith("3 of 9 captions have no video, have several parts")
+    assert copies.startswith("1 captioned videos are copies") and "'copy.film'" in copies
+    assert several.startswith("1 captions have further correct videos") and "'red too'" in several
+
+
+def test_copies_in_several_named_splits_are_one_video(index, films, tmp_path):
+    (films / "copy.film").write_bytes((films / "b.film").read_bytes())
+    archive.fill(index)
+    videos = {"train": "a.film", "val": "b.film", "test": "copy.film"}
+    asked = [Caption(video, "red", split=split) for split, video in videos.items()]
+    features.write_features(index, archive.Encoder(), asked, tmp_path / "out")
+    assert list(ExtractedReader(tmp_path / "out").splits["test"]) == ["b.film"]

@@ -393,7 +393,6 @@ class ReleasedReader(Reader):
                 self._teacher_counts: dict[str, int] = {}
                 self._check_teacher()
             self._files = stack.pop_all()
-        self._warn_of_shared_videos()
 
     @property
     def splits(self) -> Mapping[str, Captions]:
@@ -501,16 +500,6 @@ class ReleasedReader(Reader):
             if video not in self._teacher_counts:
                 self._teacher_counts[video] = self._teacher_frames.count(video, listed)
             self._teacher_captions.count(caption.caption_id, listed)
-
-    def _warn_of_shared_videos(self) -> None:
-        for split in ("val", "test"):
-            shared = [video for video in self._splits["train"] if video in self._splits[split]]
-            if shared:
-                logging.warning(
-                    "%s: %d of its videos are also training videos (%s, ...); its results will"
-                    " look better than they are",
-                    *(self.collection.captions(split), len(shared), shared[0]),
-                )
 
 
 class MomentReader(ReleasedReader):
