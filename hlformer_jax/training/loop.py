@@ -34,7 +34,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
 from hlformer_jax import files, terminal, training
-from hlformer_jax.config import ConfigError
+from hlformer_jax.config import ConfigError, check
 from hlformer_jax.data.feed import Schedule
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
@@ -444,6 +444,7 @@ def start(
       WorkdirError: if the directory holds another run.
       CheckpointError: if a checkpoint is missing, damaged or of another model.
     """
+    check(config)
     mesh = devices.mesh() if mesh is None else mesh
     family = family or training.build(config, mesh)
     family.check_trainable()

@@ -62,6 +62,25 @@ def test_unknown_selection_metric_is_named(tmp_path):
         runs.train(runs.tree(**{"eval.select": "SumR"}), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("make", "field", "value", "family"),
+    [
+        (runs.retrieval, "loss.diversity_form", "video", None),
+        (runs.retrieval, "train.batch_size", 0, None),
+        (runs.hover, "trees.form", "release", None),
+        (runs.retrieval, "train.epochs", 0, runs.Tree),
+    ],
+)
+def test_wrong_value_is_refused_from_python_too(tmp_path, make, field, value, family):
+    config = make(tmp_path / "data")
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(ConfigError, match=f"config.{field} is {value!r}: it must be"):
+        loop.train(config, tmp_path / "run", family=family and family(config))
+    with pytest.raises(ConfigError, match=f"config.{field} is {value!r}: it must be"):
+        training.build(config)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("last", "number"),
