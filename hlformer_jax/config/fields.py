@@ -321,7 +321,8 @@ HOVER: Mapping[str, Any] = {
     },
     "eval": {
         # Validation metric that chooses the best epoch, such as t2v/MRR or v2t/R@1; the highest
-        # value wins. "last": keep the last epoch, as released.
+        # value wins, so the median and mean rank (MedR, MnR) are refused. "last": keep the last
+        # epoch, as released.
         "select": Field("t2v/MRR", LINE),
         "node_batch": Field(256, SIZE),  # nodes that are encoded together
         "query_batch": Field(256, SIZE),  # queries that are ranked together

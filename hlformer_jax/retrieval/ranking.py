@@ -42,6 +42,9 @@ MAX_LEAVES = 5
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are at most 1 and not in percent."""
 
+LOWER_IS_BETTER = ("MedR", "MnR")
+"""Metrics of which a lower value is better; `eval.select` takes the highest value."""
+
 
 EMPTY = "–"
 """A cell of a table without a value, such as a metric that the split has nothing to measure on."""
@@ -204,8 +207,9 @@ def check_select(select: str, names: Sequence[str]) -> None:
       names: names of the metrics of a validation.
 
     Raises:
-      ConfigError: if it is neither a metric nor "last".
+      ConfigError: if it is neither "last" nor a metric of which a higher value is better.
     """
+    names = [name for name in names if name.rpartition("/")[2] not in LOWER_IS_BETTER]
     if select != LAST and select not in names:
         shown = ", ".join(name for name in names if "=" not in name)
         raise ConfigError(
