@@ -676,6 +676,11 @@ class Trainer:
                 f"config.eval.select is {select!r}: use one of {', '.join(result.metrics)}"
             )
         metric = float(epoch) if select == ranking.LAST else result.metrics[select]
+        if math.isnan(metric):  # no epoch would be better than it
+            raise ConfigError(
+                f"config.eval.select is {select!r}, which is NaN after epoch {epoch + 1}: use a"
+                f" metric that is a number on the validation split, or {ranking.LAST}"
+            )
         self.progress = progress.validated(epoch, metric)
         if self.progress.best_epoch == epoch:
             info = {"epoch": epoch, "step": step, f"validation_{select}": metric}

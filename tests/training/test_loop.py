@@ -62,6 +62,15 @@ def test_unknown_selection_metric_is_named(tmp_path):
         runs.train(runs.tree(**{"eval.select": "SumR"}), tmp_path)
 
 
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_selection_metric_that_is_nan_is_named(tmp_path, epochs):
+    with runs.start(runs.tree(), tmp_path) as trainer:
+        _scored(trainer, *[50.0] * (epochs - 1), np.nan)
+        with pytest.raises(ConfigError, match=f"'nearest', which is NaN after epoch {epochs}"):
+            trainer.run()
+
+
 @pytest.mark.parametrize(
     ("make", "field", "value", "family"),
     [
