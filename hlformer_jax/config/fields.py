@@ -97,8 +97,8 @@ PRVR: Mapping[str, Any] = {
         "hidden_size": Field(384, SIZE),  # H
         "lorentz_dim": Field(127, SIZE),  # n; n + 1 is divisible by num_heads
         "num_heads": Field(4, integer(1, 2**10)),  # N
-        "euclidean_blocks": Field(4, integer(0, 256)),
-        "lorentz_blocks": Field(4, integer(0, 256)),
+        "euclidean_blocks": Field(4, integer(0, 64)),  # at most training.optim.MAX_SLICES
+        "lorentz_blocks": Field(4, integer(0, 64)),
         # Width of each block's Gaussian window; 0: no window. (): 0, 2, 4, 8, … in each geometry.
         # A single width applies to all blocks.
         "euclidean_widths": Field((), WINDOW_WIDTHS),
