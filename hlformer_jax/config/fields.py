@@ -182,7 +182,7 @@ PRVR: Mapping[str, Any] = {
     },
     "train": {
         "epochs": Field(100, integer(1, 10**6)),
-        "batch_size": Field(128, SIZE),  # videos, with all their captions
+        "batch_size": Field(128, SIZE),  # videos, with all their captions; at least 2 to train
         # Number of parts into which the videos of a batch are split. The parts are encoded one
         # after another, and again for the gradient, which takes less memory and more arithmetic.
         # Dropout masks are drawn for the whole batch, so that results differ only by rounding. It
