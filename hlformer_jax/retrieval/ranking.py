@@ -229,12 +229,14 @@ class Result:
       per_query: arrays with a value for each query, to compare models query by query: "ranks",
         "videos" (the index of the query's own video), and "overlaps" if the times of the moments
         are known. HOVER has none.
+      unfinished: how far the run had come, such as "epoch 3 of 100", if it was not finished.
     """
 
     metrics: dict[str, float]
     queries: int
     videos: int
     per_query: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, compare=False)
+    unfinished: str = ""
 
     @property
     def timed_queries(self) -> int | None:
@@ -248,11 +250,11 @@ class Result:
         part = "" if timed in (None, self.queries) else f" ({timed} with times of moments)"
         return f"{self.queries} queries{part}, {self.videos} videos"
 
-    def as_json(self) -> dict[str, float | int]:
+    def as_json(self) -> dict[str, float | int | str]:
         """Return the content of test_metrics.json: metrics, and numbers of queries and videos."""
+        more = {"timed_queries": self.timed_queries, "unfinished": self.unfinished or None}
         content = {**self.metrics, "queries": self.queries, "videos": self.videos}
-        timed = self.timed_queries
-        return content if timed is None else content | {"timed_queries": timed}
+        return content | {name: value for name, value in more.items() if value is not None}
 
 
 def check_place(directory: Path, replace: files.Replace = files.Replace.OWN) -> None:

@@ -274,6 +274,21 @@ def newest(workdir: Path) -> Series:
     return Series(Path(workdir) / "checkpoints" / "newest", clean=True)
 
 
+def describe_unfinished(workdir: Path) -> str:
+    """Return how far an unfinished run has come, such as "epoch 3 of 100"; "" for anything else.
+
+    A run whose newest state was removed, or cannot be read, counts as finished.
+    """
+    directory, recorded = Path(workdir) / "checkpoints" / "newest", _recorded(Path(workdir))
+    if recorded is None or not any(directory.glob("[0-9]*")):
+        return ""
+    with contextlib.closing(Series(directory)) as saved, contextlib.suppress(CheckpointError):
+        progress, train = Progress(**saved.info()), recorded["config"]["train"]
+        if progress.epochs < train["epochs"] and not progress.is_over(train["patience"]):
+            return f"epoch {progress.epochs} of {train['epochs']}"
+    return ""
+
+
 def best(workdir: Path) -> Series:
     """Open the series of the parameters of a run's best epochs."""
     return Series(Path(workdir) / "checkpoints" / "best", clean=True, keep=2)

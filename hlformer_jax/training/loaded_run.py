@@ -7,6 +7,7 @@ set records, is refused.
 """
 
 import contextlib
+import dataclasses
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -140,6 +141,8 @@ def evaluate_checkpoint(
     if directory is not None:
         fingerprint, moments_now = family.fingerprint, getattr(family, "moments_fingerprint", None)
         checkpoints.check_evaluation(directory, path, config, fingerprint, overwrite, moments_now)
+    if (unfinished := checkpoints.describe_unfinished(path)) and processes.is_first():
+        report(f"{path} is not finished ({unfinished}): its best epoch so far is evaluated")
     slow_line = "evaluating: the first evaluation on a GPU compiles for a minute"
     with terminal.reported_if_slow(slow_line) if processes.is_first() else contextlib.nullcontext():
         if scores_file is None:
@@ -154,6 +157,7 @@ def evaluate_checkpoint(
                 files.write_npz(embeddings_file, arrays, files.replacing(overwrite))
     for note in getattr(family, "notes", list)() if processes.is_first() else ():
         report(note)
+    result = dataclasses.replace(result, unfinished=unfinished)
     if directory is not None and processes.is_first():
         ranking.write_result(result, directory, files.replacing(overwrite, listed=True))
         checkpoints.record_evaluation(directory, path, config, fingerprint, moments_now)
