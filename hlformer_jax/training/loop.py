@@ -655,6 +655,8 @@ class Trainer:
                 f"stopped after epoch {progress.epochs} of {train.epochs}: {select} did not"
                 f" improve in {train.patience} epochs (config.train.patience); {best}"
             )
+        if int(self.state.step) % self.steps_per_epoch:
+            return f"stopped in epoch {progress.epochs + 1} of {train.epochs}; {best}"
         return f"ended after epoch {progress.epochs} of {train.epochs}; {best}"
 
     def record_test(self, rows: Mapping[str, Result]) -> None:

@@ -92,10 +92,13 @@ def test_wrong_value_is_refused_from_python_too(tmp_path, make, field, value, fa
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
-    ("last", "number"),
-    [(4, signal.SIGTERM), (6, signal.SIGINT)],  # in mid epoch, at the end of one
+    ("last", "number", "line"),
+    [  # in mid epoch, at the end of one
+        (4, signal.SIGTERM, "stopped in epoch 2 of 3; best nearest"),
+        (6, signal.SIGINT, "ended after epoch 2 of 3; best nearest"),
+    ],
 )
-def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, last, number):
+def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, capsys, last, number, line):
     config = runs.tree(**{"train.checkpoint_seconds": 1e9})  # what is saved is by the signal
     handler = signal.getsignal(number)
     stops = pytest.raises(loop.Stopped, match=f"{number.name}: saved step {last}")
@@ -104,6 +107,7 @@ def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, last, number)
         trainer.run()
     assert stopped.value.status == 128 + number and signal.getsignal(number) is handler
     assert trainer.checkpoints.newest.latest() == last
+    assert line in capsys.readouterr().err
     runs.train(config, tmp_path)
     runs.assert_same(tmp_path, finished)
 
