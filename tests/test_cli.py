@@ -16,7 +16,7 @@ from hlformer_jax import cli
 
 def test_interrupt_has_the_status_of_a_shell(capsys):
     assert cli.interrupted() == 130
-    assert "resumes" in capsys.readouterr().err
+    assert "resumes from the newest checkpoint, if there is one" in capsys.readouterr().err
 
 
 def test_arguments_in_an_error_are_printed_as_flags(capsys):
