@@ -29,7 +29,12 @@ from hlformer_jax.retrieval import moments, ranking
 from hlformer_jax.retrieval.ranking import EMPTY, MAX_LEAVES, part_label
 from hlformer_jax.sweep import Run, change_of, changed_fields
 from hlformer_jax.sweep.comparison import LEVEL, compare, describe_left_out
-from hlformer_jax.sweep.provenance import check_same_data, describe_unrecorded, name_data
+from hlformer_jax.sweep.provenance import (
+    check_same_data,
+    describe_environments,
+    describe_unrecorded,
+    name_data,
+)
 from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
 
 Table = dict[str, Any]
@@ -192,6 +197,7 @@ def collect(
         "notes": [
             *sweep.notes,
             *describe_unrecorded(unrecorded),
+            *describe_environments(results_so_far),
             *describe_left_out(sweep.pairs, have_ended, root),
             *_describe_corpora(rows),
         ],

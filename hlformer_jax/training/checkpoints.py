@@ -36,7 +36,7 @@ from hlformer_jax.config import family_of, flat, leaves
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.moments import needs_moments
-from hlformer_jax.runtime import devices, processes
+from hlformer_jax.runtime import devices, environment, processes
 from hlformer_jax.training.step import TrainState
 
 _SUMS = "SHA256SUMS"
@@ -516,7 +516,7 @@ def claim_workdir(
             init = recorded_init(workdir)
         if init is not None:
             content["init"] = str(init)
-        files.write_json(workdir / "config.json", content)
+        files.write_json(workdir / "config.json", content | environment.describe())
         return stack.pop_all()
 
 
@@ -700,6 +700,7 @@ def record_evaluation(
     """
     if _recorded(directory) is None:
         content = _settings(config, fingerprint) | {"checkpoint": str(checkpoint)}
+        content |= environment.describe()
         files.write_json(directory / EVALUATION_FILE, content | _moments(moments))
 
 
@@ -779,7 +780,10 @@ def _raised_patience(recorded: Mapping[str, Any], config: ConfigDict) -> tuple[s
 
 
 def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
-    """Read the recorded settings of a directory; None without a record."""
+    """Read the recorded settings of a directory; None without a record.
+
+    The environment is left out, because a run may resume in another.
+    """
     path = workdir / file
     if not os.path.lexists(path):
         return None
@@ -792,7 +796,7 @@ def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None
         ) from None
     if not isinstance(recorded, dict) or not {"config", "data_fingerprint"} <= recorded.keys():
         raise WorkdirError(f"{path} was not written by a run: choose another `workdir`")
-    return recorded
+    return {name: x for name, x in recorded.items() if name not in ("device", "versions")}
 
 
 def _settings(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
