@@ -137,12 +137,12 @@ def evaluate_checkpoint(
             if directory is not None and directory.is_dir():
                 checkpoints.check_evaluation(directory, path, config, overwrite=overwrite)
                 _check_place(directory, overwrite)
+    if (unfinished := checkpoints.describe_unfinished(path)) and processes.is_first():
+        report(f"{path} is not finished ({unfinished}): its best epoch so far is evaluated")
     family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
         fingerprint, moments_now = family.fingerprint, getattr(family, "moments_fingerprint", None)
         checkpoints.check_evaluation(directory, path, config, fingerprint, overwrite, moments_now)
-    if (unfinished := checkpoints.describe_unfinished(path)) and processes.is_first():
-        report(f"{path} is not finished ({unfinished}): its best epoch so far is evaluated")
     slow_line = "evaluating: the first evaluation on a GPU compiles for a minute"
     with terminal.reported_if_slow(slow_line) if processes.is_first() else contextlib.nullcontext():
         if scores_file is None:
