@@ -56,7 +56,8 @@ def fail(message: str) -> int:
 
 def interrupted() -> int:
     """Print that Ctrl-C ended the program and how to resume; return the exit status."""
-    print("interrupted; the same command resumes from the newest checkpoint", file=sys.stderr)
+    line = "interrupted; the same command resumes from the newest checkpoint, if there is one"
+    print(line, file=sys.stderr)
     return 128 + signal.SIGINT
 
 

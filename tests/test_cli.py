@@ -16,7 +16,7 @@ from hlformer_jax import cli, terminal
 
 def test_interrupt_has_the_status_of_a_shell(capsys):
     assert cli.interrupted() == 130
-    assert "resumes" in capsys.readouterr().err
+    assert "resumes from the newest checkpoint, if there is one" in capsys.readouterr().err
 
 
 def test_marks_of_direction_in_a_line_are_escaped(capsys):

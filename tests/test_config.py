@@ -31,7 +31,7 @@ from hlformer_jax.config import (
 from hlformer_jax.nn import blocks
 from hlformer_jax.ops import windows
 from hlformer_jax.retrieval import scoring
-from hlformer_jax.training import prvr
+from hlformer_jax.training import optim, prvr
 
 LEAVES = dict(leaves())
 
@@ -88,6 +88,12 @@ def test_choices_are_those_of_the_modules_that_read_them():
     }.items():
         assert sorted(LEAVES[name].rule.choices) == sorted(choices), name
     assert set(DEFINITIONS) == set(models.MODELS)
+
+
+@pytest.mark.parametrize("name", ["model.euclidean_blocks", "model.lorentz_blocks"])
+def test_optimiser_takes_as_many_blocks_as_are_allowed(name):
+    holds = LEAVES[name].rule.holds
+    assert holds(optim.MAX_SLICES) and not holds(optim.MAX_SLICES + 1)
 
 
 def test_default_has_a_weight_for_every_loss_term():

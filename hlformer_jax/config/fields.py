@@ -97,8 +97,8 @@ PRVR: Mapping[str, Any] = {
         "hidden_size": Field(384, SIZE),  # H
         "lorentz_dim": Field(127, SIZE),  # n; n + 1 is divisible by num_heads
         "num_heads": Field(4, integer(1, 2**10)),  # N
-        "euclidean_blocks": Field(4, integer(0, 256)),
-        "lorentz_blocks": Field(4, integer(0, 256)),
+        "euclidean_blocks": Field(4, integer(0, 64)),  # at most training.optim.MAX_SLICES
+        "lorentz_blocks": Field(4, integer(0, 64)),
         # Width of each block's Gaussian window; 0: no window. (): 0, 2, 4, 8, … in each geometry.
         # A single width applies to all blocks.
         "euclidean_widths": Field((), WINDOW_WIDTHS),
@@ -182,7 +182,7 @@ PRVR: Mapping[str, Any] = {
     },
     "train": {
         "epochs": Field(100, integer(1, 10**6)),
-        "batch_size": Field(128, SIZE),  # videos, with all their captions
+        "batch_size": Field(128, SIZE),  # videos, with all their captions; at least 2 to train
         # Number of parts into which the videos of a batch are split. The parts are encoded one
         # after another, and again for the gradient, which takes less memory and more arithmetic.
         # Dropout masks are drawn for the whole batch, so that results differ only by rounding. It
@@ -321,7 +321,8 @@ HOVER: Mapping[str, Any] = {
     },
     "eval": {
         # Validation metric that chooses the best epoch, such as t2v/MRR or v2t/R@1; the highest
-        # value wins. "last": keep the last epoch, as released.
+        # value wins, so the median and mean rank (MedR, MnR) are refused. "last": keep the last
+        # epoch, as released.
         "select": Field("t2v/MRR", LINE),
         "node_batch": Field(256, SIZE),  # nodes that are encoded together
         "query_batch": Field(256, SIZE),  # queries that are ranked together

@@ -218,8 +218,7 @@ class Encoder:
         @jax.jit
         def encode_positions(params: Any, videos: Videos) -> Any:
             inputs, mutable = (videos, model.hyperparameters), ["intermediates"]
-            method = TwoBranch.encode_video
-            return model.module.apply({"params": params}, *inputs, method=method, mutable=mutable)
+            return model.apply(params, *inputs, method=TwoBranch.encode_video, mutable=mutable)
 
         self._encode_positions = encode_positions
         self._encode_captions = jax.jit(functools.partial(models.encode_query, model))

@@ -187,28 +187,37 @@ def _page(
 def metrics_table(subjects: Sequence[Subject]) -> str:
     """Return an HTML table of the runs' recorded metrics of the whole test split, a row per run."""
     recorded = [_metrics(subject.run.directory) for subject in subjects]
+    unfinished = [metrics.pop("unfinished", None) for metrics in recorded]
+    labels = [
+        f"{subject.label} (unfinished: {epoch})" if epoch else subject.label
+        for subject, epoch in zip(subjects, unfinished, strict=True)
+    ]
     # HOVER also has metrics for trees of each size, "leaves=2/…".
     names = [name for name in dict.fromkeys(itertools.chain(*recorded)) if "=" not in name]
     if not names:
         return "<p>No test metrics were recorded.</p>"
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     rows = "".join(
-        f"<tr><td>{html.escape(subject.label)}</td>"
+        f"<tr><td>{html.escape(label)}</td>"
         + "".join(f"<td>{_cell(name, metrics.get(name))}</td>" for name in names)
         + "</tr>\n"
-        for subject, metrics in zip(subjects, recorded, strict=True)
+        for label, metrics in zip(labels, recorded, strict=True)
     )
     return f"<table>\n<tr><th>test split</th>{head}</tr>\n{rows}</table>"
 
 
-def _metrics(directory: Path) -> Mapping[str, Any]:
-    """Return the test metrics that a run recorded; empty without a readable record."""
+def _metrics(directory: Path) -> dict[str, Any]:
+    """Return the content of a run's test_metrics.json; empty without a readable record."""
     try:
         metrics = files.parse_json((directory / ranking.METRICS_FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
     recorded = metrics if isinstance(metrics, dict) else {}
-    return {name: value for name, value in recorded.items() if isinstance(value, int | float)}
+    return {
+        name: value
+        for name, value in recorded.items()
+        if isinstance(value, int | float) or name == "unfinished"
+    }
 
 
 def _cell(name: str, value: Any) -> str:

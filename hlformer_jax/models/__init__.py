@@ -81,10 +81,12 @@ class Model:
     Attributes:
       module: the Linen module, a constant of the programs.
       hyperparameters: arrays, inputs of the programs.
+      precision: precision of the module's matrix products, see `compiler.precision`.
     """
 
     module: TwoBranch = dataclasses.field(metadata=STATIC)
     hyperparameters: Hyperparameters
+    precision: str | None = dataclasses.field(metadata=STATIC, default=None)
 
     def apply(
         self, params: Any, *inputs: Any, method: str | Callable[..., Any], **options: Any
@@ -99,7 +101,8 @@ class Model:
         """
         # JAX does not vmap a function with a custom gradient over NumPy constants.
         params = jax.tree.map(jnp.asarray, params)
-        return self.module.apply({"params": params}, *inputs, method=method, **options)
+        with jax.default_matmul_precision(self.precision):
+            return self.module.apply({"params": params}, *inputs, method=method, **options)
 
 
 def build(config: ConfigDict) -> Model:
@@ -109,7 +112,8 @@ def build(config: ConfigDict) -> Model:
       ConfigError: if a value of `config.model` is not allowed.
     """
     check_values(config, "model.")
-    return Model(MODELS[config.model.name].from_config(config), two_branch.hyperparameters(config))
+    module = MODELS[config.model.name].from_config(config)
+    return Model(module, two_branch.hyperparameters(config), compiler.precision(config))
 
 
 def zero_batch(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:

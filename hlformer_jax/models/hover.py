@@ -29,6 +29,7 @@ from hlformer_jax.ops import cones, lorentz, poincare
 from hlformer_jax.ops.arguments import as_float, per_batch
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import along_and_across, dot, safe_atan2, safe_norm, unit
+from hlformer_jax.runtime import compiler
 from hlformer_jax.typing import Array, Nodes
 
 PRECISION = "highest"
@@ -216,6 +217,7 @@ def options_of(config: ConfigDict) -> FrozenConfigDict:
             "max_words": config.data.max_words,
             "order_base": config.loss.order_base,
             "dtype": jnp.dtype(config.dtype),
+            "precision": compiler.precision(config),
         }
     )
 
@@ -425,12 +427,14 @@ class Hover(nn.Module):
 
     def encode_video(self, nodes: Nodes) -> Float[Array, "U n"]:
         """Return the points of the nodes' frames."""
-        points: Array = self.video_lift(self.video_encoder(nodes.frames, nodes.frame_mask))
+        with jax.default_matmul_precision(self.options.precision):
+            points: Array = self.video_lift(self.video_encoder(nodes.frames, nodes.frame_mask))
         return points
 
     def encode_text(self, nodes: Nodes) -> Float[Array, "U n"]:
         """Return the points of the nodes' texts."""
-        points: Array = self.text_lift(self.text_encoder(nodes.words, nodes.word_mask))
+        with jax.default_matmul_precision(self.options.precision):
+            points: Array = self.text_lift(self.text_encoder(nodes.words, nodes.word_mask))
         return points
 
     def scale(self) -> Float[Array, ""]:

@@ -42,6 +42,9 @@ MAX_LEAVES = 5
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are at most 1 and not in percent."""
 
+LOWER_IS_BETTER = ("MedR", "MnR")
+"""Metrics of which a lower value is better; `eval.select` takes the highest value."""
+
 
 EMPTY = "–"
 """A cell of a table without a value, such as a metric that the split has nothing to measure on."""
@@ -204,8 +207,9 @@ def check_select(select: str, names: Sequence[str]) -> None:
       names: names of the metrics of a validation.
 
     Raises:
-      ConfigError: if it is neither a metric nor "last".
+      ConfigError: if it is neither "last" nor a metric of which a higher value is better.
     """
+    names = [name for name in names if name.rpartition("/")[2] not in LOWER_IS_BETTER]
     if select != LAST and select not in names:
         shown = ", ".join(name for name in names if "=" not in name)
         raise ConfigError(
@@ -225,12 +229,14 @@ class Result:
       per_query: arrays with a value for each query, to compare models query by query: "ranks",
         "videos" (the index of the query's own video), and "overlaps" if the times of the moments
         are known. HOVER has none.
+      unfinished: how far the run had come, such as "epoch 3 of 100", if it was not finished.
     """
 
     metrics: dict[str, float]
     queries: int
     videos: int
     per_query: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, compare=False)
+    unfinished: str = ""
 
     @property
     def timed_queries(self) -> int | None:
@@ -244,11 +250,11 @@ class Result:
         part = "" if timed in (None, self.queries) else f" ({timed} with times of moments)"
         return f"{self.queries} queries{part}, {self.videos} videos"
 
-    def as_json(self) -> dict[str, float | int]:
+    def as_json(self) -> dict[str, float | int | str]:
         """Return the content of test_metrics.json: metrics, and numbers of queries and videos."""
+        more = {"timed_queries": self.timed_queries, "unfinished": self.unfinished or None}
         content = {**self.metrics, "queries": self.queries, "videos": self.videos}
-        timed = self.timed_queries
-        return content if timed is None else content | {"timed_queries": timed}
+        return content | {name: value for name, value in more.items() if value is not None}
 
 
 def check_place(directory: Path, replace: files.Replace = files.Replace.OWN) -> None:

@@ -114,7 +114,10 @@ def cosines(query: Vectors, vectors: Vectors) -> Float[Array, "Q B L"]:
 def paired_cosines(query: Vectors, videos: Vectors) -> Float[Array, "Q L"]:
     """Return the cosines of each query [Q, H] and the positions of its own video [Q, L, H]."""
     products = jnp.einsum(
-        "qh,qlh->ql", query.values.astype(jnp.float32), videos.values.astype(jnp.float32)
+        "qh,qlh->ql",
+        query.values.astype(jnp.float32),
+        videos.values.astype(jnp.float32),
+        precision=jax.lax.Precision.HIGHEST,  # as in `cosines`
     )
     if videos.scale is None or query.scale is None:
         return products

@@ -8,8 +8,10 @@ themselves. The same applies to the annotated times of `eval.moments`, which cha
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -109,6 +111,22 @@ def check_same_data(
                     f" move away the runs of the other {what} to train them again"
                 )
     return unrecorded
+
+
+def describe_environments(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line if finished runs had other devices or versions; none otherwise.
+
+    Args:
+      results: the content of result.json of each run.
+    """
+    differing = []
+    for name in ("device", "commit", "hlformer-jax", "jax", "jaxlib"):
+        values = (result.get(name) or result.get("versions", {}).get(name) for result in results)
+        counts = Counter(value for value in values if value)
+        if len(counts) > 1:
+            parts = [f"{x} in {count} run{'s' * (count > 1)}" for x, count in counts.items()]
+            differing.append(f"{name} ({', '.join(parts)})")
+    return [f"The runs differ in {'; '.join(differing)}"] if differing else []
 
 
 def describe_unrecorded(runs: Sequence[Run]) -> list[str]:

@@ -20,7 +20,12 @@ from hlformer_jax.retrieval import moments
 from hlformer_jax.retrieval.ranking import EMPTY, part_label
 from hlformer_jax.sweep import Run, changed_fields
 from hlformer_jax.sweep.comparison import compare, describe_left_out
-from hlformer_jax.sweep.provenance import check_same_data, describe_unrecorded, name_data
+from hlformer_jax.sweep.provenance import (
+    check_same_data,
+    describe_environments,
+    describe_unrecorded,
+    name_data,
+)
 from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
 
 Table = dict[str, Any]
@@ -127,6 +132,7 @@ def collect(
         "notes": [
             *sweep.notes,
             *describe_unrecorded(unrecorded),
+            *describe_environments(results_so_far),
             *describe_left_out(sweep.pairs, have_ended, root),
             *_describe_corpora(rows),
         ],

@@ -9,15 +9,11 @@ from their newest checkpoint. So a sweep can be killed at any moment, and severa
 the runs of a sweep.
 """
 
-import contextlib
 import gc
-import platform
 import statistics
-import subprocess
 import timeit
 import traceback
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +26,7 @@ from hlformer_jax.data.dataset import TreeSplit
 from hlformer_jax.data.sources.protocol import SPLITS, MissingDataError
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import corpus
-from hlformer_jax.runtime import compiler, devices
+from hlformer_jax.runtime import compiler, devices, environment
 from hlformer_jax.sweep import Run
 from hlformer_jax.sweep.provenance import check_same_data, describe_unrecorded
 from hlformer_jax.training import checkpoints, loop
@@ -230,8 +226,7 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
         f"validation_{run.config.eval.select}": progress.best_metric,
         "seconds_per_epoch": progress.seconds / progress.epochs,
         **costs,
-        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "versions": list_versions(),
+        **environment.describe(),
     }
 
 
@@ -287,22 +282,6 @@ def _query_costs(config: ConfigDict) -> dict[str, float]:
 def _identity(run: Run) -> dict[str, Any]:
     """Return the variant, corpus and seed that identify a run's result."""
     return {"variant": run.variant, "corpus": run.corpus, "seed": run.seed}
-
-
-def list_versions() -> dict[str, str]:
-    """Return the versions of Python and of packages, and the commit if this is a git checkout."""
-    versions = {"python": platform.python_version()}
-    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    with contextlib.suppress(OSError):  # git is not installed
-        described = subprocess.run(describe, capture_output=True, text=True, check=False)
-        if described.returncode == 0:
-            versions["commit"] = described.stdout.strip()
-    for name in ("hlformer-jax", "jax", "jaxlib", "flax", "optax", "numpy"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # a checkout that was not installed
-            continue
-    return versions
 
 
 def read_result(path: Path) -> dict[str, Any] | None:

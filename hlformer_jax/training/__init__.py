@@ -22,7 +22,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import family_of
+from hlformer_jax.config import check, family_of
 from hlformer_jax.data.feed import Group
 from hlformer_jax.models import Cost
 from hlformer_jax.retrieval.ranking import Result
@@ -121,5 +121,9 @@ def build(config: ConfigDict, mesh: Mesh | None = None) -> Family:
     Args:
       config: the configuration.
       mesh: the devices; None for all devices.
+
+    Raises:
+      ConfigError: if a field of the configuration is missing, unknown or wrong.
     """
+    check(config)
     return FAMILIES[family_of(config)](config, devices.mesh() if mesh is None else mesh)

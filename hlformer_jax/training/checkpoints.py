@@ -36,7 +36,7 @@ from hlformer_jax.config import family_of, flat, leaves
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.moments import needs_moments
-from hlformer_jax.runtime import devices, processes
+from hlformer_jax.runtime import devices, environment, processes
 from hlformer_jax.training.step import TrainState
 
 _SUMS = "SHA256SUMS"
@@ -290,6 +290,21 @@ def newest(workdir: Path) -> Series:
     return Series(Path(workdir) / "checkpoints" / "newest", clean=True)
 
 
+def describe_unfinished(workdir: Path) -> str:
+    """Return how far an unfinished run has come, such as "epoch 3 of 100"; "" for anything else.
+
+    A run whose newest state was removed, or cannot be read, counts as finished.
+    """
+    directory, recorded = Path(workdir) / "checkpoints" / "newest", _recorded(Path(workdir))
+    if recorded is None or not any(directory.glob("[0-9]*")):
+        return ""
+    with contextlib.closing(Series(directory)) as saved, contextlib.suppress(CheckpointError):
+        progress, train = Progress(**saved.info()), recorded["config"]["train"]
+        if progress.epochs < train["epochs"] and not progress.is_over(train["patience"]):
+            return f"epoch {progress.epochs} of {train['epochs']}"
+    return ""
+
+
 def best(workdir: Path) -> Series:
     """Open the series of the parameters of a run's best epochs."""
     return Series(Path(workdir) / "checkpoints" / "best", clean=True, keep=2)
@@ -517,7 +532,7 @@ def claim_workdir(
             init = recorded_init(workdir)
         if init is not None:
             content["init"] = str(init)
-        files.write_json(workdir / "config.json", content)
+        files.write_json(workdir / "config.json", content | environment.describe())
         return stack.pop_all()
 
 
@@ -698,6 +713,7 @@ def record_evaluation(
     """
     if _recorded(directory) is None:
         content = _settings(config, inputs.data) | {"checkpoint": str(checkpoint)}
+        content |= environment.describe()
         files.write_json(directory / EVALUATION_FILE, content | _moments(inputs))
 
 
@@ -783,7 +799,10 @@ def _raised_patience(recorded: Mapping[str, Any], config: ConfigDict) -> tuple[s
 
 
 def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
-    """Read the recorded settings of a directory; None without a record."""
+    """Read the recorded settings of a directory; None without a record.
+
+    The environment is left out, because a run may resume in another.
+    """
     path = workdir / file
     if not os.path.lexists(path):
         return None
@@ -796,7 +815,7 @@ def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None
         ) from None
     if not isinstance(recorded, dict) or not {"config", "data_fingerprint"} <= recorded.keys():
         raise WorkdirError(f"{path} was not written by a run: choose another `workdir`")
-    return recorded
+    return {name: x for name, x in recorded.items() if name not in ("device", "versions")}
 
 
 def _settings(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ set records, is refused.
 """
 
 import contextlib
+import dataclasses
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -136,6 +137,8 @@ def evaluate_checkpoint(
             if directory is not None and directory.is_dir():
                 checkpoints.check_evaluation(directory, path, config, overwrite=overwrite)
                 _check_place(directory, overwrite)
+    if (unfinished := checkpoints.describe_unfinished(path)) and processes.is_first():
+        report(f"{path} is not finished ({unfinished}): its best epoch so far is evaluated")
     family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
         inputs = checkpoints.Fingerprints.of(family)
@@ -154,6 +157,7 @@ def evaluate_checkpoint(
                 files.write_npz(embeddings_file, arrays, files.replacing(overwrite))
     for note in getattr(family, "notes", list)() if processes.is_first() else ():
         report(note)
+    result = dataclasses.replace(result, unfinished=unfinished)
     if directory is not None and processes.is_first():
         ranking.write_result(result, directory, files.replacing(overwrite, listed=True))
         checkpoints.record_evaluation(directory, path, config, inputs)

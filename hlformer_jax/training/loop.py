@@ -35,7 +35,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
 from hlformer_jax import files, terminal, training
-from hlformer_jax.config import ConfigError
+from hlformer_jax.config import ConfigError, check
 from hlformer_jax.data.feed import Schedule
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
@@ -468,6 +468,7 @@ def start(
       WorkdirError: if the directory holds another run.
       CheckpointError: if a checkpoint is missing, damaged or of another model.
     """
+    check(config)
     mesh = devices.mesh() if mesh is None else mesh
     family = family or training.build(config, mesh)
     family.check_trainable()
@@ -677,6 +678,8 @@ class Trainer:
                 f"stopped after epoch {progress.epochs} of {train.epochs}: {select} did not"
                 f" improve in {train.patience} epochs (config.train.patience); {best}"
             )
+        if int(self.state.step) % self.steps_per_epoch:
+            return f"stopped in epoch {progress.epochs + 1} of {train.epochs}; {best}"
         return f"ended after epoch {progress.epochs} of {train.epochs}; {best}"
 
     def record_test(self, rows: Mapping[str, Result]) -> None:
@@ -699,6 +702,11 @@ class Trainer:
                 f"config.eval.select is {select!r}: use one of {', '.join(result.metrics)}"
             )
         metric = float(epoch) if select == ranking.LAST else result.metrics[select]
+        if math.isnan(metric):  # no epoch would be better than it
+            raise ConfigError(
+                f"config.eval.select is {select!r}, which is NaN after epoch {epoch + 1}: use a"
+                f" metric that is a number on the validation split, or {ranking.LAST}"
+            )
         self.progress = progress.validated(epoch, metric)
         if self.progress.best_epoch == epoch:
             info = {"epoch": epoch, "step": step, f"validation_{select}": metric}

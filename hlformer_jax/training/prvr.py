@@ -519,6 +519,11 @@ def check_trainable(config: ConfigDict, num_devices: int) -> None:
     model = models.build(config)
     active_terms(config, model)
     size, parts = config.train.batch_size, config.train.encode_parts
+    if size == 1:
+        raise ConfigError(
+            "config.train.batch_size is 1: it must be at least 2, because the negatives of a"
+            " caption are the other videos of its batch"
+        )
     if parts > 1 and devices.round_up(size, num_devices) % (parts * num_devices):
         raise ConfigError(
             f"config.train.batch_size is {size}: it must be a multiple of"

@@ -275,7 +275,9 @@ def compile_steps(
             donate_argnums=0,
             out_shardings=(sharding, sharding),
         )
-        compiled = program.lower(*arguments).compile(compiler.compiler_options(config))
+        with jax.default_matmul_precision(compiler.precision(config)):  # of the loss too
+            lowered = program.lower(*arguments)
+        compiled = lowered.compile(compiler.compiler_options(config))
     if shares:
         _shared_programs[key] = compiled
         while len(_shared_programs) > MAX_SHARED_PROGRAMS:

@@ -1,7 +1,9 @@
 """The command, the figures by name, their files, and the page with all of them."""
 
 import base64
+import dataclasses
 import importlib
+import json
 import re
 import sys
 from html.parser import HTMLParser
@@ -184,6 +186,15 @@ def test_table_has_the_metrics_of_each_run(subject, plain):
         "HLFormer", "12.50", "100.00", "15", "5", "GMMFormer",
     ]  # fmt: skip
     assert "No test metrics" in report.metrics_table([plain])
+
+
+def test_table_names_the_epoch_of_an_unfinished_run(subject, tmp_path):
+    metrics = {"SumR": 100.0, "unfinished": "epoch 3 of 100"}
+    (tmp_path / "test_metrics.json").write_text(json.dumps(metrics))
+    run = subject.run._replace(directory=tmp_path)
+    page = _Page(report.metrics_table([dataclasses.replace(subject, run=run)]))
+    label = "HLFormer (unfinished: epoch 3 of 100)"
+    assert [said for said in page.said if said] == ["test split", "SumR", label, "100.00"]
 
 
 def test_every_picture_names_its_data_and_seed(subject, options, trees):

@@ -1,8 +1,10 @@
 """Every model: its options, parameters, description and cost."""
 
+import functools
 import itertools
 import json
 import random
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ import tiny
 
 from hlformer_jax import models
 from hlformer_jax.config import check, load
-from hlformer_jax.models import cost, describe, meaning
+from hlformer_jax.models import cost, describe, hover, meaning
 from hlformer_jax.models.two_branch import block_widths
 from hlformer_jax.nn import blocks
 from hlformer_jax.ops import windows
@@ -46,6 +48,46 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
     for key in own:
         params, gradient = params[key], gradient[key]
     assert np.any(np.asarray(gradient) != 0)
+
+
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.parametrize(
+    ("precision", "dtype", "setting"),
+    [
+        ("highest", "float32", "HIGHEST"),
+        ("tf32", "float32", "HIGH"),  # JAX's name of TensorFloat-32
+        ("highest", "bfloat16", None),
+    ],
+)
+def test_products_have_the_precision_of_the_configuration(precision, dtype, setting):
+    config = tiny.config(precision=precision, dtype=dtype)
+    model = models.build(config)
+    params = jax.eval_shape(lambda: models.init_params(model, config))
+    batch = models.zero_batch(config)
+    before = jax.config.jax_default_matmul_precision
+    for encode, inputs in (
+        (models.encode_video, batch.videos),
+        (models.encode_query, batch.captions),
+    ):
+        _check_products(functools.partial(encode, model), params, inputs, setting)
+    assert jax.config.jax_default_matmul_precision == before
+
+
+@pytest.mark.slow  # it takes seconds
+def test_products_of_hover_have_the_precision_of_the_configuration():
+    config = load("hover", "activitynet-debug")
+    model, nodes = hover.build(config), hover.zero_nodes(config)
+    params = jax.eval_shape(lambda: hover.init_params(config))
+    _check_products(lambda p, x: model.apply({"params": p}, x), params, nodes, "HIGHEST")
+
+
+def _check_products(function, params, inputs, setting):
+    """Checks that no product has JAX's default precision where another is set."""
+    program = str(jax.make_jaxpr(function)(params, inputs))
+    products = re.findall(r"dot_general\[.*?\]\s", program, re.DOTALL)
+    default = [x for x in products if "precision=" not in x]
+    assert products and bool(default) == (setting is None)
+    assert setting is None or re.search(rf"\b{setting}\b", " ".join(products))
 
 
 @pytest.mark.slow  # it takes seconds

@@ -47,6 +47,20 @@ def test_the_table_has_mean_and_sample_deviation(table, tmp_path):
     assert json.loads((tmp_path / "table.json").read_text()) == json.loads(json.dumps(table))
 
 
+def test_devices_and_versions_that_differ_are_noted(small, result_of, tmp_path):
+    sweep, planned = small
+    found = [("1 x cpu", "0.6"), ("1 x cpu", "0.7"), ("1 x H100", "0.7"), (None, "0.7")]
+    for run, (device, version) in zip(planned, found, strict=False):
+        more = {"device": device, "versions": {"jax": version, "numpy": version}}
+        result = result_of(run, 10.0) | more
+        files.write_json(tmp_path / run.directory / "result.json", result)
+    *_, note = tables.publish(sweep, planned, tmp_path)["notes"]
+    assert note == (
+        "The runs differ in device (1 x cpu in 2 runs, 1 x H100 in 1 run);"
+        " jax (0.6 in 1 run, 0.7 in 3 runs)"
+    )
+
+
 def test_markdown_keeps_its_columns_for_any_name(table, tmp_path):
     lines = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == r"# a \| title: ActivityNet Captions"

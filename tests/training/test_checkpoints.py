@@ -44,6 +44,16 @@ def started(tmp_path):
     return tmp_path
 
 
+def test_run_records_its_environment_and_resumes_in_another(started):
+    path = started / "config.json"
+    content = json.loads(path.read_text())
+    assert content["device"].endswith(jax.devices()[0].device_kind)
+    assert content["versions"]["jax"] == jax.__version__
+    path.write_text(json.dumps(content | {"device": "8 x H100", "versions": {"jax": "0.1"}}))
+    _claim(started).close()
+    assert json.loads(path.read_text()) == content
+
+
 def test_run_resumes_after_moves_of_data_and_settings(started):
     checkpoints.check_workdir(started, runs.tree())
     path = started / "config.json"

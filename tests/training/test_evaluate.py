@@ -20,7 +20,7 @@ import runs
 from hlformer_jax import files, terminal, training
 from hlformer_jax.config import load
 from hlformer_jax.retrieval.ranking import ScoreError
-from hlformer_jax.training import checkpoints, loaded_run
+from hlformer_jax.training import checkpoints, loaded_run, loop
 from hlformer_jax.training.checkpoints import WorkdirError
 from hlformer_jax.training.loaded_run import evaluate_checkpoint
 
@@ -37,6 +37,20 @@ def run(retrieval, tmp_path):
 
 def _metrics(directory):
     return (directory / "test_metrics.json").read_bytes()
+
+
+@pytest.mark.slow  # it takes seconds
+def test_metrics_of_an_unfinished_run_are_marked(data_dir, tmp_path):
+    config, run, lines = runs.retrieval(data_dir), tmp_path / "run", []
+    runs.train_stopped(config, run, 4)
+    evaluate_checkpoint(config, run, None, lines.append, run)
+    assert f"{run} is not finished (epoch 1 of 3): its best epoch so far is evaluated" in lines
+    assert json.loads(_metrics(run))["unfinished"] == "epoch 1 of 3"
+    lines.clear()
+    loop.train(config, run)
+    evaluate_checkpoint(config, run, None, lines.append, run)
+    assert "unfinished" not in json.loads(_metrics(run))
+    assert not any("not finished" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -62,12 +62,43 @@ def test_unknown_selection_metric_is_named(tmp_path):
         runs.train(runs.tree(**{"eval.select": "SumR"}), tmp_path)
 
 
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_selection_metric_that_is_nan_is_named(tmp_path, epochs):
+    with runs.start(runs.tree(), tmp_path) as trainer:
+        _scored(trainer, *[50.0] * (epochs - 1), np.nan)
+        with pytest.raises(ConfigError, match=f"'nearest', which is NaN after epoch {epochs}"):
+            trainer.run()
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "value", "family"),
+    [
+        (runs.retrieval, "loss.diversity_form", "video", None),
+        (runs.retrieval, "train.batch_size", 0, None),
+        (runs.hover, "trees.form", "release", None),
+        (runs.retrieval, "train.epochs", 0, runs.Tree),
+    ],
+)
+def test_wrong_value_is_refused_from_python_too(tmp_path, make, field, value, family):
+    config = make(tmp_path / "data")
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(ConfigError, match=f"config.{field} is {value!r}: it must be"):
+        loop.train(config, tmp_path / "run", family=family and family(config))
+    with pytest.raises(ConfigError, match=f"config.{field} is {value!r}: it must be"):
+        training.build(config)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
-    ("last", "number"),
-    [(4, signal.SIGTERM), (6, signal.SIGINT)],  # in mid epoch, at the end of one
+    ("last", "number", "line"),
+    [  # in mid epoch, at the end of one
+        (4, signal.SIGTERM, "stopped in epoch 2 of 3; best nearest"),
+        (6, signal.SIGINT, "ended after epoch 2 of 3; best nearest"),
+    ],
 )
-def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, last, number):
+def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, capsys, last, number, line):
     config = runs.tree(**{"train.checkpoint_seconds": 1e9})  # what is saved is by the signal
     handler = signal.getsignal(number)
     stops = pytest.raises(loop.Stopped, match=f"{number.name}: saved step {last}")
@@ -76,6 +107,7 @@ def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, last, number)
         trainer.run()
     assert stopped.value.status == 128 + number and signal.getsignal(number) is handler
     assert trainer.checkpoints.newest.latest() == last
+    assert line in capsys.readouterr().err
     runs.train(config, tmp_path)
     runs.assert_same(tmp_path, finished)
 

@@ -112,9 +112,10 @@ def test_wrong_configuration_is_refused_before_data(tmp_path):
     [
         ({"train.encode_parts": 3}, 1, r"multiple of .*encode_parts .*, 3 x 1"),
         ({"train.encode_parts": 4}, 4, r"batch_size is 4: .* 4 x 4"),
+        ({"train.batch_size": 1}, 1, "batch_size is 1: it must be at least 2"),
     ],
 )
-def test_indivisible_batch_is_refused(options, num_devices, message):
+def test_unsuitable_batch_is_refused(options, num_devices, message):
     with pytest.raises(ConfigError, match=message):
         prvr.check_trainable(runs.retrieval("", **options), num_devices)
     prvr.check_trainable(runs.retrieval("", **{"train.encode_parts": 2}), 2)

@@ -52,6 +52,23 @@ def _tree_steps(config, longest):
 
 
 @pytest.mark.slow  # it takes seconds
+@pytest.mark.parametrize(
+    ("options", "setting"),
+    [({}, "highest"), ({"precision": "tf32"}, "tensorfloat32"), ({"dtype": "bfloat16"}, None)],
+)
+def test_loss_is_traced_in_the_precision_of_the_configuration(monkeypatch, options, setting):
+    settings, call, before = set(), runs.Attraction.__call__, _precision()
+    noted = lambda *inputs: (settings.add(_precision()), call(*inputs))[1]
+    monkeypatch.setattr(runs.Attraction, "__call__", noted)
+    _tree_steps(runs.tree(**options), 1)
+    assert settings == {setting} and _precision() == before
+
+
+def _precision():
+    return jax.config.jax_default_matmul_precision
+
+
+@pytest.mark.slow  # it takes seconds
 def test_chunk_length_does_not_change_the_steps():
     ends, losses = [], []
     for longest in (1, 3):
