@@ -289,9 +289,19 @@ class Index:
     @property
     def precisions(self) -> tuple[str, ...]:
         """The precisions in which images were encoded, the latest last; () if not recorded."""
+        return self._texts("precisions")
+
+    @property
+    def unlisted(self) -> tuple[str, ...]:
+        """Lines about the folders and groups of files that the last run could not list."""
+        return self._texts("unlisted")
+
+    def _texts(self, setting: str) -> tuple[str, ...]:
+        """Return the texts of a setting; () if it is not recorded."""
         return self._database.decode(
             lambda rows: tuple(json.loads(rows[0][0])) if rows else (),
-            "SELECT value FROM settings WHERE name = 'precisions'",
+            "SELECT value FROM settings WHERE name = ?",
+            [setting],
         )
 
     @property
@@ -777,7 +787,8 @@ def _settings(rows: list[Any]) -> dict[str, Any]:
     facts, fps = json.loads(values["encoder"]), float(values["fps"])
     check_rate(fps)
     os.fsdecode(values["checkpoint"])
-    tuple(json.loads(values.get("precisions", "[]")))
+    for name in ("precisions", "unlisted"):
+        tuple(json.loads(values.get(name, "[]")))
     if not isinstance(values["transcripts"], str):
         raise TypeError("the version of the transcripts is not a text")
     for name in ("version", "generation", "rows_end"):

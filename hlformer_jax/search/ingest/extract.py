@@ -316,6 +316,7 @@ class _Run:
         self._present: set[str] = set()  # names of the videos whose files exist
         self._intact: dict[str, bool] = {}  # whether the embeddings of a content are intact
         self._damaged = 0  # number of lines on damaged embeddings
+        self._unlisted: list[str] = []  # lines about folders or files that could not be listed
 
     def perform(self, retry: bool, only: Iterable[Path] | None, restore: bool) -> Report:
         """Index the files, and return the counts; see `index_folder`."""
@@ -333,6 +334,10 @@ class _Run:
         name_below = self.index.locate_names()
         names = sorted({_name(path, name_below, root) for path in paths})
         self._present = set(names)
+        self._count["unlisted"] = len(self._unlisted)
+        if only is None and tuple(self._unlisted) != self.index.unlisted:
+            with self.index.writing() as writer:
+                writer.set_unlisted(self._unlisted)
         restore = restore and only is not None
         if restore and (restored := excluded.keys() & set(names)):
             with self.index.writing() as writer:
@@ -369,8 +374,8 @@ class _Run:
         return Report(**self._count)
 
     def _skip(self, line: str) -> None:
-        """Report and count a folder or files that could not be listed."""
-        self._count["unlisted"] += 1
+        """Report and note a folder or files that could not be listed."""
+        self._unlisted.append(line)
         self.report(line)
 
     def _keep_offline(self) -> None:

@@ -518,6 +518,11 @@ class Library:
                 f"{len(missing)} of {len(snapshot.videos)} videos {_are(missing)} offline and left"
                 f" out ({_example(missing)}): check whether a disk is unplugged"
             )
+        if unlisted := snapshot.index.unlisted:
+            more = f" (and {len(unlisted) - 1} more)" if unlisted[1:] else ""
+            lines.append(
+                f"videos may be missing: the last indexing run reported {unlisted[0]}{more}"
+            )
         calibrated = snapshot.index.thresholds.get(self._label)
         frames = sum(record.frames for record in snapshot.contents)
         if calibrated is not None and frames > 2 * calibrated.frames:

@@ -641,6 +641,15 @@ def test_status_lists_failures_with_reasons(ask, films):
     assert "1 failed before" in skipped.out and not skipped.errors
 
 
+def test_status_lists_folders_that_could_not_be_listed(search, films, tmp_path):
+    (films / "unlisted").mkdir()
+    flag = f"--index={tmp_path / 'index'}"
+    assert "1 folders not listed" in search("index", films, flag).out
+    line = f"{films}/unlisted may not be listed"
+    assert f"  not listed: {line}" in search("status", flag).out.splitlines()
+    assert json.loads(search("status", "--json", flag).out)["unlisted"] == [line]
+
+
 def test_verify_names_damage_and_index_repairs_it(ask, films, index):
     assert ask("verify").out == "8 parts are intact\n"
     archive.damage(Index.open(index), "b.film")

@@ -290,6 +290,21 @@ def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, ind
     assert found(library.query("red", k=9)) == every
 
 
+def test_folders_that_were_not_listed_are_named_until_they_are(library, films, index):
+    (films / "trips").rename(films / "unlisted")
+    (films / "unlisted" / "more").mkdir()
+    for _ in range(2):
+        archive.fill(index)
+        [_, line] = library.query("red").warnings
+        assert f"{films}/unlisted may not be listed (and 1 more)" in line
+        assert len(index.unlisted) == 2 == len(archive.opened(index).query("red").warnings)
+    archive.fill(index, only=[films / "a.film"])  # lists no folder
+    assert len(index.unlisted) == 2
+    (films / "unlisted").rename(films / "trips")
+    archive.fill(index)
+    assert index.unlisted == () and not library.query("red").warnings
+
+
 def test_results_whose_files_were_replaced_are_named(library, films):
     assert library.query("red").warnings == []
     archive.film(films / "a.film", ["white"] * 4)
