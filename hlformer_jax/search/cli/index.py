@@ -258,7 +258,7 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
 def _available_root(directory: Path) -> Path:
     """Return a root of an index that exists, or else the first."""
     roots = list(Index.open(directory).roots.values())  # `prepare_index` reports damage
-    return next((root for root in roots if root.is_dir()), roots[0])
+    return next((root for root in roots if os.path.isdir(root)), roots[0])
 
 
 def _place_of_encoder(run: Path) -> str | None:

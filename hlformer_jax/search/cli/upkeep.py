@@ -56,6 +56,8 @@ def status(options: Options) -> None:
         "videos": f"{summary['videos']}, {format_clock(summary['seconds'])} long, {counts}",
         "offline": summary["offline"]
         and f"{summary['offline']} videos (prune lists and drops them)",
+        "not read": summary["unreadable"]
+        and f"{summary['unreadable']} videos (kept: check the rights of their folders)",
         "removed": summary["removed"] and f"{summary['removed']} (add brings one back)",
         "threshold": threshold
         and f"calibrated for {threshold.false_alarms:g} % false alarms"

@@ -424,11 +424,18 @@ class Index:
         """Return the names of videos that have embeddings and cannot be reached, sorted."""
         return [entry.video for entry in self.entries() if entry.state == "offline"]
 
+    def unreadable(self, videos: Iterable[str]) -> list[str]:
+        """Return the offline videos whose files may exist, in a folder that cannot be read."""
+        locate = self.locate()
+        return [video for video in videos if not files.is_gone(locate(video), follow=True)]
+
     def summary(self) -> dict[str, Any]:
         """Return counts, seconds and bytes of the index, and its encoder and settings."""
         records = self.videos.values()
         indexed = [record for record in records if record.indexed]
         roots = {name: str(path) for name, path in self.roots.items()}
+        offline = self.offline()
+        unreadable = len(self.unreadable(offline))
         rows = self._row_counts()
         return {
             "index": str(self.directory),
@@ -440,7 +447,8 @@ class Index:
             "every_frame": self.every_frame,
             "checkpoint": self.checkpoint,
             "videos": len(indexed),
-            "offline": len(self.offline()),
+            "offline": len(offline) - unreadable,
+            "unreadable": unreadable,
             "failed": len(records) - len(indexed),
             "removed": len(self.excluded),
             "frames": sum(record.frames for record in indexed),

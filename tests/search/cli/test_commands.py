@@ -347,22 +347,46 @@ def test_a_root_that_cannot_be_read_is_not_moved(ask, films, index, tmp_path, mo
     assert Index.open(index).root == films
 
 
-def test_prune_keeps_unreadable_videos(ask, films, index, monkeypatch):
-    look, listing = os.stat, os.scandir
+def forbid(monkeypatch, folder):
+    """Let each look into a folder fail, as for a user without the right to read it."""
+    for name in ("stat", "scandir", "open"):
+        monkeypatch.setattr(os, name, _refusing(getattr(os, name), f"/{folder}"))
 
-    def failing(place, **options):
-        if "trips" in str(place):
-            raise PermissionError(13, "Permission denied")
-        return look(place, **options)
 
-    def refusing(place):
-        if "trips" in str(place):
-            raise PermissionError(13, "Permission denied")
-        return listing(place)
+def _refusing(call, folder):
+    def refusing(place, *values, **options):
+        if folder in str(place):
+            raise PermissionError(13, "Permission denied", str(place))
+        return call(place, *values, **options)
 
+    return refusing
+
+
+def test_unreadable_folder_is_not_called_offline(ask, films, index, monkeypatch):
     (films / "b.film").unlink()
-    monkeypatch.setattr(os, "stat", failing)
-    monkeypatch.setattr(os, "scandir", refusing)
+    forbid(monkeypatch, "trips")
+    done = ask("index", films)
+    assert "1 offline (kept; prune drops them), 1 unreadable (kept)" in done.out
+    status = ask("status").out
+    assert "offline   1 videos" in status and "not read  1 videos" in status
+    offline, unreadable, *_ = ask("query", "red").errors
+    assert "1 of 3 videos is offline and left out ('b.film')" in offline
+    assert "1 of 3 videos is unreadable and left out ('trips/c.film')" in unreadable
+
+
+def test_query_of_an_open_library_survives_a_forbidden_folder(index, monkeypatch):
+    opened = archive.opened(Index.open(index))
+    assert len(opened.query("red")) == 3
+    forbid(monkeypatch, "trips")
+    results = opened.query("red")
+    assert len(results) == 2 and "unreadable" in results.warnings[0]
+    forbid(monkeypatch, "my films")
+    assert "unreadable" in opened.query("red").warnings[0]
+
+
+def test_prune_keeps_unreadable_videos(ask, films, index, monkeypatch):
+    (films / "b.film").unlink()
+    forbid(monkeypatch, "trips")
     done = ask("prune", "--yes")
     assert done.status == 0 and "trips/c.film" in done.errors[0]
     monkeypatch.undo()
