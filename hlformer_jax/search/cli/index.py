@@ -210,8 +210,11 @@ def _create(
     Raises:
       SearchError: if the folder has no video outside of the index.
     """
-    videos = real_video().find(folder, terminal.warn, lambda: None)
+    unlisted: list[str] = []  # the indexing run reports them
+    videos = real_video().find(folder, unlisted.append, lambda: None)
     if all(directory.resolve() in path.resolve().parents for path in videos):
+        for line in unlisted:
+            terminal.warn(line)
         raise SearchError(f"{folder} has no video that FFmpeg can read")
     if checkpoint is not None and encoder_place is None:
         encoder_place = _place_of_encoder(checkpoint)

@@ -367,6 +367,7 @@ def test_unreadable_folder_is_not_called_offline(ask, films, index, monkeypatch)
     forbid(monkeypatch, "trips")
     done = ask("index", films)
     assert "1 offline (kept; prune drops them), 1 unreadable (kept)" in done.out
+    assert not done.errors  # the real `find` names the folder, and nothing else does
     status = ask("status").out
     assert "offline   1 videos" in status and "not read  1 videos" in status
     offline, unreadable, *_ = ask("query", "red").errors
@@ -668,10 +669,17 @@ def test_status_lists_failures_with_reasons(ask, films):
 def test_status_lists_folders_that_could_not_be_listed(search, films, tmp_path):
     (films / "unlisted").mkdir()
     flag = f"--index={tmp_path / 'index'}"
-    assert "1 folders not listed" in search("index", films, flag).out
     line = f"{films}/unlisted may not be listed"
+    done = search("index", films, flag)
+    assert "1 folders not listed" in done.out and done.errors == [line]
     assert f"  not listed: {line}" in search("status", flag).out.splitlines()
     assert json.loads(search("status", "--json", flag).out)["unlisted"] == [line]
+
+
+def test_a_folder_without_video_names_what_could_not_be_listed(search, tmp_path):
+    (tmp_path / "empty" / "unlisted").mkdir(parents=True)
+    line, error = search("index", tmp_path / "empty").errors
+    assert "may not be listed" in line and "has no video" in error
 
 
 def test_verify_names_damage_and_index_repairs_it(ask, films, index):
