@@ -69,6 +69,8 @@ def index(options: Options) -> None:
         )
     directory = options.index or options.folder / ".hlformer-search"
     _check_work(options)
+    if options.move_root and options.folder is None:
+        raise SearchError("--move-root needs FOLDER, the new path of the missing folder")
     folder = options.folder or _available_root(directory)
     index, encoder = prepare_index(
         directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint,
@@ -159,6 +161,8 @@ def prepare_index(
     if fps is not None:
         check_rate(fps)
     index = _open_existing(directory)
+    if index is None and move_root:
+        raise SearchError(f"--move-root: {directory} holds no index: give its directory as --index")
     if index is None:
         return _create(directory, folder, encoder_place, fps, checkpoint, every_frame)
     for note in index.notes:
@@ -364,6 +368,8 @@ def transcribe(options: Options) -> None:
     """Recognise speech, or text in the picture, and search it like subtitles."""
     if not options.speech and not options.ocr:
         raise SearchError("pass --speech=MODEL (for example small), --ocr, or both")
+    if not options.speech and (options.language or options.audio != "default"):
+        raise SearchError("--language and --audio are for --speech: add it, or leave them out")
     index = console.open_index(options.index)
     recognisers = recognition.load_all(
         options.ocr, options.speech, options.language, options.audio, terminal.warn

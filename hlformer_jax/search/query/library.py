@@ -33,6 +33,7 @@ from hlformer_jax.search.signals import SIGNALS, postgres, rankers
 from hlformer_jax.search.signals.composition import Single
 from hlformer_jax.search.signals.postgres import Store, Stored, Uploaded
 from hlformer_jax.search.signals.protocol import (
+    DEFAULT_WITHIN,
     Archive,
     Evidence,
     Group,
@@ -339,7 +340,7 @@ class Library:
             reason = _reason(query, filtered, scope)
             return Results((), self._warnings(snapshot, passing), reason=reason)
         signal_query = SignalQuery(
-            encoder, query.text, query.then, query.without, query.within, picture
+            encoder, query.text, query.then, query.without, query.within or DEFAULT_WITHIN, picture
         )
         search = self._search_signals(snapshot, query, signal_query)
         while True:

@@ -34,7 +34,7 @@ class Query:
       like: path or id of an indexed video, and a time in it in seconds: find frames of other videos
         that are similar to the frame at that time. The video and its copies are left out.
       then: events that should follow the text, in this order.
-      within: longest gap between consecutive events, in seconds.
+      within: longest gap between these events, in seconds; None: `DEFAULT_WITHIN`.
       without: things that should not be visible in the same frames.
       min_score: leave out results with a lower score, unless a signal other than the first matches
         them.
@@ -58,7 +58,7 @@ class Query:
     image: str | Path | bytes | None = None
     like: tuple[str, float] | None = None
     then: Sequence[str] = ()
-    within: float = 60.0
+    within: float | None = None
     without: Sequence[str] = ()
     min_score: float | None = None
     offset: int = 0
@@ -122,8 +122,14 @@ class Query:
         for name, minimum in (("k", 1), ("moments", 1), ("offset", 0)):
             if (count := getattr(self, name)) < minimum:
                 raise QueryError(f"{{{name}}} is {count}: give {minimum} or more", field=name)
-        if not self.within > 0:
-            raise QueryError(f"{{within}} is {self.within:g} s: give seconds above 0", "within")
+        if self.within is not None:
+            if not self.within > 0:
+                raise QueryError(f"{{within}} is {self.within:g} s: give seconds above 0", "within")
+            if not self.then:
+                raise QueryError(
+                    "{within} is the gap before an event of {then}: add {then}, or leave it out",
+                    field="within",
+                )
         for name in ("longer", "shorter"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds >= 0:

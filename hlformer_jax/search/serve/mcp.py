@@ -104,7 +104,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
         shorter: float | None = None,
         tags: list[str] | None = None,
         then: list[str] | None = None,
-        within: float = 60.0,
+        within: float | None = None,
         without: list[str] | None = None,
         signals: list[str] | None = None,
         min_score: float | None = None,
@@ -114,9 +114,10 @@ def server(library: Library, clips: Path | None = None) -> Any:
         k is the maximum number of results, at most 100, and offset the number of best results to
         skip. Filters are folder, since and until (dates such as 2026 or 2026-01-10), longer and
         shorter (seconds) and tags. `then` has texts of events that must follow in this order, each
-        at most `within` seconds after the previous event. `without` has texts of things that must
-        not be visible. `signals` are the ways to search: visual, transcript; by default all that
-        apply. If `good` is false, no result is a good match, and `verdict` says why.
+        at most `within` seconds (default: 60) after the previous event. `without` has texts of
+        things that must not be visible. `signals` are the ways to search: visual, transcript; by
+        default all that apply. If `good` is false, no result is a good match, and `verdict` says
+        why.
         """
         with tool_errors():
             if k > MAX_RESULTS:
