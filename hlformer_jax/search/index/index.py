@@ -27,7 +27,7 @@ import numpy as np
 
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, QueryError, SearchError
+from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import WAIT_SECONDS, Database
 from hlformer_jax.search.index.embeddings import (
@@ -614,8 +614,9 @@ class Index:
     def _damaged(
         self, content: str, line: str, kind: type[DamagedError] = DamagedError
     ) -> DamagedError:
-        line = f"{self._description(content)} {line}: index the folder again to compute them anew"
-        return kind.from_contents({content: line})
+        advice = "check the disk and the rights, or " * issubclass(kind, UnreadableError)
+        advice += "index the folder again to compute them anew"
+        return kind.from_contents({content: f"{self._description(content)} {line}: {advice}"})
 
     def _description(self, content: str) -> str:
         names = sorted(self.paths(content))

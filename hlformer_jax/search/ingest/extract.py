@@ -503,9 +503,8 @@ class _Run:
                 try:
                     self.index.read(content)
                 except DamagedError as error:
-                    self._report_damage(
-                        f"{str(error).partition(': index')[0]}: they are computed anew"
-                    )
+                    fault, _, _ = str(error).rpartition(": ")
+                    self._report_damage(f"{fault}: they are computed anew")
                     self._intact[content] = False
         return self._intact[content]
 

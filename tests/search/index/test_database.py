@@ -368,9 +368,16 @@ def test_forbidden_embeddings_are_named_or_computed_again(index, suffix, large, 
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return mapping(path, *options, **more)
 
+    opening = os.open
     monkeypatch.setattr(np, "memmap", forbidden)
+    monkeypatch.setattr(
+        os, "open", lambda path, *flags, **more: forbidden(path, *flags, **more)
+        if Path(path).suffix == f".{suffix}" else opening(path, *flags, **more),
+    )  # fmt: skip
     if suffix in ("i8", "bounds"):
         assert hits(index.directory) == ranked
         return
-    with pytest.raises(UnreadableError, match=rf"\.{suffix} cannot be read .*check the disk"):
+    advice = "check the disk and the rights"
+    with pytest.raises(UnreadableError, match=rf"\.{suffix} cannot be read .*{advice}"):
         hits(index.directory)
+    assert all(advice in line for line in index.verify().values())
