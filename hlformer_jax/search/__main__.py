@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hlformer_jax import terminal
+from hlformer_jax import files, terminal
 from hlformer_jax.cli import fail
 from hlformer_jax.errors import QueryError, UserError, is_memory_error
 from hlformer_jax.lazy import optional
@@ -112,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = commands.parse_args(argv)
     values = _values(sys.argv if argv is None else argv)
     terminal.silence(options.quiet)
+    files.discard_drafts_on_signals()
     try:
         if options.command == "mcp" and closed & {"stdin", "stdout"}:
             return fail("standard input or output is closed, but mcp needs both")
