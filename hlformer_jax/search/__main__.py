@@ -127,7 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return fail("standard output is closed: the results could not be printed")
         return 0
     except KeyboardInterrupt:
-        print("interrupted: run the same command again to continue", file=sys.stderr)
+        advice = ": run the same command again to continue"
+        print("interrupted" + advice * COMMANDS[options.command].continues, file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

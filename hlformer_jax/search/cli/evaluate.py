@@ -99,7 +99,7 @@ def evaluate(options: Options) -> None:
     OPTIONAL_INDEX, NEW_ENCODER, FPS,
     option("--seed", "seed of random splits, if the captions name none (default: 0)", type=int,
            default=0),
-    OVERWRITE, *WORK, compiles=True,
+    OVERWRITE, *WORK, compiles=True, continues=True,
 )  # fmt: skip
 def features(options: Options) -> None:
     """Extract features of captioned videos, to train a model on (configs/own.py)."""

@@ -59,7 +59,7 @@ from hlformer_jax.text import printable
          " without --encoder, a new index has the encoder of its features", metavar="RUN"),
     flag("--move-root", "the missing folder of the index has moved to FOLDER (refused while the old"
          " folder exists)"),
-    *WORK, compiles=True,
+    *WORK, compiles=True, continues=True,
 )  # fmt: skip
 def index(options: Options) -> None:
     """Index a folder of videos, or update an index with all its folders."""
@@ -87,7 +87,7 @@ def index(options: Options) -> None:
 
 @command(
     path("paths", "files or folders to index", nargs="+", metavar="PATH"),
-    INDEX, ENCODER, *WORK, compiles=True,
+    INDEX, ENCODER, *WORK, compiles=True, continues=True,
 )  # fmt: skip
 def add(options: Options) -> None:
     """Add files (also removed ones) or another folder to an index; other videos are not checked."""
@@ -362,7 +362,7 @@ def _choose_precision(index: Index, encoder: Encoder, options: Options) -> str |
     option("--audio", "audio tracks to recognise: default (the one that a player chooses), or"
            " all (default: default)", choices=("default", "all"), default="default"),
     flag("--ocr", "recognise text in the picture (OCR)"),
-    ENCODER, compiles=True,
+    ENCODER, compiles=True, continues=True,
 )  # fmt: skip
 def transcribe(options: Options) -> None:
     """Recognise speech, or text in the picture, and search it like subtitles."""

@@ -165,7 +165,7 @@ def verify(options: Options) -> None:
     print(f"{total} parts are intact")
 
 
-@command(INDEX, *RANKER)
+@command(INDEX, *RANKER, continues=True)
 def upload(options: Options) -> None:
     """Copy the embeddings of an index to a PostgreSQL database, to rank there with --store."""
     library = console.open_library(options)

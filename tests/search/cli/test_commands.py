@@ -216,6 +216,9 @@ def test_ctrl_c_is_a_line_and_not_a_traceback(ask, films, monkeypatch):
     done = ask("index", films)
     assert done.status == 130
     assert done.errors == ["interrupted: run the same command again to continue"]
+    monkeypatch.setattr(Index, "unchanged_path", interrupted)
+    done = ask("cut", "a.film", "--start=1", "--end=2")
+    assert done.status == 130 and done.errors == ["interrupted"]
 
 
 def test_every_command_has_help():
