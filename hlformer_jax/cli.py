@@ -1,6 +1,6 @@
 """Command lines: flags, exit statuses, tables, and errors as one line on standard error.
 
-A command ends with `except (UserError, OSError) as error: return cli.fail(str(error))`.
+A command ends with `except (UserError, OSError) as error: return cli.fail(describe(error))`.
 """
 
 import argparse

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from hlformer_jax import files, terminal
 from hlformer_jax.cli import fail
-from hlformer_jax.errors import QueryError, UserError, is_memory_error
+from hlformer_jax.errors import QueryError, UserError, describe, is_memory_error
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli.commands import COMMANDS
 from hlformer_jax.search.cli.options import FIELD_FLAGS, QUIET
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (UserError, OSError) as error:
-        line = error.phrased(FIELD_FLAGS) if isinstance(error, QueryError) else str(error)
+        line = error.phrased(FIELD_FLAGS) if isinstance(error, QueryError) else describe(error)
         return fail(without_passwords(" ".join(line.split()), values))
     except Exception as error:
         if not is_memory_error(error):

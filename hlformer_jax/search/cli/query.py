@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from hlformer_jax import files, terminal
-from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.errors import SearchError, UserError, describe
 from hlformer_jax.lazy import optional
 from hlformer_jax.search import export
 from hlformer_jax.search.cli import console
@@ -203,7 +203,7 @@ def cut(options: Options) -> None:
         except (UserError, OSError) as error:
             if not options.table:
                 raise
-            terminal.warn(str(error))
+            terminal.warn(describe(error))
             failed.append(out.name)
             continue
         terminal.show(printable(str(out)))

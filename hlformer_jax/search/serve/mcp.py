@@ -22,7 +22,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
-from hlformer_jax.errors import QueryError, SearchError, UserError
+from hlformer_jax.errors import QueryError, SearchError, UserError, describe
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.export import clip_name
 from hlformer_jax.search.index import database
@@ -89,7 +89,8 @@ def server(library: Library, clips: Path | None = None) -> Any:
         except HTTPException as error:
             raise failure(_for_agents(error.detail)) from None
         except (UserError, OSError) as error:
-            line = error.phrased(OPERATOR_FLAGS) if isinstance(error, QueryError) else str(error)
+            is_query = isinstance(error, QueryError)
+            line = error.phrased(OPERATOR_FLAGS) if is_query else describe(error)
             line = without_paths(line, summarise(library, clips=clips))
             raise failure(_for_agents(line)) from None
 

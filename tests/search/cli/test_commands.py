@@ -221,6 +221,17 @@ def test_ctrl_c_is_a_line_and_not_a_traceback(ask, films, monkeypatch):
     assert done.status == 130 and done.errors == ["interrupted"]
 
 
+def test_a_full_disk_of_an_output_is_named_with_advice(ask, tmp_path, monkeypatch):
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    out = tmp_path / "moments.csv"
+    done = ask("query", "red", f"--export={out}")
+    assert done.status == 1
+    assert done.errors[-1] == f"error: {out}: No space left on device; make room"
+
+
 def test_every_command_has_help():
     for name in COMMANDS:
         with pytest.raises(SystemExit) as ended:
