@@ -711,7 +711,7 @@ def _reason(
       count: number of its best videos, including those that its offset skips.
     """
     if not filtered.any():
-        return "no video passes the filters"
+        return filters.explain(scope.videos, query)
     if not scope.allowed.any():
         return f"no {'other ' if query.like else ''}video that can be read is left"
     if count > query.offset:

@@ -82,6 +82,12 @@ class Query:
         self._check_numbers()
         for name in ("since", "until"):
             _check_date(name, getattr(self, name))
+        if self.since is not None and self.until is not None:
+            if times.date_span(self.since)[0] >= times.date_span(self.until)[1]:
+                raise QueryError(
+                    "{since} is {first} and {until} is {last}, which is earlier: no date is both",
+                    field="since", first=self.since, last=self.until,
+                )  # fmt: skip
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -134,6 +140,12 @@ class Query:
             seconds = getattr(self, name)
             if seconds is not None and not seconds >= 0:
                 raise QueryError(f"{{{name}}} is {seconds:g} s: give 0 s or more", field=name)
+        if self.longer is not None and self.shorter is not None and self.longer > self.shorter:
+            raise QueryError(
+                f"{{longer}} is {self.longer:g} s and {{shorter}} is {self.shorter:g} s: no length"
+                " is both",
+                field="longer",
+            )
         if self.min_score is not None and math.isnan(self.min_score):
             raise QueryError("{min_score} is NaN: give a number", field="min_score")
 

@@ -156,7 +156,11 @@ def test_offset_and_min_score_select_results(library):
 
 def test_empty_results_say_why(library, films, tmp_path):
     results = lambda **fields: library.query("red", **fields)
-    assert results(since="2999").reason == "no video passes the filters"
+    assert results(since="2999").reason == "no video is of 2999 or later"
+    assert results(until="1999").reason == "no video is of 1999 or earlier"
+    assert results(longer=99).reason == "no video is 99 s long or longer"
+    assert results(shorter=9).reason == "no video is 9 s long or shorter"
+    assert "though some videos pass each" in results(longer=19, folder="trips").reason
     assert results(offset=9).reason == "there are only 3"
     assert results(min_score=2).reason == "no video reaches the score 2"
     assert results(min_score=2, offset=1).reason == "no further video reaches the score 2"
