@@ -37,6 +37,9 @@ from hlformer_jax.text import legible, suggestion
 MAX_RESULTS = 100
 """Largest number of results of one search, as over HTTP."""
 
+MAX_SECONDS, MAX_MARGIN = 1e7, 60.0
+"""Largest time in a video, and largest margin of a clip, in seconds; as over HTTP."""
+
 FRAME_WIDTH = 768
 """Width in pixels of the frames that `show` returns."""
 
@@ -141,7 +144,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
     def show(id: str, time: float) -> Any:
         """Return the frame at a time (in seconds) of a video, whose id `search` has returned."""
         with tool_errors():
-            _check_times(time)
+            _check_times(time=time)
             file = open_video(library, id)
             _check_end("time", time, file.entry.duration)
 
@@ -157,13 +160,11 @@ def server(library: Library, clips: Path | None = None) -> Any:
         """
         assert clips is not None
         with tool_errors():
-            _check_times(start, end, margin)
+            _check_times(start=start, end=end, margin=margin)
             if end <= start:
                 raise SearchError(f"end: {end:g} s is not after start, {start:g} s")
             if end > start + MAX_CUT_SECONDS:
                 raise SearchError(f"end: give at most {MAX_CUT_SECONDS:.0f} s after start")
-            if margin > 60:
-                raise SearchError(f"margin: {margin:g} s is too long: give at most 60 s")
             file = open_video(library, id)
             _check_end("end", end, file.entry.duration)
             name = file.entry.video
@@ -283,8 +284,8 @@ def _check_end(name: str, second: float, duration: float) -> None:
         raise SearchError(f"{name}: {second:g} s is after the end of the video, {duration:.1f} s")
 
 
-def _check_times(*seconds: float) -> None:
-    if not all(0 <= second < 1e7 for second in seconds):
-        raise SearchError(
-            f"times are {', '.join(f'{x:g}' for x in seconds)}: give seconds from 0 on"
-        )
+def _check_times(**arguments: float) -> None:
+    for name, seconds in arguments.items():
+        limit = MAX_MARGIN if name == "margin" else MAX_SECONDS
+        if not 0 <= seconds <= limit:
+            raise SearchError(f"{name}: {seconds:g} s: give 0 to {limit:.0f} s")

@@ -109,6 +109,17 @@ def test_clips_are_not_written_into_an_index(library, index):
         agents.server(library, index.directory / "clips")
 
 
+def test_a_time_out_of_range_is_named_with_its_limits(library, tmp_path):
+    times = [("time", 1e9, 1e7), ("start", -1, 1e7), ("end", 1e9, 1e7), ("margin", 1e9, 60)]
+    asked = []
+    for name, value, _ in times:
+        given = {"time": 1} if name == "time" else {"start": 1, "end": 2}
+        asked.append(("show" if name == "time" else "cut", {"id": "0", **given, name: value}))
+    _, results = call(agents.server(library, tmp_path / "clips"), *asked)
+    for result, (name, value, limit) in zip(results, times, strict=True):
+        assert error(result).endswith(f"{name}: {value:g} s: give 0 to {limit:.0f} s")
+
+
 def test_agent_errors_are_lines_and_open_no_other_file(rendered, tmp_path):
     folder = tmp_path / "films"
     folder.mkdir()
