@@ -72,9 +72,10 @@ class Query:
         for name in ("text", "then", "without"):
             self._set(name, _texts(name, getattr(self, name)))
         self._set("tags", (self.tags,) if isinstance(self.tags, str) else tuple(self.tags))
-        signals = self.signals or ()
-        names = signals.split(",") if isinstance(signals, str) else signals
-        self._set("signals", tuple(dict.fromkeys(name.strip() for name in names)))
+        if self.signals is not None:
+            signals = self.signals
+            names = signals.split(",") if isinstance(signals, str) else signals
+            self._set("signals", tuple(dict.fromkeys(name.strip() for name in names)))
         if isinstance(self.image, str):
             self._set("image", Path(self.image))
         self._check_parts()
@@ -116,6 +117,11 @@ class Query:
             )
 
     def _check_signals(self) -> None:
+        if self.signals == ():
+            raise QueryError(
+                f"{{signals}} is empty: use any of {', '.join(SIGNALS)}, or leave it out for all",
+                field="signals", allowed=[*SIGNALS],
+            )  # fmt: skip
         for name in self.signals or ():
             if name not in SIGNALS:
                 raise QueryError(

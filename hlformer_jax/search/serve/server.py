@@ -218,7 +218,7 @@ def app(
                 moments=moments, image=picture, like=frame,
                 then=[_line(text) for text in then], within=within,
                 without=[_line(text) for text in without], min_score=min_score, offset=offset,
-                signals=signals, longer=longer, shorter=shorter, tags=tag,
+                signals=signals or None, longer=longer, shorter=shorter, tags=tag,
             )  # fmt: skip
         except QueryError as error:
             raise ParameterError(error.phrased(schemas.PARAMETERS)) from None

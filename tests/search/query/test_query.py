@@ -22,6 +22,7 @@ from hlformer_jax.search.query.query import Query
         ("min_score", {"text": "red", "min_score": float("nan")}),
         ("since", {"text": "red", "since": "yesterday"}),
         ("signals", {"text": "red", "signals": "smell"}),
+        ("signals", {"text": "red", "signals": []}),
         ("longer", {"text": "red", "longer": 90, "shorter": 10}),
         ("since", {"text": "red", "since": "2026-12", "until": "2026-01"}),
     ],

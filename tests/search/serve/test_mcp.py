@@ -80,6 +80,7 @@ def test_clip_has_a_generated_name_and_replaces_no_file(library, tmp_path):
         ("search", {"text": "red", "k": "many"}, "k"),
         ("search", {"text": "red", "k": 101}, "k is 101: give at most 100"),
         ("search", {}, "text"),
+        ("search", {"text": "red", "signals": []}, "signals is empty"),
         ("show", {"id": "0", "time": 1, "path": "/etc/passwd"}, "path"),
     ],
 )
