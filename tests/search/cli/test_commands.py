@@ -1048,6 +1048,9 @@ def test_clip_names_are_unique():
     assert len(set(clips)) == len(clips)
     assert clips[0] == "a.mp4_3-5.mp4"
     assert all("/" not in clip and len(clip) < 240 for clip in clips)
+    for name in ("a\x1b[31m.mp4", "a\u202egpj.mp4", "a\nb.mp4"):
+        assert export.clip_name(name, 3, 5).isascii() and export.clip_name(name, 3, 5).isprintable()
+    assert export.clip_name("映画\u3000一  é.mp4", 3, 5) == "映画\u3000一  é.mp4_3-5.mp4"
 
 
 def test_a_clip_never_replaces_a_video_of_the_index(ask, films, calls, tmp_path):
