@@ -92,8 +92,9 @@ def server(library: Library, clips: Path | None = None) -> Any:
         except HTTPException as error:
             raise failure(_for_agents(error.detail)) from None
         except (UserError, OSError) as error:
-            is_query = isinstance(error, QueryError)
-            line = error.phrased(OPERATOR_FLAGS) if is_query else describe(error)
+            line = describe(error)
+            if isinstance(error, QueryError):
+                line = error.phrased(OPERATOR_FLAGS)
             line = without_paths(line, summarise(library, clips=clips))
             raise failure(_for_agents(line)) from None
 
