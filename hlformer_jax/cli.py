@@ -1,6 +1,6 @@
 """Command lines: flags, exit statuses, tables, and errors as one line on standard error.
 
-A command ends with `except (UserError, OSError) as error: return cli.fail(str(error))`.
+A command ends with `except (UserError, OSError) as error: return cli.fail(describe(error))`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 from absl import flags, logging
 from ml_collections import ConfigDict
 
-from hlformer_jax import terminal
+from hlformer_jax import files, terminal
 from hlformer_jax.config import config_names, family_of, flat, leaves, load, locate
 from hlformer_jax.config.names import COMMON_NAMES, ENVIRONMENT, field_suggestion
 from hlformer_jax.errors import ConfigError
@@ -180,6 +180,7 @@ def parse(argv: Sequence[str]) -> list[str]:
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         optional("argcomplete", "search").autocomplete(_completion_parser())
     argv = _with_located_configs(argv)
+    files.discard_drafts_on_signals()
     try:
         rest = flags.FLAGS(argv)
     except Exception as error:  # ml_collections passes on any error of a configuration file

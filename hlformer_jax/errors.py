@@ -1,5 +1,7 @@
 """Errors that a user can correct: commands print their message and no traceback."""
 
+import errno
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,6 +102,26 @@ class UnreadableError(DamagedError):
     def from_error(cls, path: Path, error: OSError) -> "UnreadableError":
         """Return the error for a file that could not be read."""
         return cls(f"{path} cannot be read ({error.strerror or error})")
+
+
+_ADVICE = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EROFS: "its disk is read-only, so give a path on another one",
+    errno.EACCES: "ask for the rights",
+    errno.EPERM: "ask for the rights",
+    errno.EIO: "check the disk",
+}
+"""Advice for errors of the disk, by error number."""
+
+
+def describe(error: Exception) -> str:
+    """Return the message of an error; for an error of the system its file, reason and advice."""
+    if not isinstance(error, OSError) or error.errno is None or error.strerror is None:
+        return str(error)
+    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
+    return f"{place}{error.strerror}{advice}"
 
 
 _OUT_OF_MEMORY = re.compile(

@@ -16,8 +16,10 @@ import math
 import os
 import re
 import secrets
+import signal
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,8 @@ class Replace(enum.Flag):
 class OutputError(UserError, OSError):
     """Error for an output that must not replace what is at its path, or cannot be written there."""
 
+
+_drafts: set[Path] = set()  # of the writes of this process that have not ended
 
 _DRAFT = re.compile(r"\.(.+)\.hlformer-[0-9a-f]{16}\.part", re.DOTALL)
 
@@ -313,6 +317,7 @@ def atomic_write(path: Path, replace: Replace = Replace.ANY) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.hlformer-{secrets.token_hex(8)}.part")
+    _drafts.add(draft)
     try:
         yield draft
         with draft.open("rb") as file:
@@ -326,6 +331,23 @@ def atomic_write(path: Path, replace: Replace = Replace.ANY) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror, str(path)) from error  # a write names no file
     finally:
         draft.unlink(missing_ok=True)
+        _drafts.discard(draft)
+
+
+def discard_drafts_on_signals() -> None:
+    """Let SIGTERM and SIGHUP delete the drafts of this process before they end it."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _end_without_drafts)
+
+
+def _end_without_drafts(number: int, frame: Any) -> None:
+    for draft in list(_drafts):
+        with contextlib.suppress(OSError):
+            draft.unlink()
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
 
 
 def draft_target(name: str) -> str | None:

@@ -14,7 +14,7 @@ from ml_collections import config_flags
 from hlformer_jax import cli, terminal
 from hlformer_jax.cli import command_line
 from hlformer_jax.config import check
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, describe
 from hlformer_jax.lazy import optional
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -166,7 +166,7 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return cli.interrupted()
     except (UserError, OSError) as error:
-        return cli.fail(str(error))
+        return cli.fail(describe(error))
 
 
 def _rank_by_ensemble() -> int:
@@ -177,7 +177,7 @@ def _rank_by_ensemble() -> int:
     try:
         results = ensemble.evaluate(members, workdir, OVERWRITE.value)
     except (UserError, OSError) as error:
-        return cli.fail(str(error))
+        return cli.fail(describe(error))
     last = results["ensemble"]
     title = f"Test split: {last.counts()}"
     ranking.print_table(title, {name: result.metrics for name, result in results.items()})

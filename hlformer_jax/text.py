@@ -39,6 +39,19 @@ def legible(text: str) -> str:
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
+_INVISIBLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """Return a text with U+FFFD for control characters, marks of direction, and bytes of no text.
+
+    Such characters change how the rest of a line is shown; ESC begins a command to a terminal.
+    """
+    return _INVISIBLE.sub("\ufffd", text)
+
+
 def printable(name: str) -> str:
     """Return a name for one line of a terminal: legible, and quoted if it is unprintable."""
     name = legible(name)

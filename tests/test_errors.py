@@ -1,10 +1,12 @@
 """Errors that a user can correct share a base, so that each command prints them as one line."""
 
 import ast
+import errno
+import os
 from pathlib import Path
 
 import hlformer_jax
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, describe
 
 
 def test_every_error_has_the_base_and_a_builtin():
@@ -18,3 +20,12 @@ def test_every_error_has_the_base_and_a_builtin():
     for name, parents in bases.items():
         inherits = len(parents) == 1 and parents[0] in bases
         assert inherits or (parents[0] == "UserError" and len(parents) == 2), f"{name}: {parents}"
+
+
+def test_an_error_of_the_system_has_no_number_but_advice():
+    for number, end in ((errno.ENOSPC, "; make room"), (errno.EISDIR, "")):
+        reason = os.strerror(number)
+        assert describe(OSError(number, reason, b"a")) == f"a: {reason}{end}"
+        assert describe(OSError(number, reason)) == f"{reason}{end}"
+    for error in (OSError("a line"), ValueError("a line")):
+        assert describe(error) == "a line"

@@ -6,9 +6,13 @@ import hashlib
 import json
 import math
 import os
+import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
+import processes
 import pytest
 
 from hlformer_jax import files
@@ -216,3 +220,26 @@ def test_an_npz_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeyp
     monkeypatch.setattr(np, "load", fail)  # a disk error at the time of reading
     with pytest.raises(type(error)):
         files.read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_draft_and_ends_the_process(tmp_path, number):
+    code = (
+        "import os, pathlib, sys, threading, time\n"
+        "from hlformer_jax import files\n"
+        "files.discard_drafts_on_signals()\n"
+        "def write(name):\n"
+        "    with files.atomic_write(pathlib.Path(sys.argv[1], name)) as draft:\n"
+        "        draft.write_bytes(b'new')\n"
+        "        os.write(1, b'begins\\n')\n"
+        "        time.sleep(100)\n"
+        "threading.Thread(target=write, args=['a'], daemon=True).start()\n"
+        "write('b')\n"
+    )
+    arguments = [sys.executable, "-c", code, str(tmp_path)]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, env=processes.environment())
+    assert [process.stdout.readline() for _ in range(2)] == [b"begins\n"] * 2
+    assert len(list(tmp_path.iterdir())) == 2
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == -number and not list(tmp_path.iterdir())

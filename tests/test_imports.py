@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "lazy": {"errors"},
     "files": {"errors", "text"},
     "config": {"errors", "text"},
-    "cli": {"lazy", "errors", "text", "terminal", "config"},
+    "cli": {"lazy", "errors", "text", "terminal", "files", "config"},
     "ops": {"lazy", "typing", "errors", "pytrees"},
     "runtime": {"typing", "errors"},
     "data": {"typing", "errors", "terminal", "text", "lazy", "files", "config", "cli", "runtime"},

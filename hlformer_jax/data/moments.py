@@ -19,7 +19,7 @@ from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.annotations import Annotations
 from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.data.trees import Tree
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, describe
 
 GROUPS = ("1", "2", "3", "4", "5+")
 """Numbers of leaves; the report has a line for the trees of each."""
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.out is not None:
             annotations.write_moments(options.out, read.videos, replace)
     except (UserError, OSError) as error:
-        return cli.fail(str(error))
+        return cli.fail(describe(error))
     report(read, built)
     return 0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from absl import app, flags
 
 from hlformer_jax import cli, terminal
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, describe
 from hlformer_jax.text import suggestion
 
 WORKDIR = flags.DEFINE_multi_string(
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return cli.interrupted()
     except (UserError, OSError) as error:
-        return cli.fail(str(error))
+        return cli.fail(describe(error))
 
 
 def _curves() -> int:

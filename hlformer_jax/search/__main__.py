@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hlformer_jax import terminal
+from hlformer_jax import files, terminal
 from hlformer_jax.cli import fail
-from hlformer_jax.errors import QueryError, UserError, is_memory_error
+from hlformer_jax.errors import QueryError, UserError, describe, is_memory_error
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli.commands import COMMANDS
 from hlformer_jax.search.cli.options import FIELD_FLAGS, QUIET
@@ -122,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = commands.parse_args(argv)
     values = _values(sys.argv if argv is None else argv)
     terminal.silence(options.quiet)
+    files.discard_drafts_on_signals()
     try:
         if options.command == "mcp" and closed & {"stdin", "stdout"}:
             return fail("standard input or output is closed, but mcp needs both")
@@ -136,7 +137,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return fail("standard output is closed: the results could not be printed")
         return 0
     except KeyboardInterrupt:
-        print("interrupted: run the same command again to continue", file=sys.stderr)
+        advice = ": run the same command again to continue"
+        print("interrupted" + advice * COMMANDS[options.command].continues, file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -144,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as error:
         if isinstance(error, OSError) and (reason := _output_problem()):
             return fail(f"standard output cannot be written ({reason}): make room or check it")
-        line = error.phrased(FIELD_FLAGS) if isinstance(error, QueryError) else str(error)
+        line = error.phrased(FIELD_FLAGS) if isinstance(error, QueryError) else describe(error)
         return fail(without_passwords(" ".join(line.split()), values))
     except Exception as error:
         if not is_memory_error(error):

@@ -28,6 +28,9 @@ _ISO = re.compile(
     r"(?:[T ](?P<hour>[0-9]{2})(?::?(?P<minute>[0-9]{2})(?::?(?P<second>[0-9]{2})"
     r"(?P<part>[.,][0-9]+)?)?)?(?P<zone>Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
+_TIME = re.compile(
+    r"(?:\d+|\d+:[0-5]?\d|\d+:[0-5]?\d:[0-5]?\d)(?:\.\d*)?s?"  # 90:30 is an hour and a half
+)
 _LENGTHS = {
     "hour": datetime.timedelta(hours=1),
     "minute": datetime.timedelta(minutes=1),
@@ -55,8 +58,10 @@ def parse_seconds(text: str) -> float:
     Raises:
       SearchError: if the text is not a time.
     """
-    if not re.fullmatch(r"(?:(?:\d+:)?\d+:)?\d+(?:\.\d*)?s?", text):
-        raise SearchError(f"{text!r} is not a time: write seconds, M:SS or H:MM:SS")
+    if not _TIME.fullmatch(text):
+        raise SearchError(
+            f"{text!r} is not a time: write seconds, M:SS or H:MM:SS, with MM and SS below 60"
+        )
     total = 0.0
     for part in text.removesuffix("s").split(":"):
         total = 60 * total + float(part)

@@ -20,7 +20,7 @@ from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import cli, terminal
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, describe
 from hlformer_jax.sweep import Run, choose, expand, share, task_of_array
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:  # a file that could not be read is reported at its first use
         return cli.fail(f"the configuration file cannot be read: {cli.last_line(error)}")
     except UserError as error:
-        return cli.fail(str(error))
+        return cli.fail(describe(error))
     if tasks > 1:
         terminal.report(f"task {task} of {tasks}: {len(mine)} of {len(selection)} runs")
     root = Path(WORKDIR.value or cli.default_workdir())
@@ -124,7 +124,7 @@ def perform(
     except KeyboardInterrupt:
         return cli.interrupted()
     except (UserError, OSError) as error:
-        return cli.fail(str(error))
+        return cli.fail(describe(error))
     if failures:
         count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
         return cli.fail(f"{count} of {len(mine)} failed; run the same command to try them again")

@@ -7,7 +7,7 @@ from pathlib import Path
 from absl import app
 
 from hlformer_jax import cli
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, describe
 from hlformer_jax.torch_checkpoint.convert import (
     config_file,
     convert,
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         info = convert(Path(argv[1]), Path(argv[2]), notes.append)
     except (UserError, OSError) as error:
-        return cli.fail(str(error))
+        return cli.fail(describe(error))
     print(f"{argv[2]}: {info['model.name']} ({summary(info)})")
     if "collection" not in info:
         print(

@@ -17,6 +17,7 @@ from hlformer_jax.search.cli.options import Options, command, flag, option, path
     option("--seed", "seed of the videos (default: 0)", type=int, default=0),
     flag("--training", "also render captioned videos to train a model on, in DIR/training"),
     compiles=True,
+    continues=True,
 )
 def demo(options: Options) -> None:
     """Make a demo archive to search in, without own videos or downloads."""

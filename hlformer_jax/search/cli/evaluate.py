@@ -99,7 +99,7 @@ def evaluate(options: Options) -> None:
     OPTIONAL_INDEX, NEW_ENCODER, FPS,
     option("--seed", "seed of random splits, if the captions name none (default: 0)", type=int,
            default=0),
-    OVERWRITE, *WORK, compiles=True,
+    OVERWRITE, *WORK, compiles=True, continues=True,
 )  # fmt: skip
 def features(options: Options) -> None:
     """Extract features of captioned videos, to train a model on (configs/own.py)."""
@@ -133,6 +133,9 @@ def _text_features(options: Options) -> None:
     from hlformer_jax.data.sources import protocol
     from hlformer_jax.data.sources.released import hdf5, layouts
 
+    for name in ("index", "fps", "workers", "precision", "timeout", "ray"):
+        if getattr(options, name) is not None:
+            raise SearchError(f"--{name} is for videos: leave it out with --text-only")
     folder = options.folder.resolve()
     collection = layouts.Collection(folder.parent, folder.name, "-", 0, 0)
     moments = layouts.MomentCollection(folder.parent, folder.name, "-", 0, 0)

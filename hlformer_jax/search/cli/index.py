@@ -59,7 +59,7 @@ from hlformer_jax.text import printable
          " without --encoder, a new index has the encoder of its features", metavar="RUN"),
     flag("--move-root", "the missing folder of the index has moved to FOLDER (refused while the old"
          " folder exists)"),
-    *WORK, compiles=True,
+    *WORK, compiles=True, continues=True,
 )  # fmt: skip
 def index(options: Options) -> None:
     """Index a folder of videos, or update an index with all its folders."""
@@ -69,6 +69,8 @@ def index(options: Options) -> None:
         )
     directory = options.index or options.folder / ".hlformer-search"
     _check_work(options)
+    if options.move_root and options.folder is None:
+        raise SearchError("--move-root needs FOLDER, the new path of the missing folder")
     folder = options.folder or _available_root(directory)
     index, encoder = prepare_index(
         directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint,
@@ -85,7 +87,7 @@ def index(options: Options) -> None:
 
 @command(
     path("paths", "files or folders to index", nargs="+", metavar="PATH"),
-    INDEX, ENCODER, *WORK, compiles=True,
+    INDEX, ENCODER, *WORK, compiles=True, continues=True,
 )  # fmt: skip
 def add(options: Options) -> None:
     """Add files (also removed ones) or another folder to an index; other videos are not checked."""
@@ -159,6 +161,8 @@ def prepare_index(
     if fps is not None:
         check_rate(fps)
     index = _open_existing(directory)
+    if index is None and move_root:
+        raise SearchError(f"--move-root: {directory} holds no index: give its directory as --index")
     if index is None:
         return _create(directory, folder, encoder_place, fps, checkpoint, every_frame)
     for note in index.notes:
@@ -210,8 +214,11 @@ def _create(
     Raises:
       SearchError: if the folder has no video outside of the index.
     """
-    videos = real_video().find(folder, terminal.warn, lambda: None)
+    unlisted: list[str] = []  # the indexing run reports them
+    videos = real_video().find(folder, unlisted.append, lambda: None)
     if all(directory.resolve() in path.resolve().parents for path in videos):
+        for line in unlisted:
+            terminal.warn(line)
         raise SearchError(f"{folder} has no video that FFmpeg can read")
     if checkpoint is not None and encoder_place is None:
         encoder_place = _place_of_encoder(checkpoint)
@@ -258,7 +265,7 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
 def _available_root(directory: Path) -> Path:
     """Return a root of an index that exists, or else the first."""
     roots = list(Index.open(directory).roots.values())  # `prepare_index` reports damage
-    return next((root for root in roots if root.is_dir()), roots[0])
+    return next((root for root in roots if os.path.isdir(root)), roots[0])
 
 
 def _place_of_encoder(run: Path) -> str | None:
@@ -355,12 +362,14 @@ def _choose_precision(index: Index, encoder: Encoder, options: Options) -> str |
     option("--audio", "audio tracks to recognise: default (the one that a player chooses), or"
            " all (default: default)", choices=("default", "all"), default="default"),
     flag("--ocr", "recognise text in the picture (OCR)"),
-    ENCODER, compiles=True,
+    ENCODER, compiles=True, continues=True,
 )  # fmt: skip
 def transcribe(options: Options) -> None:
     """Recognise speech, or text in the picture, and search it like subtitles."""
     if not options.speech and not options.ocr:
         raise SearchError("pass --speech=MODEL (for example small), --ocr, or both")
+    if not options.speech and (options.language or options.audio != "default"):
+        raise SearchError("--language and --audio are for --speech: add it, or leave them out")
     index = console.open_index(options.index)
     recognisers = recognition.load_all(
         options.ocr, options.speech, options.language, options.audio, terminal.warn

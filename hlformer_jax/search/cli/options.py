@@ -24,18 +24,20 @@ class Command(NamedTuple):
     run: Callable[[Options], None]
     options: tuple[Option, ...]
     compiles: bool  # whether JAX compiles programs, which are then kept for the next process
+    continues: bool  # whether a second run continues one that was interrupted
 
 
 def command(
-    *options: Option, compiles: bool = False
+    *options: Option, compiles: bool = False, continues: bool = False
 ) -> Callable[[Callable[[Options], None]], Command]:
     """Return a decorator that turns a function into a `Command` of the same name.
 
     Args:
       *options: the options and arguments of the command.
       compiles: whether the command runs an encoder or a model.
+      continues: whether a second run continues one that was interrupted.
     """
-    return lambda run: Command(run.__name__, run, options, compiles)
+    return lambda run: Command(run.__name__, run, options, compiles, continues)
 
 
 def option(name: str, help: str, **settings: Any) -> Option:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from hlformer_jax import files, terminal
-from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.errors import SearchError, UserError, describe
 from hlformer_jax.lazy import optional
 from hlformer_jax.search import export
 from hlformer_jax.search.cli import console
@@ -26,6 +26,7 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import Results
 from hlformer_jax.search.signals import SIGNALS, Visual
+from hlformer_jax.search.signals.protocol import DEFAULT_WITHIN
 from hlformer_jax.search.times import (
     SECONDS_AFTER_END,
     format_clock,
@@ -46,8 +47,8 @@ from hlformer_jax.text import printable
            metavar="VIDEO@TIME"),
     repeated("--then", "an event that must follow SENTENCE (may be repeated, in order)",
              metavar="SENTENCE"),
-    option("--within", "longest gap between consecutive events (default: 60s)", default="60s",
-           metavar="TIME"),
+    option("--within", "longest gap between SENTENCE and the events of --then (default:"
+           f" {DEFAULT_WITHIN:g}s)", metavar="TIME"),
     repeated("--not", "exclude frames that show this (may be repeated)", metavar="SENTENCE",
              dest="without"),
     option("--k", "largest number of videos to show (default: 10)", type=int, default=10),
@@ -108,7 +109,7 @@ def _parse_query(options: Options) -> Query:
         options.sentences, k=options.k, folder=options.folder, since=options.since,
         until=options.until, moments=options.moments, image=options.image,
         like=parse_moment(options.like) if options.like else None, then=options.then,
-        within=parse_seconds(options.within), without=options.without,
+        within=seconds(options.within), without=options.without,
         min_score=options.min_score, offset=options.offset, signals=options.signals,
         longer=seconds(options.longer), shorter=seconds(options.shorter), tags=options.tag,
     )  # fmt: skip
@@ -202,7 +203,7 @@ def cut(options: Options) -> None:
         except (UserError, OSError) as error:
             if not options.table:
                 raise
-            terminal.warn(str(error))
+            terminal.warn(describe(error))
             failed.append(out.name)
             continue
         terminal.show(printable(str(out)))

@@ -40,6 +40,7 @@ def status(options: Options) -> None:
             kind = "failures" if entry.state == "failed" else "warnings"
             lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
         lists["subtitles"] = [problem._asdict() for problem in problems]
+        lists["unlisted"] = index.unlisted
         print(json.dumps(files.jsonable(summary | lists), indent=2))
         return
     threshold = index.thresholds.get(rankers.DEFAULT)
@@ -55,11 +56,15 @@ def status(options: Options) -> None:
         "videos": f"{summary['videos']}, {format_clock(summary['seconds'])} long, {counts}",
         "offline": summary["offline"]
         and f"{summary['offline']} videos (prune lists and drops them)",
+        "not read": summary["unreadable"]
+        and f"{summary['unreadable']} videos (kept: check the rights of their folders)",
         "removed": summary["removed"] and f"{summary['removed']} (add brings one back)",
         "threshold": threshold
         and f"calibrated for {threshold.false_alarms:g} % false alarms"
         f" on {threshold.captions} captions",
         "failed": summary["failed"] and f"{summary['failed']} (index --retry tries them again)",
+        "unlisted": index.unlisted
+        and f"{len(index.unlisted)} folders or groups of files (index tries them again)",
         "subtitles": problems and f"{len(problems)} files are not searched, or not fully",
     }
     for name, text in rows.items():
@@ -68,6 +73,8 @@ def status(options: Options) -> None:
     for entry in noted:
         kind = "failed" if entry.state == "failed" else "warning"
         print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
+    for line in index.unlisted:
+        print(f"  not listed: {printable(line)}")
     for problem in problems:
         print(f"  subtitles: {printable(problem.file)}: {printable(problem.reason)}")
 
@@ -158,7 +165,7 @@ def verify(options: Options) -> None:
     print(f"{total} parts are intact")
 
 
-@command(INDEX, *RANKER)
+@command(INDEX, *RANKER, continues=True)
 def upload(options: Options) -> None:
     """Copy the embeddings of an index to a PostgreSQL database, to rank there with --store."""
     library = console.open_library(options)

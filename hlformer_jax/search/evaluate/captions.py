@@ -41,7 +41,7 @@ class Caption(NamedTuple):
     in_transcript: bool = False  # "transcript"
     following: tuple[str, ...] = ()  # "then"
     without: tuple[str, ...] = ()  # "not"
-    within: float = 60.0
+    within: float | None = None
 
     @property
     def is_visual(self) -> bool:
@@ -104,19 +104,23 @@ def _parse(line: str, where: str) -> Caption:
         if not isinstance(texts, list) or not all(isinstance(x, str) and x.strip() for x in texts):
             raise SearchError(f'{where}: "{name}" is {texts!r}: give a list of texts')
     kind, in_transcript = fields.get("kind", ""), fields.get("transcript", False)
-    within = fields.get("within", 60)
+    within = fields.get("within")
     if not isinstance(kind, str):
         raise SearchError(f'{where}: "kind" is {kind!r}: give a text')
     if not isinstance(in_transcript, bool):
         raise SearchError(f'{where}: "transcript" is {in_transcript!r}: give true or false')
-    if not (_is_seconds(within) and within > 0):
-        raise SearchError(f'{where}: "within" is {within!r}: give seconds above 0')
+    if within is not None:
+        if not (_is_seconds(within) and within > 0):
+            raise SearchError(f'{where}: "within" is {within!r}: give seconds above 0')
+        if not lists["then"]:
+            raise SearchError(f'{where}: "within" needs "then": add it, or leave out "within"')
+        within = float(within)
     if not fields["video"] and (lists["also"] or start is not None):
         raise SearchError(f'{where}: "video" is empty: leave out "also", "start" and "end" too')
     duplicates, following, without = map(tuple, lists.values())
     return Caption(
         fields["video"], fields["sentence"], start, end, split, kind, duplicates, in_transcript,
-        following, without, float(within),
+        following, without, within,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from hlformer_jax.search.export.moments import ExportedMoment, clip_name
 from hlformer_jax.search.export.tables import read_csv
 from hlformer_jax.search.export.timecode import Timing, nominal_rate
 from hlformer_jax.search.query.results import Result
-from hlformer_jax.text import legible
+from hlformer_jax.text import visible
 
 __all__ = ["Timing", "check", "clip_name", "nominal_rate", "read_csv", "write"]
 
@@ -58,7 +58,7 @@ def write(
         for rank, result in enumerate(results, 1)
         for moment in result.moments
     ]
-    content = encode(" ".join(legible(title).split()), moments, probe)
+    content = encode(visible(" ".join(title.split())), moments, probe)
     files.write_bytes(path, content, replace)
     return len(moments)
 

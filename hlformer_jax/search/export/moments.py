@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.query.results import Result
-from hlformer_jax.text import legible
+from hlformer_jax.text import visible
 
 
 class ExportedMoment(NamedTuple):
@@ -20,7 +20,7 @@ class ExportedMoment(NamedTuple):
     @property
     def title(self) -> str:
         """File name of the video, on one line."""
-        return " ".join(legible(self.result.path.name).split())
+        return visible(" ".join(self.result.path.name.split()))
 
 
 MAX_NAME_BYTES = 200
@@ -31,10 +31,11 @@ file systems allow 255 bytes."""
 def clip_name(video: str, start: float, end: float) -> str:
     """Return a file name for a clip that differs between videos and between times.
 
-    Slashes of the video's path become %2F. A long path, or one that is not text, becomes a digest.
+    Slashes of the video's path become %2F. A long path, or one that is not `visible`, becomes a
+    digest.
     """
     times = "-".join(f"{time:.6f}".rstrip("0").rstrip(".") for time in (start, end))
     name = video.replace("%", "%25").replace("/", "%2F")
-    if legible(name) != name or len(os.fsencode(name)) > MAX_NAME_BYTES:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16] + legible(Path(video).suffix)
+    if visible(name) != name or len(os.fsencode(name)) > MAX_NAME_BYTES:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16] + visible(Path(video).suffix)
     return f"{name}_{times}.mp4"

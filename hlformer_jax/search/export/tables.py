@@ -10,7 +10,7 @@ from hlformer_jax import files
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.export.moments import ExportedMoment
 from hlformer_jax.search.times import format_date
-from hlformer_jax.text import legible
+from hlformer_jax.text import visible
 
 COLUMNS = "rank", "id", "video", "start", "end", "peak", "score", "by", "date", "path", "tags"
 
@@ -31,9 +31,9 @@ def encode_csv(title: str, moments: Sequence[ExportedMoment], probe: Any) -> byt
 
 
 def _escape_cell(text: str) -> str:
-    """Return legible text that no spreadsheet evaluates as a formula."""
-    text = legible(text)
-    return f"'{text}" if text.startswith(tuple("=+-@\t\r")) else text
+    """Return visible text that no spreadsheet evaluates as a formula."""
+    text = visible(text)
+    return f"'{text}" if text.startswith(tuple("=+-@")) else text
 
 
 def read_csv(path: Path) -> list[tuple[str, float, float]]:

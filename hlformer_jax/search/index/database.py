@@ -24,7 +24,6 @@ import hashlib
 import os
 import sqlite3
 import stat
-import tempfile
 import threading
 import time
 import zlib
@@ -35,6 +34,7 @@ from typing import Any, TypeVar
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search.index import checksummed, row_sums
+from hlformer_jax.search.index.disk import LockedError, translate_errors
 
 _T = TypeVar("_T")
 
@@ -129,10 +129,6 @@ CREATE TABLE subtitle_problems (file BLOB NOT NULL, reason TEXT NOT NULL, video 
 """
 
 
-class LockedError(SearchError):
-    """Error for an index to which another process is writing."""
-
-
 class Database:
     """The database of an index, or its copy if the database is damaged."""
 
@@ -182,7 +178,8 @@ class Database:
             _check_directory(directory)
         with contextlib.ExitStack() as stack:
             _lock_directory(stack, directory, 0.0)
-            cls._create_files(directory, settings, root)
+            with translate_errors(directory / DATABASE):
+                cls._create_files(directory, settings, root)
         database = cls(directory)
         database.finish()
         return database
@@ -249,7 +246,7 @@ class Database:
           DamagedError: if it is damaged.
         """
         path = self.directory / name
-        with _translate_errors(path):
+        with translate_errors(path):
             connection, self._inode = _open(path, is_copy=name == COPY)
             try:
                 user_version = _value(connection, "PRAGMA user_version")
@@ -311,7 +308,7 @@ class Database:
         self, decoder: Callable[[list[Any]], _T], statement: str, values: Sequence[Any]
     ) -> _T:
         """Return the result of a function of the rows that the current connection reads."""
-        with _translate_errors(self._path):
+        with translate_errors(self._path):
             rows = self._current().execute(statement, values).fetchall()
         try:
             return decoder(rows)
@@ -332,7 +329,7 @@ class Database:
     @contextlib.contextmanager
     def reading(self) -> Iterator[tuple[int, int] | None]:
         """Give all queries of the block the same state; yield it, or None inside a transaction."""
-        with self._lock, _translate_errors(self._path):
+        with self._lock, translate_errors(self._path):
             if self._current().in_transaction:
                 yield None
                 return
@@ -357,7 +354,7 @@ class Database:
           UnreadableError: if the database cannot be read at the moment.
         """
         self._repair()
-        with self._lock, _translate_errors(self._path, is_writing=True):
+        with self._lock, translate_errors(self._path, is_writing=True):
             connection = self._current()
             connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait)}")
             if self._changes is None:
@@ -392,7 +389,7 @@ class Database:
             self._repair(is_locked=True)
             files.discard_drafts(self.directory, {MARK, DATABASE, COPY, SUMS}.__contains__)
             try:
-                with _translate_errors(self._path):
+                with translate_errors(self._path):
                     yield
             except BaseException:
                 with contextlib.suppress(SearchError):  # the first error says what to do
@@ -409,7 +406,7 @@ class Database:
         Raises:
           SearchError: if they cannot be written, such as to a full disk.
         """
-        with self._lock, _translate_errors(self._path):
+        with self._lock, translate_errors(self._path):
             try:
                 sums = _read_sums(self.directory)
             except UnreadableError as error:
@@ -440,7 +437,7 @@ class Database:
         lines = {DATABASE: self.note} if self.note else {}
         for name in (DATABASE, COPY) if not self.note else (COPY,):
             try:
-                with _translate_errors(self.directory / name):
+                with translate_errors(self.directory / name):
                     connection, _ = _open(self.directory / name, is_copy=name == COPY)
                     with contextlib.closing(connection):
                         if sums_note := _check_sum(self.directory, name, connection):
@@ -483,7 +480,7 @@ class Database:
             if not is_locked:
                 _lock_directory(stack, self.directory, 0.0)
             assert self._connection is not None
-            with _translate_errors(self._path):
+            with translate_errors(self._path):
                 _replace_database(self.directory, self._connection.serialize())
             self.note = ""
             self._connect(DATABASE)
@@ -784,11 +781,12 @@ def _lock_directory(stack: contextlib.ExitStack, directory: Path, wait: float) -
     deadline = time.monotonic() + max(wait, LOCK_POLL_SECONDS)
     while True:
         try:
-            stack.enter_context(files.lock(directory))
+            with translate_errors(directory / DATABASE):
+                stack.enter_context(files.lock(directory))
             return
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise LockedError(_locked(directory)) from None
+                raise LockedError.from_directory(directory) from None
         time.sleep(LOCK_POLL_SECONDS)
 
 
@@ -821,79 +819,3 @@ def _value(connection: sqlite3.Connection, statement: str) -> Any:
     if row is None:
         raise sqlite3.DatabaseError("a row is missing")
     return row[0]
-
-
-def _locked(directory: Path) -> str:
-    return f"another process is writing to {directory}: wait until it has ended"
-
-
-@contextlib.contextmanager
-def _translate_errors(path: Path, is_writing: bool = False) -> Iterator[None]:
-    """Translate errors of SQLite and of the disk into errors that name the index.
-
-    Args:
-      path: the path of the database.
-      is_writing: whether the database is being changed.
-    """
-    try:
-        yield
-    except sqlite3.ProgrammingError:
-        raise
-    except sqlite3.Error as error:
-        translated = _to_search_error(path, error)
-        # SQLite does not say why it could not create its journal.
-        if is_writing and isinstance(translated, UnreadableError):
-            if (line := _find_disk_problem(path.parent)) is not None:
-                translated = SearchError(line)
-        raise translated from None
-    except OSError as error:
-        if (line := disk_problem(path.parent, error)) is None:
-            raise
-        raise SearchError(line) from None
-
-
-def disk_problem(directory: Path, error: OSError) -> str | None:
-    """Return a line about a full or read-only disk; None for any other error."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return _full(directory)
-    return _read_only(directory) if error.errno == errno.EROFS else None
-
-
-def _find_disk_problem(directory: Path) -> str | None:
-    """Return a line about a disk that is full or read-only at the moment; else None."""
-    try:
-        with tempfile.TemporaryFile(dir=directory) as file:
-            file.write(bytes(4096))  # a block of the disk
-    except OSError as error:
-        return disk_problem(directory, error)
-    return None
-
-
-def _full(directory: Path) -> str:
-    return f"the disk of {directory} is full: make room, and repeat the command"
-
-
-def _read_only(directory: Path) -> str:
-    return (
-        f"the disk of {directory} is read-only: make it writable, or copy the index to another disk"
-    )
-
-
-def _to_search_error(path: Path, error: sqlite3.Error) -> SearchError:
-    """Translate an error of SQLite."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    reason = " ".join(str(error).split())
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return LockedError(_locked(path.parent))
-    if code == sqlite3.SQLITE_FULL:
-        return SearchError(_full(path.parent))
-    if code == sqlite3.SQLITE_READONLY:
-        return SearchError(_read_only(path.parent))
-    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return UnreadableError(f"{path} cannot be read ({reason})")
-    if code == sqlite3.SQLITE_CONSTRAINT:  # changes are checked before they are written
-        return DamagedError(
-            f"{path} is damaged ({reason}): restore it and {COPY} from a backup, or index the"
-            " folder again into another directory"
-        )
-    return DamagedError(f"{path} is damaged ({reason})")

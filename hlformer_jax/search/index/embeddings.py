@@ -182,6 +182,7 @@ class Embeddings:
 
         Raises:
           FileNotFoundError: if the files of the generation are missing.
+          UnreadableError: if the files cannot be read at the moment.
         """
         end = spans[-1].first + spans[-1].rows if spans else 0
         matrix = self._mapped(generation, FRAMES, np.float16, self._width, end)
@@ -291,18 +292,24 @@ class Embeddings:
     def _mapped(
         self, generation: int, suffix: str, dtype: type, width: int, end: int
     ) -> np.ndarray:
-        """Map a file into memory, up to row `end` or to its last complete row before that."""
-        path = self.path(generation, suffix)
+        """Map a file into memory, up to row `end` or to its last complete row before that.
+
+        Of quantised rows, which can be computed again, an unreadable file counts as an empty one.
+        """
+        path, needed = self.path(generation, suffix), suffix in (FRAMES, TIMES) and end > 0
+        mapped: np.ndarray = np.empty((0, width), dtype)
         try:
             status = path.stat()
             rows = min(end, status.st_size // self._item_bytes[suffix])
+            if rows and stat.S_ISREG(status.st_mode):
+                mapped = np.memmap(path, dtype, "r", shape=(rows, width))
         except FileNotFoundError:
-            if suffix in (FRAMES, TIMES) and end:
+            if needed:
                 raise
-            rows = 0
-        if not rows or not stat.S_ISREG(status.st_mode):
-            return np.empty((0, width), dtype)
-        mapped: np.ndarray = np.memmap(path, dtype, "r", shape=(rows, width))
+        except OSError as error:
+            if needed:
+                reason = f"{error.strerror or error}): check the disk and the rights"
+                raise UnreadableError(f"{path} cannot be read ({reason}") from None
         return mapped
 
     @contextlib.contextmanager

@@ -27,7 +27,7 @@ import numpy as np
 
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, QueryError, SearchError
+from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import WAIT_SECONDS, Database
 from hlformer_jax.search.index.embeddings import (
@@ -295,9 +295,19 @@ class Index:
     @property
     def precisions(self) -> tuple[str, ...]:
         """The precisions in which images were encoded, the latest last; () if not recorded."""
+        return self._texts("precisions")
+
+    @property
+    def unlisted(self) -> tuple[str, ...]:
+        """Lines about the folders and groups of files that the last run could not list."""
+        return self._texts("unlisted")
+
+    def _texts(self, setting: str) -> tuple[str, ...]:
+        """Return the texts of a setting; () if it is not recorded."""
         return self._database.decode(
             lambda rows: tuple(json.loads(rows[0][0])) if rows else (),
-            "SELECT value FROM settings WHERE name = 'precisions'",
+            "SELECT value FROM settings WHERE name = ?",
+            [setting],
         )
 
     @property
@@ -420,11 +430,18 @@ class Index:
         """Return the names of videos that have embeddings and cannot be reached, sorted."""
         return [entry.video for entry in self.entries() if entry.state == "offline"]
 
+    def unreadable(self, videos: Iterable[str]) -> list[str]:
+        """Return the offline videos whose files may exist, in a folder that cannot be read."""
+        locate = self.locate()
+        return [video for video in videos if not files.is_gone(locate(video), follow=True)]
+
     def summary(self) -> dict[str, Any]:
         """Return counts, seconds and bytes of the index, and its encoder and settings."""
         records = self.videos.values()
         indexed = [record for record in records if record.indexed]
         roots = {name: str(path) for name, path in self.roots.items()}
+        offline = self.offline()
+        unreadable = len(self.unreadable(offline))
         rows = self._row_counts()
         return {
             "index": str(self.directory),
@@ -436,7 +453,8 @@ class Index:
             "every_frame": self.every_frame,
             "checkpoint": self.checkpoint,
             "videos": len(indexed),
-            "offline": len(self.offline()),
+            "offline": len(offline) - unreadable,
+            "unreadable": unreadable,
             "failed": len(records) - len(indexed),
             "removed": len(self.excluded),
             "frames": sum(record.frames for record in indexed),
@@ -602,8 +620,9 @@ class Index:
     def _damaged(
         self, content: str, line: str, kind: type[DamagedError] = DamagedError
     ) -> DamagedError:
-        line = f"{self._description(content)} {line}: index the folder again to compute them anew"
-        return kind.from_contents({content: line})
+        advice = "check the disk and the rights, or " * issubclass(kind, UnreadableError)
+        advice += "index the folder again to compute them anew"
+        return kind.from_contents({content: f"{self._description(content)} {line}: {advice}"})
 
     def _description(self, content: str) -> str:
         names = sorted(self.paths(content))
@@ -803,7 +822,8 @@ def _settings(rows: list[Any]) -> dict[str, Any]:
     facts, fps = json.loads(values["encoder"]), float(values["fps"])
     check_rate(fps)
     os.fsdecode(values["checkpoint"])
-    tuple(json.loads(values.get("precisions", "[]")))
+    for name in ("precisions", "unlisted"):
+        tuple(json.loads(values.get(name, "[]")))
     if not isinstance(values["transcripts"], str):
         raise TypeError("the version of the transcripts is not a text")
     for name in ("version", "generation", "rows_end"):

@@ -419,6 +419,11 @@ class Writer:
         value = json.dumps(list(precisions))
         self.execute("INSERT OR REPLACE INTO settings VALUES ('precisions', ?)", value)
 
+    def set_unlisted(self, lines: Iterable[str]) -> None:
+        """Record lines about the folders and files that the last run could not list."""
+        value = json.dumps(list(lines))
+        self.execute("INSERT OR REPLACE INTO settings VALUES ('unlisted', ?)", value)
+
     def set_thresholds(self, thresholds: Mapping[str, Threshold]) -> None:
         """Replace the calibrated match thresholds of all rankers.
 

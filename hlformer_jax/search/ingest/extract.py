@@ -24,7 +24,7 @@ import numpy as np
 from hlformer_jax import cli
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.files import digest
+from hlformer_jax.files import digest, is_gone
 from hlformer_jax.lazy import optional
 from hlformer_jax.search import signals
 from hlformer_jax.search.index import Exclusion, Index, Record, Stamp, VideoArrays, Writer
@@ -79,7 +79,7 @@ class Report(NamedTuple):
     unchanged: int = 0  # not read again
     failed: int = 0  # failed in this run
     skipped: int = 0  # failed before and were not tried again
-    offline: int = 0  # cannot be reached; their embeddings are kept
+    offline: int = 0  # missing; their embeddings are kept
     unreadable: int = 0  # indexed before and unreadable now; their embeddings are kept
     forgotten: int = 0  # failed before and are missing now; their records are deleted
     removed: int = 0  # removed from the index by a user, and left out
@@ -316,6 +316,7 @@ class _Run:
         self._present: set[str] = set()  # names of the videos whose files exist
         self._intact: dict[str, bool] = {}  # whether the embeddings of a content are intact
         self._damaged = 0  # number of lines on damaged embeddings
+        self._unlisted: list[str] = []  # lines about folders or files that could not be listed
 
     def perform(self, retry: bool, only: Iterable[Path] | None, restore: bool) -> Report:
         """Index the files, and return the counts; see `index_folder`."""
@@ -333,6 +334,10 @@ class _Run:
         name_below = self.index.locate_names()
         names = sorted({_name(path, name_below, root) for path in paths})
         self._present = set(names)
+        self._count["unlisted"] = len(self._unlisted)
+        if only is None and tuple(self._unlisted) != self.index.unlisted:
+            with self.index.writing() as writer:
+                writer.set_unlisted(self._unlisted)
         restore = restore and only is not None
         if restore and (restored := excluded.keys() & set(names)):
             with self.index.writing() as writer:
@@ -369,12 +374,13 @@ class _Run:
         return Report(**self._count)
 
     def _skip(self, line: str) -> None:
-        """Report and count a folder or files that could not be listed."""
-        self._count["unlisted"] += 1
+        """Report and note a folder or files that could not be listed."""
+        self._unlisted.append(line)
         self.report(line)
 
     def _keep_offline(self) -> None:
-        """Count offline videos, and keep their embeddings; forget missing files that had failed."""
+        """Count videos that cannot be reached; forget missing files that had failed."""
+        locate = self.index.locate()
         for name, record in sorted(self.index.videos.items()):
             self.pulse()
             if name in self._present:
@@ -387,10 +393,11 @@ class _Run:
                     writer.drop(name)
                 self._count["forgotten"] += 1
                 continue
-            self._count["offline"] += 1
+            is_offline = is_gone(locate(name), follow=True)
+            self._count["offline" if is_offline else "unreadable"] += 1
             if not self._has_embeddings(record.content):
                 self._report_damage(
-                    f"{printable(name)}: its embeddings are damaged, and its file is missing"
+                    f"{printable(name)}: its embeddings are damaged, and its file cannot be read"
                 )
 
     def _plan(self, names: list[str], retry: bool, restore: bool) -> dict[str, list[_File]]:
@@ -496,9 +503,8 @@ class _Run:
                 try:
                     self.index.read(content)
                 except DamagedError as error:
-                    self._report_damage(
-                        f"{str(error).partition(': index')[0]}: they are computed anew"
-                    )
+                    fault, _, _ = str(error).rpartition(": ")
+                    self._report_damage(f"{fault}: they are computed anew")
                     self._intact[content] = False
         return self._intact[content]
 

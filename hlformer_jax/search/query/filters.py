@@ -1,6 +1,5 @@
 """Filters of a query: by folder, tags, length and date."""
 
-import math
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
@@ -28,19 +27,35 @@ def passing(videos: Sequence[Entry], query: Query) -> Bool[np.ndarray, " V"]:
       QueryError: if no video of the index has one of the tags, or none is in the folder.
     """
     mask = np.ones(len(videos), bool)
-    for tag in query.tags:
-        mask &= _tagged(videos, tag)
-    lengths = np.asarray([video.duration for video in videos], np.float64)
-    mask &= lengths >= (query.longer or 0)
-    mask &= lengths <= (math.inf if query.shorter is None else query.shorter)
+    for part in _masks(videos, query).values():
+        mask &= part
+    return mask
+
+
+def explain(videos: Sequence[Entry], query: Query) -> str:
+    """Return which filter of a query no video passes, or that only all together leave none."""
+    for reason, mask in _masks(videos, query).items():
+        if not mask.any():
+            return reason
+    return "no video passes all filters, though some videos pass each of them"
+
+
+def _masks(videos: Sequence[Entry], query: Query) -> dict[str, Bool[np.ndarray, " V"]]:
+    """Return which videos pass each filter, by the line that no video does."""
+    masks = {f"no video has the tag {tag!r}": _tagged(videos, tag) for tag in query.tags}
     if query.folder:
-        mask &= _inside(videos, query.folder)
+        masks[f"no video is in {query.folder!r}"] = _inside(videos, query.folder)
+    lengths = np.asarray([video.duration for video in videos], np.float64)
+    if query.longer is not None:
+        masks[f"no video is {query.longer:g} s long or longer"] = lengths >= query.longer
+    if query.shorter is not None:
+        masks[f"no video is {query.shorter:g} s long or shorter"] = lengths <= query.shorter
     dates = np.asarray([video.date for video in videos], np.float64)
     if query.since is not None:
-        mask &= dates >= date_span(query.since)[0]
+        masks[f"no video is of {query.since} or later"] = dates >= date_span(query.since)[0]
     if query.until is not None:
-        mask &= dates < date_span(query.until)[1]
-    return mask
+        masks[f"no video is of {query.until} or earlier"] = dates < date_span(query.until)[1]
+    return masks
 
 
 def _tagged(videos: Sequence[Entry], tag: str) -> Bool[np.ndarray, " V"]:

@@ -8,6 +8,7 @@ changes of another process at its next query.
 import dataclasses
 import itertools
 import math
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float
 
+from hlformer_jax import files
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder, LimitsTexts, TokenEncoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
@@ -31,6 +33,7 @@ from hlformer_jax.search.signals import SIGNALS, postgres, rankers
 from hlformer_jax.search.signals.composition import Single
 from hlformer_jax.search.signals.postgres import Store, Stored, Uploaded
 from hlformer_jax.search.signals.protocol import (
+    DEFAULT_WITHIN,
     Archive,
     Evidence,
     Group,
@@ -337,7 +340,7 @@ class Library:
             reason = _reason(query, filtered, scope)
             return Results((), self._warnings(snapshot, passing), reason=reason)
         signal_query = SignalQuery(
-            encoder, query.text, query.then, query.without, query.within, picture
+            encoder, query.text, query.then, query.without, query.within or DEFAULT_WITHIN, picture
         )
         search = self._search_signals(snapshot, query, signal_query)
         while True:
@@ -345,7 +348,7 @@ class Library:
             try:
                 places = _ranked(query, search, scope)
                 positions = [place.group.position for place in places]
-                vanished = {i for i in positions if not snapshot.videos[i].path.is_file()}
+                vanished = {i for i in positions if not os.path.isfile(snapshot.videos[i].path)}
                 if vanished:
                     snapshot.look(everything=True)
                     snapshot.missing |= vanished
@@ -508,16 +511,26 @@ class Library:
         missing = [snapshot.videos[i].video for i in sorted(snapshot.missing) if passing[i]]
         for name, root in snapshot.index.roots.items():
             in_root = [video for video in missing if split_name(video)[0] == name]
-            if in_root and not root.is_dir():
+            if in_root and files.is_gone(root, follow=True):
                 missing = [video for video in missing if video not in in_root]
                 lines.append(
                     f"{root} is missing, so its videos are left out: mount its disk, or, if the"
                     " folder has moved, index its new path as the moved root"
                 )
-        if missing:
+        unreadable = snapshot.index.unreadable(missing)
+        for videos, state, advice in (
+            (sorted({*missing} - {*unreadable}), "offline", "check whether a disk is unplugged"),
+            (unreadable, "unreadable", "check the rights of its folder, and the disk"),
+        ):
+            if videos:
+                lines.append(
+                    f"{len(videos)} of {len(snapshot.videos)} videos {_are(videos)} {state} and"
+                    f" left out ({_example(videos)}): {advice}"
+                )
+        if unlisted := snapshot.index.unlisted:
+            more = f" (and {len(unlisted) - 1} more)" if unlisted[1:] else ""
             lines.append(
-                f"{len(missing)} of {len(snapshot.videos)} videos {_are(missing)} offline and left"
-                f" out ({_example(missing)}): check whether a disk is unplugged"
+                f"videos may be missing: the last indexing run reported {unlisted[0]}{more}"
             )
         calibrated = snapshot.index.thresholds.get(self._label)
         frames = sum(record.frames for record in snapshot.contents)
@@ -699,7 +712,7 @@ def _reason(
       count: number of its best videos, including those that its offset skips.
     """
     if not filtered.any():
-        return "no video passes the filters"
+        return filters.explain(scope.videos, query)
     if not scope.allowed.any():
         return f"no {'other ' if query.like else ''}video that can be read is left"
     if count > query.offset:

@@ -34,7 +34,7 @@ class Query:
       like: path or id of an indexed video, and a time in it in seconds: find frames of other videos
         that are similar to the frame at that time. The video and its copies are left out.
       then: events that should follow the text, in this order.
-      within: longest gap between consecutive events, in seconds.
+      within: longest gap between these events, in seconds; None: `DEFAULT_WITHIN`.
       without: things that should not be visible in the same frames.
       min_score: leave out results with a lower score, unless a signal other than the first matches
         them.
@@ -58,7 +58,7 @@ class Query:
     image: str | Path | bytes | None = None
     like: tuple[str, float] | None = None
     then: Sequence[str] = ()
-    within: float = 60.0
+    within: float | None = None
     without: Sequence[str] = ()
     min_score: float | None = None
     offset: int = 0
@@ -72,9 +72,10 @@ class Query:
         for name in ("text", "then", "without"):
             self._set(name, _texts(name, getattr(self, name)))
         self._set("tags", (self.tags,) if isinstance(self.tags, str) else tuple(self.tags))
-        signals = self.signals or ()
-        names = signals.split(",") if isinstance(signals, str) else signals
-        self._set("signals", tuple(dict.fromkeys(name.strip() for name in names)))
+        if self.signals is not None:
+            signals = self.signals
+            names = signals.split(",") if isinstance(signals, str) else signals
+            self._set("signals", tuple(dict.fromkeys(name.strip() for name in names)))
         if isinstance(self.image, str):
             self._set("image", Path(self.image))
         self._check_parts()
@@ -82,6 +83,12 @@ class Query:
         self._check_numbers()
         for name in ("since", "until"):
             _check_date(name, getattr(self, name))
+        if self.since is not None and self.until is not None:
+            if times.date_span(self.since)[0] >= times.date_span(self.until)[1]:
+                raise QueryError(
+                    "{since} is {first} and {until} is {last}, which is earlier: no date is both",
+                    field="since", first=self.since, last=self.until,
+                )  # fmt: skip
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -110,6 +117,11 @@ class Query:
             )
 
     def _check_signals(self) -> None:
+        if self.signals == ():
+            raise QueryError(
+                f"{{signals}} is empty: use any of {', '.join(SIGNALS)}, or leave it out for all",
+                field="signals", allowed=[*SIGNALS],
+            )  # fmt: skip
         for name in self.signals or ():
             if name not in SIGNALS:
                 raise QueryError(
@@ -122,12 +134,24 @@ class Query:
         for name, minimum in (("k", 1), ("moments", 1), ("offset", 0)):
             if (count := getattr(self, name)) < minimum:
                 raise QueryError(f"{{{name}}} is {count}: give {minimum} or more", field=name)
-        if not self.within > 0:
-            raise QueryError(f"{{within}} is {self.within:g} s: give seconds above 0", "within")
+        if self.within is not None:
+            if not self.within > 0:
+                raise QueryError(f"{{within}} is {self.within:g} s: give seconds above 0", "within")
+            if not self.then:
+                raise QueryError(
+                    "{within} is the gap before an event of {then}: add {then}, or leave it out",
+                    field="within",
+                )
         for name in ("longer", "shorter"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds >= 0:
                 raise QueryError(f"{{{name}}} is {seconds:g} s: give 0 s or more", field=name)
+        if self.longer is not None and self.shorter is not None and self.longer > self.shorter:
+            raise QueryError(
+                f"{{longer}} is {self.longer:g} s and {{shorter}} is {self.shorter:g} s: no length"
+                " is both",
+                field="longer",
+            )
         if self.min_score is not None and math.isnan(self.min_score):
             raise QueryError("{min_score} is NaN: give a number", field="min_score")
 

@@ -23,7 +23,7 @@ from fastapi.responses import StreamingResponse
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, describe
 from hlformer_jax.files import jsonable
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest.extract import (
@@ -198,7 +198,7 @@ class Jobs:
                 "stopped: the indexed videos are kept; the others will be indexed next time",
             )
         except (UserError, OSError) as error:
-            state, line = "failed", " ".join(str(error).split())
+            state, line = "failed", " ".join(describe(error).split())
         except Exception as error:  # the page shows one line, the log the traceback
             logging.getLogger(__name__).exception("%s", self.job.kind)
             state = "failed"

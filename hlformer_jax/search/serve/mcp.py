@@ -22,7 +22,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
-from hlformer_jax.errors import QueryError, SearchError, UserError
+from hlformer_jax.errors import QueryError, SearchError, UserError, describe
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.export import clip_name
 from hlformer_jax.search.index import database
@@ -36,6 +36,9 @@ from hlformer_jax.text import legible, suggestion
 
 MAX_RESULTS = 100
 """Largest number of results of one search, as over HTTP."""
+
+MAX_SECONDS, MAX_MARGIN = 1e7, 60.0
+"""Largest time in a video, and largest margin of a clip, in seconds; as over HTTP."""
 
 FRAME_WIDTH = 768
 """Width in pixels of the frames that `show` returns."""
@@ -89,7 +92,9 @@ def server(library: Library, clips: Path | None = None) -> Any:
         except HTTPException as error:
             raise failure(_for_agents(error.detail)) from None
         except (UserError, OSError) as error:
-            line = error.phrased(OPERATOR_FLAGS) if isinstance(error, QueryError) else str(error)
+            line = describe(error)
+            if isinstance(error, QueryError):
+                line = error.phrased(OPERATOR_FLAGS)
             line = without_paths(line, summarise(library, clips=clips))
             raise failure(_for_agents(line)) from None
 
@@ -104,7 +109,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
         shorter: float | None = None,
         tags: list[str] | None = None,
         then: list[str] | None = None,
-        within: float = 60.0,
+        within: float | None = None,
         without: list[str] | None = None,
         signals: list[str] | None = None,
         min_score: float | None = None,
@@ -114,9 +119,10 @@ def server(library: Library, clips: Path | None = None) -> Any:
         k is the maximum number of results, at most 100, and offset the number of best results to
         skip. Filters are folder, since and until (dates such as 2026 or 2026-01-10), longer and
         shorter (seconds) and tags. `then` has texts of events that must follow in this order, each
-        at most `within` seconds after the previous event. `without` has texts of things that must
-        not be visible. `signals` are the ways to search: visual, transcript; by default all that
-        apply. If `good` is false, no result is a good match, and `verdict` says why.
+        at most `within` seconds (default: 60) after the previous event. `without` has texts of
+        things that must not be visible. `signals` are the ways to search: visual, transcript; by
+        default all that apply. If `good` is false, no result is a good match, and `verdict` says
+        why.
         """
         with tool_errors():
             if k > MAX_RESULTS:
@@ -139,7 +145,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
     def show(id: str, time: float) -> Any:
         """Return the frame at a time (in seconds) of a video, whose id `search` has returned."""
         with tool_errors():
-            _check_times(time)
+            _check_times(time=time)
             file = open_video(library, id)
             _check_end("time", time, file.entry.duration)
 
@@ -155,13 +161,11 @@ def server(library: Library, clips: Path | None = None) -> Any:
         """
         assert clips is not None
         with tool_errors():
-            _check_times(start, end, margin)
+            _check_times(start=start, end=end, margin=margin)
             if end <= start:
                 raise SearchError(f"end: {end:g} s is not after start, {start:g} s")
             if end > start + MAX_CUT_SECONDS:
                 raise SearchError(f"end: give at most {MAX_CUT_SECONDS:.0f} s after start")
-            if margin > 60:
-                raise SearchError(f"margin: {margin:g} s is too long: give at most 60 s")
             file = open_video(library, id)
             _check_end("end", end, file.entry.duration)
             name = file.entry.video
@@ -281,8 +285,8 @@ def _check_end(name: str, second: float, duration: float) -> None:
         raise SearchError(f"{name}: {second:g} s is after the end of the video, {duration:.1f} s")
 
 
-def _check_times(*seconds: float) -> None:
-    if not all(0 <= second < 1e7 for second in seconds):
-        raise SearchError(
-            f"times are {', '.join(f'{x:g}' for x in seconds)}: give seconds from 0 on"
-        )
+def _check_times(**arguments: float) -> None:
+    for name, seconds in arguments.items():
+        limit = MAX_MARGIN if name == "margin" else MAX_SECONDS
+        if not 0 <= seconds <= limit:
+            raise SearchError(f"{name}: {seconds:g} s: give 0 to {limit:.0f} s")

@@ -194,7 +194,7 @@ def app(
         moments: Annotated[int, Parameter(ge=1, le=20)] = 5,
         like: Annotated[str, Parameter(max_length=100)] = "",
         then: Sentences = (),
-        within: Annotated[float, Parameter(gt=0, le=1e6)] = 60.0,
+        within: Annotated[float | None, Parameter(gt=0, le=1e6)] = None,
         without: Annotated[Sentences, Parameter(alias="not")] = (),
         min_score: Annotated[float | None, Parameter(allow_inf_nan=False)] = None,
         offset: Annotated[int, Parameter(ge=0, le=10**6)] = 0,
@@ -218,7 +218,7 @@ def app(
                 moments=moments, image=picture, like=frame,
                 then=[_line(text) for text in then], within=within,
                 without=[_line(text) for text in without], min_score=min_score, offset=offset,
-                signals=signals, longer=longer, shorter=shorter, tags=tag,
+                signals=signals or None, longer=longer, shorter=shorter, tags=tag,
             )  # fmt: skip
         except QueryError as error:
             raise ParameterError(error.phrased(schemas.PARAMETERS)) from None

@@ -45,10 +45,12 @@ FACTS = {
 """Facts that a schema stores, with their names in messages; only an upload checks the folder."""
 
 COLUMNS = frozenset(
-    {("facts", "name"), ("facts", "value"), ("contents", "number"), ("contents", "content"),
-     ("rows", "number"), ("rows", "branch"), ("rows", "place"), ("rows", "vector")}
+    {("facts", "name", "text"), ("facts", "value", "text"),
+     ("contents", "number", "int4"), ("contents", "content", "text"),
+     ("rows", "number", "int4"), ("rows", "branch", "int2"), ("rows", "place", "int4"),
+     ("rows", "vector", "vector")}
 )  # fmt: skip
-"""Tables and columns of a schema that this program has made."""
+"""Tables, columns and types of a schema that this program has made; halfvec counts as vector."""
 
 # STORAGE PLAIN keeps the vectors in the table: a scan takes four times as long otherwise.
 _TABLES = """
@@ -76,7 +78,8 @@ ORDER BY score DESC FETCH FIRST %(count)s ROWS WITH TIES
 """
 _ABSENT = """
 SELECT wanted FROM unnest(%s::text[]) AS wanted
-WHERE NOT EXISTS (SELECT 1 FROM {schema}.contents WHERE content = wanted)
+WHERE NOT EXISTS (
+  SELECT 1 FROM {schema}.contents JOIN {schema}.rows USING (number) WHERE content = wanted)
 """
 _STATE = "SELECT count(*), max(number) FROM {schema}.contents"  # no number is used again
 _ADDRESS = re.compile(
@@ -241,8 +244,10 @@ class Store:
         options = [x for x in query.split("&") if x and not x.startswith("schema=")]
         advice = f"name another one, {place}?{'&'.join([*options, 'schema=NAME'])}"
         columns = ask(
-            "SELECT relname, attname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid"
-            " JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = %s",
+            "SELECT relname, attname, CASE typname WHEN 'halfvec' THEN 'vector' ELSE typname END"
+            " FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid"
+            " JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+            " JOIN pg_type ON pg_type.oid = atttypid WHERE nspname = %s",
             [self._name],
         )
         if not COLUMNS <= set(columns):
@@ -313,7 +318,11 @@ class Upload:
         self._ask, self._dtype = ask, np.dtype(dtype).newbyteorder(">")
 
     def contents(self) -> set[str]:
-        """Return the uploaded contents."""
+        """Return the uploaded contents, after those that have lost their rows are deleted."""
+        self._ask(
+            "DELETE FROM {schema}.contents WHERE NOT EXISTS"
+            " (SELECT 1 FROM {schema}.rows WHERE rows.number = contents.number)"
+        )
         return {content for (content,) in self._ask("SELECT content FROM {schema}.contents")}
 
     def add(self, content: str, branches: Sequence[Float[np.ndarray, "_ w"]]) -> None:

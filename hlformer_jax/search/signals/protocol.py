@@ -21,6 +21,9 @@ from hlformer_jax.search.index.records import Record
 from hlformer_jax.search.signals.rankers import Ranker, ScoreKind
 from hlformer_jax.search.signals.transcript.passages import Passage
 
+DEFAULT_WITHIN = 60.0
+"""Default of the longest gap between consecutive events, in seconds."""
+
 
 @dataclasses.dataclass(frozen=True)
 class SignalQuery:
@@ -33,7 +36,7 @@ class SignalQuery:
     """Texts of the events that should follow, in this order."""
     without: Sequence[str] = ()
     """Texts of things that should not be visible in the same frames."""
-    within: float = 60.0
+    within: float = DEFAULT_WITHIN
     """Longest gap between consecutive events, in seconds."""
     picture: np.ndarray | None = None
     """Embedding of a picture that frames should resemble."""

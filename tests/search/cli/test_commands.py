@@ -122,7 +122,7 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("query {own} --image={deep}", "is not an image"),
         ("query {own} --image=nowhere.png", "No such file"),
         ("query {own} --like=a.film", "is not VIDEO@TIME"),
-        ("query {own} --like=a.film@0:99", "has no second 99"),
+        ("query {own} --like=a.film@99", "has no second 99"),
         ("index nowhere", "nowhere is not a folder"),
         ("index {films} {own} --fps=2", "--fps=2: "),
         ("index {films} {own} --every-frame", "leave out --every-frame"),
@@ -145,6 +145,11 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("add {deep} {own}", "is not in"),
         ("add {index} {own}", "holds no video"),
         ("index", "FOLDER is missing"),
+        ("index {own} --move-root", "--move-root needs FOLDER"),
+        ("index {films} --move-root", "holds no index: give its directory as --index"),
+        ("transcribe {own} --ocr --language=de", "--language and --audio are for --speech"),
+        ("features {films} --text-only --fps=2", "--fps is for videos"),
+        ("query red {own} --within=5s", "--within is the gap before an event of --then"),
         ("remove b.flim {own}", "holds no video 'b.flim'; did you mean 'b.film'?"),
         ("upload {own}", "has no store to upload to"),
         ("cut a.film {own} --start=5 --end=0:04", "--end=0:04: give a time after --start=5"),
@@ -211,6 +216,20 @@ def test_ctrl_c_is_a_line_and_not_a_traceback(ask, films, monkeypatch):
     done = ask("index", films)
     assert done.status == 130
     assert done.errors == ["interrupted: run the same command again to continue"]
+    monkeypatch.setattr(Index, "unchanged_path", interrupted)
+    done = ask("cut", "a.film", "--start=1", "--end=2")
+    assert done.status == 130 and done.errors == ["interrupted"]
+
+
+def test_a_full_disk_of_an_output_is_named_with_advice(ask, tmp_path, monkeypatch):
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    out = tmp_path / "moments.csv"
+    done = ask("query", "red", f"--export={out}")
+    assert done.status == 1
+    assert done.errors[-1] == f"error: {out}: No space left on device; make room"
 
 
 def test_every_command_has_help():
@@ -261,8 +280,10 @@ def test_times_are_formatted_and_parsed():
     assert [times.format_clock(t) for t in (0, 59.9, 60, 3599, 3600, -1)] == [
         "0:00", "0:59", "1:00", "59:59", "1:00:00", "0:00",
     ]  # fmt: skip
-    assert [times.parse_seconds(t) for t in ("5", "1:02.5", "1:00:03")] == [5, 62.5, 3603]
-    for wrong in ("", "-1", "1:", ":3", "1:2:3:4", "nan", "1e3"):
+    assert [times.parse_seconds(t) for t in ("75", "1:02.5", "1:00:03", "90:30")] == [
+        75, 62.5, 3603, 5430,
+    ]  # fmt: skip
+    for wrong in ("", "-1", "1:", ":3", "1:2:3:4", "nan", "1e3", "1:75", "1:60:00", "1:0:60"):
         with pytest.raises(SearchError, match="not a time"):
             times.parse_seconds(wrong)
 
@@ -347,22 +368,47 @@ def test_a_root_that_cannot_be_read_is_not_moved(ask, films, index, tmp_path, mo
     assert Index.open(index).root == films
 
 
-def test_prune_keeps_unreadable_videos(ask, films, index, monkeypatch):
-    look, listing = os.stat, os.scandir
+def forbid(monkeypatch, folder):
+    """Let each look into a folder fail, as for a user without the right to read it."""
+    for name in ("stat", "scandir", "open"):
+        monkeypatch.setattr(os, name, _refusing(getattr(os, name), f"/{folder}"))
 
-    def failing(place, **options):
-        if "trips" in str(place):
-            raise PermissionError(13, "Permission denied")
-        return look(place, **options)
 
-    def refusing(place):
-        if "trips" in str(place):
-            raise PermissionError(13, "Permission denied")
-        return listing(place)
+def _refusing(call, folder):
+    def refusing(place, *values, **options):
+        if folder in str(place):
+            raise PermissionError(13, "Permission denied", str(place))
+        return call(place, *values, **options)
 
+    return refusing
+
+
+def test_unreadable_folder_is_not_called_offline(ask, films, index, monkeypatch):
     (films / "b.film").unlink()
-    monkeypatch.setattr(os, "stat", failing)
-    monkeypatch.setattr(os, "scandir", refusing)
+    forbid(monkeypatch, "trips")
+    done = ask("index", films)
+    assert "1 offline (kept; prune drops them), 1 unreadable (kept)" in done.out
+    assert not done.errors  # the real `find` names the folder, and nothing else does
+    status = ask("status").out
+    assert "offline   1 videos" in status and "not read  1 videos" in status
+    offline, unreadable, *_ = ask("query", "red").errors
+    assert "1 of 3 videos is offline and left out ('b.film')" in offline
+    assert "1 of 3 videos is unreadable and left out ('trips/c.film')" in unreadable
+
+
+def test_query_of_an_open_library_survives_a_forbidden_folder(index, monkeypatch):
+    opened = archive.opened(Index.open(index))
+    assert len(opened.query("red")) == 3
+    forbid(monkeypatch, "trips")
+    results = opened.query("red")
+    assert len(results) == 2 and "unreadable" in results.warnings[0]
+    forbid(monkeypatch, "my films")
+    assert "unreadable" in opened.query("red").warnings[0]
+
+
+def test_prune_keeps_unreadable_videos(ask, films, index, monkeypatch):
+    (films / "b.film").unlink()
+    forbid(monkeypatch, "trips")
     done = ask("prune", "--yes")
     assert done.status == 0 and "trips/c.film" in done.errors[0]
     monkeypatch.undo()
@@ -654,6 +700,22 @@ def test_status_lists_failures_with_reasons(ask, films):
     assert "1 failed" in retried.out
     skipped = ask("index", films)
     assert "1 failed before" in skipped.out and not skipped.errors
+
+
+def test_status_lists_folders_that_could_not_be_listed(search, films, tmp_path):
+    (films / "unlisted").mkdir()
+    flag = f"--index={tmp_path / 'index'}"
+    line = f"{films}/unlisted may not be listed"
+    done = search("index", films, flag)
+    assert "1 folders not listed" in done.out and done.errors == [line]
+    assert f"  not listed: {line}" in search("status", flag).out.splitlines()
+    assert json.loads(search("status", "--json", flag).out)["unlisted"] == [line]
+
+
+def test_a_folder_without_video_names_what_could_not_be_listed(search, tmp_path):
+    (tmp_path / "empty" / "unlisted").mkdir(parents=True)
+    line, error = search("index", tmp_path / "empty").errors
+    assert "may not be listed" in line and "has no video" in error
 
 
 def test_verify_names_damage_and_index_repairs_it(ask, films, index):
@@ -1001,6 +1063,9 @@ def test_clip_names_are_unique():
     assert len(set(clips)) == len(clips)
     assert clips[0] == "a.mp4_3-5.mp4"
     assert all("/" not in clip and len(clip) < 240 for clip in clips)
+    for name in ("a\x1b[31m.mp4", "a\u202egpj.mp4", "a\nb.mp4"):
+        assert export.clip_name(name, 3, 5).isascii() and export.clip_name(name, 3, 5).isprintable()
+    assert export.clip_name("映画\u3000一  é.mp4", 3, 5) == "映画\u3000一  é.mp4_3-5.mp4"
 
 
 def test_a_clip_never_replaces_a_video_of_the_index(ask, films, calls, tmp_path):

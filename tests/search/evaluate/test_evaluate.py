@@ -57,6 +57,7 @@ def test_read_returns_captions_in_order(tmp_path):
         ('{"video": "", "sentence": "x", "also": ["b"]}', '"video" is empty'),
         ('{"video": "a", "sentence": "x", "then": "y"}', "\"then\" is 'y'"),
         ('{"video": "a", "sentence": "x", "within": 0}', '"within" is 0'),
+        ('{"video": "a", "sentence": "x", "within": 9}', '"within" needs "then"'),
         ('{"video": "a", "sentence": "x", "transcript": 1}', '"transcript" is 1'),
         ("{", "not JSON"),
     ],

@@ -1,5 +1,6 @@
 """Moments as files of other programs; frames and timecodes beside OpenTimelineIO's own."""
 
+import json
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -212,3 +213,16 @@ def test_the_timecode_of_a_file_is_read(tmp_path):
                 packet.stream = stream
                 target.mux(packet)
     assert video.probe(tmp_path / "timed.mov").timecode == "01:02:03:04"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "m3u", "edl", "otio", "fcpxml"])
+def test_no_export_has_control_characters_or_marks_of_direction(tmp_path, suffix):
+    if suffix == "otio":
+        pytest.importorskip("opentimelineio")
+    out = tmp_path / f"moments.{suffix}"
+    results = [hit("a\x1b[31m\u202eb.mp4", (1, 3))]
+    export.write(out, "red\u202e\x1b", results, info(25, "00:00:00:00"))
+    text = out.read_text(encoding="utf-8-sig")
+    if suffix == "otio":
+        text = json.dumps(json.loads(text), ensure_ascii=False)
+    assert not {"\x1b", "\u202e"} & set(text) and "\\u001b" not in text

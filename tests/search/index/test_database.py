@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import archive
+import numpy as np
 import processes
 import pytest
 
@@ -403,3 +404,47 @@ def test_read_only_index_is_searched(index, monkeypatch):
     with pytest.raises(SearchError, match="read-only: make it writable"):
         Index.open(index.directory).remove(["a.film"])
     assert archive.everything(index.directory) == before
+
+
+def test_an_index_of_another_user_is_not_called_a_read_only_disk(index, monkeypatch):
+    connect, opening = sqlite3.connect, os.open
+
+    def read_only(place, **options):
+        return connect(place.replace("mode=rw", "mode=ro"), **options)
+
+    def forbidden(path, *flags, **options):
+        if Path(path).name == ".lock":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opening(path, *flags, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "open", forbidden)
+    with pytest.raises(SearchError, match=r"index\.db may not be read or written by this user"):
+        Index.open(index.directory).remove(["a.film"])
+    with pytest.raises(SearchError, match=r"\.lock may not be read or written by this user"):
+        archive.fill(index)
+
+
+@pytest.mark.parametrize("suffix", ["f16", "times", "i8", "bounds"])
+def test_forbidden_embeddings_are_named_or_computed_again(index, suffix, large, monkeypatch):
+    ranked, mapping = hits(index.directory), np.memmap
+
+    def forbidden(path, *options, **more):
+        if path.suffix == f".{suffix}":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return mapping(path, *options, **more)
+
+    opening = os.open
+    monkeypatch.setattr(np, "memmap", forbidden)
+    monkeypatch.setattr(
+        os, "open", lambda path, *flags, **more: forbidden(path, *flags, **more)
+        if Path(path).suffix == f".{suffix}" else opening(path, *flags, **more),
+    )  # fmt: skip
+    if suffix in ("i8", "bounds"):
+        assert hits(index.directory) == ranked
+        return
+    advice = "check the disk and the rights"
+    with pytest.raises(UnreadableError, match=rf"\.{suffix} cannot be read .*{advice}"):
+        hits(index.directory)
+    assert all(advice in line for line in index.verify().values())

@@ -156,7 +156,11 @@ def test_offset_and_min_score_select_results(library):
 
 def test_empty_results_say_why(library, films, tmp_path):
     results = lambda **fields: library.query("red", **fields)
-    assert results(since="2999").reason == "no video passes the filters"
+    assert results(since="2999").reason == "no video is of 2999 or later"
+    assert results(until="1999").reason == "no video is of 1999 or earlier"
+    assert results(longer=99).reason == "no video is 99 s long or longer"
+    assert results(shorter=9).reason == "no video is 9 s long or shorter"
+    assert "though some videos pass each" in results(longer=19, folder="trips").reason
     assert results(offset=9).reason == "there are only 3"
     assert results(min_score=2).reason == "no video reaches the score 2"
     assert results(min_score=2, offset=1).reason == "no further video reaches the score 2"
@@ -288,6 +292,21 @@ def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, ind
     films.rmdir()
     (tmp_path / "away").rename(films)
     assert found(library.query("red", k=9)) == every
+
+
+def test_folders_that_were_not_listed_are_named_until_they_are(library, films, index):
+    (films / "trips").rename(films / "unlisted")
+    (films / "unlisted" / "more").mkdir()
+    for _ in range(2):
+        archive.fill(index)
+        [_, line] = library.query("red").warnings
+        assert f"{films}/unlisted may not be listed (and 1 more)" in line
+        assert len(index.unlisted) == 2 == len(archive.opened(index).query("red").warnings)
+    archive.fill(index, only=[films / "a.film"])  # lists no folder
+    assert len(index.unlisted) == 2
+    (films / "unlisted").rename(films / "trips")
+    archive.fill(index)
+    assert index.unlisted == () and not library.query("red").warnings
 
 
 def test_results_whose_files_were_replaced_are_named(library, films):

@@ -16,11 +16,15 @@ from hlformer_jax.search.query.query import Query
         ("image", {"image": b"", "like": ("a", 1)}),
         ("k", {"text": "red", "k": 0}),
         ("offset", {"text": "red", "offset": -1}),
-        ("within", {"text": "red", "within": 0}),
+        ("within", {"text": "red", "then": "blue", "within": 0}),
+        ("within", {"text": "red", "within": 5}),
         ("longer", {"text": "red", "longer": float("nan")}),
         ("min_score", {"text": "red", "min_score": float("nan")}),
         ("since", {"text": "red", "since": "yesterday"}),
         ("signals", {"text": "red", "signals": "smell"}),
+        ("signals", {"text": "red", "signals": []}),
+        ("longer", {"text": "red", "longer": 90, "shorter": 10}),
+        ("since", {"text": "red", "since": "2026-12", "until": "2026-01"}),
     ],
 )
 def test_an_error_names_the_field_of_a_query(field, options):
@@ -29,6 +33,11 @@ def test_an_error_names_the_field_of_a_query(field, options):
     error = refused.value
     assert error.field == field and field in str(error)
     assert f"<{field}>" in error.phrased({field: f"<{field}>"})
+
+
+def test_filters_of_one_length_or_day_are_no_contradiction():
+    Query("red", longer=9, shorter=9, since="2026-01-31", until="2026-01")
+    Query("red", since="2026-01", until="2026-01-01")
 
 
 def test_a_query_is_stored_in_one_form():

@@ -80,6 +80,7 @@ def test_clip_has_a_generated_name_and_replaces_no_file(library, tmp_path):
         ("search", {"text": "red", "k": "many"}, "k"),
         ("search", {"text": "red", "k": 101}, "k is 101: give at most 100"),
         ("search", {}, "text"),
+        ("search", {"text": "red", "signals": []}, "signals is empty"),
         ("show", {"id": "0", "time": 1, "path": "/etc/passwd"}, "path"),
     ],
 )
@@ -107,6 +108,17 @@ def test_errors_for_agents_have_no_command_line_options(line):
 def test_clips_are_not_written_into_an_index(library, index):
     with pytest.raises(OutputError, match="is inside the index"):
         agents.server(library, index.directory / "clips")
+
+
+def test_a_time_out_of_range_is_named_with_its_limits(library, tmp_path):
+    times = [("time", 1e9, 1e7), ("start", -1, 1e7), ("end", 1e9, 1e7), ("margin", 1e9, 60)]
+    asked = []
+    for name, value, _ in times:
+        given = {"time": 1} if name == "time" else {"start": 1, "end": 2}
+        asked.append(("show" if name == "time" else "cut", {"id": "0", **given, name: value}))
+    _, results = call(agents.server(library, tmp_path / "clips"), *asked)
+    for result, (name, value, limit) in zip(results, times, strict=True):
+        assert error(result).endswith(f"{name}: {value:g} s: give 0 to {limit:.0f} s")
 
 
 def test_agent_errors_are_lines_and_open_no_other_file(rendered, tmp_path):

@@ -177,6 +177,9 @@ class TestServer:
             connection.execute(f'CREATE TABLE "{name}".facts (fact text)')
         with pytest.raises(SearchError, match="not made by this program"):
             opened(renamed, foreign).query("red")
+        sql(address, "ALTER TABLE rows ALTER place TYPE bigint")
+        with pytest.raises(SearchError, match="not made by this program"):
+            opened(renamed, address).query("red")
 
     @pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments"])
     def test_ranking_agrees_with_and_without_a_store(self, index, ranker, address):
@@ -250,6 +253,17 @@ class TestServer:
         plain = opened(index, None)
         for options in ({}, {"folder": "trips"}, {"until": "1970"}):
             agree(library.query("red", k=50, **options), plain.query("red", k=50, **options))
+
+    def test_content_without_rows_is_named_and_uploaded_again(self, index, address):
+        library = opened(index, address)
+        library.upload()
+        sql(address, "DELETE FROM rows WHERE number IN (2, 3)")
+        [line] = library.query("red", k=50).warnings
+        assert " not in the store and left out" in line
+        assert library.upload() == Uploaded(sent=2, unchanged=len(index.contents()) - 2)
+        again = opened(index, address)
+        agree(again.query("red", k=50), opened(index, None).query("red", k=50))
+        assert not again.query("red").warnings
 
     def test_killed_upload_is_continued_by_the_next(self, index, address, tmp_path):
         # In the midst of the sixth content: its rows are on their way.

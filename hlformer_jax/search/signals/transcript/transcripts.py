@@ -464,7 +464,8 @@ class _Update:
             return None
         except OSError as error:
             self._unlisted.add(folder)
-            self._add_problem(place, f"it cannot be listed ({error.strerror or error})")
+            if place != folder:  # the search for videos names their folders
+                self._add_problem(place, f"it cannot be listed ({error.strerror or error})")
             return None
         return dict(sorted(is_folder.items()))
 
