@@ -21,14 +21,21 @@ def describe() -> dict[str, Any]:
 def list_versions() -> dict[str, str]:
     """Return the versions of Python and of packages, and the commit if this is a git checkout."""
     versions = {"python": platform.python_version()}
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    file = Path(__file__)
     with contextlib.suppress(OSError):  # git is not installed
-        described = subprocess.run(command, capture_output=True, text=True, check=False)
-        if described.returncode == 0:
-            versions["commit"] = described.stdout.strip()
+        # An installed package may lie in a checkout of another project, which does not track it.
+        if _ask_git(file, "ls-files", "--error-unmatch", file.name):
+            versions["commit"] = _ask_git(file, "describe", "--always", "--dirty")
     for name in ("hlformer-jax", "jax", "jaxlib", "flax", "optax", "numpy"):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # a checkout that was not installed
             continue
     return versions
+
+
+def _ask_git(file: Path, *arguments: str) -> str:
+    """Return what git prints in the folder of a file; "" if it fails."""
+    command = ["git", "-C", str(file.parent), *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else ""
