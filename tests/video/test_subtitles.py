@@ -640,7 +640,8 @@ def test_single_sentence_suffices_to_detect_the_encoding(tmp_path, case):
     text = unicodedata.normalize("NFC", SENTENCES[case])
     data = SENTENCES[case].encode(encoding)
     block = b"1\n00:00:01,000 --> 00:00:03,000\n%s\n"
-    assert rows(read(tmp_path, block % data)) == [(1, 3, text)]
+    found = read(tmp_path, block % data)
+    assert rows(found) == [(1, 3, text)] and not found.warnings
     many = b"\n".join(block % data for _ in range(6)).replace(b"\n", b"\r\n")
     assert [cue.text for cue in read(tmp_path, many)] == [text]
     # A byte that is damaged costs its character, and in Chinese, Japanese and Korean a neighbour.
@@ -649,6 +650,22 @@ def test_single_sentence_suffices_to_detect_the_encoding(tmp_path, case):
     [cue] = read(tmp_path, block % damaged, f"a.{case.split()[1]}.srt")
     assert cue.text[:6] == text[:6]
     assert len(set(text.split()) - set(cue.text.split())) <= 2
+
+
+def test_text_in_no_listed_encoding_has_a_warning(tmp_path):
+    text = SENTENCES["cp852 polish"]
+    data = SUBRIP.encode().replace(b"purple elephant", text.encode("mac-latin2"))
+    [line] = read(tmp_path, data).warnings
+    assert line.startswith("uncertain text encoding: symbols inside words as ")
+    (tmp_path / "a.srt").write_bytes(data)
+    assert line in read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt")).warnings
+
+
+def test_latin_words_in_chinese_have_no_warning(tmp_path):
+    text = "如何以及何时使用CSS，在IE中为abbr标签加样式，alt属性和title属性，OK吗"
+    data = SUBRIP.encode().replace(b"purple elephant", text.encode("gb18030"))
+    found = read(tmp_path, data)
+    assert found.cues[0].text == text and not found.warnings
 
 
 def test_file_of_albanian_sentences_is_not_read_as_lithuanian(tmp_path):
