@@ -591,6 +591,21 @@ SENTENCES = {
     "cp932 japanese": "明日は森へきのこを採りに行きます。",
     "euc_jp japanese": "明日は森へきのこを採りに行きます。",
     "cp949 korean": "내일 우리는 숲으로 버섯을 따러 가요.",
+    "cp874 thai": "สวัสดีครับ สบายดีไหม",
+    "iso8859-2 polish": "Cześć, źle zaparkowany samochód zajmuje każdą ścieżkę.",
+    "iso8859-2 czech": "Šel jsem do města koupit chléb, žádný tu není.",
+    "cp852 polish": "Gdzie zgubiłeś mój żółty płaszcz i książkę?",
+    "iso8859-7 greek": "Άσε το σκυλί, Άννα, γιατί δαγκώνει.",
+    "cp737 greek": "Αύριο θα πάμε στη θάλασσα με τη γιαγιά.",
+    "iso8859-5 russian": "Где моя красная машина, за которой мы едем?",
+    "cp866 russian": "Осторожно, собака кусается, до свидания.",
+    "cp855 russian": "Осторожно, собака кусается, до свидания.",
+    "mac-cyrillic russian": "Завтра мы пойдём в лес за грибами.",
+    "cp850 french": "L'été dernier, la forêt était déjà brûlée là-bas.",
+    "iso8859-15 french": "Ma sœur a le cœur léger, même très tôt.",
+    "cp857 turkish": "Yarın sabah dağdaki köye gideceğiz, çocuklar şarkı söyleyecek.",
+    "cp862 hebrew": "מחר נלך ליער לחפש פטריות.",
+    "iso8859-6 arabic": "غدا سنذهب إلى الغابة مع الجدة.",
 }
 """One sentence in each older encoding, of languages that it was made for."""
 
@@ -626,7 +641,8 @@ def test_single_sentence_suffices_to_detect_the_encoding(tmp_path, case):
     text = unicodedata.normalize("NFC", SENTENCES[case])
     data = SENTENCES[case].encode(encoding)
     block = b"1\n00:00:01,000 --> 00:00:03,000\n%s\n"
-    assert rows(read(tmp_path, block % data)) == [(1, 3, text)]
+    found = read(tmp_path, block % data)
+    assert rows(found) == [(1, 3, text)] and not found.warnings
     many = b"\n".join(block % data for _ in range(6)).replace(b"\n", b"\r\n")
     assert [cue.text for cue in read(tmp_path, many)] == [text]
     # A byte that is damaged costs its character, and in Chinese, Japanese and Korean a neighbour.
@@ -635,6 +651,28 @@ def test_single_sentence_suffices_to_detect_the_encoding(tmp_path, case):
     [cue] = read(tmp_path, block % damaged, f"a.{case.split()[1]}.srt")
     assert cue.text[:6] == text[:6]
     assert len(set(text.split()) - set(cue.text.split())) <= 2
+
+
+def test_text_in_no_listed_encoding_has_a_warning(tmp_path):
+    text = SENTENCES["cp852 polish"]
+    data = SUBRIP.encode().replace(b"purple elephant", text.encode("mac-latin2"))
+    [line] = read(tmp_path, data).warnings
+    assert line.startswith("uncertain text encoding: symbols inside words as ")
+    (tmp_path / "a.srt").write_bytes(data)
+    assert line in read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt")).warnings
+
+
+def test_latin_words_in_chinese_have_no_warning(tmp_path):
+    text = "如何以及何时使用CSS，在IE中为abbr标签加样式，alt属性和title属性，OK吗"
+    data = SUBRIP.encode().replace(b"purple elephant", text.encode("gb18030"))
+    found = read(tmp_path, data)
+    assert found.cues[0].text == text and not found.warnings
+
+
+def test_file_of_albanian_sentences_is_not_read_as_lithuanian(tmp_path):
+    text = "Kjo është një ditë e mirë për të shkuar. Nuk e di se çfarë të them."
+    data = SUBRIP.encode().replace(b"purple elephant", text.encode("cp1250"))
+    assert read(tmp_path, data).cues[0].text == text
 
 
 @pytest.mark.parametrize(

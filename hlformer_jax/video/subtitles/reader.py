@@ -103,6 +103,8 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
     cues, warnings = _finished(parsed.blocks, parsed.markup, parsed.skipped)
     if not cues:
         raise fault(path, f"holds no cue: {_reason(parsed)}", "write it again, or delete it")
+    if line := charset.doubt(content, encoding):
+        warnings += (line,)
     return Subtitles(tuple(cues), name, encoding, parsed.skipped, warnings)
 
 
@@ -251,11 +253,11 @@ def read_tracks(path: str | Path) -> Subtitles:
     skipped = 0
     encodings: dict[str, None] = {}
     for index, codec in codecs.items():
-        blocks, wrong, encoding = _blocks(packets[index], codec)
+        blocks, wrong, encoding, doubt = _blocks(packets[index], codec)
         track_cues, lines = _finished(blocks, _PLAIN_CODECS.get(codec, "ass"), wrong)
         cues += track_cues
         skipped += wrong
-        warnings += [line for line in lines if line not in warnings]
+        warnings += [line for line in (*lines, doubt) if line and line not in warnings]
         encodings[encoding] = None
     captions = closed_captions.read_captions(path)
     if captions:
@@ -349,12 +351,13 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
     return packets, warnings
 
 
-def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, str]:
-    """Return the blocks of a track, the number of unreadable packets, and the text encoding."""
+def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, str, str]:
+    """Return a track's blocks, number of unreadable packets, encoding, and warning about it."""
     contents = [packet.content for packet in packets]
     if codec == "mov_text":  # two bytes of length before the text, and styles after it
         contents = [content[2 : 2 + int.from_bytes(content[:2], "big")] for content in contents]
-    encoding = charset.detect(b"\n".join(contents))
+    joined = b"\n".join(contents)
+    encoding = charset.detect(joined)
     blocks = []
     wrong = 0
     for packet, content in zip(packets, contents, strict=True):
@@ -372,4 +375,4 @@ def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, s
         if end is not None and end <= 0:
             continue
         blocks.append(Block(max(packet.start, 0.0), end, text))
-    return blocks, wrong, encoding
+    return blocks, wrong, encoding, charset.doubt(joined, encoding)
