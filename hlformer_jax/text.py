@@ -8,6 +8,7 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
 
 _PASSWORDS = (
     # user:password@ of an address, up to the last @, because a password may contain any character
@@ -27,6 +28,15 @@ def suggestion(name: object, names: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: "; did you mean …?", or ""."""
     matches = difflib.get_close_matches(str(name), list(names), 1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def shown(value: Any) -> str:
+    """Return a value as text for a message, at most 60 characters on one line."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def caseless(text: str) -> str:

@@ -25,6 +25,7 @@ from hlformer_jax.data.sources.protocol import (
     MissingDataError,
     Reader,
 )
+from hlformer_jax.text import shown
 
 FROM_DATA = "data"
 """The value of `config.eval.moments` that asks for the data set's own times."""
@@ -195,15 +196,6 @@ def as_list(value: Any, what: str, where: str, length: int | None = None) -> lis
         requirement = "a list" if length is None else f"a list of {length}"
         raise DataError(f"{where}: {what} is {shown(value)}; it must be {requirement}")
     return value
-
-
-def shown(value: Any) -> str:
-    """Return a value as text for a message, at most 60 characters on one line."""
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 # Caption lists

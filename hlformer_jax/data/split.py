@@ -18,9 +18,10 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from hlformer_jax.data import transforms
-from hlformer_jax.data.annotations import Span, Spans, shown
+from hlformer_jax.data.annotations import Span, Spans
 from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.errors import is_memory_error
+from hlformer_jax.text import shown
 
 CAPTIONS_PER_VIDEO = 37_421 / 10_009
 """The mean of ActivityNet Captions' training split."""

@@ -37,9 +37,9 @@ from hlformer_jax.data.annotations import (
     as_text,
     field,
     read_json_lines,
-    shown,
 )
 from hlformer_jax.data.sources.protocol import DataError
+from hlformer_jax.text import shown
 
 MAX_GAP = 3.0
 """Moments are adjacent if fewer seconds lie between the end of one and the start of the next."""

@@ -7,10 +7,10 @@ import numpy as np
 from absl import logging
 
 from hlformer_jax import files
-from hlformer_jax.data.annotations import shown
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.text import shown
 
 SETTINGS_FILE = "ensemble.json"
 """File that lists the members of the ensemble whose metrics a directory holds."""
