@@ -59,6 +59,7 @@ def test_each_measurement_is_reported_and_costs_no_other(tmp_path, monkeypatch):
     assert not any(map(_is_alive, pids))
 
 
+@pytest.mark.slow  # it takes seconds
 def test_no_measurement_starts_when_the_time_is_over(tmp_path):
     chosen = {"first": _python("import time; time.sleep(60)"), "second": _python("")}
     outcomes = list(run_all(tmp_path, chosen, 1.0, Replace.NOTHING))

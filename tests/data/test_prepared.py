@@ -344,6 +344,7 @@ def test_index_beyond_the_split_is_an_index_error(tiny, write, tmp_path):
     assert [record.video_id for record in source] == list(source.video_ids)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_source_is_read_from_threads_pickles_and_forks(tiny, write, tmp_path):
     source = prepare(write(tiny), tmp_path).split("train")
 

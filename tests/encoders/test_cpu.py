@@ -81,6 +81,7 @@ def test_xla_takes_over_what_openvino_cannot_compile(golden, monkeypatch):
     assert len(lines) == 1 and "no operation X" in lines[0]
 
 
+@pytest.mark.slow  # it takes seconds
 def test_only_images_are_encoded_in_bfloat16(golden, sentences):
     encoder, reference = (encoders.load(golden / "siglip") for _ in range(2))
     encoder.set_image_precision("bfloat16")

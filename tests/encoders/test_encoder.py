@@ -77,6 +77,7 @@ def test_bfloat16_stays_near(kind, expected, loaded, sentences, pictures):
     np.testing.assert_allclose(np.linalg.norm(texts, axis=1), 1, atol=1e-6)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_padding_of_a_batch_changes_nothing(loaded, sentences):
     encoder = loaded("siglip")
     at_once = module.IMAGES_AT_ONCE["cpu"]
@@ -143,6 +144,7 @@ def test_wrong_inputs_are_refused(loaded):
         encoder.encode_texts(["a", 3])
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_saved_encoder_is_read_back_the_same(loaded, tmp_path, pictures, sentences):
     for kind in ("siglip", "siglip2"):
         before = loaded(kind)

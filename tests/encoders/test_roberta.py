@@ -47,6 +47,7 @@ def test_tokens_and_their_features_agree_with_transformers(roberta, expected, se
     assert (roberta.kind, roberta.token_width, roberta.max_tokens) == ("roberta", 24, 30)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_padding_changes_nothing(roberta, sentences):
     ids, real = roberta.tokenizer(sentences[:1])
     count = int(real.sum())

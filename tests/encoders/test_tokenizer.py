@@ -180,6 +180,7 @@ def test_a_long_image_is_cropped_where_transformers_crops_it(shape):
     np.testing.assert_array_equal(pixels, resized[rows, columns])
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("shape", [(1, 50_000, 3), (50_000, 1, 3), (3, 200_000, 3)])
 def test_a_very_long_image_takes_little_memory(shape, monkeypatch):
     sizes = []

@@ -191,6 +191,7 @@ def test_unusable_training_data_gives_one_line(shape, dtype, sentences, size, pa
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_an_untrained_encoder_is_saved_and_read(tmp_path):
     size = module.Size(width=32, layers=2, heads=2, expansion=4, patch=8, tokens=6, vocabulary=8)
     encoder = module.untrained(16, ["a red circle", "a blue one"], size=size)

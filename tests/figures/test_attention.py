@@ -113,6 +113,7 @@ def test_without_times_the_first_captions_are_shown_over_shares(subject, options
     assert max(drawn.table["end"]) == pytest.approx(1.0)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_frames_that_no_caption_is_compared_with_have_no_strip(subject, options, monkeypatch):
     module = subject.run.family.model.module
     monkeypatch.setattr(type(module), "guides_frames", True)  # as those of MS-SL

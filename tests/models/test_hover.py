@@ -211,6 +211,7 @@ def _lstm(cell, rows):
     return states
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("hidden_size", [4, D])
 def test_video_is_the_mean_of_unit_frames(hidden_size):
     options = options_of(small(**{"model.hidden_size": hidden_size}))

@@ -321,6 +321,7 @@ def test_every_released_tensor_has_a_place(recording):
 HLFORMER = released.HLFORMER
 
 
+@pytest.mark.slow  # it takes seconds
 def test_pooled_and_lifted_points(dtype):
     run = released.recorded_run(HLFORMER, dtype)
     lifted = run.lifted

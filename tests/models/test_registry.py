@@ -194,6 +194,7 @@ def test_encoding_in_parts_keeps_loss_and_gradient(name):
 # Description and cost.
 
 
+@pytest.mark.slow  # it takes seconds
 def test_parameters_may_be_numpy_constants():
     config = tiny.config(**tiny.EUCLIDEAN, **tiny.ONE_BRANCH)
     model, params = models.build(config), jax.tree.map(np.asarray, tiny.params(config))

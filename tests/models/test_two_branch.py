@@ -198,6 +198,7 @@ def _order_loss(videos, captions, c):
     return jax.value_and_grad(loss, (0, 1, 2))(videos, captions, c)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("c", [0.05, 1.0, 20.0])
 @pytest.mark.parametrize("size", [0.0, 1e-4, 1.0, 50.0])
 def test_lift_and_loss_are_finite_at_any_curvature(c, size):
@@ -262,6 +263,7 @@ def test_content_of_padded_frames_does_not_matter():
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("off", ["gaze", "glance"])
 def test_single_branch_has_one_sentence_embedding(off):
     config, encode = _encoder(off)

@@ -57,6 +57,7 @@ def test_activations_have_the_values_of_their_formulas(model, name):
     np.testing.assert_allclose(tangent, want, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 def test_activations_have_two_derivatives():
     def everything(s, c):

@@ -50,6 +50,7 @@ def test_moments_are_the_centroid_and_the_mean_squared_distance_from_it(model):
     np.testing.assert_allclose(variance, float(mpmath.fsum(squares) / len(squares)), rtol=1e-12)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("model", [Lorentz, Poincare])
 def test_distances_are_scaled_about_the_bias(model):

@@ -58,6 +58,7 @@ def test_a_negative_curvature_is_refused(name, c):
         CURVED[name](c)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", CURVED)
 def test_a_negative_constant_is_refused_under_jit(name):
     with pytest.raises(ValueError, match=r"^c must be (at least 0|positive), got -2.0"):

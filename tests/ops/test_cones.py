@@ -170,6 +170,7 @@ def test_an_apex_that_counts_as_the_origin():
         assert not gradient(apex, y).any()
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", SLOW_FLOAT64)
 def test_angles_and_gradients_are_finite_everywhere(dtype):
     direction = np.array([0.6, -0.64, 0.48])

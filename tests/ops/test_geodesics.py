@@ -72,6 +72,7 @@ def test_points_between_points_of_the_ball_up_to_its_rim(dtype):
             assert_on_geodesic(got[j, i], want, size, bound, (kind, i, t))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("module", [lorentz, poincare], ids=["lorentz", "poincare"])
 def test_the_ends_are_returned_but_for_the_last_bit(module):
     rng = np.random.default_rng(0)

@@ -21,6 +21,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "horopca.npz"
 COUNT, DIMENSION = 40, 5
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_against_80_digits(dtype):

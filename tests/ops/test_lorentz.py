@@ -251,6 +251,7 @@ def test_second_derivatives_at_tiny_points_are_finite_in_float32(op):
             assert np.isfinite(hessians).all()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_the_speed_of_a_geodesic_does_not_depend_on_the_length_of_its_direction():
     c = CURVATURE
     x, y = (lorentz.from_space(points / 4, c) for points in POINTS[:2])
@@ -314,6 +315,7 @@ def test_a_projection_to_the_tangent_space_that_overflows_is_infinite_with_its_s
     assert np.isfinite(small).all()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_stale_time_is_seen_by_inner_products_and_by_its_error_alone():
     x, y = lorentz.from_space(POINTS[:2])
     stale = x.at[..., 0].multiply(1.5)

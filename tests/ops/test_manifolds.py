@@ -37,6 +37,7 @@ def test_a_space_is_an_argument_of_jit_vmap_and_grad(name):
     assert hash(space(0.7)) == hash(space(0.7)) and space(0.7) == space(0.7)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
 def test_a_curvature_is_learned_as_a_leaf_of_the_space():
     x = 3 * np.random.default_rng(0).normal(size=(2, 8, 3))
@@ -112,6 +113,7 @@ def test_the_riemannian_gradient_is_the_derivative_along_tangent_vectors(name):
         np.testing.assert_allclose(*sizes, rtol=1e-11)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", SPACES)
 def test_retraction_agrees_with_the_exponential_map_to_first_order(name):

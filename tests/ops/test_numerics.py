@@ -24,6 +24,7 @@ def test_norm_and_its_gradient_survive_squares_beyond_the_range(dtype, size):
     np.testing.assert_allclose(unit, [0.6, 0, -0.8], rtol=4 * eps)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_zero_gives_zero_and_gradient_zero(dtype):
     zero = jnp.zeros(3, dtype)

@@ -73,6 +73,7 @@ def test_momentum_is_transported_with_the_point(name):
         np.testing.assert_allclose(x, expected, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
 def test_parameters_that_are_no_points_are_optimised_as_ever():
     rng = np.random.default_rng(0)
@@ -158,6 +159,7 @@ def test_rotating_the_space_rotates_the_whole_run_of_length_adam(retract):
     assert (poincare.distance(straight, target) < poincare.distance(target[::-1], target)).all()
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("amsgrad", [False, True])
 def test_length_adam_takes_the_steps_of_riemannian_adam(amsgrad):
@@ -184,6 +186,7 @@ def test_length_adam_takes_the_steps_of_riemannian_adam(amsgrad):
         np.testing.assert_allclose(y, x, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64", "standard_promotion")
 def test_moments_of_coordinates_take_steps_longer_by_the_root_of_n():
     """The factor by which a learning rate for geoopt is divided, for gradients all of one size."""

@@ -364,6 +364,7 @@ def test_projection_is_inside_the_ball_with_a_positive_gap(dtype):
     assert (gap > 0).all() and (gap < 8 * eps).all()
 
 
+@pytest.mark.slow  # it takes seconds
 def test_the_square_is_held_below_1_with_the_gradient_of_the_square():
     p = jnp.asarray([[1.0, 0.0], [0.5, 0.0]])
     gap, pullback = jax.vjp(lambda p: ball.inside(p, jnp.ones(2))[1], p)
@@ -408,6 +409,7 @@ def test_products_with_numbers_and_matrices_are_those_of_logarithms():
     np.testing.assert_allclose(np.linalg.norm(p, axis=-1), away, rtol=1e-12)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_the_linear_map_is_the_product_and_a_translation():
     rng = np.random.default_rng(0)
     p, matrix, bias = rng.uniform(-0.3, 0.3, (5, 3, 4)), rng.normal(size=(2, 4)), rng.normal(size=2)
@@ -421,6 +423,7 @@ def test_the_linear_map_is_the_product_and_a_translation():
     np.testing.assert_allclose(lifted, poincare.exp_map0(feature, C), rtol=1e-13, atol=1e-15)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_parts_of_a_point_join_again_and_keep_the_expected_length():
     rng = np.random.default_rng(0)
     p = rng.uniform(-0.4, 0.4, size=(5, 3, 4))

@@ -317,6 +317,7 @@ def test_other_arrays_of_a_wrong_shape_are_refused():
             calls[f"horopca.{name}"](np.ones((6, 1)))
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("module", [lorentz, poincare], ids=["lorentz", "poincare"])
 def test_hyperplanes_have_one_offset_each_or_share_one(module):

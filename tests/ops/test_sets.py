@@ -16,6 +16,7 @@ from reference import BOUND, DTYPES, POINTS, PRECISIONS, SLOW_FLOAT64, assert_cl
 pytestmark = pytest.mark.usefixtures("float64")
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_centroid_values(dtype):
     x, y, c, _ = pairs(dtype, 3)

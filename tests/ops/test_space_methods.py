@@ -54,6 +54,7 @@ def _expand(points, axis):
     return jax.tree.map(lambda x: jnp.expand_dims(x, axis), points)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", slow_but(["sphere", "euclidean"], SPACES))
 def test_pairwise_distances_are_those_of_each_pair(name):

@@ -105,6 +105,7 @@ def assert_usual(x, y, c):
     assert usual._are_usual(usual._products(x, y), c).all()
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_of_usual_pairs_agree_with_80_digits(kind):
     x, y, c, v = batch(kind)
@@ -193,6 +194,7 @@ def test_the_distance_does_not_depend_on_a_wrong_time_component(kind, factor):
         np.testing.assert_array_equal(got[..., 0], 0)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_pair_that_is_not_usual_changes_the_others_by_rounding_alone():
     x, y, c, v = mixed(*KINDS)
     assert_usual(x, y, c)

@@ -79,6 +79,7 @@ def test_stored_vectors_are_unit_up_to_rounding():
         assert not np.any(_values(stored)[1, 2])  # a zero vector stays zero
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", scoring.DTYPES)
 @pytest.mark.parametrize("count", [1, 5])
 def test_cosines_are_products_of_stored_values(dtype, count):
@@ -111,6 +112,7 @@ def test_each_branch_is_compared_with_its_own_half_of_the_query():
     assert not np.allclose(clip[0], tiny.cosine_maxima(QUERIES[:, 6:], VIDEOS.clips)[0])
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("count", [1, 3])
 def test_search_adds_weighted_maxima_and_locates_them(count):
     library = corpus.build(VIDEOS, SCORER, "float32", block=2)
@@ -353,6 +355,7 @@ def test_scores_are_those_of_the_equation(encoded, queries, dtype, block, at_onc
     np.testing.assert_allclose(alone, scores[2:3], rtol=0, atol=2e-7)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("k", [1, 4, 15])
 def test_search_returns_the_best_with_their_positions(encoded, queries, k):
     found = corpus.search(corpus.build(encoded, dtype="float32", block=4), queries, k)

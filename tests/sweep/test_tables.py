@@ -418,6 +418,7 @@ def test_a_rank_waits_for_all_variants(finished, tmp_path):
     tables.publish(sweep, planned, tmp_path)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("reason", ["left out", "skipped"])
 def test_ranks_are_among_the_variants_that_are_trained(reason, finished, tmp_path):
     sweep, planned = finished

@@ -118,6 +118,7 @@ def test_fields_without_influence_on_metrics_may_differ(run, data_dir):
     assert _metrics(run) == before
 
 
+@pytest.mark.slow  # it takes seconds
 def test_other_settings_are_recorded_in_another_directory(run, data_dir, tmp_path):
     beside = tmp_path / "beside"
     coarse = runs.retrieval(data_dir, **{"eval.corpus": "int8"})

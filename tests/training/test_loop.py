@@ -90,6 +90,7 @@ def test_wrong_value_is_refused_from_python_too(tmp_path, make, field, value, fa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("last", "number", "line"),

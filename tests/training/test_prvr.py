@@ -194,6 +194,7 @@ def test_every_number_is_an_argument_of_the_loss(field):
     assert LOSS(loss, *inputs) != LOSS(other, *inputs)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_negatives_depend_on_epoch_seed_and_step():
     batch, phases = tiny.batch(), {"loss.hard_negative_epoch": 2, "loss.hard_pool_size": 1}
     losses_of = {}

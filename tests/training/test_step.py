@@ -194,6 +194,7 @@ def at_most(request, monkeypatch):
     monkeypatch.setattr(optim, "MAX_ARRAYS", request.param)
 
 
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("at_most")
 def test_rows_restore_a_tree_bit_for_bit():
     tree = _rows_tree(0)

@@ -280,6 +280,7 @@ for _ in range(40):
 """
 
 
+@pytest.mark.slow  # it takes seconds
 def test_readers_in_other_processes_see_complete_changes(index):
     command = [sys.executable, "-c", READER, str(index.directory)]
     reader = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE)

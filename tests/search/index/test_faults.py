@@ -280,6 +280,7 @@ def test_records_are_read_as_written_or_refused(tmp_path_factory, name, stamp, r
         assert video == name and record.reason == reason
 
 
+@pytest.mark.slow  # it takes seconds
 @given(
     frames=st.integers(0, 3),
     bad=st.sampled_from([np.nan, np.inf, -np.inf, 1e300, -1.0]),

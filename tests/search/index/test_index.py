@@ -80,6 +80,7 @@ with index.writing() as writer:
 """
 
 
+@pytest.mark.slow  # it takes seconds
 def test_second_run_is_refused_and_short_changes_wait(index):
     command = [sys.executable, "-c", PROGRAM, str(index.directory)]
     environment = processes.environment()

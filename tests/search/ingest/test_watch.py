@@ -172,6 +172,7 @@ def test_files_are_polled_if_the_system_has_no_watches(index, films, monkeypatch
     assert "max_user_" in line and "no watches left" in line and "\n" not in line
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_deleted_index_ends_watching(index):
     changes = watch.watch_changes(index.directory)
     next(changes)

@@ -113,6 +113,7 @@ def colour(page):
     return min(page_library.COLOURS, key=distance)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_enter_plays_the_first_result_from_its_moment(page):
     page.keyboard.type("a red scene")  # the field has the focus from the start
     page.keyboard.press("Enter")
@@ -224,6 +225,7 @@ def test_every_result_and_the_player_have_more_like_this(opened, page):
     expect(page.locator("#results .open")).to_have_count(2)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_transcript_is_shown_and_plays(page):
     search(page, "red captain")
     page.get_by_text("0:04 “the captain's ship”").click()

@@ -131,6 +131,7 @@ def test_slow_connection_is_closed(client, monkeypatch, beginning):
         assert 0.4 < time.monotonic() - begun < 4
 
 
+@pytest.mark.slow  # it takes seconds
 def test_a_connection_in_use_is_not_closed(client, monkeypatch):
     monkeypatch.setattr(guard, "REQUEST_SECONDS", 0.6)
     with connected(client) as connection:

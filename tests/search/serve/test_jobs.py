@@ -300,6 +300,7 @@ def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
         assert "hanging.film" not in index.videos
 
 
+@pytest.mark.slow  # it takes seconds
 def test_job_beside_another_writer_fails_with_one_line(client, library):
     with files.lock(library.directory):
         job = change(client, "index")

@@ -272,6 +272,7 @@ def test_busy_server_refuses_more_than_its_queue_holds(library):
         assert [done.result().status_code for done in waiting].count(200) == 17
 
 
+@pytest.mark.slow  # it takes seconds
 def test_abandoned_search_is_cancelled(library):
     with page_library.running(library) as url, httpx.Client(base_url=url, timeout=20) as client:
         library.gate.clear()

@@ -130,6 +130,7 @@ def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
     assert all(len(hit.times) == len(hit.scores) and hit.moments for hit in hits)
 
 
+@pytest.mark.slow  # it takes seconds
 def test_text_that_is_longer_than_the_model_reads_is_named(index, tmp_path):
     config = configuration("gmmformer_v2", **{"model.gaze": False, "data.max_words": 3})
     library = archive.opened(index, checkpoint=write_run(tmp_path / "run", config))
