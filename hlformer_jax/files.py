@@ -55,6 +55,7 @@ class OutputError(UserError, OSError):
 
 
 _drafts: set[Path] = set()  # of the writes of this process that have not ended
+os.register_at_fork(after_in_child=_drafts.clear)  # they are still those of the parent
 
 _DRAFT = re.compile(r"\.(.+)\.hlformer-[0-9a-f]{16}\.part", re.DOTALL)
 

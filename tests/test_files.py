@@ -222,6 +222,26 @@ def test_an_npz_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeyp
         files.read_npz(tmp_path / "a.npz")
 
 
+def test_a_signal_of_a_forked_process_keeps_the_draft_of_its_parent(tmp_path):
+    program = (
+        "import os, pathlib, signal, sys\n"
+        "from hlformer_jax import files\n"
+        "files.discard_drafts_on_signals()\n"
+        "with files.atomic_write(pathlib.Path(sys.argv[1])) as draft:\n"
+        "    draft.write_text('content')\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "out")],
+        env=processes.environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ended.stdout.split() == [str(-signal.SIGTERM)]
+    assert (tmp_path / "out").read_text() == "content"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_no_draft_and_ends_the_process(tmp_path, number):
     code = (

@@ -137,8 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return fail("standard output is closed: the results could not be printed")
         return 0
     except KeyboardInterrupt:
-        advice = ": run the same command again to continue"
-        print("interrupted" + advice * COMMANDS[options.command].continues, file=sys.stderr)
+        continues = COMMANDS[options.command].continues
+        advice = ": run the same command again to continue" if continues else ""
+        print(f"interrupted{advice}", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -308,8 +308,8 @@ class Embeddings:
                 raise
         except OSError as error:
             if needed:
-                reason = f"{error.strerror or error}): check the disk and the rights"
-                raise UnreadableError(f"{path} cannot be read ({reason}") from None
+                line = f"{UnreadableError.from_error(path, error)}: check the disk and the rights"
+                raise UnreadableError(line) from None
         return mapped
 
     @contextlib.contextmanager

@@ -620,8 +620,9 @@ class Index:
     def _damaged(
         self, content: str, line: str, kind: type[DamagedError] = DamagedError
     ) -> DamagedError:
-        advice = "check the disk and the rights, or " * issubclass(kind, UnreadableError)
-        advice += "index the folder again to compute them anew"
+        advice = "index the folder again to compute them anew"
+        if issubclass(kind, UnreadableError):
+            advice = f"check the disk and the rights, or {advice}"
         return kind.from_contents({content: f"{self._description(content)} {line}: {advice}"})
 
     def _description(self, content: str) -> str:

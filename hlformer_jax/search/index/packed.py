@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
+from hlformer_jax.errors import UnreadableError
 from hlformer_jax.lazy import optional
 
 ROWS_AT_ONCE = 1024
@@ -99,7 +100,7 @@ def describe_damage(path: Path, repair: str) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> str:
-    return f"{path} cannot be read ({error.strerror or error}): check the disk and the rights"
+    return f"{UnreadableError.from_error(path, error)}: check the disk and the rights"
 
 
 def _is_intact(path: Path) -> bool:
