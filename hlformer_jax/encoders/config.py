@@ -22,6 +22,10 @@ ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "s
 """Supported activations of the feed-forward layers, by their names in `hidden_act`."""
 
 
+IMAGE_PRECISIONS = ("float32", "bfloat16", "int8")
+"""Precisions of the matrix products of image encoders; int8 needs a CPU and OpenVINO."""
+
+
 @dataclass(frozen=True)
 class Tower:
     """The sizes of one transformer."""

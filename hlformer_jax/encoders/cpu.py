@@ -16,6 +16,8 @@ import jax
 import numpy as np
 
 _TELEMETRY = "openvino_telemetry"
+_GROUP_SIZES = (128, 64, 32)
+"""Numbers of inputs of a product that may share a scale in int8, the fastest first."""
 
 
 def is_installed() -> bool:
@@ -23,14 +25,35 @@ def is_installed() -> bool:
     return importlib.util.find_spec("openvino") is not None
 
 
+@functools.cache
+def has_bfloat16() -> bool:
+    """Return whether OpenVINO is installed and this CPU has instructions for bfloat16."""
+    if not is_installed():
+        return False
+    try:
+        openvino = _openvino()
+        # The default is bfloat16 exactly if the CPU has such instructions.
+        default = openvino.Core().get_property("CPU", "INFERENCE_PRECISION_HINT")
+    except (ImportError, RuntimeError):  # compile_program reports it
+        return False
+    return default == openvino.Type.bf16
+
+
 def compile_program(
-    function: Callable[[Any], Any], argument: jax.ShapeDtypeStruct
+    function: Callable[[Any], Any],
+    argument: jax.ShapeDtypeStruct,
+    precision: str = "float32",
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Compile a function of one array with OpenVINO, which computes in float32.
+    """Compile a function of one array with OpenVINO.
 
     Args:
-      function: a function that JAX can trace, without loops whose length depends on values.
+      function: a function that JAX can trace, without loops whose length depends on values. Its
+        parameters are constants in float32.
       argument: shape and dtype of the function's argument.
+      precision: "float32", "bfloat16", or "int8": factors of products with constants are rounded to
+        int8, constants with a scale per output, inputs with a scale per row and group of 32 to 128
+        columns. All other operations are computed in bfloat16 if the CPU has instructions for it, else in
+        float32.
 
     Returns:
       The compiled function. If several threads call it, they wait for each other.
@@ -46,10 +69,13 @@ def compile_program(
     frontend = openvino.frontend.FrontEndManager().load_by_framework("jax")
     graph = decoder.JaxprPythonDecoder(traced)  # must not be freed before the conversion ends
     model = frontend.convert(frontend.load(graph))
+    uses_bfloat16 = precision == "bfloat16" or (precision == "int8" and has_bfloat16())
     settings = {
-        "INFERENCE_PRECISION_HINT": "f32",  # the default is bfloat16 if the CPU supports it
+        "INFERENCE_PRECISION_HINT": "bf16" if uses_bfloat16 else "f32",
         "PERFORMANCE_HINT": "LATENCY",  # all cores for one batch
     }
+    if precision == "int8":
+        settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(_group_size(_quantise(model)))
     compiled = openvino.Core().compile_model(model, "CPU", settings)
     lock = threading.Lock()
 
@@ -58,6 +84,50 @@ def compile_program(
             return np.array(compiled(array)[0])
 
     return run
+
+
+def _quantise(model: Any) -> dict[int, int]:
+    """Round the constant right factors of a model's matrix products to int8.
+
+    Each output has a scale of its own: the largest of its weights over 127.
+
+    Returns:
+      The number of rounded weights by the number of inputs of their products.
+    """
+    passes = importlib.import_module("openvino.passes")
+    operations = importlib.import_module("openvino.opset13")
+    manager = passes.Manager()
+    manager.register_pass(passes.ConstantFolding())  # otherwise constants are slices of others
+    manager.run_passes(model)
+    counts: dict[int, int] = {}
+    for product in model.get_ops():
+        if product.get_type_name() != "MatMul":
+            continue
+        factor = product.input_value(1).get_node()
+        if factor.get_type_name() != "Constant":
+            continue
+        values = np.asarray(factor.data, np.float32)
+        axis = -1 if product.get_attributes()["transpose_b"] else -2
+        largest = np.max(np.abs(values), axis=axis, keepdims=True)
+        scale = np.where(largest > 0, largest, 1).astype(np.float32) / np.float32(127)
+        rounded = operations.constant(np.rint(values / scale).astype(np.int8))
+        scaled = operations.multiply(operations.convert(rounded, "f32"), operations.constant(scale))
+        product.input(1).replace_source_output(scaled.output(0))
+        counts[values.shape[axis]] = counts.get(values.shape[axis], 0) + values.size
+    return counts
+
+
+def _group_size(counts: dict[int, int]) -> int:
+    """Return the size of groups that divides the inputs of most weights.
+
+    OpenVINO computes products whose number of inputs is not a multiple of it without rounding their
+    inputs.
+    """
+
+    def fitting(size: int) -> int:
+        return sum(count for inputs, count in counts.items() if inputs % size == 0)
+
+    return max(_GROUP_SIZES, key=fitting)  # the first of several equal ones
 
 
 @functools.cache

@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
 from hlformer_jax.encoders import cpu, families, weights
-from hlformer_jax.encoders.config import Config, EncoderError, TextConfig
+from hlformer_jax.encoders.config import IMAGE_PRECISIONS, Config, EncoderError, TextConfig
 from hlformer_jax.encoders.images import Preprocessing
 from hlformer_jax.encoders.tokenizer import Tokenizer
 from hlformer_jax.encoders.transformer import Params
+from hlformer_jax.lazy import install_command
 from hlformer_jax.typing import Array
 
 IMAGES_AT_ONCE = {"cpu": 16}
@@ -181,21 +182,37 @@ class ImageTextEncoder(TextEncoder):
         Vectors that were computed in different precisions can be compared with each other.
 
         Args:
-          precision: "float32" or "bfloat16".
+          precision: "float32", "bfloat16", or "int8" (only with OpenVINO on a CPU).
           report: receives a line if OpenVINO is installed but cannot compile the encoder.
 
         Raises:
-          EncoderError: if `precision` has another value, or is float32 while `dtype` is bfloat16.
+          EncoderError: if `precision` has another value, is not `dtype` while `dtype` is bfloat16,
+            or is int8 without OpenVINO or on another device than a CPU.
         """
-        allowed = list(weights.DTYPES) if self.dtype == "float32" else [self.dtype]
+        allowed = IMAGE_PRECISIONS if self.dtype == "float32" else (self.dtype,)
         if precision not in allowed:
             raise EncoderError(
                 f"{self.name}: precision must be {' or '.join(allowed)}, got {precision!r}"
+            )
+        if precision == "int8" and not (_is_on_cpu() and cpu.is_installed()):
+            reason = f"OpenVINO: {install_command('cpu')}" if _is_on_cpu() else "a CPU"
+            raise EncoderError(
+                f"{self.name}: precision int8 needs {reason}; float32 and bfloat16 do not"
             )
         self._report = report
         if precision != self.image_precision:
             self.image_precision = precision
             vars(self).pop("_encode_batch", None)
+
+    @property
+    def preferred_precision(self) -> str:
+        """The precision to encode images in if none is given.
+
+        It is bfloat16 if the weights were loaded in it, or if images are encoded by OpenVINO on a
+        CPU that has instructions for bfloat16, otherwise float32.
+        """
+        is_rounded = self.dtype == "bfloat16" or (_is_on_cpu() and cpu.has_bfloat16())
+        return "bfloat16" if is_rounded else "float32"
 
     @property
     def image_backend(self) -> str:
@@ -209,7 +226,9 @@ class ImageTextEncoder(TextEncoder):
 
     @property
     def _suits_openvino(self) -> bool:
-        return self.image_precision == "float32" and jax.default_backend() == "cpu"
+        if not _is_on_cpu() or self.dtype != "float32":
+            return False
+        return self.image_precision != "bfloat16" or cpu.has_bfloat16()
 
     @cached_property
     def _encode_batch(self) -> Callable[[np.ndarray], Any]:
@@ -221,9 +240,15 @@ class ImageTextEncoder(TextEncoder):
             return cpu.compile_program(
                 partial(encode_images, self.params["vision"], self.config, self.image_processor),
                 jax.ShapeDtypeStruct(size, np.uint8),
+                self.image_precision,
             )
         except (ImportError, RuntimeError) as error:
             reason = (str(error).strip().splitlines() or [repr(error)])[-1]
+            if self.image_precision == "int8":
+                raise EncoderError(
+                    f"{self.name}: OpenVINO cannot encode images in int8 ({reason}); set the"
+                    " precision float32 or bfloat16"
+                ) from error
             self._report(f"{self.name}: XLA encodes the images, because OpenVINO cannot ({reason})")
             return self._encode_by_xla
 
@@ -290,6 +315,10 @@ class ImageTextEncoder(TextEncoder):
         """
         family = families.image_text_family(self.config)
         return family.probability(cosines, self.scale, self.bias)
+
+
+def _is_on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
 
 
 def _images_at_once() -> int:

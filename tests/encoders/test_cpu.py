@@ -3,7 +3,9 @@
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
 
+import jax
 import numpy as np
 import processes
 import pytest
@@ -61,16 +63,8 @@ def test_openvino_knows_every_activation(activation, golden, monkeypatch):
     assert distance(*vectors) < AGREEMENT
 
 
-def test_an_image_has_the_same_vector_alone_and_among_others(golden):
-    encoder = encoders.load(golden / "siglip")
-    images = pixels(encoder, 17)
-    together = encoder.encode_images(images)
-    alone = np.concatenate([encoder.encode_images(images[i : i + 1]) for i in (0, 5, 16)])
-    np.testing.assert_array_equal(alone, together[[0, 5, 16]])
-
-
 def test_xla_takes_over_what_openvino_cannot_compile(golden, monkeypatch):
-    def refuse(function, argument):
+    def refuse(function, argument, precision):
         raise RuntimeError("Check failed\nno operation X\n")
 
     monkeypatch.setattr(cpu, "is_installed", lambda: True)
@@ -82,18 +76,96 @@ def test_xla_takes_over_what_openvino_cannot_compile(golden, monkeypatch):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_only_images_are_encoded_in_bfloat16(golden, sentences):
+@pytest.mark.parametrize("by_openvino", [False, True])
+def test_only_images_are_encoded_in_bfloat16(by_openvino, golden, sentences, monkeypatch):
+    if by_openvino and not cpu.has_bfloat16():
+        pytest.skip("this CPU has no instructions for bfloat16")
+    monkeypatch.setattr(cpu, "has_bfloat16", lambda: by_openvino)
     encoder, reference = (encoders.load(golden / "siglip") for _ in range(2))
     encoder.set_image_precision("bfloat16")
-    assert encoder.image_backend == "XLA" and not encoder.lacks_openvino
+    assert encoder.image_backend == ("OpenVINO" if by_openvino else "XLA")
+    assert not encoder.lacks_openvino
     difference = distance(*(each.encode_images(pixels(each)) for each in (encoder, reference)))
     assert 1e-4 < difference < 2**-5
     np.testing.assert_array_equal(*(each.encode_texts(sentences) for each in (encoder, reference)))
 
 
+def test_int8_is_near_float32(golden):
+    encoder, reference = (encoders.load(golden / "siglip") for _ in range(2))
+    encoder.set_image_precision("int8")
+    assert encoder.image_backend == "OpenVINO"
+    vectors = encoder.encode_images(pixels(encoder))
+    assert 1e-4 < distance(vectors, reference.encode_images(pixels(reference))) < 2**-4
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, atol=AGREEMENT)
+
+
+@pytest.mark.parametrize("inputs", [256, 96, 40])  # groups of 128 and 32; no group divides 40
+def test_error_of_a_product_in_int8_is_bounded(inputs):
+    generator = np.random.default_rng(0)
+    weights = generator.standard_normal((inputs, 24)).astype(np.float32)
+    weights[:, 5] = 0  # a column without a largest entry
+    rows = generator.standard_normal((8, inputs)).astype(np.float32)
+    program = cpu.compile_program(
+        lambda x: x @ weights, jax.ShapeDtypeStruct(rows.shape, np.float32), "int8"
+    )
+    exact = rows.astype(np.float64) @ weights
+    # Entries move by at most half a unit of int8, and results by a rounding to bfloat16.
+    weight_error = np.abs(rows).sum(1)[:, None] * np.abs(weights).max(0) / 254
+    row_error = np.abs(rows).max(1)[:, None] * np.abs(weights).sum(0) / 254
+    bound = weight_error + row_error + 2**-8 * (np.abs(rows) @ np.abs(weights))
+    error = np.abs(program(rows) - exact)
+    assert np.all(error <= bound)
+    assert error.max() > 1e-4  # the weights are rounded
+
+
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.parametrize("precision", config.IMAGE_PRECISIONS)
+def test_an_image_has_the_same_vector_alone_in_every_precision(precision, golden):
+    encoder = encoders.load(golden / "siglip")
+    encoder.set_image_precision(precision)
+    images = pixels(encoder, 17)
+    together = encoder.encode_images(images)
+    alone = np.concatenate([encoder.encode_images(images[i : i + 1]) for i in (0, 5, 16)])
+    np.testing.assert_array_equal(alone, together[[0, 5, 16]])
+
+
+def test_int8_is_refused_where_it_cannot_be_computed(golden, monkeypatch):
+    def refuse(function, argument, precision):
+        raise RuntimeError("Check failed\nno operation X\n")
+
+    encoder = encoders.load(golden / "siglip")
+    encoder.set_image_precision("int8")
+    monkeypatch.setattr(cpu, "compile_program", refuse)
+    with pytest.raises(encoders.EncoderError, match="in int8 .no operation X.; set the precision"):
+        encoder.encode_images(pixels(encoder))
+    monkeypatch.setattr(cpu, "is_installed", lambda: False)
+    with pytest.raises(encoders.EncoderError, match=r"int8 needs OpenVINO: .*\[cpu\]"):
+        encoder.set_image_precision("int8")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with pytest.raises(encoders.EncoderError, match="int8 needs a CPU; float32 and bfloat16 do"):
+        encoder.set_image_precision("int8")
+    assert encoder.preferred_precision == "float32"
+
+
+def test_processor_decides_the_preferred_precision(golden, monkeypatch):
+    encoder = encoders.load(golden / "siglip")
+    for has_bfloat16, precision in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(cpu, "has_bfloat16", lambda has=has_bfloat16: has)
+        assert encoder.preferred_precision == precision
+    assert encoders.load(golden / "siglip", dtype="bfloat16").preferred_precision == "bfloat16"
+
+
+def test_bfloat16_instructions_are_those_of_the_processor():
+    flags = Path("/proc/cpuinfo")
+    if not flags.is_file():
+        pytest.skip("this system has no /proc/cpuinfo")
+    names = set(flags.read_text().split())
+    assert cpu.has_bfloat16() == bool(names & {"amx_bf16", "avx512_bf16", "avx_ne_convert"})
+
+
 def test_precision_is_checked(golden):
     encoder = encoders.load(golden / "siglip")
-    with pytest.raises(encoders.EncoderError, match="must be float32 or bfloat16, got 'int4'"):
+    with pytest.raises(encoders.EncoderError, match="float32 or bfloat16 or int8, got 'int4'"):
         encoder.set_image_precision("int4")
     rounded = encoders.load(golden / "siglip", dtype="bfloat16")
     with pytest.raises(encoders.EncoderError, match="precision must be bfloat16, got 'float32'"):

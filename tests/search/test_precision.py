@@ -44,10 +44,15 @@ def run(index, encoder, **options):
     return lines
 
 
-def test_new_index_takes_float32(index, encoder):
+def test_new_index_takes_the_precision_of_the_processor(index, encoder, monkeypatch):
+    for has_bfloat16, precision in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(cpu, "has_bfloat16", lambda has=has_bfloat16: has)
+        assert resolve_precision(index, encoder) == precision
     assert run(index, encoder) == []
     assert encoder.image_precision == "float32"
     assert index.summary()["precisions"] == ["float32"]
+    monkeypatch.setattr(cpu, "has_bfloat16", lambda: True)
+    assert resolve_precision(index, encoder) == "float32"
 
 
 def test_index_is_continued_in_its_precision(tmp_path, index, encoder):
@@ -59,7 +64,7 @@ def test_index_is_continued_in_its_precision(tmp_path, index, encoder):
 
 
 def test_index_without_a_recorded_precision_is_of_float32(tmp_path, index, encoder):
-    run(index, encoder)
+    run(index, encoder, precision="float32")
     with index.writing() as writer:  # as before precisions were recorded
         writer.execute("DELETE FROM settings WHERE name = 'precisions'")
     before = Index.open(index.directory)
@@ -85,7 +90,11 @@ def test_another_precision_is_reported_and_recorded(tmp_path, index, encoder, ca
 
 def test_precision_and_compiler_are_described(encoder, monkeypatch):
     assert set_precision(encoder, "float32") == "images are encoded in float32 by OpenVINO"
-    assert set_precision(encoder, "bfloat16") == "images are encoded in bfloat16 by XLA"
+    assert set_precision(encoder, "int8") == "images are encoded in int8 by OpenVINO"
+    for has_bfloat16, backend in ((True, "OpenVINO"), (False, "XLA")):
+        monkeypatch.setattr(cpu, "has_bfloat16", lambda has=has_bfloat16: has)
+        line = set_precision(encoder, "bfloat16")
+        assert line == f"images are encoded in bfloat16 by {backend}"
     monkeypatch.setattr(cpu, "is_installed", lambda: False)
     line = set_precision(encoder, "float32")
     assert "float32 by XLA (OpenVINO is faster: " in line and "[cpu]" in line

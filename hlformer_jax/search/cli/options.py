@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hlformer_jax import cli
+from hlformer_jax.encoders.config import IMAGE_PRECISIONS
 from hlformer_jax.search.encoder import DEFAULT_ENCODER
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.signals import rankers
@@ -115,9 +116,10 @@ WORKERS = option(
 )
 TIMEOUT = option("--timeout", "time limit for decoding one video, in seconds (default: 120 plus ten"
                  " times its length)", type=float, metavar="SECONDS")  # fmt: skip
-PRECISION = option("--precision", "precision in which images are encoded, float32 or bfloat16"
-                   " (default: the precision of the latest images; for a new index float32)",
-                   choices=("float32", "bfloat16"))  # fmt: skip
+PRECISION = option("--precision", "precision in which images are encoded: float32, bfloat16 or int8"
+                   " (default: the precision of the latest images; for a new index bfloat16 with"
+                   " OpenVINO on a CPU with bfloat16 instructions, otherwise float32)",
+                   choices=IMAGE_PRECISIONS)  # fmt: skip
 WORK = (
     WORKERS,
     PRECISION,

@@ -193,7 +193,7 @@ def index_folder(
       video: the functions that read videos; by default `hlformer_jax.video`.
       source: function that decodes videos, and may also encode them (`cluster.source`); by default
         `workers` processes of this machine decode.
-      precision: precision in which images are encoded, "float32" or "bfloat16"; None: see
+      precision: precision in which images are encoded, one of `IMAGE_PRECISIONS`; None: see
         `resolve_precision`.
       report: receives lines about failed videos, damaged files, missing folders and the like.
       progress: called after every batch of frames.

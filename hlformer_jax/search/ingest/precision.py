@@ -15,10 +15,11 @@ def resolve_precision(index: Index, encoder: Any, precision: str | None = None) 
       index: the index.
       encoder: the encoder of the index.
       precision: the user's choice. None: bfloat16 if the encoder was loaded in it, otherwise the
-        last precision that the index has recorded, and float32 if it has recorded none.
+        last precision that the index has recorded. An index that has recorded none takes float32
+        if it has embeddings, otherwise the encoder's preferred precision.
 
     Returns:
-      "float32" or "bfloat16"; "" if the encoder offers no choice.
+      One of `IMAGE_PRECISIONS`; "" if the encoder offers no choice.
 
     Raises:
       QueryError: if a precision is given and the encoder offers no choice.
@@ -35,7 +36,9 @@ def resolve_precision(index: Index, encoder: Any, precision: str | None = None) 
         return ""
     if precision or encoder.dtype != "float32":
         return precision or encoder.dtype
-    return (index.precisions or ("float32",))[-1]
+    if index.precisions:
+        return index.precisions[-1]
+    return "float32" if index.contents() else encoder.preferred_precision
 
 
 def set_precision(encoder: Any, precision: str) -> str:
@@ -43,7 +46,7 @@ def set_precision(encoder: Any, precision: str) -> str:
 
     Args:
       encoder: an encoder that offers a choice, such as `ImageTextEncoder`.
-      precision: "float32" or "bfloat16".
+      precision: one of `IMAGE_PRECISIONS`.
 
     Returns:
       A line for users, with the precision and the compiler.
