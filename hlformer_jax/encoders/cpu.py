@@ -52,8 +52,8 @@ def compile_program(
       argument: shape and dtype of the function's argument.
       precision: "float32", "bfloat16", or "int8": factors of products with constants are rounded to
         int8, constants with a scale per output, inputs with a scale per row and group of 32 to 128
-        columns. All other operations are computed in bfloat16 if the CPU has instructions for it, else in
-        float32.
+        columns. All other operations are computed in bfloat16 if the CPU has instructions for
+        it, else in float32.
 
     Returns:
       The compiled function. If several threads call it, they wait for each other.

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from hlformer_jax.encoders import cpu, families, weights
+from hlformer_jax.encoders import cpu, families
 from hlformer_jax.encoders.config import IMAGE_PRECISIONS, Config, EncoderError, TextConfig
 from hlformer_jax.encoders.images import Preprocessing
 from hlformer_jax.encoders.tokenizer import Tokenizer

@@ -54,7 +54,7 @@ class CLIP4ClipMeanP(TwoBranch):
         """Build the maps of both modalities, and the temporal encoder."""
         options, block = self.options, self.options.bank.block
         linear = functools.partial(
-            nn.Dense, options.hidden_size, use_bias=False, dtype=block.dtype, kernel_init=_identity
+            layers.Dense, options.hidden_size, block.dtype, use_bias=False, kernel_init=_identity
         )
         self.text_map, self.frame_map = linear(), linear()
         first = nn.initializers.constant(math.log(FIRST_SCALE))

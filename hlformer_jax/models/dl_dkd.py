@@ -25,7 +25,6 @@ place. This changes no maximum, and the gradient of equal maxima goes to the fir
 import functools
 from typing import ClassVar
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
@@ -46,9 +45,7 @@ class DLDKD(TwoBranch):
         """Add the query encoder of the second branch, and a linear layer after each branch."""
         super().setup()
         options, block = self.options, self.options.bank.block
-        linear = functools.partial(
-            nn.Dense, options.hidden_size, dtype=block.dtype, kernel_init=layers.INITIALISER
-        )
+        linear = functools.partial(layers.Dense, options.hidden_size, block.dtype)
         if options.glance:
             self.clip_mapping = linear()
         if options.gaze:
@@ -79,7 +76,7 @@ class DLDKD(TwoBranch):
         c = 1.0 if self.attention_curv is None else jnp.exp(self.attention_curv)
         shared = hyperparameters.temperature, self.weight_token, c, train
 
-        def encode(branch: Branch, mapping: nn.Dense) -> Float[Array, "V F H"]:
+        def encode(branch: Branch, mapping: layers.Dense) -> Float[Array, "V F H"]:
             encoded = branch(videos.frames, mask, hyperparameters.frame_windows, *shared)
             return repeat_first(as_float(mapping(encoded)), mask)
 

@@ -231,12 +231,13 @@ def masked_mean(
     return jnp.sum(masked, axis=-2) / count[..., None]
 
 
-def _dense(options: FrozenConfigDict, name: str) -> nn.Dense:
+def _dense(options: FrozenConfigDict, name: str) -> layers.Dense:
     """Return a linear layer with Flax's initialiser, which roughly preserves lengths.
 
     Before training the mapped frames are therefore longer than the LSTM's outputs, which are added.
     """
-    return nn.Dense(options.hidden_size, dtype=options.dtype, name=name)
+    start = nn.initializers.lecun_normal()
+    return layers.Dense(options.hidden_size, options.dtype, kernel_init=start, name=name)
 
 
 def _uniform(bound: float) -> nn.initializers.Initializer:

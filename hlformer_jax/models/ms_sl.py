@@ -12,14 +12,14 @@ may overlap.
 import functools
 from typing import ClassVar, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.models.two_branch import Hyperparameters, TwoBranch, VideoEncoding
-from hlformer_jax.nn.layers import INITIALISER
+from hlformer_jax.nn.layers import Dense
+from hlformer_jax.ops import products
 from hlformer_jax.ops.arguments import as_float
 from hlformer_jax.typing import Array, Videos
 
@@ -48,11 +48,7 @@ class MSSL(TwoBranch):
         options = self.options
         if options.gaze and options.glance:
             linear = functools.partial(
-                nn.Dense,
-                options.hidden_size,
-                use_bias=False,
-                dtype=options.bank.block.dtype,
-                kernel_init=INITIALISER,
+                Dense, options.hidden_size, options.bank.block.dtype, use_bias=False
             )
             self.guided_key, self.guided_value = linear(), linear()
 
@@ -71,15 +67,10 @@ class MSSL(TwoBranch):
             return VideoEncoding(clips, frames)
         dtype = self.options.bank.block.dtype
         frames = frames.astype(dtype)
-        logits: Array = jnp.einsum(
-            "vlh,vfh->vlf",
-            clips.astype(dtype),
-            self.guided_key(frames),
-            preferred_element_type=clips.dtype,
-        )
+        logits = products.exact_einsum("vlh,vfh->vlf", clips.astype(dtype), self.guided_key(frames))
         logits = jnp.where(videos.frame_mask[:, None], logits, GUIDED_MASKED)
         weights = jax.nn.softmax(logits, axis=-1).astype(dtype)
-        guided = jnp.einsum("vlf,vfh->vlh", weights, self.guided_value(frames))
+        guided = products.einsum("vlf,vfh->vlh", weights, self.guided_value(frames))
         return GuidedEncoding(clips, as_float(guided))
 
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from hlformer_jax.ops import products
 from hlformer_jax.ops.arguments import as_float
 from hlformer_jax.ops.dropout import dropout, relu_dropout
 from hlformer_jax.typing import Array
@@ -76,21 +77,31 @@ _normalised.defvjp(_normalised_forward, _normalised_backward)
 
 
 class Dense(nn.Module):
-    """A linear layer initialised as released.
+    """A linear layer, by default initialised as released.
 
     Leading axes are flattened. With several of them, XLA would copy the input to compute the
     gradient of the kernel.
+
+    Attributes:
+      features: number of outputs.
+      dtype: dtype of the computation and of the outputs.
+      use_bias: whether a bias is added.
+      kernel_init: initialiser of the kernel.
     """
 
     features: int
     dtype: Any = jnp.float32
+    use_bias: bool = True
+    kernel_init: nn.initializers.Initializer = INITIALISER
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch H"]:
-        kernel = self.param("kernel", INITIALISER, (x.shape[-1], self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        rows = x.reshape(-1, x.shape[-1]).astype(self.dtype) @ kernel.astype(self.dtype)
-        rows = rows + bias.astype(self.dtype)[None]
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
+        rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
+        rows = products.matmul(rows, kernel.astype(self.dtype))
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,))
+            rows = rows + bias.astype(self.dtype)[None]
         return rows.reshape(*x.shape[:-1], self.features)
 
 

@@ -6,7 +6,6 @@ everything in at least float32, because its logits are differences of products o
 coordinates grow like cosh of the distance from the origin.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -18,7 +17,8 @@ from jaxtyping import ArrayLike, Bool, Float
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.arguments import as_vectors, check_floating
 from hlformer_jax.ops.dropout import dropout
-from hlformer_jax.ops.numerics import asinhc_sqrt, exact_precision, wide
+from hlformer_jax.ops.numerics import asinhc_sqrt
+from hlformer_jax.ops.products import einsum, exact_einsum
 from hlformer_jax.typing import Array
 
 # Added to the logit of a masked key, as in the released code. Because it is finite, the softmax of
@@ -56,14 +56,14 @@ def euclidean_attention(
     """
     check_floating(query, key, value)
     _check_axes(query, key, value, window=window, mask=mask)
-    logits = _exact_einsum("...md,...ld->...ml", query, key)
+    logits = exact_einsum("...md,...ld->...ml", query, key)
     logits = logits / math.sqrt(query.shape[-1])
     if window is not None:
         logits = _broadcast_window(window, logits) * logits
     if mask is not None:
         logits = logits + _broadcast_mask(_masked(mask, logits), logits)
     weights = dropout(dropout_key, jax.nn.softmax(logits, axis=-1).astype(value.dtype), rate)
-    return jnp.einsum("...ml,...ld->...md", weights, value)
+    return einsum("...ml,...ld->...md", weights, value)
 
 
 class Projection(NamedTuple):
@@ -113,13 +113,13 @@ def single_query_attention(
     if mask is not None:
         check_mask(mask, (*query.shape[:-2], inputs.shape[-2]), "[*batch, N, d]", query.shape)
     projected_query = jnp.einsum("...nd,hnd->...nh", query, key.kernel)
-    logits = _exact_einsum("...nh,...lh->...nl", projected_query, inputs)
-    shift = _exact_einsum("...nd,nd->...n", query, key.bias)
+    logits = exact_einsum("...nh,...lh->...nl", projected_query, inputs)
+    shift = exact_einsum("...nd,nd->...n", query, key.bias)
     logits = (logits + shift[..., None]) / math.sqrt(query.shape[-1])
     if mask is not None:
         logits = logits + _broadcast_mask(_masked(mask, logits), logits, axes=2)
     weights = dropout(dropout_key, jax.nn.softmax(logits, axis=-1).astype(inputs.dtype), rate)
-    weighted_inputs = jnp.einsum("...nl,...lh->...nh", weights, inputs)
+    weighted_inputs = einsum("...nl,...lh->...nh", weights, inputs)
     attended = jnp.einsum("...nh,hnd->...nd", weighted_inputs, value.kernel)
     total = jnp.sum(weights, axis=-1)[..., None]
     bias = value.bias.reshape((1,) * (attended.ndim - 2) + value.bias.shape)
@@ -184,34 +184,6 @@ def lorentz_attention(
         least = float(jnp.finfo(logits.dtype).min) / 2
         logits = jnp.where(_broadcast_mask(mask, logits), logits, least)
     return lorentz.centroid(value, jax.nn.softmax(logits, axis=-1), exact=False)
-
-
-def _exact_einsum(subscripts: str, x: Array, y: Array) -> Array:
-    """Compute an einsum in at least float32, with a gradient in the dtype of the factors."""
-    if wide(x.dtype) == x.dtype:
-        return jnp.einsum(subscripts, x, y, precision=exact_precision())
-    return _widened_einsum(subscripts, x, y)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _widened_einsum(subscripts: str, x: Array, y: Array) -> Array:
-    return jnp.einsum(subscripts, x, y, preferred_element_type=wide(x.dtype))
-
-
-def _widened_forward(subscripts: str, x: Array, y: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _widened_einsum(subscripts, x, y), (x, y)
-
-
-def _widened_backward(
-    subscripts: str, factors: tuple[Array, Array], gradient: Array
-) -> tuple[Array, Array]:
-    # JAX's own rule would cast the factors to float32 and multiply in float32.
-    _, pull = jax.vjp(lambda x, y: jnp.einsum(subscripts, x, y), *factors)
-    pulled: tuple[Array, Array] = pull(gradient.astype(factors[0].dtype))
-    return pulled
-
-
-_widened_einsum.defvjp(_widened_forward, _widened_backward)
 
 
 def concatenate_heads_released(

@@ -1,0 +1,148 @@
+"""Products of two arrays that are narrower than float32, accumulated in float32.
+
+XLA compiles such a product for a GPU as it is written. For a CPU it has fast kernels only for
+results in float32 and for a first factor whose last axis is summed, so a CPU gets these.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Float
+
+from hlformer_jax.ops.numerics import exact_precision, wide
+from hlformer_jax.typing import Array
+
+
+def matmul(x: Float[Array, "R I"], kernel: Float[Array, "I O"]) -> Float[Array, "R O"]:
+    """Multiply matrices.
+
+    Args:
+      x: the first matrix.
+      kernel: the second matrix.
+
+    Returns:
+      The product, in the dtype to which JAX promotes those of the factors.
+    """
+    return einsum("ri,io->ro", x, kernel)
+
+
+def einsum(subscripts: str, x: Float[Array, "*m"], y: Float[Array, "*n"]) -> Float[Array, "*k"]:
+    """Compute an einsum of two factors, in the dtype to which JAX promotes theirs.
+
+    Args:
+      subscripts: subscripts of both factors and of the result, as for `jax.numpy.einsum`.
+      x: the first factor.
+      y: the second factor.
+
+    Returns:
+      The result. If the factors are narrower than float32, sums are computed in float32.
+    """
+    dtype = jnp.promote_types(x.dtype, y.dtype)
+    if wide(dtype) == dtype:
+        return jnp.einsum(subscripts, x, y)
+    return _on_platform(subscripts, dtype, jnp.einsum, x.astype(dtype), y.astype(dtype))
+
+
+def exact_einsum(
+    subscripts: str, x: Float[Array, "*m"], y: Float[Array, "*n"]
+) -> Float[Array, "*k"]:
+    """Compute an einsum of two factors, in at least float32.
+
+    Args:
+      subscripts: subscripts of both factors and of the result, as for `jax.numpy.einsum`.
+      x: the first factor.
+      y: the second factor.
+
+    Returns:
+      The result. The gradient is rounded to the dtype of the factors before it is multiplied.
+    """
+    dtype = jnp.promote_types(x.dtype, y.dtype)
+    if wide(dtype) == dtype:
+        return jnp.einsum(subscripts, x, y, precision=exact_precision())
+    return _on_platform(subscripts, wide(dtype), _widened, x.astype(dtype), y.astype(dtype))
+
+
+def _on_platform(
+    subscripts: str, dtype: Any, otherwise: Callable[..., Array], x: Array, y: Array
+) -> Array:
+    """Compute an einsum on a CPU by `_for_cpu` if no factor is broadcast, and else `otherwise`."""
+    first, second, _ = _parts(subscripts)
+    if _batch_shape(first, x) != _batch_shape(second, y):
+        return otherwise(subscripts, x, y)
+    result: Array = jax.lax.platform_dependent(
+        x,
+        y,
+        cpu=functools.partial(_for_cpu, subscripts, dtype),
+        default=functools.partial(otherwise, subscripts),
+    )
+    return result
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _widened(subscripts: str, x: Array, y: Array) -> Array:
+    return jnp.einsum(subscripts, x, y, preferred_element_type=wide(x.dtype))
+
+
+def _widened_forward(subscripts: str, x: Array, y: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _widened(subscripts, x, y), (x, y)
+
+
+def _widened_backward(
+    subscripts: str, factors: tuple[Array, Array], gradient: Array
+) -> tuple[Array, Array]:
+    # JAX's own rule would cast the factors to float32 and multiply in float32.
+    _, pull = jax.vjp(functools.partial(jnp.einsum, subscripts), *factors)
+    pulled: tuple[Array, Array] = pull(gradient.astype(factors[0].dtype))
+    return pulled
+
+
+_widened.defvjp(_widened_forward, _widened_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _for_cpu(subscripts: str, dtype: Any, x: Array, y: Array) -> Array:
+    first, second, result = _parts(subscripts)
+    if x.ndim == 2 and first[-1] in result:
+        # Without the constraint, XLA would read the untransposed factor.
+        x, first = with_layout_constraint(x.T, Layout((0, 1))), first[::-1]
+    product: Array = jnp.einsum(
+        f"{first},{second}->{result}", x, y, preferred_element_type=wide(x.dtype)
+    )
+    return product.astype(dtype)
+
+
+def _forward_for_cpu(
+    subscripts: str, dtype: Any, x: Array, y: Array
+) -> tuple[Array, tuple[Array, Array]]:
+    return _for_cpu(subscripts, dtype, x, y), (x, y)
+
+
+def _backward_for_cpu(
+    subscripts: str, dtype: Any, factors: tuple[Array, Array], gradient: Array
+) -> tuple[Array, Array]:
+    x, y = factors
+    first, second, result = _parts(subscripts)
+    gradient = gradient.astype(x.dtype)
+    return (
+        _for_cpu(f"{result},{second}->{first}", x.dtype, gradient, y),
+        _for_cpu(f"{first},{result}->{second}", y.dtype, x, gradient),
+    )
+
+
+_for_cpu.defvjp(_forward_for_cpu, _backward_for_cpu)
+
+
+def _parts(subscripts: str) -> tuple[str, str, str]:
+    """Return the subscripts of both factors and of the result."""
+    factors, result = subscripts.split("->")
+    first, second = factors.split(",")
+    return first, second, result
+
+
+def _batch_shape(subscript: str, factor: Array) -> tuple[int, ...]:
+    """Return the shape of the axes that an ellipsis stands for."""
+    return factor.shape[: factor.ndim - len(subscript.removeprefix("..."))]

@@ -1,0 +1,142 @@
+"""Products of narrow arrays, beside sums in float64, and what XLA makes of them."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hlformer_jax.ops import products
+
+PRODUCTS = {
+    "dense": ("ri,io->ro", (6, 40), (40, 5)),
+    "logits": ("...md,...ld->...ml", (2, 3, 4, 32), (2, 3, 7, 32)),
+    "values": ("...ml,...ld->...md", (2, 3, 4, 24), (2, 3, 24, 8)),
+    "unnamed": ("vlh,vfh->vlf", (2, 3, 16), (2, 5, 16)),
+    "broadcast": ("...nd,nd->...n", (4, 3, 16), (3, 16)),
+}
+"""Subscripts and shapes of two factors: those that the models use, and one that is broadcast."""
+
+ROUNDING = 2.0**-8
+"""The largest relative error of a rounding to bfloat16, which has 8 bits."""
+
+
+def factors(name, dtype=jnp.bfloat16):
+    subscripts, *shapes = PRODUCTS[name]
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, y = (jax.random.normal(key, shape).astype(dtype) for key, shape in zip(keys, shapes))
+    weights = jax.random.normal(keys[2], jax.eval_shape(exact(subscripts), x, y).shape)
+    return subscripts, x, y, weights
+
+
+def exact(subscripts):
+    return lambda x, y: jnp.einsum(subscripts, x, y)
+
+
+def in_float64(f, *arrays):
+    with jax.enable_x64(True):
+        result = f(*(jnp.asarray(np.asarray(x, np.float64)) for x in arrays))
+        return jax.tree.map(np.asarray, result)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("einsum", [products.einsum, products.exact_einsum])
+def test_sums_and_gradients_are_accurate(einsum, name):
+    subscripts, x, y, weights = factors(name)
+    dtype = jnp.bfloat16 if einsum is products.einsum else jnp.float32
+
+    def total(compute):
+        return lambda x, y, weights: jnp.sum(compute(x, y).astype(weights.dtype) * weights)
+
+    value = einsum(subscripts, x, y)
+    assert value.dtype == dtype
+    expected = in_float64(exact(subscripts), x, y)
+    size = in_float64(exact(subscripts), abs(x), abs(y))
+    # Sums in float32 have an error of 40 terms times eps; the result is rounded once.
+    tolerance = 40 * np.finfo(np.float32).eps + ROUNDING * (dtype == jnp.bfloat16)
+    assert np.all(np.abs(np.asarray(value, np.float64) - expected) <= tolerance * size)
+
+    compute = lambda x, y: einsum(subscripts, x, y)
+    gradients = jax.jit(jax.grad(total(compute), (0, 1)))(x, y, weights)
+    expected = in_float64(jax.grad(total(exact(subscripts)), (0, 1)), x, y, weights)
+    sizes = in_float64(jax.grad(total(exact(subscripts)), (0, 1)), abs(x), abs(y), abs(weights))
+    for gradient, reference, size in zip(gradients, expected, sizes, strict=True):
+        assert gradient.dtype == jnp.bfloat16
+        # The gradient of the result is rounded, and the sum of its products.
+        error = np.abs(np.asarray(gradient, np.float64) - reference)
+        assert np.all(error <= 2.1 * ROUNDING * size)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_wide_factors_are_left_to_jax(dtype):
+    with jax.enable_x64(dtype == jnp.float64):
+        subscripts, x, y, _ = factors("logits", dtype)
+        for einsum in (products.einsum, products.exact_einsum):
+            result = einsum(subscripts, x, y)
+            assert result.dtype == dtype
+            np.testing.assert_array_equal(result, exact(subscripts)(x, y))
+
+
+def test_factors_of_two_dtypes_are_promoted():
+    subscripts, x, y, _ = factors("logits")
+    with jax.numpy_dtype_promotion("standard"):
+        assert products.einsum(subscripts, x, y.astype(jnp.float16)).dtype == jnp.float32
+        assert products.einsum(subscripts, x.astype(jnp.float32), y).dtype == jnp.float32
+
+
+def test_gradient_of_a_gradient():
+    _, x, kernel, _ = factors("dense")
+
+    def penalty(multiply, x, kernel):
+        slope = jax.grad(lambda x: jnp.sum(jnp.sin(multiply(x, kernel).astype(jnp.float32))))
+        return jnp.sum(jnp.square(slope(x).astype(jnp.float32)))
+
+    actual = jax.grad(penalty, 2)(products.matmul, x, kernel).astype(jnp.float32)
+    wide = (a.astype(jnp.float32) for a in (x, kernel))
+    expected = jax.grad(penalty, 2)(jnp.matmul, *wide)
+    # A few roundings, and sines of sums of 40 products that are rounded to 2^-8 of their size.
+    assert np.linalg.norm(actual - expected) < 0.05 * np.linalg.norm(expected)
+
+
+def test_vectorised_products_are_those_of_each_element():
+    _, x, kernel, _ = factors("dense")
+    kernels = jnp.stack([kernel, 2 * kernel, -kernel])
+
+    def slopes(x, kernel):
+        return jax.grad(lambda *both: jnp.sum(products.matmul(*both)), (0, 1))(x, kernel)
+
+    together = jax.vmap(slopes, (None, 0))(x, kernels)
+    for i, single in enumerate(kernels):
+        for a, b in zip(together, slopes(x, single), strict=True):
+            np.testing.assert_array_equal(a[i], b)
+
+
+def step(multiply):
+    """Return the gradient of a product of two matrices, in a program as large as a layer's."""
+
+    def slopes(x, kernel):
+        return jax.grad(lambda *both: jnp.sum(multiply(*both) ** 2), (0, 1))(x, kernel)
+
+    shapes = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((256, 128), (128, 64)))
+    return jax.jit(slopes).trace(*shapes)
+
+
+def test_cpu_computes_wide_results_of_untransposed_factors():
+    pattern = r" = (\w+)\[[^\]]*\]\S* dot\(.*lhs_contracting_dims=\{(\d)\}"
+
+    def dots(multiply):
+        return re.findall(pattern, step(multiply).lower().compile().as_text())
+
+    assert len(dots(products.matmul)) == 3
+    assert set(dots(products.matmul)) == {("f32", "1")}
+    assert "0" in {axis for _, axis in dots(jnp.matmul)}  # else the rule is not necessary
+
+
+def test_gpu_computes_what_is_written():
+    def lowered(multiply):
+        text = step(multiply).lower(lowering_platforms=("cuda",)).as_text()
+        return sorted(re.findall(r"dot_general [^,]*, [^,]*(,.*)", text))
+
+    assert len(lowered(products.matmul)) == 3
+    assert lowered(products.matmul) == lowered(jnp.matmul)
