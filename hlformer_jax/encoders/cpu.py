@@ -31,12 +31,11 @@ def has_bfloat16() -> bool:
     if not is_installed():
         return False
     try:
-        openvino = _openvino()
         # The default is bfloat16 exactly if the CPU has such instructions.
-        default = openvino.Core().get_property("CPU", "INFERENCE_PRECISION_HINT")
+        default = _core().get_property("CPU", "INFERENCE_PRECISION_HINT")
     except (ImportError, RuntimeError):  # compile_program reports it
         return False
-    return default == openvino.Type.bf16
+    return default == _openvino().Type.bf16
 
 
 def compile_program(
@@ -76,7 +75,7 @@ def compile_program(
     }
     if precision == "int8":
         settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(_group_size(_quantise(model)))
-    compiled = openvino.Core().compile_model(model, "CPU", settings)
+    compiled = _core().compile_model(model, "CPU", settings)
     lock = threading.Lock()
 
     def run(array: np.ndarray) -> np.ndarray:
@@ -128,6 +127,17 @@ def _group_size(counts: dict[int, int]) -> int:
         return sum(count for inputs, count in counts.items() if inputs % size == 0)
 
     return max(_GROUP_SIZES, key=fitting)  # the first of several equal ones
+
+
+@functools.cache
+def _core() -> Any:
+    """Return OpenVINO's state for this process.
+
+    It is never freed. While OpenVINO's plugin for CPUs is loaded, the thread that loaded it handles
+    signals on a stack of the plugin. If another thread frees the plugin, that stack is gone, and
+    the next signal ends the process with a segmentation fault.
+    """
+    return _openvino().Core()
 
 
 @functools.cache

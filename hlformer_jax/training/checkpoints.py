@@ -579,6 +579,7 @@ def check_workdir(
     Raises:
       WorkdirError: if the directory holds another run, or files that no run wrote.
     """
+    files.check_replaced(workdir / "config.json")  # refuses a link
     recorded = _recorded(workdir)
     existing = [name for name in WRITTEN if os.path.lexists(workdir / name)]
     if existing and recorded is None:
@@ -653,6 +654,8 @@ def check_evaluation(
       WorkdirError: if settings differ; names the settings.
     """
     run_record = _recorded(directory)
+    if run_record is None:
+        files.check_replaced(directory / EVALUATION_FILE)  # refuses a link
     recorded = run_record or _recorded(directory, EVALUATION_FILE)
     if recorded is None:
         return
@@ -806,7 +809,6 @@ def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None
     path = workdir / file
     if not os.path.lexists(path):
         return None
-    files.check_replaced(path)  # refuses a link
     try:
         recorded: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except ValueError:

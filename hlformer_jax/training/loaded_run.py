@@ -202,19 +202,9 @@ def open_checkpoint(
 
 def _restored(saved: checkpoints.Series, path: Path, family: Any, mesh: Mesh) -> Any:
     """Return the parameters of a checkpoint, and tell the family of its data."""
-    family.trained_on = _trained_on(path)
+    family.trained_on = checkpoints.recorded_inputs(path).data  # None for a converted checkpoint
     template = devices.abstract(mesh, jax.eval_shape(family.init_params))
     return family.project(saved.restore(template))
-
-
-def _trained_on(path: Path) -> str | None:
-    """Return the fingerprint of the data of a run; None for a converted checkpoint."""
-    try:
-        recorded = files.parse_json((path / "config.json").read_text(encoding="utf-8"))
-        fingerprint: str | None = recorded.get("data_fingerprint")
-    except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError):
-        return None
-    return fingerprint
 
 
 def _check_same_model(path: Path, info: Mapping[str, Any], family: Family) -> None:

@@ -172,6 +172,37 @@ def test_precision_is_checked(golden):
         rounded.set_image_precision("float32")
 
 
+FREED_IN_A_THREAD = """
+import gc, signal, threading
+import jax, numpy as np
+from hlformer_jax.encoders import cpu
+
+programs = [cpu.compile_program(lambda x: x + 1, jax.ShapeDtypeStruct((2, 2), np.float32))]
+programs[0](np.zeros((2, 2), np.float32))
+
+def free():
+    programs.clear()
+    gc.collect()
+
+thread = threading.Thread(target=free)
+thread.start()
+thread.join()
+signal.signal(signal.SIGTERM, lambda *_: print("handled"))
+signal.raise_signal(signal.SIGTERM)
+"""
+
+
+@pytest.mark.slow  # it takes seconds
+def test_signal_is_handled_after_a_thread_has_freed_a_program():
+    result = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {FREED_IN_A_THREAD}"],
+        capture_output=True,
+        text=True,
+        env=processes.environment(),
+    )
+    assert (result.returncode, result.stdout) == (0, "handled\n"), result.stderr
+
+
 @pytest.mark.slow  # it takes seconds
 def test_openvino_is_imported_without_telemetry():
     program = (

@@ -156,7 +156,8 @@ FILM_WIDTH = 12
 def write_run(path, config, fingerprint="f" * 64):
     config.data.manual_dir = str(path / "features")
     checkpoints.save_params(path / "checkpoints" / "best", params(config), {"epoch": 1})
-    (path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
+    content = {"config": json.loads(config.to_json()), "data_fingerprint": None}
+    (path / "config.json").write_text(json.dumps(content))
     (path / "features").mkdir()
     facts = {"name": "colours", "fingerprint": fingerprint}
     (path / "features" / extracted.ENCODER).write_text(json.dumps(facts))

@@ -24,9 +24,10 @@ ROUNDING = 2.0**-8
 
 def factors(name, dtype=jnp.bfloat16):
     subscripts, *shapes = PRODUCTS[name]
-    keys = jax.random.split(jax.random.key(0), 3)
-    x, y = (jax.random.normal(key, shape).astype(dtype) for key, shape in zip(keys, shapes))
-    weights = jax.random.normal(keys[2], jax.eval_shape(exact(subscripts), x, y).shape)
+    first, second, third = jax.random.split(jax.random.key(0), 3)
+    x = jax.random.normal(first, shapes[0]).astype(dtype)
+    y = jax.random.normal(second, shapes[1]).astype(dtype)
+    weights = jax.random.normal(third, jax.eval_shape(exact(subscripts), x, y).shape)
     return subscripts, x, y, weights
 
 

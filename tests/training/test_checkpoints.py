@@ -195,6 +195,18 @@ def test_foreign_files_in_a_directory_are_refused(tmp_path, name, kind):
     assert place.lstat() == before and theirs.read_text() == '{"mine": 1}'
 
 
+def test_record_behind_a_link_is_read_but_not_written(started, tmp_path):
+    record, target = started / "config.json", tmp_path / "moved.json"
+    inputs = checkpoints.recorded_inputs(started)
+    record.rename(target)
+    record.symlink_to(target)
+    assert checkpoints.recorded_inputs(started) == inputs and inputs.data is not None
+    checkpoints.check_finished(started, runs.tree())
+    checkpoints.describe_unfinished(started)
+    with pytest.raises(files.OutputError, match="is a link"):
+        _claim(started)
+
+
 def test_run_without_its_record_names_the_missing_file(started):
     (started / "config.json").unlink()
     with pytest.raises(WorkdirError, match=r"holds checkpoints, but no config\.json, so"):
