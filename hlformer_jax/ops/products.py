@@ -106,8 +106,9 @@ _widened.defvjp(_widened_forward, _widened_backward)
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _for_cpu(subscripts: str, dtype: Any, x: Array, y: Array) -> Array:
     first, second, result = _parts(subscripts)
-    if x.ndim == 2 and first[-1] in result:
-        # Without the constraint, XLA would read the untransposed factor.
+    if x.ndim == 2 and first[-1] in result and jax.device_count() == 1:
+        # Without the constraint, XLA would read the untransposed factor. A constraint of an array
+        # that is divided among devices would gather it.
         x, first = with_layout_constraint(x.T, Layout((0, 1))), first[::-1]
     product: Array = jnp.einsum(
         f"{first},{second}->{result}", x, y, preferred_element_type=wide(x.dtype)

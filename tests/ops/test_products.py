@@ -1,10 +1,12 @@
 """Products of narrow arrays, beside sums in float64, and what XLA makes of them."""
 
 import re
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import processes
 import pytest
 
 from hlformer_jax.ops import products
@@ -141,3 +143,25 @@ def test_gpu_computes_what_is_written():
 
     assert len(lowered(products.matmul)) == 3
     assert lowered(products.matmul) == lowered(jnp.matmul)
+
+
+DIVIDED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from hlformer_jax.ops import products
+
+mesh = Mesh(np.array(jax.devices()), ("videos",))
+rows, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("videos",), ()))
+x = jax.device_put(jnp.ones((256, 128), jnp.bfloat16), rows)
+kernel = jax.device_put(jnp.ones((128, 64), jnp.bfloat16), whole)
+slopes = jax.grad(lambda *both: jnp.sum(products.matmul(*both) ** 2), (0, 1))
+print(jax.jit(slopes, out_shardings=(rows, whole)).lower(x, kernel).compile().as_text())
+"""
+
+
+@pytest.mark.slow  # it takes seconds
+def test_rows_are_not_gathered_from_several_devices():
+    command = [sys.executable, "-c", DIVIDED]
+    done = processes.finish(command, env=processes.environment(devices=4))
+    assert done.returncode == 0, done.stderr
+    assert "all-reduce" in done.stdout and "all-gather" not in done.stdout
