@@ -299,3 +299,24 @@ def test_a_scan_is_counted_turn_by_turn():
 def test_bytes_are_those_of_all_leaves_arrays_or_shapes():
     tree = {"a": np.zeros((3, 5), np.float16), "b": [jax.ShapeDtypeStruct((7,), np.int32)]}
     assert devices.nbytes(tree) == 3 * 5 * 2 + 7 * 4
+
+
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.parametrize("config", ["synthetic.py:debug", "ms_sl.py:tvr-debug"])
+def test_two_devices_train_in_bfloat16(config, tmp_path):
+    flags = (f"--config={processes.ROOT / 'configs' / config}", "--config.dtype=bfloat16")
+    sums = []
+    for devices in (1, 2):
+        workdir = tmp_path / str(devices)
+        done = processes.run(
+            "main", *flags, f"--workdir={workdir}", env=processes.environment(devices=devices)
+        )
+        assert done.returncode == 0, done.stderr
+        sums.append([json.loads(line)["loss"] for line in losses_of(workdir)][0])
+    # The same loss of the first epoch, up to the rounding of a few hundred products to 8 bits.
+    np.testing.assert_allclose(*sums, rtol=0.02)
+
+
+def losses_of(workdir):
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [line for line in lines if '"loss"' in line]

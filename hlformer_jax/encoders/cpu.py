@@ -17,7 +17,11 @@ import numpy as np
 
 _TELEMETRY = "openvino_telemetry"
 _GROUP_SIZES = (128, 64, 32)
-"""Numbers of inputs of a product that may share a scale in int8, the fastest first."""
+"""Numbers of inputs of a product that may share a scale in int8, the fastest first.
+
+Products whose number of inputs is not a multiple of the smallest one are not rounded, because
+OpenVINO 2026.4.1 computes those with an odd number of inputs wrongly.
+"""
 
 
 def is_installed() -> bool:
@@ -38,6 +42,15 @@ def has_bfloat16() -> bool:
     return default == _openvino().Type.bf16
 
 
+def check_usable() -> None:
+    """Check that OpenVINO can be imported.
+
+    Raises:
+      ImportError: if it cannot.
+    """
+    _openvino()
+
+
 def compile_program(
     function: Callable[[Any], Any],
     argument: jax.ShapeDtypeStruct,
@@ -51,8 +64,8 @@ def compile_program(
       argument: shape and dtype of the function's argument.
       precision: "float32", "bfloat16", or "int8": factors of products with constants are rounded to
         int8, constants with a scale per output, inputs with a scale per row and group of 32 to 128
-        columns. All other operations are computed in bfloat16 if the CPU has instructions for
-        it, else in float32.
+        columns, unless the number of inputs is not a multiple of 32. All other operations are
+        computed in bfloat16 if the CPU has instructions for it, else in float32.
 
     Returns:
       The compiled function. If several threads call it, they wait for each other.
@@ -107,6 +120,8 @@ def _quantise(model: Any) -> dict[int, int]:
             continue
         values = np.asarray(factor.data, np.float32)
         axis = -1 if product.get_attributes()["transpose_b"] else -2
+        if values.shape[axis] % _GROUP_SIZES[-1] or not np.all(np.isfinite(values)):
+            continue  # the result is not finite either, and must not be hidden
         largest = np.max(np.abs(values), axis=axis, keepdims=True)
         scale = np.where(largest > 0, largest, 1).astype(np.float32) / np.float32(127)
         rounded = operations.constant(np.rint(values / scale).astype(np.int8))
@@ -119,8 +134,7 @@ def _quantise(model: Any) -> dict[int, int]:
 def _group_size(counts: dict[int, int]) -> int:
     """Return the size of groups that divides the inputs of most weights.
 
-    OpenVINO computes products whose number of inputs is not a multiple of it without rounding their
-    inputs.
+    OpenVINO rounds the inputs of other products in smaller groups, or not at all.
     """
 
     def fitting(size: int) -> int:

@@ -189,20 +189,37 @@ class ImageTextEncoder(TextEncoder):
           EncoderError: if `precision` has another value, is not `dtype` while `dtype` is bfloat16,
             or is int8 without OpenVINO or on another device than a CPU.
         """
+        self.check_image_precision(precision)
+        self._report = report
+        if precision != self.image_precision:
+            self.image_precision = precision
+            vars(self).pop("_encode_batch", None)
+
+    def check_image_precision(self, precision: str) -> None:
+        """Raise the error that `set_image_precision` would raise for a precision.
+
+        Args:
+          precision: the precision.
+
+        Raises:
+          EncoderError: see `set_image_precision`.
+        """
         allowed = IMAGE_PRECISIONS if self.dtype == "float32" else (self.dtype,)
         if precision not in allowed:
             raise EncoderError(
                 f"{self.name}: precision must be {' or '.join(allowed)}, got {precision!r}"
             )
-        if precision == "int8" and not (_is_on_cpu() and cpu.is_installed()):
-            reason = f"OpenVINO: {install_command('cpu')}" if _is_on_cpu() else "a CPU"
+        if precision != "int8":
+            return
+        if not _is_on_cpu():
+            raise EncoderError(f"{self.name}: precision int8 needs a CPU: give another precision")
+        try:
+            cpu.check_usable()
+        except ImportError as error:
             raise EncoderError(
-                f"{self.name}: precision int8 needs {reason}; float32 and bfloat16 do not"
-            )
-        self._report = report
-        if precision != self.image_precision:
-            self.image_precision = precision
-            vars(self).pop("_encode_batch", None)
+                f"{self.name}: precision int8 needs OpenVINO, which cannot be imported ({error}):"
+                f" {install_command('cpu')}, or give the precision float32 or bfloat16"
+            ) from error
 
     @property
     def preferred_precision(self) -> str:
@@ -221,7 +238,10 @@ class ImageTextEncoder(TextEncoder):
 
     @property
     def lacks_openvino(self) -> bool:
-        """True if OpenVINO would encode the images, but is not installed."""
+        """True if OpenVINO would encode the images, but is not installed.
+
+        False in bfloat16, because without OpenVINO it is not known whether it suits the CPU.
+        """
         return self._suits_openvino and not cpu.is_installed()
 
     @property

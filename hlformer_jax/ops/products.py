@@ -2,6 +2,9 @@
 
 XLA compiles such a product for a GPU as it is written. For a CPU it has fast kernels only for
 results in float32 and for a first factor whose last axis is summed, so a CPU gets these.
+
+Such products have no derivatives in forward mode (`jax.jvp`, `jax.jacfwd`), and their gradients for
+a CPU cannot be exported by `jax.export`.
 """
 
 import functools
@@ -34,7 +37,8 @@ def einsum(subscripts: str, x: Float[Array, "*m"], y: Float[Array, "*n"]) -> Flo
     """Compute an einsum of two factors, in the dtype to which JAX promotes theirs.
 
     Args:
-      subscripts: subscripts of both factors and of the result, as for `jax.numpy.einsum`.
+      subscripts: subscripts of both factors and of the result, as for `jax.numpy.einsum`. Every
+        axis of a factor belongs to the other factor or to the result.
       x: the first factor.
       y: the second factor.
 
@@ -53,7 +57,8 @@ def exact_einsum(
     """Compute an einsum of two factors, in at least float32.
 
     Args:
-      subscripts: subscripts of both factors and of the result, as for `jax.numpy.einsum`.
+      subscripts: subscripts of both factors and of the result, as for `jax.numpy.einsum`. Every
+        axis of a factor belongs to the other factor or to the result.
       x: the first factor.
       y: the second factor.
 
@@ -69,9 +74,11 @@ def exact_einsum(
 def _on_platform(
     subscripts: str, dtype: Any, otherwise: Callable[..., Array], x: Array, y: Array
 ) -> Array:
-    """Compute an einsum on a CPU by `_for_cpu` if no factor is broadcast, and else `otherwise`."""
+    """Compute an einsum by `_for_cpu` on a single CPU, but `otherwise` if a factor is broadcast."""
     first, second, _ = _parts(subscripts)
-    if _batch_shape(first, x) != _batch_shape(second, y):
+    is_broadcast = _batch_shape(first, x) != _batch_shape(second, y)
+    # The constraint of layout in `_for_cpu` would gather an array that several devices hold.
+    if is_broadcast or jax.device_count() > 1:
         return otherwise(subscripts, x, y)
     result: Array = jax.lax.platform_dependent(
         x,
@@ -106,10 +113,12 @@ _widened.defvjp(_widened_forward, _widened_backward)
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _for_cpu(subscripts: str, dtype: Any, x: Array, y: Array) -> Array:
     first, second, result = _parts(subscripts)
-    if x.ndim == 2 and first[-1] in result and jax.device_count() == 1:
-        # Without the constraint, XLA would read the untransposed factor. A constraint of an array
-        # that is divided among devices would gather it.
-        x, first = with_layout_constraint(x.T, Layout((0, 1))), first[::-1]
+    if first[-1] in result and len(first.removeprefix("...")) > 1:
+        # Without the constraint, XLA would read the untransposed factor. For several of them it has
+        # no kernel at all: it fails when the program runs.
+        axes = tuple(range(x.ndim))
+        x = with_layout_constraint(jnp.swapaxes(x, -1, -2), Layout(axes))
+        first = first[:-2] + first[-1] + first[-2]
     product: Array = jnp.einsum(
         f"{first},{second}->{result}", x, y, preferred_element_type=wide(x.dtype)
     )

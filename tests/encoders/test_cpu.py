@@ -1,6 +1,7 @@
 """Images on a CPU: OpenVINO's programs beside XLA's, and their precision."""
 
 import dataclasses
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import processes
 import pytest
 
 from hlformer_jax import encoders
-from hlformer_jax.encoders import config, cpu
+from hlformer_jax.encoders import config, cpu, train
 
 AGREEMENT = 2e-6
 """Largest difference of unit vectors of float32 programs."""
@@ -99,7 +100,7 @@ def test_int8_is_near_float32(golden):
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, atol=AGREEMENT)
 
 
-@pytest.mark.parametrize("inputs", [256, 96, 40])  # groups of 128 and 32; no group divides 40
+@pytest.mark.parametrize("inputs", [256, 96, 40, 33])  # groups of 128 and 32; the others have none
 def test_error_of_a_product_in_int8_is_bounded(inputs):
     generator = np.random.default_rng(0)
     weights = generator.standard_normal((inputs, 24)).astype(np.float32)
@@ -115,7 +116,27 @@ def test_error_of_a_product_in_int8_is_bounded(inputs):
     bound = weight_error + row_error + 2**-8 * (np.abs(rows) @ np.abs(weights))
     error = np.abs(program(rows) - exact)
     assert np.all(error <= bound)
-    assert error.max() > 1e-4  # the weights are rounded
+    assert error.max() > (1e-3 if inputs % 32 == 0 else 0)  # it is rounded
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_int8_does_not_hide_weights_that_are_not_finite(bad):
+    weights = np.ones((32, 4), np.float32)
+    weights[3, 2] = bad
+    argument = jax.ShapeDtypeStruct((2, 32), np.float32)
+    program = cpu.compile_program(lambda x: x @ weights, argument, "int8")
+    is_finite = np.isfinite(program(np.ones((2, 32), np.float32)))
+    np.testing.assert_array_equal(is_finite, [[True, True, False, True]] * 2)
+
+
+@pytest.mark.slow  # it takes seconds
+def test_odd_sizes_are_near_float32_in_int8():
+    # OpenVINO would compute products with an odd number of inputs wrongly in int8.
+    size = train.Size(width=33, heads=3, patch=5, tokens=4)
+    encoder = train.untrained(15, ["red green", "blue"], size=size)
+    reference = encoder.encode_images(pixels(encoder))
+    encoder.set_image_precision("int8")
+    assert distance(encoder.encode_images(pixels(encoder)), reference) < 2**-4
 
 
 @pytest.mark.slow  # it takes seconds
@@ -138,11 +159,11 @@ def test_int8_is_refused_where_it_cannot_be_computed(golden, monkeypatch):
     monkeypatch.setattr(cpu, "compile_program", refuse)
     with pytest.raises(encoders.EncoderError, match="in int8 .no operation X.; set the precision"):
         encoder.encode_images(pixels(encoder))
-    monkeypatch.setattr(cpu, "is_installed", lambda: False)
-    with pytest.raises(encoders.EncoderError, match=r"int8 needs OpenVINO: .*\[cpu\]"):
+    monkeypatch.setattr(cpu, "_openvino", lambda: importlib.import_module("missing_openvino"))
+    with pytest.raises(encoders.EncoderError, match=r"needs OpenVINO, .*missing_op.*\[cpu\]"):
         encoder.set_image_precision("int8")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    with pytest.raises(encoders.EncoderError, match="int8 needs a CPU; float32 and bfloat16 do"):
+    with pytest.raises(encoders.EncoderError, match="int8 needs a CPU: give another"):
         encoder.set_image_precision("int8")
     assert encoder.preferred_precision == "float32"
 

@@ -156,6 +156,7 @@ x = jax.device_put(jnp.ones((256, 128), jnp.bfloat16), rows)
 kernel = jax.device_put(jnp.ones((128, 64), jnp.bfloat16), whole)
 slopes = jax.grad(lambda *both: jnp.sum(products.matmul(*both) ** 2), (0, 1))
 print(jax.jit(slopes, out_shardings=(rows, whole)).lower(x, kernel).compile().as_text())
+jax.block_until_ready(jax.vmap(slopes, (None, 0))(x, jnp.stack([kernel, kernel])))
 """
 
 

@@ -1,8 +1,12 @@
 """The precision of images is chosen, recorded in the index, printed, and never mixed silently."""
 
+import importlib
+
 import archive
+import page_library
 import pytest
 
+from hlformer_jax import encoders
 from hlformer_jax.encoders import cpu, train
 from hlformer_jax.errors import QueryError
 from hlformer_jax.search.__main__ import main
@@ -89,15 +93,40 @@ def test_another_precision_is_reported_and_recorded(tmp_path, index, encoder, ca
 
 
 def test_precision_and_compiler_are_described(encoder, monkeypatch):
-    assert set_precision(encoder, "float32") == "images are encoded in float32 by OpenVINO"
-    assert set_precision(encoder, "int8") == "images are encoded in int8 by OpenVINO"
+    assert set_precision(encoder, "float32") == "new images are encoded in float32 by OpenVINO"
+    assert set_precision(encoder, "int8") == "new images are encoded in int8 by OpenVINO"
     for has_bfloat16, backend in ((True, "OpenVINO"), (False, "XLA")):
         monkeypatch.setattr(cpu, "has_bfloat16", lambda has=has_bfloat16: has)
         line = set_precision(encoder, "bfloat16")
-        assert line == f"images are encoded in bfloat16 by {backend}"
+        assert line == f"new images are encoded in bfloat16 by {backend}"
     monkeypatch.setattr(cpu, "is_installed", lambda: False)
     line = set_precision(encoder, "float32")
     assert "float32 by XLA (OpenVINO is faster: " in line and "[cpu]" in line
+
+
+def test_recorded_precision_that_cannot_be_computed_names_the_way_out(
+    tmp_path, index, encoder, monkeypatch
+):
+    run(index, encoder, precision="int8")
+    monkeypatch.setattr(cpu, "_openvino", lambda: importlib.import_module("missing_openvino"))
+    with pytest.raises(QueryError) as refused:
+        run(index, encoder)
+    assert refused.value.field == "precision"
+    assert "were encoded in int8: continue it in another by" in str(refused.value)
+    write_film(tmp_path, "second", 2)
+    run(index, encoder, precision="bfloat16")
+    assert index.precisions == ("int8", "bfloat16")
+
+
+def test_refused_precision_makes_no_index(tmp_path, encoder, monkeypatch, capsys):
+    encoders.save(encoder, tmp_path / "encoder")
+    page_library.render(tmp_path / "rendered" / "a.mp4", ["red"])
+    monkeypatch.setattr(cpu, "_openvino", lambda: importlib.import_module("missing_openvino"))
+    place = f"--index={tmp_path / 'new'}"
+    options = (place, f"--encoder={tmp_path / 'encoder'}", "--precision=int8")
+    assert main(["index", str(tmp_path / "rendered"), *options]) == 1
+    assert "int8 needs OpenVINO" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 def test_encoder_without_a_choice_refuses_one(tmp_path):

@@ -117,7 +117,9 @@ def features(options: Options) -> None:
     extracted.check_place(options.out, options.overwrite)
     captioned = captions.read(options.captions)
     directory = options.index or options.folder / ".hlformer-search"
-    index, encoder = prepare_index(directory, options.folder, options.encoder, options.fps)
+    index, encoder = prepare_index(
+        directory, options.folder, options.encoder, options.fps, precision=options.precision
+    )
     extract_videos(index, encoder, options)
     counts = write_features(
         index, encoder, captioned, options.out, options.seed, terminal.warn, options.overwrite

@@ -43,7 +43,11 @@ from hlformer_jax.search.ingest.extract import (
     real_video,
     resolve_additions,
 )
-from hlformer_jax.search.ingest.precision import resolve_precision, set_precision
+from hlformer_jax.search.ingest.precision import (
+    check_precision,
+    resolve_precision,
+    set_precision,
+)
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import update_all
 from hlformer_jax.search.signals.transcript import recognition
@@ -74,7 +78,7 @@ def index(options: Options) -> None:
     folder = options.folder or _available_root(directory)
     index, encoder = prepare_index(
         directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint,
-        options.every_frame,
+        options.every_frame, options.precision,
     )  # fmt: skip
     if options.checkpoint is not None:
         _check_model(options.checkpoint, index.encoder)
@@ -134,6 +138,7 @@ def prepare_index(
     move_root: bool = False,
     checkpoint: Path | None = None,
     every_frame: bool = False,
+    precision: str | None = None,
 ) -> tuple[Index, Any]:  # the encoders of indexes also encode tokens
     """Open the index of a folder, or create it if the folder has a video, and load its encoder.
 
@@ -147,6 +152,7 @@ def prepare_index(
       checkpoint: run of a trained model that must fit the encoder of a new index.
       every_frame: whether to encode still frames too. If False, an existing index keeps its
         setting.
+      precision: precision of images, which the encoder of a new index must offer.
 
     Returns:
       The index and its encoder.
@@ -164,7 +170,7 @@ def prepare_index(
     if index is None and move_root:
         raise SearchError(f"--move-root: {directory} holds no index: give its directory as --index")
     if index is None:
-        return _create(directory, folder, encoder_place, fps, checkpoint, every_frame)
+        return _create(directory, folder, encoder_place, fps, checkpoint, every_frame, precision)
     for note in index.notes:
         terminal.warn(note)
     if fps is not None and fps != index.fps:
@@ -208,6 +214,7 @@ def _create(
     fps: float | None,
     checkpoint: Path | None,
     every_frame: bool,
+    precision: str | None,
 ) -> tuple[Index, Encoder]:
     """Create the index of a folder.
 
@@ -225,6 +232,8 @@ def _create(
     encoder, places = load_encoder(encoder_place or DEFAULT_ENCODER)
     if checkpoint is not None:
         _check_model(checkpoint, EncoderFacts.from_encoder(encoder))
+    if precision is not None:
+        check_precision(encoder, precision)
     rate = 1.0 if fps is None else fps
     return Index.create(directory, folder, encoder, rate, places, every_frame), encoder
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from hlformer_jax import terminal
+from hlformer_jax.encoders.config import EncoderError
 from hlformer_jax.errors import QueryError
 from hlformer_jax.lazy import install_command
 from hlformer_jax.search.index import Index
@@ -22,23 +23,55 @@ def resolve_precision(index: Index, encoder: Any, precision: str | None = None) 
       One of `IMAGE_PRECISIONS`; "" if the encoder offers no choice.
 
     Raises:
-      QueryError: if a precision is given and the encoder offers no choice.
+      QueryError: if a precision is given and the encoder offers no choice, or if none is given and
+        the recorded one cannot be computed here.
     """
+    if precision:
+        check_precision(encoder, precision)
     if not hasattr(encoder, "set_image_precision"):
-        if precision:
-            raise QueryError(
-                "{precision}={value}: the encoder {name!r} has only one precision; leave out"
-                " {precision}",
-                field="precision",
-                value=precision,
-                name=encoder.name,
-            )
         return ""
     if precision or encoder.dtype != "float32":
         return precision or encoder.dtype
     if index.precisions:
-        return index.precisions[-1]
+        return _check_recorded(index.precisions[-1], encoder)
     return "float32" if index.contents() else encoder.preferred_precision
+
+
+def check_precision(encoder: Any, precision: str) -> None:
+    """Check that an encoder offers a precision of images.
+
+    Args:
+      encoder: the encoder.
+      precision: the user's choice.
+
+    Raises:
+      QueryError: if the encoder offers no choice.
+      EncoderError: if it offers a choice, but not this precision.
+    """
+    if not hasattr(encoder, "set_image_precision"):
+        raise QueryError(
+            "{precision}={value}: the encoder {name!r} has only one precision; leave out"
+            " {precision}",
+            field="precision",
+            value=precision,
+            name=encoder.name,
+        )
+    encoder.check_image_precision(precision)
+
+
+def _check_recorded(precision: str, encoder: Any) -> str:
+    """Return the precision that an index has recorded, if the encoder can compute it here."""
+    try:
+        encoder.check_image_precision(precision)
+    except EncoderError as error:
+        raise QueryError(
+            "{error}. The latest images of the index were encoded in {value}: continue it in"
+            " another by {precision}",
+            field="precision",
+            value=precision,
+            error=str(error),
+        ) from error
+    return precision
 
 
 def set_precision(encoder: Any, precision: str) -> str:
@@ -57,4 +90,4 @@ def set_precision(encoder: Any, precision: str) -> str:
     encoder.set_image_precision(precision, terminal.warn)
     backend = encoder.image_backend
     hint = f" (OpenVINO is faster: {install_command('cpu')})" if encoder.lacks_openvino else ""
-    return f"images are encoded in {precision} by {backend}{hint}"
+    return f"new images are encoded in {precision} by {backend}{hint}"

@@ -395,7 +395,7 @@ def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page
     unfold(page)
     page.locator("#folder").select_option("trips")
     page.get_by_label("From date", exact=True).fill("2026-01-01")
-    expect(page.locator("#results .open")).to_have_count(2)
+    expect(page.locator("#results .open")).to_have_text(["Küche & <b>Herd.mp4", "boat ride.mp4"])
     page.locator("#results .open").nth(1).click()
     page.locator("#strip").focus()
     page.keyboard.press("Home")
