@@ -119,7 +119,8 @@ environment_key() {
   } | sha256sum | cut -d ' ' -f 1
 }
 
-# environment [search | test]: make .venv with this extra, or without an extra.
+# environment [search | test]: make .venv with this extra, or without an extra; `search` includes `cpu`
+# if there is no accelerator.
 environment() {
   local extra=${1-} python accelerator key
   python=$(find_python)
@@ -150,6 +151,7 @@ install() {
     "$python" -m venv "$root/.venv" || die "Python $version could not make $root/.venv, see above"
   fi
   names=$accelerator${accelerator:+${extra:+,}}$extra
+  if [[ $names == search ]]; then names=search,cpu; fi # OpenVINO encodes faster than XLA on a CPU
   say "installing hlformer_jax${names:+[$names]}: minutes the first time, then not again"
   "$root/.venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check \
     --constraint "$root/launch/constraints.txt" --editable "$root${names:+[$names]}" </dev/null ||
