@@ -120,7 +120,7 @@ environment_key() {
 }
 
 # environment [search | test]: make .venv with this extra, or without an extra; `search` includes `cpu`
-# if there is no accelerator.
+# on x86-64 without an accelerator.
 environment() {
   local extra=${1-} python accelerator key
   python=$(find_python)
@@ -151,7 +151,8 @@ install() {
     "$python" -m venv "$root/.venv" || die "Python $version could not make $root/.venv, see above"
   fi
   names=$accelerator${accelerator:+${extra:+,}}$extra
-  if [[ $names == search ]]; then names=search,cpu; fi # OpenVINO encodes faster than XLA on a CPU
+  # OpenVINO encodes faster than XLA on a CPU. For ARM it needs a newer C library than JAX does.
+  if [[ $names == search && $(uname -m) == x86_64 ]]; then names=search,cpu; fi
   say "installing hlformer_jax${names:+[$names]}: minutes the first time, then not again"
   "$root/.venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check \
     --constraint "$root/launch/constraints.txt" --editable "$root${names:+[$names]}" </dev/null ||
