@@ -305,18 +305,16 @@ def test_bytes_are_those_of_all_leaves_arrays_or_shapes():
 @pytest.mark.parametrize("config", ["synthetic.py:debug", "ms_sl.py:tvr-debug"])
 def test_two_devices_train_in_bfloat16(config, tmp_path):
     flags = (f"--config={processes.ROOT / 'configs' / config}", "--config.dtype=bfloat16")
-    sums = []
-    for devices in (1, 2):
-        workdir = tmp_path / str(devices)
-        done = processes.run(
-            "main", *flags, f"--workdir={workdir}", env=processes.environment(devices=devices)
-        )
+    losses = []
+    for count in (1, 2):
+        workdir, env = tmp_path / str(count), processes.environment(devices=count)
+        done = processes.run("main", *flags, f"--workdir={workdir}", env=env)
         assert done.returncode == 0, done.stderr
-        sums.append([json.loads(line)["loss"] for line in losses_of(workdir)][0])
+        losses.append(first_loss(workdir))
     # The same loss of the first epoch, up to the rounding of a few hundred products to 8 bits.
-    np.testing.assert_allclose(*sums, rtol=0.02)
+    np.testing.assert_allclose(*losses, rtol=0.02)
 
 
-def losses_of(workdir):
+def first_loss(workdir):
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [line for line in lines if '"loss"' in line]
+    return next(record["loss"] for record in map(json.loads, lines) if "loss" in record)

@@ -121,7 +121,7 @@ def _quantise(model: Any) -> dict[int, int]:
         values = np.asarray(factor.data, np.float32)
         axis = -1 if product.get_attributes()["transpose_b"] else -2
         if values.shape[axis] % _GROUP_SIZES[-1] or not np.all(np.isfinite(values)):
-            continue  # the result is not finite either, and must not be hidden
+            continue  # see `_GROUP_SIZES`; and int8 would hide NaN and infinity
         largest = np.max(np.abs(values), axis=axis, keepdims=True)
         scale = np.where(largest > 0, largest, 1).astype(np.float32) / np.float32(127)
         rounded = operations.constant(np.rint(values / scale).astype(np.int8))

@@ -67,7 +67,8 @@ class MSSL(TwoBranch):
             return VideoEncoding(clips, frames)
         dtype = self.options.bank.block.dtype
         frames = frames.astype(dtype)
-        logits = products.exact_einsum("vlh,vfh->vlf", clips.astype(dtype), self.guided_key(frames))
+        keys = self.guided_key(frames)
+        logits = products.einsum("vlh,vfh->vlf", clips.astype(dtype), keys, exact=True)
         logits = jnp.where(videos.frame_mask[:, None], logits, GUIDED_MASKED)
         weights = jax.nn.softmax(logits, axis=-1).astype(dtype)
         guided = products.einsum("vlf,vfh->vlh", weights, self.guided_value(frames))

@@ -18,7 +18,7 @@ from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.arguments import as_vectors, check_floating
 from hlformer_jax.ops.dropout import dropout
 from hlformer_jax.ops.numerics import asinhc_sqrt
-from hlformer_jax.ops.products import einsum, exact_einsum
+from hlformer_jax.ops.products import einsum
 from hlformer_jax.typing import Array
 
 # Added to the logit of a masked key, as in the released code. Because it is finite, the softmax of
@@ -56,7 +56,7 @@ def euclidean_attention(
     """
     check_floating(query, key, value)
     _check_axes(query, key, value, window=window, mask=mask)
-    logits = exact_einsum("...md,...ld->...ml", query, key)
+    logits = einsum("...md,...ld->...ml", query, key, exact=True)
     logits = logits / math.sqrt(query.shape[-1])
     if window is not None:
         logits = _broadcast_window(window, logits) * logits
@@ -113,8 +113,8 @@ def single_query_attention(
     if mask is not None:
         check_mask(mask, (*query.shape[:-2], inputs.shape[-2]), "[*batch, N, d]", query.shape)
     projected_query = jnp.einsum("...nd,hnd->...nh", query, key.kernel)
-    logits = exact_einsum("...nh,...lh->...nl", projected_query, inputs)
-    shift = exact_einsum("...nd,nd->...n", query, key.bias)
+    logits = einsum("...nh,...lh->...nl", projected_query, inputs, exact=True)
+    shift = einsum("...nd,nd->...n", query, key.bias, exact=True)
     logits = (logits + shift[..., None]) / math.sqrt(query.shape[-1])
     if mask is not None:
         logits = logits + _broadcast_mask(_masked(mask, logits), logits, axes=2)

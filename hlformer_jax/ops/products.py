@@ -8,7 +8,6 @@ a CPU cannot be exported by `jax.export`.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -33,59 +32,34 @@ def matmul(x: Float[Array, "R I"], kernel: Float[Array, "I O"]) -> Float[Array, 
     return einsum("ri,io->ro", x, kernel)
 
 
-def einsum(subscripts: str, x: Float[Array, "*m"], y: Float[Array, "*n"]) -> Float[Array, "*k"]:
-    """Compute an einsum of two factors, in the dtype to which JAX promotes theirs.
-
-    Args:
-      subscripts: subscripts of both factors and of the result, as for `jax.numpy.einsum`. Every
-        axis of a factor belongs to the other factor or to the result.
-      x: the first factor.
-      y: the second factor.
-
-    Returns:
-      The result. If the factors are narrower than float32, sums are computed in float32.
-    """
-    dtype = jnp.promote_types(x.dtype, y.dtype)
-    if wide(dtype) == dtype:
-        return jnp.einsum(subscripts, x, y)
-    return _on_platform(subscripts, dtype, jnp.einsum, x.astype(dtype), y.astype(dtype))
-
-
-def exact_einsum(
-    subscripts: str, x: Float[Array, "*m"], y: Float[Array, "*n"]
+def einsum(
+    subscripts: str, x: Float[Array, "*m"], y: Float[Array, "*n"], exact: bool = False
 ) -> Float[Array, "*k"]:
-    """Compute an einsum of two factors, in at least float32.
+    """Compute an einsum of two factors, whose sums are in at least float32.
 
     Args:
       subscripts: subscripts of both factors and of the result, as for `jax.numpy.einsum`. Every
         axis of a factor belongs to the other factor or to the result.
       x: the first factor.
       y: the second factor.
+      exact: whether the result is in at least float32 and computed with `exact_precision`. The
+        gradient is rounded to the dtype of the factors before it is multiplied.
 
     Returns:
-      The result. The gradient is rounded to the dtype of the factors before it is multiplied.
+      The result; unless `exact`, in the dtype to which JAX promotes those of the factors.
     """
     dtype = jnp.promote_types(x.dtype, y.dtype)
     if wide(dtype) == dtype:
-        return jnp.einsum(subscripts, x, y, precision=exact_precision())
-    return _on_platform(subscripts, wide(dtype), _widened, x.astype(dtype), y.astype(dtype))
-
-
-def _on_platform(
-    subscripts: str, dtype: Any, otherwise: Callable[..., Array], x: Array, y: Array
-) -> Array:
-    """Compute an einsum by `_for_cpu` on a single CPU, but `otherwise` if a factor is broadcast."""
+        return jnp.einsum(subscripts, x, y, precision=exact_precision() if exact else None)
+    x, y = x.astype(dtype), y.astype(dtype)
+    otherwise = functools.partial(_widened if exact else jnp.einsum, subscripts)
     first, second, _ = _parts(subscripts)
     is_broadcast = _batch_shape(first, x) != _batch_shape(second, y)
     # The constraint of layout in `_for_cpu` would gather an array that several devices hold.
     if is_broadcast or jax.device_count() > 1:
-        return otherwise(subscripts, x, y)
-    result: Array = jax.lax.platform_dependent(
-        x,
-        y,
-        cpu=functools.partial(_for_cpu, subscripts, dtype),
-        default=functools.partial(otherwise, subscripts),
-    )
+        return otherwise(x, y)
+    on_cpu = functools.partial(_for_cpu, subscripts, wide(dtype) if exact else dtype)
+    result: Array = jax.lax.platform_dependent(x, y, cpu=on_cpu, default=otherwise)
     return result
 
 

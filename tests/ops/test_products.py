@@ -44,15 +44,16 @@ def in_float64(f, *arrays):
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-@pytest.mark.parametrize("einsum", [products.einsum, products.exact_einsum])
-def test_sums_and_gradients_are_accurate(einsum, name):
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_sums_and_gradients_are_accurate(is_exact, name):
     subscripts, x, y, weights = factors(name)
-    dtype = jnp.bfloat16 if einsum is products.einsum else jnp.float32
+    dtype = jnp.float32 if is_exact else jnp.bfloat16
+    compute = lambda x, y: products.einsum(subscripts, x, y, is_exact)
 
     def total(compute):
         return lambda x, y, weights: jnp.sum(compute(x, y).astype(weights.dtype) * weights)
 
-    value = einsum(subscripts, x, y)
+    value = compute(x, y)
     assert value.dtype == dtype
     expected = in_float64(exact(subscripts), x, y)
     size = in_float64(exact(subscripts), abs(x), abs(y))
@@ -60,7 +61,6 @@ def test_sums_and_gradients_are_accurate(einsum, name):
     tolerance = 40 * np.finfo(np.float32).eps + ROUNDING * (dtype == jnp.bfloat16)
     assert np.all(np.abs(np.asarray(value, np.float64) - expected) <= tolerance * size)
 
-    compute = lambda x, y: einsum(subscripts, x, y)
     gradients = jax.jit(jax.grad(total(compute), (0, 1)))(x, y, weights)
     expected = in_float64(jax.grad(total(exact(subscripts)), (0, 1)), x, y, weights)
     sizes = in_float64(jax.grad(total(exact(subscripts)), (0, 1)), abs(x), abs(y), abs(weights))
@@ -75,8 +75,8 @@ def test_sums_and_gradients_are_accurate(einsum, name):
 def test_wide_factors_are_left_to_jax(dtype):
     with jax.enable_x64(dtype == jnp.float64):
         subscripts, x, y, _ = factors("logits", dtype)
-        for einsum in (products.einsum, products.exact_einsum):
-            result = einsum(subscripts, x, y)
+        for is_exact in (False, True):
+            result = products.einsum(subscripts, x, y, is_exact)
             assert result.dtype == dtype
             np.testing.assert_array_equal(result, exact(subscripts)(x, y))
 
