@@ -15,7 +15,7 @@ import functools
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from hlformer_jax import cli
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, SearchError
+from hlformer_jax.errors import DamagedError, SearchError, UserError
 from hlformer_jax.files import digest, is_gone
 from hlformer_jax.lazy import optional
 from hlformer_jax.search import signals
@@ -224,6 +224,33 @@ def index_folder(
         return run.perform(retry, only, restore)
 
 
+def find_in_roots(
+    roots: Iterable[Path],
+    video: Video,
+    skip: Callable[[str], None],
+    pulse: Callable[[], None] = lambda: None,
+) -> tuple[list[Path], list[UserError]]:
+    """Find the videos of several roots. A root that cannot be listed does not stop the others.
+
+    Args:
+      roots: the folders.
+      video: the functions that read videos.
+      skip: receives a line for each folder below a root, and group of files, that cannot be listed.
+      pulse: called for every folder; it may raise an exception to stop the search for videos.
+
+    Returns:
+      The videos, and an error for each root that cannot be listed.
+    """
+    paths: list[Path] = []
+    errors: list[UserError] = []
+    for root in roots:
+        try:
+            paths += video.find(root, skip, pulse)
+        except UserError as error:
+            errors.append(error)
+    return paths, errors
+
+
 def resolve_additions(
     index: Index,
     paths: Iterable[Path],
@@ -327,9 +354,8 @@ class _Run:
             raise SearchError(f"{root} is missing: is its disk mounted? Its videos are kept")
         for missing in sorted({*self.index.roots.values()} - {*roots}) if only is None else ():
             self.report(f"{missing} is missing: its videos are kept")
-        listed = (path for root in roots for path in self.video.find(root, self._skip, self.pulse))
         inside = f"{self.index.directory.resolve()}{os.sep}"
-        candidates = listed if only is None else only
+        candidates = self._find(roots) if only is None else only
         paths = (path for path in candidates if not str(path).startswith(inside))
         name_below = self.index.locate_names()
         names = sorted({_name(path, name_below, root) for path in paths})
@@ -372,6 +398,15 @@ class _Run:
             self.report(f"the embeddings of {more} more videos were damaged or missing")
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
+
+    def _find(self, roots: Sequence[Path]) -> list[Path]:
+        """Return the videos of roots, of which at least one must be listed."""
+        paths, errors = find_in_roots(roots, self.video, self._skip, self.pulse)
+        if len(errors) == len(roots):
+            raise errors[0]
+        for error in errors:
+            self._skip(str(error))
+        return paths
 
     def _skip(self, line: str) -> None:
         """Report and note a folder or files that could not be listed."""

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import UserError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index, LockedError, Record, Stamp, find_missing, split_name
 from hlformer_jax.search.index.database import check_exists
 from hlformer_jax.search.ingest.decoding import Video
-from hlformer_jax.search.ingest.extract import index_folder, real_video
+from hlformer_jax.search.ingest.extract import find_in_roots, index_folder, real_video
 from hlformer_jax.text import printable
 
 SETTLE = 5.0
@@ -148,6 +147,7 @@ class Follower:
         # Files that differ from their records: their stamp, and the time when it was first seen.
         self._changed_files: dict[str, tuple[Stamp, float]] = {}
         self._attempted: dict[str, Stamp] = {}  # files that this object indexed, or that failed
+        self._unlisted: list[str] = []  # lines about folders or files that could not be listed
         self._changed_subtitles: set[str] = set()
         self._offline: set[str] | None = None  # None until all files have settled once
         self._offline_roots: set[str] = set()
@@ -190,7 +190,9 @@ class Follower:
 
     def _scan(self, index: Index, second: float) -> None:
         """Find the files that differ from their records, and when their stamps were first seen."""
-        stamps = _changed_stamps(index, self._video, self._attempted)
+        unlisted: list[str] = []
+        stamps = _changed_stamps(index, self._video, self._attempted, unlisted.append)
+        self._note_unlisted(index, unlisted)
         since = {}
         for path, stamp in stamps.items():
             earlier = self._changed_files.get(path)
@@ -199,6 +201,16 @@ class Follower:
         self._changed_files = {
             path: (stamp, since.get(path, second)) for path, stamp in stamps.items()
         }
+
+    def _note_unlisted(self, index: Index, lines: list[str]) -> None:
+        """Report new lines about what could not be listed, and record all in the index."""
+        for line in lines:
+            if line not in self._unlisted:
+                self._report(line)
+        self._unlisted = lines
+        if tuple(lines) != index.unlisted:
+            with contextlib.suppress(LockedError), index.writing() as writer:  # or the next scan
+                writer.set_unlisted(lines)
 
     def _settled_files(self, second: float) -> dict[str, Stamp]:
         """Return the files that have not changed for long enough, by their dates or this clock."""
@@ -256,23 +268,33 @@ def _online_roots(index: Index) -> dict[str, Path]:
     return {name: root for name, root in index.roots.items() if index.is_available(name)}
 
 
-def _changed_stamps(index: Index, video: Video, attempted: Mapping[str, Stamp]) -> dict[str, Stamp]:
-    """Return the stamps of files that differ from their records and were not attempted."""
+def _changed_stamps(
+    index: Index, video: Video, attempted: Mapping[str, Stamp], skip: Callable[[str], None]
+) -> dict[str, Stamp]:
+    """Return the stamps of files that differ from their records and were not attempted.
+
+    Args:
+      index: the index.
+      video: the functions that read videos.
+      attempted: stamps of files that were attempted.
+      skip: receives a line for each folder and group of files that cannot be listed.
+    """
     index_path, excluded, records = index.directory.resolve(), index.exclusions(), index.videos
     stamps = {}
-    for root in _online_roots(index).values():
-        with contextlib.suppress(UserError, OSError):  # the root went offline meanwhile
-            for file in video.find(root, lambda line: None, lambda: None):
-                path = index.name_below(file)
-                if path is None or index_path in file.parents:
-                    continue
-                with contextlib.suppress(OSError):
-                    stamp = Stamp.from_status(file.stat())
-                    if path in excluded and excluded[path].covers(stamp):
-                        continue
-                    record = records.get(path)
-                    if stamp != attempted.get(path) and (record is None or record.stamp != stamp):
-                        stamps[path] = stamp
+    paths, errors = find_in_roots(_online_roots(index).values(), video, skip)
+    for error in errors:
+        skip(str(error))
+    for file in paths:
+        path = index.name_below(file)
+        if path is None or index_path in file.parents:
+            continue
+        with contextlib.suppress(OSError):
+            stamp = Stamp.from_status(file.stat())
+            if path in excluded and excluded[path].covers(stamp):
+                continue
+            record = records.get(path)
+            if stamp != attempted.get(path) and (record is None or record.stamp != stamp):
+                stamps[path] = stamp
     return stamps
 
 

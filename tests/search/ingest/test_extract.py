@@ -19,6 +19,7 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import decoding, extract
 from hlformer_jax.search.ingest.decoding import CHUNK, Done, Failed, Frames, Job, Opened, decode
 from hlformer_jax.search.ingest.extract import Progress, Report
+from hlformer_jax.video import VideoError
 
 
 def counts(report):
@@ -61,6 +62,30 @@ def test_missing_folder_is_refused(index, films, tmp_path):
     films.rename(tmp_path / "away")
     with pytest.raises(SearchError, match="mounted"):
         archive.fill(index)
+
+
+def test_one_folder_that_cannot_be_listed_does_not_stop_the_others(index, films, tmp_path):
+    further = tmp_path / "further"
+    archive.film(further / "d.film", ["white"] * 3)
+    archive.fill(index, further=[further])
+    archive.film(films / "e.film", ["red"] * 3)
+    closed = {further}
+
+    def find(folder, report, pulse=lambda: None):
+        if folder in closed:
+            raise VideoError(f"{folder} may not be listed")
+        return archive.find(folder, report, pulse)
+
+    video = archive.VIDEO._replace(find=find)
+    report, told = archive.fill(index, video=video)
+    assert told == [f"{further} may not be listed"] == list(Index.open(index.directory).unlisted)
+    assert counts(report) == {"indexed": 1, "unchanged": 3, "unlisted": 1, "unreadable": 1}
+    closed.add(films)
+    with pytest.raises(VideoError, match="may not be listed"):
+        archive.fill(index, video=video)
+    closed.clear()
+    assert counts(archive.fill(index, video=video)[0]) == {"unchanged": 5}
+    assert Index.open(index.directory).unlisted == ()
 
 
 def test_moved_file_keeps_embeddings_and_id(index, films):

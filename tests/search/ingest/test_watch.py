@@ -18,7 +18,7 @@ from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import watch
 from hlformer_jax.search.signals.transcript import passages, transcripts
-from hlformer_jax.video import subtitles
+from hlformer_jax.video import VideoError, subtitles
 
 
 @contextlib.contextmanager
@@ -205,6 +205,40 @@ def test_other_video_at_the_path_of_a_removed_one_is_indexed(index, films):
     options = told.append, archive.VIDEO, [["x"]] * 2
     watch.follow(index.directory, archive.Encoder(), 0.0, *options, workers=0)
     assert told == ["indexed a.film (7 s)"]
+
+
+def test_folders_that_cannot_be_listed_are_reported_once_and_recorded(index, films, tmp_path):
+    further = tmp_path / "further"
+    archive.film(further / "d.film", ["white"] * 3)
+    archive.fill(index, further=[further])
+    closed, told = {further}, []
+
+    def find(folder, report, pulse=lambda: None):
+        if folder in closed:
+            raise VideoError(f"{folder} may not be listed")
+        return archive.find(folder, report, pulse)
+
+    def changes():
+        yield ["x"]
+        yield ["x"]  # the second scan says nothing new
+        assert Index.open(index.directory).unlisted == (f"{further} may not be listed",)
+        archive.film(films / "unlisted" / "e.film", ["white"] * 4)
+        yield ["x"]
+        assert len(Index.open(index.directory).unlisted) == 2
+        closed.clear()
+        (films / "unlisted").rename(films / "listed")
+        yield ["x"]
+
+    archive.film(films / "f.film", ["red"] * 5)
+    video = archive.VIDEO._replace(find=find)
+    watch.follow(
+        index.directory, archive.Encoder(), 0.0, told.append, video, changes(), workers=0
+    )  # fmt: skip
+    assert told == [
+        f"{further} may not be listed", "indexed f.film (5 s)",
+        f"{films}/unlisted may not be listed", "indexed listed/e.film (4 s)",
+    ]  # fmt: skip
+    assert Index.open(index.directory).unlisted == ()
 
 
 PROGRAM = """
