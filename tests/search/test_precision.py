@@ -1,6 +1,7 @@
 """The precision of images is chosen, recorded in the index, printed, and never mixed silently."""
 
 import importlib
+import json
 
 import archive
 import page_library
@@ -127,6 +128,30 @@ def test_refused_precision_makes_no_index(tmp_path, encoder, monkeypatch, capsys
     assert main(["index", str(tmp_path / "rendered"), *options]) == 1
     assert "int8 needs OpenVINO" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_features_of_another_precision_than_the_index_are_refused(
+    index, encoder, tmp_path, capsys, monkeypatch
+):
+    encoders.save(encoder, tmp_path / "encoder")
+    names = ["first", "second", "third"]
+    for seed, name in enumerate(names):
+        write_film(tmp_path, name, seed)
+    run(index, encoder, precision="float32")
+    captions, out = tmp_path / "captions.jsonl", tmp_path / "out"
+    lines = [json.dumps({"video": f"{name}.film", "sentence": "red"}) for name in names]
+    captions.write_text("\n".join(lines))
+    monkeypatch.setattr("hlformer_jax.search.ingest.extract.real_video", lambda: archive.VIDEO)
+    options = [
+        f"--captions={captions}", f"--out={out}", f"--index={index.directory}",
+        f"--encoder={tmp_path / 'encoder'}", "--workers=0",
+    ]  # fmt: skip
+    folder = str(tmp_path / "videos")
+    assert main(["features", folder, *options, "--precision=bfloat16"]) == 1
+    line = capsys.readouterr().err
+    assert f"--precision=bfloat16: {index.directory} has embeddings in float32" in line
+    assert not out.exists()
+    assert main(["features", folder, *options, "--precision=float32"]) == 0
 
 
 def test_encoder_without_a_choice_refuses_one(tmp_path):

@@ -120,6 +120,7 @@ def features(options: Options) -> None:
     index, encoder = prepare_index(
         directory, options.folder, options.encoder, options.fps, precision=options.precision
     )
+    _check_precision(index, options.precision)
     extract_videos(index, encoder, options)
     counts = write_features(
         index, encoder, captioned, options.out, options.seed, terminal.warn, options.overwrite
@@ -127,6 +128,17 @@ def features(options: Options) -> None:
     split_counts = ", ".join(f"{count} of {split}" for split, count in counts.items())
     print(f"{options.out}: captions {split_counts}")
     print(f"train on it: {command_line('main', f'--config=configs/own.py:{options.out}')}")
+
+
+def _check_precision(index: Index, precision: str | None) -> None:
+    """Refuse a precision if the index, whose embeddings are the features, has another one."""
+    recorded = index.precisions or ("float32",) * bool(index.contents())
+    if precision and any(other != precision for other in recorded):
+        raise SearchError(
+            f"--precision={precision}: {index.directory} has embeddings in"
+            f" {' and '.join(recorded)}; leave out --precision, or create another index with"
+            " --index"
+        )
 
 
 def _text_features(options: Options) -> None:
