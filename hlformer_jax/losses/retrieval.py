@@ -221,7 +221,7 @@ def _at_rank(
     order = jnp.argsort(jax.lax.stop_gradient(-candidates), axis=-1)
     index = jnp.take_along_axis(order, rank[:, None], axis=-1)
     value = jnp.take_along_axis(candidates, index, axis=-1)[:, 0]
-    exists = value > jnp.finfo(candidates.dtype).min
+    exists = ~(value <= jnp.finfo(candidates.dtype).min)  # True for NaN
     return jnp.where(exists, value, 0), exists
 
 

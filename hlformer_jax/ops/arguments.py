@@ -164,7 +164,8 @@ def per_batch(
       name: name of the argument, for errors.
 
     Returns:
-      The curvature, with additional axes of length 1 in front.
+      The curvature, with additional axes of length 1 in front. A negative curvature whose value is
+      not known is replaced by NaN, because many formulas give finite numbers for it.
 
     Raises:
       ValueError: for a curvature with more or longer axes than the batch. Also, if values are
@@ -183,6 +184,8 @@ def per_batch(
         )
     if name == "c":
         check_positive(name, argument, allow_zero=True, hint=_CURVATURE_HINT)
+        if isinstance(argument, jax.core.Tracer):
+            c = jnp.where(c >= 0, c, jnp.nan)
     elif name not in _UNBOUNDED:
         check_positive(name, argument)
     return c.reshape((1,) * missing + c.shape)

@@ -72,7 +72,7 @@ def poincare_half_aperture(p: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 
 
 def aperture(radius: Scalar, sine: Scalar) -> Scalar:
     """Return the half aperture from √c |x_space| and the numerator of its sine, 2 min_radius."""
-    outside = radius > sine
+    outside = ~(radius <= sine)  # True for NaN
     radius = jnp.where(outside, radius, 2 * sine)
     # In units of the radius, because the square of a large radius in a gradient loses digits.
     inverse = 1 / radius

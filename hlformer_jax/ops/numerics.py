@@ -362,7 +362,7 @@ def _shorten(v: Array, limit: Array, square: Array) -> Shortening:
     prescale = prescale.astype(v.dtype)
     scaled = v * prescale[..., None]
     square, bound = dot(scaled, scaled), limit * prescale
-    is_long = huge | (square > bound * bound)
+    is_long = huge | (square > bound * bound) | jnp.isnan(bound)
     factor = jnp.where(is_long, limit / jnp.sqrt(jnp.where(is_long, square, 1)) * prescale, 1)
     return Shortening(is_long, factor, jnp.where(is_long, limit * limit, square))
 
@@ -627,14 +627,20 @@ def logits(
         raise ValueError(f"offsets must have shape {normals.shape[:1]}, got {offsets.shape}")
     offsets = jnp.broadcast_to(offsets, normals.shape[:1])
     directions, length = safe_normalize(normals)
-    along = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
-    if scale is not None:
-        along = along * scale[..., None]
     c = c[..., None]
     limit = max_hyperbolic_norm(space.dtype) / jnp.sqrt(c)
     offsets = jnp.clip(offsets.reshape((1,) * (space.ndim - 1) + offsets.shape), -limit, limit)
     z = c * offsets * offsets
-    rise = cosh_sqrt(z) * along - sinhc_sqrt(z) * offsets * tau[..., None]
+    stretch = cosh_sqrt(z)
+    is_shared = stretch.size == len(normals)  # by all points: then fewer large arrays are needed
+    if is_shared:
+        directions = directions * stretch.reshape(-1, 1)
+    along = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
+    if scale is not None:
+        along = along * scale[..., None]
+    if not is_shared:
+        along = stretch * along
+    rise = along - sinhc_sqrt(z) * offsets * tau[..., None]
     return length.reshape((1,) * (space.ndim - 1) + length.shape) * scaled_asinh(rise, c)
 
 

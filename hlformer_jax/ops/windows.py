@@ -120,4 +120,5 @@ def _log_windows_of(xp: ModuleType | Any, widths: Array, length: int, kind: str)
     else:
         # The smallest offset of each row has been subtracted, so that the row's maximum is 1.
         log_window = -offset / (2 * xp.square(sigma))
+    log_window = xp.where(xp.isnan(width), width, log_window)  # comparisons would hide it
     return xp.maximum(xp.where(is_open, log_open, log_window), LOG_OUTSIDE)

@@ -79,7 +79,7 @@ def store(vectors: Float[Array, "*batch H"], dtype: DTypeLike) -> Vectors:
     if jnp.dtype(dtype) != jnp.int8:
         return Vectors(units.astype(dtype), None)
     largest = jnp.max(jnp.abs(units), axis=-1, keepdims=True)
-    scale = jnp.where(largest > 0, largest, 1.0) / 127
+    scale = jnp.where(largest == 0, 1.0, largest) / 127  # NaN stays
     return Vectors(jnp.round(units / scale).astype(jnp.int8), scale[..., 0])
 
 

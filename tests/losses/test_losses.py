@@ -230,6 +230,15 @@ def test_padding_reaches_neither_a_loss_nor_a_gradient(float64, name):
             assert (np.isnan(filler) and name == "partial_order") or not outside.any()
 
 
+@pytest.mark.parametrize("name", TERMS)
+def test_nan_of_a_caption_with_a_pair_reaches_the_loss(float64, name):
+    function, arguments = _terms(_pairs(), 0.0)[name]
+    for i, argument in enumerate(arguments):
+        broken = np.array(argument)
+        broken[0] = np.nan  # the first caption, or the first video
+        assert np.isnan(function(*arguments[:i], broken, *arguments[i + 1 :]))
+
+
 def test_padded_nan_does_not_reach_the_curvature(float64):
     pairs = _pairs(extra_videos=1, extra_captions=2)
     rng = np.random.default_rng(0)

@@ -66,6 +66,14 @@ def test_a_negative_constant_is_refused_under_jit(name):
     jax.eval_shape(CURVED[name], jnp.float32(-2))  # its value is not known
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["lorentz.distance", "poincare.exp_map0", "poincare.project", "cones.half_aperture", "Sphere"],
+)
+def test_a_traced_negative_curvature_gives_nan(name):  # test_public has all functions
+    assert np.isnan(jax.jit(CURVED[name])(jnp.float32(-1))).all()
+
+
 def test_curvature_zero_is_refused_in_the_ball_and_in_time_components():
     for function in (
         lambda: poincare.distance(BALL, BALL, 0.0),

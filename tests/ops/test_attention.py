@@ -335,6 +335,12 @@ def test_printed_window_is_equation_10(float64):
     np.testing.assert_allclose(ours, np.exp(-((j - i) ** 2) / 9.0) / (2 * np.pi), rtol=1e-14)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_width_of_nan_gives_nan(kind):
+    window = jax.jit(lambda width: attention_windows(width[None], 5, kind))(jnp.float32(np.nan))
+    assert np.isnan(window).all()
+
+
 def test_width_zero_and_one_position_are_no_window():
     np.testing.assert_array_equal(attention_windows((0.0,), 5)[0], np.ones((5, 5)))
     np.testing.assert_array_equal(attention_windows((2.0,), 1), np.ones((1, 1, 1)))

@@ -526,6 +526,30 @@ def test_a_curvature_of_the_batch_under_vmap_scan_and_checkpoint(case):
         assert_close(got[name], got[want], 1e-12, 1e-14, name)
 
 
+@pytest.mark.slow  # a program for each function: minutes in all
+@pytest.mark.parametrize("case", CURVED, ids=NAME)
+def test_a_traced_negative_curvature_gives_nan(case):
+    if case.name == "poincare.origin":
+        return  # 0 in every curvature
+    arrays, call = case.traceable(case.arguments((2,)))
+    result = jax.jit(call)(arrays, np.float64(-1) if case.batched else np.array([-1.0]))
+    assert any(np.isnan(leaf).any() for leaf in jax.tree.leaves(result))
+
+
+@pytest.mark.slow  # a program for each function: minutes in all
+@pytest.mark.parametrize("case", CASES, ids=NAME)
+def test_nan_in_an_argument_is_never_hidden(case):
+    arrays, call = case.traceable(case.arguments((2,)))
+    call = jax.jit(call)
+    c = np.float64(1) if case.batched else np.array([1.0])
+    for name in arrays.keys() & case.axes.keys() | {"points"} & arrays.keys():
+        spoilt = jax.tree.map(np.array, arrays[name])
+        for array in jax.tree.leaves(spoilt):
+            array[(..., -1) if array.ndim else ()] = np.nan
+        result = call({**arrays, name: spoilt}, c)
+        assert any(np.isnan(leaf).any() for leaf in jax.tree.leaves(result)), name
+
+
 STEP = 1e-5
 
 

@@ -77,6 +77,8 @@ def test_stored_vectors_are_unit_up_to_rounding():
         assert (stored.scale is None) == (dtype != "int8")
         assert np.all(np.abs(_values(stored) - _unit(X)) <= error), dtype
         assert not np.any(_values(stored)[1, 2])  # a zero vector stays zero
+        broken = scoring.store(np.where(np.arange(X.shape[-1]) == 1, np.nan, X), dtype)
+        assert np.all(np.isnan(_values(broken)).any(-1))
 
 
 @pytest.mark.slow  # it takes seconds

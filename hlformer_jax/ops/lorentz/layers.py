@@ -99,7 +99,7 @@ def from_linear(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[
     check_vectors(z, least=2)
     time = jax.nn.sigmoid(z[..., :1]) * jnp.exp(scale).astype(z.dtype) + 1.1
     squared_norm = jnp.sum(jnp.square(z[..., 1:]), axis=-1, keepdims=True)
-    directed = squared_norm > jnp.finfo(z.dtype).tiny
+    directed = ~(squared_norm <= jnp.finfo(z.dtype).tiny)  # True for NaN
     radius = jnp.sqrt((time - 1) * (time + 1))
     space = z[..., 1:] * (radius * jax.lax.rsqrt(jnp.where(directed, squared_norm, 1.0)))
     space = jnp.where(directed, space, 0.0)
