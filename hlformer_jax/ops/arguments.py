@@ -22,6 +22,8 @@ def as_float(x: ArrayLike) -> Array:
     """
     if isinstance(x, (list, tuple)):
         raise TypeError(f"expected an array, got a {type(x).__name__}: pass jax.numpy.asarray(x)")
+    if isinstance(x, np.ndarray | np.generic) and x.dtype in (np.int64, np.uint64):
+        x = x.astype(np.float64)  # JAX would wrap large numbers to 32 bits
     x = jnp.asarray(x)
     if x.dtype in (jnp.float32, jnp.float64):
         return x

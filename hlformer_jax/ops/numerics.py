@@ -635,11 +635,11 @@ def logits(
     is_shared = stretch.size == len(normals)  # by all points: then fewer large arrays are needed
     if is_shared:
         directions = directions * stretch.reshape(-1, 1)
-    along = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
+    along: Array = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
     if scale is not None:
         along = along * scale[..., None]
     if not is_shared:
-        along = stretch * along
+        along = along * stretch
     rise = along - sinhc_sqrt(z) * offsets * tau[..., None]
     return length.reshape((1,) * (space.ndim - 1) + length.shape) * scaled_asinh(rise, c)
 

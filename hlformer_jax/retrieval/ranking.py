@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
@@ -79,7 +80,8 @@ def ranks(
     """Rank every query's relevant candidate, from 1.
 
     Args:
-      scores: a score for every query and candidate; higher is better.
+      scores: a score for every query and candidate; higher is better. Lists and arrays of NumPy are
+        compared in their own dtype, arrays of JAX in at least float32.
       relevant: column of each query's relevant candidate, any integer dtype.
 
     Returns:
@@ -90,15 +92,20 @@ def ranks(
       ValueError: for arrays of other shapes, indices that are not integers, and, outside of
         `jax.jit`, a column that does not exist.
     """
-    scores = _as_scores(scores)
-    width = scores.shape[-1]
+    table: Any = _as_scores(scores)
+    width = table.shape[-1]
     column = as_indices("relevant", relevant, width)
-    check_shape("scores", scores, (len(column), width))
+    check_shape("scores", table, (len(column), width))
+    if isinstance(table, np.ndarray) and not isinstance(column, jax.core.Tracer):
+        known = np.asarray(column)[:, None]
+        own = np.take_along_axis(table, known, axis=-1)
+        return rank_among(table, own, np.arange(width)[None] != known)
+    table = as_float(table)
     exists = (column >= 0) & (column < width)
-    score = jnp.take_along_axis(scores, jnp.where(exists, column, 0)[:, None], axis=-1)
+    score = jnp.take_along_axis(table, jnp.where(exists, column, 0)[:, None], axis=-1)
     score = jnp.where(exists[:, None], score, jnp.nan)
     columns = jnp.arange(width, dtype=column.dtype)
-    return rank_among(scores, score, columns[None] != column[:, None])
+    return rank_among(table, score, columns[None] != column[:, None])
 
 
 def rank_among(
@@ -109,7 +116,8 @@ def rank_among(
     """Rank one candidate of each query among other candidates.
 
     Args:
-      scores: a score for every query and candidate; higher is better.
+      scores: a score for every query and candidate; higher is better. Lists and arrays of NumPy are
+        compared in their own dtype, arrays of JAX in at least float32.
       score: the score of the candidate to rank.
       candidates: True for the candidates to compare it with.
 
@@ -120,26 +128,40 @@ def rank_among(
     Raises:
       ValueError: for arrays of other shapes.
     """
-    scores = _as_scores(scores)
-    score = jnp.asarray(score, scores.dtype)
-    candidates = jnp.asarray(candidates, bool)
-    check_shape("score", score, (*scores.shape[:-1], 1))
-    check_shape("candidates", candidates, scores.shape)
-    higher = jnp.sum(candidates & (scores > score), axis=-1, dtype=jnp.int32)
-    equal = jnp.sum(candidates & (scores == score), axis=-1, dtype=jnp.int32)
+    others: Any = _as_scores(scores)
+    own: Any = score
+    xp: Any = np
+    if not isinstance(others, np.ndarray) or any(
+        isinstance(x, jax.core.Tracer) for x in (score, candidates)
+    ):
+        xp, others = jnp, as_float(others)
+        own = jnp.asarray(score, others.dtype)
+    own, among = xp.asarray(own), xp.asarray(candidates, bool)
+    check_shape("score", own, (*others.shape[:-1], 1))
+    check_shape("candidates", among, others.shape)
+    higher = xp.sum(among & (others > own), axis=-1, dtype=np.int32)
+    equal = xp.sum(among & (others == own), axis=-1, dtype=np.int32)
     rank = 1 + higher + (equal + 1) // 2
-    broken = jnp.any(jnp.isnan(scores), axis=-1) | jnp.isnan(score[..., 0])
-    return jnp.where(broken, scores.shape[-1], rank)
+    broken = xp.any(xp.isnan(others), axis=-1) | xp.isnan(own[..., 0])
+    return jnp.asarray(xp.where(broken, others.shape[-1], rank), jnp.int32)
 
 
-def _as_scores(scores: Any) -> Float[Array, "Q V"]:
-    """Return scores, an array or lists, as a floating JAX array, float32 at least."""
-    return as_float(np.asarray(scores) if isinstance(scores, list | tuple) else scores)
+def _as_scores(scores: Any) -> Array | np.ndarray:
+    """Return scores as an array: real numbers of NumPy and lists unchanged, others as floats."""
+    if isinstance(scores, list | tuple):
+        scores = np.asarray(scores)
+    if isinstance(scores, np.ndarray) and scores.dtype.kind in "biuf":
+        return scores
+    return as_float(scores)
 
 
 def recall_at_k(rank: Int[Array, " Q"] | np.ndarray, k: int) -> float:
-    """Return R@k: the percentage of queries with a rank of at most k."""
-    return 100.0 * float(np.mean(np.asarray(rank) <= k))
+    """Return R@k: the percentage of queries with a rank of at most k.
+
+    Raises:
+      ValueError: for no ranks, and for ranks below 1 or NaN; the other metrics too.
+    """
+    return 100.0 * float(np.mean(_check_ranks(rank) <= k))
 
 
 def sum_recall(rank: Int[Array, " Q"] | np.ndarray) -> float:
@@ -147,13 +169,23 @@ def sum_recall(rank: Int[Array, " Q"] | np.ndarray) -> float:
 
     It is computed from the number of hits, so that rankings with equally many are equal.
     """
-    hits = sum(np.asarray(rank) <= k for k in RECALLS)
+    hits = sum(_check_ranks(rank) <= k for k in RECALLS)
     return 100.0 * float(np.mean(hits))
 
 
 def mean_reciprocal_rank(rank: Int[Array, " Q"] | np.ndarray) -> float:
     """Return MRR: the mean of 1 / rank, between 0 and 1."""
-    return float(np.mean(1.0 / np.asarray(rank, np.float64)))
+    return float(np.mean(1.0 / _check_ranks(rank).astype(np.float64)))
+
+
+def _check_ranks(rank: Any) -> np.ndarray:
+    """Return ranks as an array; refuse none, and values that are not ranks."""
+    rank = np.asarray(rank)
+    if not rank.size:
+        raise ValueError("metrics need at least one rank, got none")
+    if wrong := rank[~(rank >= 1)].tolist():
+        raise ValueError(f"ranks start at 1, got {wrong[0]}")
+    return rank
 
 
 def metrics(rank: Int[Array, " Q"] | np.ndarray) -> dict[str, float]:

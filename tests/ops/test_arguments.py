@@ -66,6 +66,11 @@ def test_a_negative_constant_is_refused_under_jit(name):
     jax.eval_shape(CURVED[name], jnp.float32(-2))  # its value is not known
 
 
+def test_integers_of_64_bits_do_not_wrap():
+    assert as_float(np.array([2**40, -(2**40)])).tolist() == [2.0**40, -(2.0**40)]
+    assert as_float(np.uint64(2**63)) == 2.0**63
+
+
 @pytest.mark.parametrize(
     "name",
     ["lorentz.distance", "poincare.exp_map0", "poincare.project", "cones.half_aperture", "Sphere"],

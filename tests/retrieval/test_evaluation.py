@@ -520,3 +520,35 @@ def test_metrics_are_of_the_captions_that_have_times():
     assert moments.metrics(overlaps) == pytest.approx(expected | {"mIoU": 100 * known.mean()})
     assert moments.metrics(np.full(3, np.nan)) == {}
     assert tuple(moments.metrics(overlaps)) == moments.METRICS
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        np.array([0.5 + 1e-9, 0.5, 0.1]),
+        np.array([2e300, 1e300, 3]),
+        np.array([2**24 + 1, 2**24, 3], np.int32),
+        np.array([2**40 + 1, 2**40, 3]),
+        np.array([2**64 - 1, 2**64 - 2, 3], np.uint64),
+        [0.5 + 1e-9, 0.5, 0.1],
+    ],
+)
+def test_ranks_compare_scores_of_numpy_in_their_own_dtype(row):
+    rows = [row] if isinstance(row, list) else row[None]
+    assert [ranking.ranks(rows, [i]).item() for i in range(3)] == [1, 2, 3]
+    assert jax.jit(lambda i: ranking.ranks(np.ones((1, 3)), i))(np.array([1])).item() == 2
+
+
+@pytest.mark.parametrize("ranks", [[0, 1], [np.nan, 1], []])
+@pytest.mark.parametrize(
+    "metric",
+    [
+        ranking.metrics,
+        ranking.sum_recall,
+        ranking.mean_reciprocal_rank,
+        lambda rank: ranking.recall_at_k(rank, 1),
+    ],
+)
+def test_metrics_refuse_what_is_no_rank(metric, ranks):
+    with pytest.raises(ValueError, match="^ranks start at 1, got|got none$"):
+        metric(np.array(ranks))
