@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hlformer_jax import files
+from hlformer_jax.video import subtitles
 from hlformer_jax.video.read import explain, fault, name_errors
 
 VIDEO_SUFFIXES = frozenset(
@@ -17,11 +18,12 @@ VIDEO_SUFFIXES = frozenset(
 )
 """Suffixes of videos. A file with one is a video even if it is damaged, so that it is reported."""
 
-_OTHER_SUFFIXES = frozenset(
-    ".aac .aif .aiff .avif .cr3 .flac .heic .heif .jp2 .jpeg .jpg .m4a .m4b .m4p .mka .mp3 .oga"
-    " .ogg .opus .png .spx .wav .weba .webp .wma".split()
+_OTHER_SUFFIXES = subtitles.SUFFIXES | frozenset(
+    ".txt .nfo .aac .aif .aiff .avif .cr3 .flac .heic .heif .jp2 .jpeg .jpg .m4a .m4b .m4p .mka"
+    " .mp3 .oga .ogg .opus .png .spx .wav .weba .webp .wma".split()
 )
-"""Suffixes of sound and photographs, whose first bytes may be as in videos."""
+"""Suffixes of files that are not read: subtitles, text, and sound and photographs, whose first
+bytes may be as in videos."""
 
 _PHOTOGRAPHS = (b"avif", b"avis", b"crx ", b"heic", b"heix", b"mif1", b"msf1", b"M4A ", b"M4B ")
 """Brands of ISO base media files that are not videos."""
@@ -117,9 +119,12 @@ def find(
                 except OSError:
                     unreadable.append(path)
     if unreadable:
-        more = f" and {len(unreadable) - 1} more files" if len(unreadable) > 1 else ""
-        what = f"{more} cannot be read" if more else "cannot be read"
-        report(str(fault(unreadable[0], what.strip(), "whether they are videos is not known")))
+        if len(unreadable) == 1:
+            what, advice = "cannot be read", "whether it is a video is not known"
+        else:
+            what = f"and {len(unreadable) - 1} more files cannot be read"
+            advice = "whether they are videos is not known"
+        report(str(fault(unreadable[0], what, advice)))
     return sorted(videos, key=os.fsencode)
 
 

@@ -69,7 +69,10 @@ MAX_REORDERED = 16
 """Number of packets that are read ahead before one is decoded: the most that H.264 reorders."""
 
 _LEAP = Fraction(1)
-"""Difference of two timestamps above which they are compared with later ones, in seconds."""
+"""Difference of two timestamps above which they are compared with later ones, in seconds.
+
+It is never less than `MAX_REORDERED` frames, by which times may differ in a slow video.
+"""
 
 _RETURN = 128
 """Number of packets within which wrong timestamps return to the right ones."""
@@ -102,7 +105,7 @@ class Timestamps:
         unit = stream.time_base or Fraction(1, 90_000)
         self.wrong = 0
         self._packets = packets
-        self._leap = int(_LEAP / unit)
+        self._leap = int(max(_LEAP, MAX_REORDERED * period) / unit)
         self._period = int(period / unit)
         self._delay = stream.codec_context.reorder_depth
         self._latest: int | None = None  # latest presentation time so far

@@ -119,7 +119,7 @@ def test_file_systems_of_the_kernel_are_left_out_and_named(tmp_path):
 
 
 def test_unreadable_files_are_counted_and_named(tmp_path, monkeypatch):
-    touch(tmp_path, "a", "b", "c.mp4", "d/e.ts")
+    touch(tmp_path, "a", "b", "c.mp4", "d/e.ts", "c.srt", "c.txt")  # no video has these suffixes
 
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
@@ -129,6 +129,10 @@ def test_unreadable_files_are_counted_and_named(tmp_path, monkeypatch):
     assert names(tmp_path, report=told.append) == ["c.mp4", "d/e.ts"]
     [line] = told
     assert "1 more" in line and str(tmp_path) in line
+    (tmp_path / "b").unlink()
+    told.clear()
+    names(tmp_path, report=told.append)
+    assert told == [f"{str(tmp_path / 'a')!r} cannot be read: whether it is a video is not known"]
 
 
 def test_a_search_for_videos_can_be_stopped_anywhere(tmp_path):
@@ -363,6 +367,15 @@ def test_a_file_without_timestamps_begins_at_its_first_frame(tmp_path):
         clock, frame = Clock(raw), stamped(None)
         frame.pts = 90_000
         assert clock.time(frame) == 0
+
+
+@pytest.mark.parametrize("seconds", [1, 3, 10])
+def test_slow_videos_with_reordered_frames_have_right_timestamps(tmp_path, seconds):
+    options = {"preset": "medium", "x264-params": "bframes=3:b-adapt=0:b-pyramid=normal"}
+    path = videos.write(tmp_path / "a.mp4", rate=Fraction(1, seconds), frames=12, options=options)
+    frames = video.sample(path, 1 / seconds)
+    found = [(frame.time, videos.number(frame.image)) for frame in frames]
+    assert found == [(k * seconds, k) for k in range(12)] and not frames.warning
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])

@@ -279,6 +279,9 @@ def resolve_additions(
         # The last part is not resolved: a link in a folder is a path of that folder.
         has_name = path.name not in ("", "..")
         absolute = path.parent.resolve() / path.name if has_name else path.resolve()
+        written = Path(os.path.abspath(path))
+        if index.name_below(absolute) is None and index.name_below(written) is not None:
+            absolute = written  # in a root by a link that leads out of it
         if not absolute.exists():
             raise SearchError(f"{path} does not exist: give files of {index.root}, or a folder")
         is_outside = index.name_below(absolute) is None
@@ -294,8 +297,49 @@ def resolve_additions(
         files = video.find(absolute, report, pulse) if absolute.is_dir() else [absolute]
         if is_outside and not files:
             raise SearchError(f"{path} holds no video that FFmpeg can read")
-        videos += files
-    return videos, new_roots
+        videos += files if is_outside else _as_listed(files, index, video, pulse)
+    return list(dict.fromkeys(videos)), new_roots
+
+
+def _as_listed(
+    paths: Sequence[Path], index: Index, video: Video, pulse: Callable[[], None]
+) -> list[Path]:
+    """Return the paths under which a scan of the roots lists videos, as links may lead to them."""
+    real_path = _real_paths()
+    real = {real_path(path): path for path in paths}
+    if all(path == str(other) for path, other in real.items()):
+        return list(paths)
+    listed, _ = find_in_roots(index.roots.values(), video, lambda line: None, pulse)
+    by_real_path = {real_path(path): path for path in listed}
+    return [by_real_path.get(path, other) for path, other in real.items()]
+
+
+def _real_paths() -> Callable[[Path], str]:
+    """Return a function that resolves links to folders, each folder once; links to files stay."""
+    resolve = functools.cache(os.path.realpath)
+    return lambda path: os.path.join(resolve(path.parent), path.name)
+
+
+def forget_deleted(index: Index, present: Collection[str] = ()) -> int:
+    """Drop the records of videos that failed and whose files no longer exist.
+
+    Args:
+      index: the index.
+      present: names of videos whose files exist, which are not checked again.
+
+    Returns:
+      The number of records.
+    """
+    names = [
+        name
+        for name, record in index.videos.items()
+        if not record.indexed and name not in present and index.is_deleted(name)
+    ]
+    if names:
+        with index.writing() as writer:
+            for name in names:
+                writer.drop(name)
+    return len(names)
 
 
 def default_workers() -> int:
@@ -415,20 +459,23 @@ class _Run:
 
     def _keep_offline(self) -> None:
         """Count videos that cannot be reached; forget missing files that had failed."""
-        locate = self.index.locate()
+        self._count["forgotten"] += forget_deleted(self.index, self._present)
+        locate, real_path = self.index.locate(), _real_paths()
+        listed: dict[str, str] = {}  # names of the present videos by their real paths
         for name, record in sorted(self.index.videos.items()):
             self.pulse()
             if name in self._present:
                 continue
-            if not record.indexed:
-                # If the file still exists, its folder could not be listed.
-                if not self.index.is_deleted(name):
-                    continue
-                with self.index.writing() as writer:
-                    writer.drop(name)
-                self._count["forgotten"] += 1
-                continue
             is_offline = is_gone(locate(name), follow=True)
+            if not is_offline:
+                listed = listed or {real_path(locate(other)): other for other in self._present}
+                if other := listed.get(real_path(locate(name))):
+                    self.report(f"{printable(name)} is {printable(other)}: kept by that name only")
+                    with self.index.writing() as writer:
+                        writer.drop(name)
+                    continue
+            if not record.indexed:  # the folder could not be listed
+                continue
             self._count["offline" if is_offline else "unreadable"] += 1
             if not self._has_embeddings(record.content):
                 self._report_damage(

@@ -20,7 +20,12 @@ from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index, LockedError, Record, Stamp, find_missing, split_name
 from hlformer_jax.search.index.database import check_exists
 from hlformer_jax.search.ingest.decoding import Video
-from hlformer_jax.search.ingest.extract import find_in_roots, index_folder, real_video
+from hlformer_jax.search.ingest.extract import (
+    find_in_roots,
+    forget_deleted,
+    index_folder,
+    real_video,
+)
 from hlformer_jax.text import printable
 
 SETTLE = 5.0
@@ -185,6 +190,8 @@ class Follower:
         roots_after = set(index.offline_roots())
         self._report_roots(index, roots_after)
         if all_settled:  # until then, an offline video may have moved
+            with contextlib.suppress(LockedError):  # or after the next scan
+                forget_deleted(index)
             # If a root went offline or came back during the scan, its videos are not reported.
             self._report_offline(index, missing, roots_before | roots_after)
 

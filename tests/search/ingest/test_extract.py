@@ -64,6 +64,38 @@ def test_missing_folder_is_refused(index, films, tmp_path):
         archive.fill(index)
 
 
+def test_videos_behind_links_are_added_by_the_names_of_a_scan(index, films, tmp_path):
+    (films / "real" / "loop").parent.mkdir()
+    (films / "real" / "x.mkv").write_bytes(b"x")
+    (films / "real" / "loop").symlink_to("..")
+    (films / "link").symlink_to("real")
+    (tmp_path / "outside" / "deep").mkdir(parents=True)
+    (tmp_path / "outside" / "deep" / "y.mkv").write_bytes(b"y")
+    (films / "out").symlink_to(tmp_path / "outside")
+    x, y = films / "real" / "x.mkv", films / "out" / "deep" / "y.mkv"
+    for path, expected in (
+        (films / "link", {x, y}), (films / "link" / "x.mkv", {x}), (films / "real", {x, y}),
+        (films / "out", {y}), (y.parent, {y}), (y, {y}),
+    ):  # fmt: skip
+        videos, roots = extract.resolve_additions(index, [path])
+        assert set(videos) == expected and len(videos) == len(expected) and not roots
+
+
+def test_second_name_of_a_video_by_a_link_is_dropped(index, films):
+    (films / "link").symlink_to("trips")
+    archive.fill(index, only=[films / "link" / "c.film"])
+    assert "link/c.film" in index.videos
+    vectors = archive.vectors(index)
+    with index.writing() as writer:
+        writer.tag(["link/c.film"], add=["kept"])
+    report, told = archive.fill(index)
+    assert told == ["link/c.film is trips/c.film: kept by that name only"]
+    assert counts(report) == {"unchanged": 3} and len(archive.vectors(index)) == len(vectors)
+    now = Index.open(index.directory)
+    assert "link/c.film" not in now.videos and now.verify() == {}
+    assert [entry.tags for entry in now.entries() if entry.video == "trips/c.film"] == [("kept",)]
+
+
 def test_one_folder_that_cannot_be_listed_does_not_stop_the_others(index, films, tmp_path):
     further = tmp_path / "further"
     archive.film(further / "d.film", ["white"] * 3)

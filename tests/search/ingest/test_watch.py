@@ -196,6 +196,10 @@ def test_removed_videos_stay_out_and_failures_are_tried_once(index, films):
     assert len(told) == 1 and "is no film" in told[0]
     assert {"a.film"} == set(Index.open(index.directory).excluded)
     assert "a.film" not in Index.open(index.directory).videos
+    assert "bad.film" in Index.open(index.directory).videos
+    (films / "bad.film").unlink()
+    watch.follow(index.directory, archive.Encoder(), 0.0, *options, workers=0)
+    assert "bad.film" not in Index.open(index.directory).videos
 
 
 def test_other_video_at_the_path_of_a_removed_one_is_indexed(index, films):
