@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int, Integer
+from jaxtyping import Bool, Float, Int, Integer, Real
 
 from hlformer_jax import files
 from hlformer_jax.errors import ConfigError, UserError
@@ -74,7 +74,7 @@ def check_finite(is_finite: Bool[np.ndarray, " Q"], queries: str = "captions") -
 
 
 def ranks(
-    scores: Float[Array, "Q V"] | Sequence[Any],
+    scores: Real[Array, "Q V"] | Sequence[Any],
     relevant: Integer[Array, " Q"] | Sequence[int],
 ) -> Int[Array, " Q"]:
     """Rank every query's relevant candidate, from 1.
@@ -92,32 +92,32 @@ def ranks(
       ValueError: for arrays of other shapes, indices that are not integers, and, outside of
         `jax.jit`, a column that does not exist.
     """
-    table: Any = _as_scores(scores)
-    width = table.shape[-1]
+    score_table: Any = _as_scores(scores)
+    width = score_table.shape[-1]
     column = as_indices("relevant", relevant, width)
-    check_shape("scores", table, (len(column), width))
-    if isinstance(table, np.ndarray) and not isinstance(column, jax.core.Tracer):
-        known = np.asarray(column)[:, None]
-        own = np.take_along_axis(table, known, axis=-1)
-        return rank_among(table, own, np.arange(width)[None] != known)
-    table = as_float(table)
+    check_shape("scores", score_table, (len(column), width))
+    if isinstance(score_table, np.ndarray) and not isinstance(column, jax.core.Tracer):
+        places = np.asarray(column)[:, None]
+        own_score = np.take_along_axis(score_table, places, axis=-1)
+        return rank_among(score_table, own_score, np.arange(width)[None] != places)
+    score_table = as_float(score_table)
     exists = (column >= 0) & (column < width)
-    score = jnp.take_along_axis(table, jnp.where(exists, column, 0)[:, None], axis=-1)
+    score = jnp.take_along_axis(score_table, jnp.where(exists, column, 0)[:, None], axis=-1)
     score = jnp.where(exists[:, None], score, jnp.nan)
     columns = jnp.arange(width, dtype=column.dtype)
-    return rank_among(table, score, columns[None] != column[:, None])
+    return rank_among(score_table, score, columns[None] != column[:, None])
 
 
 def rank_among(
-    scores: Float[Array, "Q V"] | Sequence[Any],
-    score: Float[Array, "Q 1"] | Sequence[Any],
+    scores: Real[Array, "Q V"] | Sequence[Any],
+    score: Real[Array, "Q 1"] | Sequence[Any],
     candidates: Bool[Array, "Q V"] | Sequence[Any],
 ) -> Int[Array, " Q"]:
-    """Rank one candidate of each query among other candidates.
+    """Rank one candidate of each query is_candidate other candidates.
 
     Args:
       scores: a score for every query and candidate; higher is better. Lists and arrays of NumPy are
-        compared in their own dtype, arrays of JAX in at least float32.
+        compared in their own_score dtype, arrays of JAX in at least float32.
       score: the score of the candidate to rank.
       candidates: True for the candidates to compare it with.
 
@@ -128,22 +128,22 @@ def rank_among(
     Raises:
       ValueError: for arrays of other shapes.
     """
-    others: Any = _as_scores(scores)
-    own: Any = score
+    score_table: Any = _as_scores(scores)
+    own_score: Any = score
     xp: Any = np
-    if not isinstance(others, np.ndarray) or any(
+    if not isinstance(score_table, np.ndarray) or any(
         isinstance(x, jax.core.Tracer) for x in (score, candidates)
     ):
-        xp, others = jnp, as_float(others)
-        own = jnp.asarray(score, others.dtype)
-    own, among = xp.asarray(own), xp.asarray(candidates, bool)
-    check_shape("score", own, (*others.shape[:-1], 1))
-    check_shape("candidates", among, others.shape)
-    higher = xp.sum(among & (others > own), axis=-1, dtype=np.int32)
-    equal = xp.sum(among & (others == own), axis=-1, dtype=np.int32)
+        xp, score_table = jnp, as_float(score_table)
+        own_score = jnp.asarray(score, score_table.dtype)
+    own_score, is_candidate = xp.asarray(own_score), xp.asarray(candidates, bool)
+    check_shape("score", own_score, (*score_table.shape[:-1], 1))
+    check_shape("candidates", is_candidate, score_table.shape)
+    higher = xp.sum(is_candidate & (score_table > own_score), axis=-1, dtype=np.int32)
+    equal = xp.sum(is_candidate & (score_table == own_score), axis=-1, dtype=np.int32)
     rank = 1 + higher + (equal + 1) // 2
-    broken = xp.any(xp.isnan(others), axis=-1) | xp.isnan(own[..., 0])
-    return jnp.asarray(xp.where(broken, others.shape[-1], rank), jnp.int32)
+    broken = xp.any(xp.isnan(score_table), axis=-1) | xp.isnan(own_score[..., 0])
+    return jnp.asarray(xp.where(broken, score_table.shape[-1], rank), jnp.int32)
 
 
 def _as_scores(scores: Any) -> Array | np.ndarray:

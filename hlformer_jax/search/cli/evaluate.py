@@ -132,11 +132,11 @@ def features(options: Options) -> None:
 
 def _check_precision(index: Index, precision: str | None) -> None:
     """Refuse a precision if the index, whose embeddings are the features, has another one."""
-    recorded = index.precisions or ("float32",) * bool(index.contents())
-    if precision and any(other != precision for other in recorded):
+    precisions = index.precisions or ("float32",) * bool(index.contents())
+    if precision and set(precisions) - {precision}:
         raise SearchError(
             f"--precision={precision}: {index.directory} has embeddings in"
-            f" {' and '.join(recorded)}; leave out --precision, or create another index with"
+            f" {' and '.join(precisions)}; leave out --precision, or create another index with"
             " --index"
         )
 
