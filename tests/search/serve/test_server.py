@@ -1,5 +1,6 @@
 """The server of the page: what its addresses answer, work in turn, how it begins and ends."""
 
+import errno
 import io
 import itertools
 import logging
@@ -301,6 +302,25 @@ def test_a_port_that_is_taken_is_one_line(library):
             server.serve(library, port)
     with pytest.raises(server.ServeError, match="70000"):
         server.serve(library, 70000)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "another host"),
+        (UnicodeError("label too long"), "another host"),
+        (OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"), "another host"),
+        (PermissionError(errno.EACCES, "Permission denied"), "a port from 1024 on"),
+        (OSError(errno.EADDRINUSE, "Address already in use"), "another port"),
+    ],
+)
+def test_advice_fits_why_the_server_cannot_listen(library, monkeypatch, error, advice):
+    def bind(listener, address):
+        raise error
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    with pytest.raises(server.ServeError, match=rf"of nohost\.invalid \(.+\): choose {advice}"):
+        server.serve(library, 80, "nohost.invalid")
 
 
 @pytest.fixture
