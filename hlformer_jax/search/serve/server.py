@@ -223,6 +223,8 @@ def app(
             )  # fmt: skip
         except QueryError as error:
             raise ParameterError(error.phrased(schemas.PARAMETERS)) from None
+        if frame is not None:
+            await run_in_threadpool(indexed, library, frame[0])
         started = time.perf_counter()
 
         def search() -> dict[str, Any]:

@@ -95,8 +95,17 @@ def test_a_transcript_is_that_of_an_indexed_video(client, library):
     cues = client.get(f"/api/transcript/{library.id('garden')}").json()["cues"]
     assert cues[1] == {"start": 4, "end": 6, "text": "the captain's ship"}
     assert client.get(f"/api/transcript/{library.id('boat')}").json() == {"cues": []}
-    for unknown in ("0" * 16, "f" * 16, "garden.mp4"):
-        assert client.get(f"/api/transcript/{unknown}").status_code == 404
+
+
+@pytest.mark.parametrize("unknown", ["0" * 16, "f" * 16, "garden.mp4"])
+@pytest.mark.parametrize(
+    "address",
+    ["/api/transcript/{}", "/api/query?q=a&like={}@1", "/video/{}", "/thumbnail/{}",
+     "/cut/{}?start=0&end=1"],
+)  # fmt: skip
+def test_unknown_video_is_refused_with_its_code(client, address, unknown):
+    refused = client.get(address.format(unknown))
+    assert (refused.status_code, refused.json()["code"]) == (404, "video.unknown")
 
 
 def test_parts_of_a_query_reach_the_library(client, library):
