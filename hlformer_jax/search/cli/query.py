@@ -170,6 +170,8 @@ def cut(options: Options) -> None:
         raise SearchError(f"--margin={options.margin:g}: give 0 or more seconds")
     if options.table:
         moments = export.read_csv(options.table)
+        if not moments:
+            terminal.warn(printable(f"{options.table} has no rows, so no clips are cut"))
     else:
         start, end = parse_seconds(options.start), parse_seconds(options.end)
         if end <= start:

@@ -153,6 +153,8 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("remove b.flim {own}", "holds no video 'b.flim'; did you mean 'b.film'?"),
         ("upload {own}", "has no store to upload to"),
         ("cut a.film {own} --start=5 --end=0:04", "--end=0:04: give a time after --start=5"),
+        ("cut {own} --from={deep}", "has no column id and no column start and no column end"),
+        ("cut {own} --from={films}", "it is a folder, not a file"),
         ("query red {own} --store=dir", "--store dir is not the address"),
     ],
 )
@@ -1007,6 +1009,14 @@ def test_exported_table_is_cut_at_once(ask, films, calls, tmp_path):
     assert ask("add", films / "trips" / "c.csv").status == 0
     done = ask("query", "red", *video)
     assert done.status == 1 and "is a video of the index" in done.errors[0]
+
+
+def test_table_without_rows_makes_no_clips(ask, calls, tmp_path):
+    table = tmp_path / "hits.csv"
+    table.write_text("id,start,end\n")
+    done = ask("cut", f"--from={table}")
+    assert done.status == 0 and not done.out and not calls.cuts
+    assert done.errors == [f"{table} has no rows, so no clips are cut"]
 
 
 def test_cut_continues_after_a_failed_clip(ask, films, calls, monkeypatch, tmp_path):
