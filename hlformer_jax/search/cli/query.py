@@ -85,7 +85,7 @@ def query(options: Options) -> None:
         title = options.sentences[0] if options.sentences else "moments"
         count = export.write(options.export, title, results, probe, replace)
         terminal.warn(printable(f"{options.export}: {count} moments"))
-    no_results = "" if results else f"no results: {results.reason}"
+    no_results = "" if results else printable(f"no results: {results.reason}")
     if results and results.verdict and not options.offset:
         terminal.warn(results.verdict)
     if options.json:
@@ -186,7 +186,7 @@ def cut(options: Options) -> None:
         except SearchError as error:
             if not options.table:
                 raise
-            terminal.warn(str(error))
+            terminal.warn(printable(str(error)))
             failed.append(video_or_id)
             continue
         out = Path(export.clip_name(name, start, end))
@@ -205,7 +205,7 @@ def cut(options: Options) -> None:
         except (UserError, OSError) as error:
             if not options.table:
                 raise
-            terminal.warn(describe(error))
+            terminal.warn(printable(describe(error)))
             failed.append(out.name)
             continue
         terminal.show(printable(str(out)))

@@ -1060,6 +1060,23 @@ def test_clips_are_cut_from_the_file_that_was_indexed_alone(ask, films, calls, t
     assert all(cut[0][0] != films / "a.film" for cut in calls.cuts[1:])
 
 
+def test_printed_paths_stay_on_their_line(search, tmp_path):
+    old, new, added, directory = (
+        tmp_path / f"{name}\nplace" for name in ("old", "new", "added", "index")
+    )
+    archive.folder(old)
+    archive.film(added / "x.film", ["red"])
+    done = search("index", old, f"--index={directory}")
+    assert done.status == 0 and done.out.startswith(f"{str(directory)!r}: ")
+    old.rename(new)
+    done = search("index", new, f"--index={directory}", "--move-root")
+    assert repr(f"{old} is now {new}") in done.errors
+    assert search("add", added, f"--index={directory}").status == 0
+    added.rename(tmp_path / "away")
+    [line] = search("prune", f"--index={directory}").errors
+    assert "is missing, so its videos are kept" in line
+
+
 def test_tags_with_a_comma_are_quoted(ask, films):
     assert ask("tag", "a.film", "--add=sea, sand", "--add=sun").status == 0
     assert ask("tag", "a.film").out == "a.film: 'sea, sand', sun\n"
