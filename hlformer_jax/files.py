@@ -110,8 +110,8 @@ def read_bytes(path: Path) -> bytes:
     """Return the content of a regular file.
 
     Raises:
-      OSError: if the file cannot be read, or is a pipe, socket or device: reading one of those
-        might never end.
+      OSError: if the file cannot be read, or is a folder, pipe, socket or device: reading one of
+        those might never end.
     """
     with open(open_regular(path), "rb") as file:
         return file.read()
@@ -121,13 +121,15 @@ def open_regular(path: Path) -> int:
     """Open a regular file for reading; return its descriptor, which the caller closes.
 
     Raises:
-      OSError: if the file cannot be read, or is a pipe, socket or device: reading one of those
-        might never end.
+      OSError: if the file cannot be read, or is a folder, pipe, socket or device: reading one of
+        those might never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is a pipe, socket or device, not a file", str(path))
+        kind = "folder" if stat.S_ISDIR(mode) else "pipe, socket or device"
+        raise OSError(errno.EINVAL, f"it is a {kind}, not a file", str(path))
     return descriptor
 
 

@@ -142,6 +142,15 @@ def test_writing_through_a_list_that_is_a_link_is_refused(tmp_path):
     assert (tmp_path / "theirs").read_bytes() == b"theirs"
 
 
+@pytest.mark.parametrize(
+    ("make", "kind"), [(os.mkdir, "a folder"), (os.mkfifo, "a pipe, socket or device")]
+)
+def test_reading_names_what_is_not_a_file(tmp_path, make, kind):
+    make(tmp_path / "place")
+    with pytest.raises(OSError, match=f"it is {kind}, not a file"):
+        files.read_bytes(tmp_path / "place")
+
+
 def test_a_list_that_is_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / files.WRITTEN)
     (tmp_path / "table.md").write_text("theirs")

@@ -9,6 +9,7 @@ from hlformer_jax.errors import SearchError
 from hlformer_jax.search.cli.options import Options
 from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.query.library import Library
+from hlformer_jax.text import printable
 
 
 def check_place(out: Path, flag: str, index: Index | None = None) -> None:
@@ -36,7 +37,7 @@ def open_index(directory: Path) -> Index:
     """Open an index, and report its damaged files on standard error."""
     index = Index.open(directory)
     for note in index.notes:
-        terminal.warn(note)
+        terminal.warn(printable(note))
     return index
 
 

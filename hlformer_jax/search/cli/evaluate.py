@@ -27,6 +27,7 @@ from hlformer_jax.search.evaluate.features import encode_tokens, write_features
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
+from hlformer_jax.text import printable
 
 DEFAULT_TEXT_ENCODER = "FacebookAI/roberta-large"
 """Default encoder of captions. Its features have the same width as the published text features of
@@ -126,7 +127,7 @@ def features(options: Options) -> None:
         index, encoder, captioned, options.out, options.seed, terminal.warn, options.overwrite
     )
     split_counts = ", ".join(f"{count} of {split}" for split, count in counts.items())
-    print(f"{options.out}: captions {split_counts}")
+    print(f"{printable(str(options.out))}: captions {split_counts}")
     print(f"train on it: {command_line('main', f'--config=configs/own.py:{options.out}')}")
 
 
@@ -168,4 +169,5 @@ def _text_features(options: Options) -> None:
     with terminal.bar("caption", len(sentences)) as bar:
         features = encode_tokens(encoder, sentences, bar.update)
         hdf5.write_words(out, (encoder.name, encoder.fingerprint), features, replace)
-    print(f"{out}: {len(sentences)} captions, features of width {encoder.token_width}")
+    width = encoder.token_width
+    print(f"{printable(str(out))}: {len(sentences)} captions, features of width {width}")

@@ -85,7 +85,7 @@ def query(options: Options) -> None:
         title = options.sentences[0] if options.sentences else "moments"
         count = export.write(options.export, title, results, probe, replace)
         terminal.warn(printable(f"{options.export}: {count} moments"))
-    no_results = "" if results else f"no results: {results.reason}"
+    no_results = "" if results else printable(f"no results: {results.reason}")
     if results and results.verdict and not options.offset:
         terminal.warn(results.verdict)
     if options.json:
@@ -170,6 +170,8 @@ def cut(options: Options) -> None:
         raise SearchError(f"--margin={options.margin:g}: give 0 or more seconds")
     if options.table:
         moments = export.read_csv(options.table)
+        if not moments:
+            terminal.warn(printable(f"{options.table} has no rows, so no clips are cut"))
     else:
         start, end = parse_seconds(options.start), parse_seconds(options.end)
         if end <= start:
@@ -184,7 +186,7 @@ def cut(options: Options) -> None:
         except SearchError as error:
             if not options.table:
                 raise
-            terminal.warn(str(error))
+            terminal.warn(printable(str(error)))
             failed.append(video_or_id)
             continue
         out = Path(export.clip_name(name, start, end))
@@ -203,7 +205,7 @@ def cut(options: Options) -> None:
         except (UserError, OSError) as error:
             if not options.table:
                 raise
-            terminal.warn(describe(error))
+            terminal.warn(printable(describe(error)))
             failed.append(out.name)
             continue
         terminal.show(printable(str(out)))

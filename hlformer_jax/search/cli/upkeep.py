@@ -52,7 +52,7 @@ def status(options: Options) -> None:
         "folder": printable(summary["folder"]),
         **{f"folder {name!r}": printable(root) for name, root in summary["folders"].items()},
         "encoder": f"{summary['encoder']}, {summary['fps']:g} frames per second{precisions}",
-        "ranker": summary["checkpoint"],
+        "ranker": printable(summary["checkpoint"]),
         "videos": f"{summary['videos']}, {format_clock(summary['seconds'])} long, {counts}",
         "offline": summary["offline"]
         and f"{summary['offline']} videos (prune lists and drops them)",
@@ -121,7 +121,9 @@ def prune(options: Options) -> None:
     if len(missing_roots) == len(roots):
         raise SearchError(f"{index.root} is missing, so nothing is dropped: mount its disk")
     for name in missing_roots:
-        terminal.warn(f"{roots[name]} is missing, so its videos are kept: mount its disk")
+        terminal.warn(
+            printable(f"{roots[name]} is missing, so its videos are kept: mount its disk")
+        )
     offline = [video for video in index.offline() if split_name(video)[0] not in missing_roots]
     names = [video for video in offline if index.is_deleted(video, follow=True)]
     if unreadable := len(offline) - len(names):

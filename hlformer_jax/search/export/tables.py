@@ -1,18 +1,26 @@
 """Moments as tables (CSV) and playlists (M3U)."""
 
+import codecs
 import csv
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.export.moments import ExportedMoment
-from hlformer_jax.search.times import format_date
-from hlformer_jax.text import visible
+from hlformer_jax.search.times import format_date, parse_seconds
+from hlformer_jax.text import shown, visible
 
 COLUMNS = "rank", "id", "video", "start", "end", "peak", "score", "by", "date", "path", "tags"
+
+READ_COLUMNS = "id", "start", "end"
+"""Columns that `read_csv` needs."""
+
+DELIMITERS = ",;\t"
+"""Characters that may separate the cells of a table: many spreadsheets use semicolons."""
 
 
 def encode_csv(title: str, moments: Sequence[ExportedMoment], probe: Any) -> bytes:
@@ -39,25 +47,78 @@ def _escape_cell(text: str) -> str:
 def read_csv(path: Path) -> list[tuple[str, float, float]]:
     """Read the id, start and end of each moment of a table that `encode_csv` made.
 
+    A spreadsheet may have saved the table again: as UTF-8 or UTF-16, with cells separated by
+    commas, semicolons or tabs. Times are in the forms of `parse_seconds`; decimals may follow a
+    comma if the cells are separated by something else.
+
+    Returns:
+      The id, start and end of each moment; an empty list for a table without rows.
+
     Raises:
-      SearchError: if a line is not a row of such a table.
+      SearchError: if the file is not such a table, or a line is not a row of it.
       OSError: if the file cannot be read.
     """
+    text = _decode(path, files.read_bytes(path))
+    head = text.partition("\n")[0]
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(DELIMITERS, key=head.count))
+    moments = []
     try:
-        rows = csv.DictReader(io.StringIO(files.read_bytes(path).decode("utf-8-sig"), newline=""))
-        moments = []
+        missing = [name for name in READ_COLUMNS if name not in (rows.fieldnames or ())]
+        if missing:
+            raise SearchError(
+                f"{path} has no column {' and no column '.join(missing)}: give a table that"
+                " query --export=FILE.csv wrote, with its first line"
+            )
         for row in rows:
-            start, end = float(row["start"]), float(row["end"])
-            if not 0 <= start < end < float("inf"):
-                raise ValueError("the end is not after the start")
+            place = f"{path}:{rows.line_num}"
+            if not row["id"]:
+                raise SearchError(f"{place}: the column id is empty: give the id of a video")
+            start, end = (_read_time(place, row, name) for name in ("start", "end"))
+            if end <= start:
+                raise SearchError(
+                    f"{place}: the end {row['end']!r} is not after the start {row['start']!r}"
+                )
             moments.append((row["id"], start, end))
-    except (csv.Error, KeyError, TypeError, ValueError) as error:
-        line = rows.line_num if "rows" in locals() else 1
-        raise SearchError(
-            f"{path}:{line}: not a row of a table that query --export=FILE.csv wrote"
-            f" ({type(error).__name__} {error})"
-        ) from None
+    except csv.Error as error:
+        raise SearchError(f"{path}:{rows.line_num}: not a row of a table ({error})") from None
     return moments
+
+
+def _decode(path: Path, content: bytes) -> str:
+    """Decode UTF-8 with or without a byte order mark, or UTF-16 with one.
+
+    Raises:
+      SearchError: if the content has another encoding.
+    """
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    encoding = "utf-16" if is_utf16 else "utf-8-sig"
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError:
+        name = "UTF-16" if is_utf16 else "UTF-8"
+        raise SearchError(
+            f"{path} is not a table in {name}: save it as CSV in UTF-8, or in UTF-16 with a byte"
+            " order mark"
+        ) from None
+
+
+def _read_time(place: str, row: Mapping[str, str | None], column: str) -> float:
+    """Return the time in a column of a row.
+
+    Raises:
+      SearchError: if it is not a time; the message begins with `place`.
+    """
+    value = row[column] or ""
+    try:
+        seconds = parse_seconds(value.strip().replace(",", "."))
+    except SearchError:
+        seconds = math.inf
+    if seconds == math.inf:  # also the value of hundreds of digits
+        raise SearchError(
+            f"{place}: the column {column} has {shown(value)}, which is not a time: write seconds,"
+            " M:SS or H:MM:SS, with MM and SS below 60"
+        )
+    return seconds
 
 
 def encode_m3u(title: str, moments: Sequence[ExportedMoment], probe: Any) -> bytes:

@@ -83,7 +83,7 @@ def _forbidden(path: Path) -> str:
 
 
 def _is_forbidden(path: Path) -> bool:
-    """Return whether a file may not be written, on a disk that is not read-only."""
+    """Return whether a path may not be written, on a disk that is not read-only."""
     try:
         is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
     except OSError:
@@ -100,7 +100,11 @@ def _to_search_error(path: Path, error: sqlite3.Error) -> SearchError:
     if code == sqlite3.SQLITE_FULL:
         return SearchError(_full(path.parent))
     if code == sqlite3.SQLITE_READONLY:
-        return SearchError(_forbidden(path) if _is_forbidden(path) else _read_only(path.parent))
+        # SQLite also needs to write to the directory, where it creates its journal.
+        for place in (path, path.parent):
+            if _is_forbidden(place):
+                return SearchError(_forbidden(place))
+        return SearchError(_read_only(path.parent))
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return UnreadableError(f"{path} cannot be read ({reason})")
     if code == sqlite3.SQLITE_CONSTRAINT:  # changes are checked before they are written

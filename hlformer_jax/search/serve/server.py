@@ -5,6 +5,7 @@ in the index, never by paths.
 """
 
 import asyncio
+import errno
 import ipaddress
 import os
 import re
@@ -222,6 +223,8 @@ def app(
             )  # fmt: skip
         except QueryError as error:
             raise ParameterError(error.phrased(schemas.PARAMETERS)) from None
+        if frame is not None:
+            await run_in_threadpool(indexed, library, frame[0])
         started = time.perf_counter()
 
         def search() -> dict[str, Any]:
@@ -398,11 +401,10 @@ def serve(
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
-        except (OSError, OverflowError, UnicodeError) as error:
+        except (OSError, OverflowError, TypeError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise ServeError(
-                f"cannot listen on port {port} of {host} ({why}): choose another port"
-            ) from None
+            advice = _advise(error)
+            raise ServeError(f"cannot listen on port {port} of {host} ({why}): {advice}") from None
         listener.listen(128)  # from now on connections wait until the server answers them
         address, port = listener.getsockname()[:2]
         bound = ipaddress.ip_address(address)
@@ -433,6 +435,18 @@ def serve(
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:
             print("stopped")
+
+
+def _advise(error: Exception) -> str:
+    """Return the advice for a server that cannot listen on its address."""
+    number = getattr(error, "errno", None)
+    # A name that cannot be encoded raises a TypeError or UnicodeError.
+    is_unknown_name = isinstance(error, socket.gaierror | TypeError | UnicodeError)
+    if is_unknown_name or number in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL):
+        return "choose another host, such as 127.0.0.1 or 0.0.0.0"
+    if number in (errno.EACCES, errno.EPERM):
+        return "choose a port from 1024 on, or ask for the rights"
+    return "choose another port"
 
 
 def _is_public(domain: str) -> bool:

@@ -153,6 +153,8 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("remove b.flim {own}", "holds no video 'b.flim'; did you mean 'b.film'?"),
         ("upload {own}", "has no store to upload to"),
         ("cut a.film {own} --start=5 --end=0:04", "--end=0:04: give a time after --start=5"),
+        ("cut {own} --from={deep}", "has no column id and no column start and no column end"),
+        ("cut {own} --from={films}", "it is a folder, not a file"),
         ("query red {own} --store=dir", "--store dir is not the address"),
     ],
 )
@@ -1009,6 +1011,14 @@ def test_exported_table_is_cut_at_once(ask, films, calls, tmp_path):
     assert done.status == 1 and "is a video of the index" in done.errors[0]
 
 
+def test_table_without_rows_makes_no_clips(ask, calls, tmp_path):
+    table = tmp_path / "hits.csv"
+    table.write_text("id,start,end\n")
+    done = ask("cut", f"--from={table}")
+    assert done.status == 0 and not done.out and not calls.cuts
+    assert done.errors == [f"{table} has no rows, so no clips are cut"]
+
+
 def test_cut_continues_after_a_failed_clip(ask, films, calls, monkeypatch, tmp_path):
     table, folder = tmp_path / "hits.csv", tmp_path / "clips"
     assert ask("query", "red", "--signals=visual", f"--export={table}", "--k=2").status == 0
@@ -1048,6 +1058,23 @@ def test_clips_are_cut_from_the_file_that_was_indexed_alone(ask, films, calls, t
     done = ask("cut", f"--from={table}", f"--out={tmp_path / 'clips'}")
     assert done.status == 1 and "a.film has changed since it was indexed" in done.errors[0]
     assert all(cut[0][0] != films / "a.film" for cut in calls.cuts[1:])
+
+
+def test_printed_paths_stay_on_their_line(search, tmp_path):
+    old, new, added, directory = (
+        tmp_path / f"{name}\nplace" for name in ("old", "new", "added", "index")
+    )
+    archive.folder(old)
+    archive.film(added / "x.film", ["red"])
+    done = search("index", old, f"--index={directory}")
+    assert done.status == 0 and done.out.startswith(f"{str(directory)!r}: ")
+    old.rename(new)
+    done = search("index", new, f"--index={directory}", "--move-root")
+    assert repr(f"{old} is now {new}") in done.errors
+    assert search("add", added, f"--index={directory}").status == 0
+    added.rename(tmp_path / "away")
+    [line] = search("prune", f"--index={directory}").errors
+    assert "is missing, so its videos are kept" in line
 
 
 def test_tags_with_a_comma_are_quoted(ask, films):

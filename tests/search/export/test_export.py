@@ -1,6 +1,7 @@
 """Moments as files of other programs; frames and timecodes beside OpenTimelineIO's own."""
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,12 +195,49 @@ def test_playlist_and_table_have_all_moments(tmp_path):
         table.write_bytes(table.read_bytes().removeprefix(b"\xef\xbb\xbf" if marked else b""))
     with pytest.raises(OutputError):
         export.write(table, "t", hits, never)
-    for wrong in ("id,start,end\nx,3,3\n", "id,start\nx,3\n", "id,start,end\nx,nan,4\n"):
-        table.write_text(wrong)
-        with pytest.raises(SearchError, match="csv:2"):
-            export.read_csv(table)
     with pytest.raises(SearchError, match="otio"):
         export.check(Path("x.txt"))
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("id,start,end\nx,1.5,63\n", "utf-8"),
+        ("id,start,end\r\nx,0:01.5,0:01:03\r\n", "utf-8-sig"),
+        ("id;start;end;video\nx;1,5;1:03;a, b, c\n", "utf-8"),
+        ("id\tstart\tend\nx\t1,5\t63\n", "utf-16"),
+        ('id,start,end\nx,"1,5",63\n', "utf-8"),
+    ],
+)
+def test_table_saved_by_a_spreadsheet_is_read(tmp_path, text, encoding):
+    table = tmp_path / "x.csv"
+    table.write_bytes(text.encode(encoding))
+    assert export.read_csv(table) == [("x", 1.5, 63.0)]
+    table.write_bytes(text.partition("\n")[0].encode(encoding))
+    assert export.read_csv(table) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "x.csv has no column id and no column start and no column end: give a table that"),
+        (b"to buy: milk, eggs\n", "x.csv has no column id and no column start"),
+        (b"id,start\nx,3\n", "x.csv has no column end: give a table that query --export"),
+        (b"id,start,end\nx,3,3\n", "x.csv:2: the end '3' is not after the start '3'"),
+        (b"id,start,end\nx,nan,4\n", "x.csv:2: the column start has 'nan', which is not a time"),
+        (b"id,start,end\nx,1,2\nx,3\n", "x.csv:3: the column end has '', which is not a time"),
+        (b"id;start;end\nx;1;1.234,5\n", "x.csv:2: the column end has '1.234,5', which is"),
+        (b"id,start,end\nx,1," + b"9" * 400, "x.csv:2: the column end has '999999"),
+        (b"id,start,end\n,1,2\n", "x.csv:2: the column id is empty"),
+        (b"id,start,end\n\xfc,1,2\n", "x.csv is not a table in UTF-8: save it as CSV in UTF-8"),
+        (b"\xff\xfei", "x.csv is not a table in UTF-16"),
+    ],
+)
+def test_error_in_a_table_names_its_place_and_value(tmp_path, content, complaint):
+    table = tmp_path / "x.csv"
+    table.write_bytes(content)
+    with pytest.raises(SearchError, match=re.escape(complaint)):
+        export.read_csv(table)
 
 
 def test_the_timecode_of_a_file_is_read(tmp_path):

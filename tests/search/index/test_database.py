@@ -427,6 +427,19 @@ def test_an_index_of_another_user_is_not_called_a_read_only_disk(index, monkeypa
         archive.fill(index)
 
 
+@pytest.mark.parametrize("name", ["index", "index/index.db"])
+def test_forbidden_directory_is_not_called_a_read_only_disk(index, name, monkeypatch):
+    connect, forbidden = sqlite3.connect, index.directory.parent / name
+
+    def read_only(place, **options):
+        return connect(place.replace("mode=rw", "mode=ro"), **options)
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != forbidden)
+    with pytest.raises(SearchError, match=f"{name} may not be read or written by this user"):
+        Index.open(index.directory).remove(["a.film"])
+
+
 @pytest.mark.parametrize("suffix", ["f16", "times", "i8", "bounds"])
 def test_forbidden_embeddings_are_named_or_computed_again(index, suffix, large, monkeypatch):
     ranked, mapping = hits(index.directory), np.memmap

@@ -1,5 +1,6 @@
 """The server of the page: what its addresses answer, work in turn, how it begins and ends."""
 
+import errno
 import io
 import itertools
 import logging
@@ -94,8 +95,17 @@ def test_a_transcript_is_that_of_an_indexed_video(client, library):
     cues = client.get(f"/api/transcript/{library.id('garden')}").json()["cues"]
     assert cues[1] == {"start": 4, "end": 6, "text": "the captain's ship"}
     assert client.get(f"/api/transcript/{library.id('boat')}").json() == {"cues": []}
-    for unknown in ("0" * 16, "f" * 16, "garden.mp4"):
-        assert client.get(f"/api/transcript/{unknown}").status_code == 404
+
+
+@pytest.mark.parametrize("unknown", ["0" * 16, "f" * 16, "garden.mp4"])
+@pytest.mark.parametrize(
+    "address",
+    ["/api/transcript/{}", "/api/query?q=a&like={}@1", "/video/{}", "/thumbnail/{}",
+     "/cut/{}?start=0&end=1"],
+)  # fmt: skip
+def test_unknown_video_is_refused_with_its_code(client, address, unknown):
+    refused = client.get(address.format(unknown))
+    assert (refused.status_code, refused.json()["code"]) == (404, "video.unknown")
 
 
 def test_parts_of_a_query_reach_the_library(client, library):
@@ -301,6 +311,25 @@ def test_a_port_that_is_taken_is_one_line(library):
             server.serve(library, port)
     with pytest.raises(server.ServeError, match="70000"):
         server.serve(library, 70000)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "another host"),
+        (UnicodeError("label too long"), "another host"),
+        (OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"), "another host"),
+        (PermissionError(errno.EACCES, "Permission denied"), "a port from 1024 on"),
+        (OSError(errno.EADDRINUSE, "Address already in use"), "another port"),
+    ],
+)
+def test_advice_fits_why_the_server_cannot_listen(library, monkeypatch, error, advice):
+    def bind(listener, address):
+        raise error
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    with pytest.raises(server.ServeError, match=rf"of nohost\.invalid \(.+\): choose {advice}"):
+        server.serve(library, 80, "nohost.invalid")
 
 
 @pytest.fixture
