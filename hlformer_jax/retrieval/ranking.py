@@ -113,11 +113,11 @@ def rank_among(
     score: Real[Array, "Q 1"] | Sequence[Any],
     candidates: Bool[Array, "Q V"] | Sequence[Any],
 ) -> Int[Array, " Q"]:
-    """Rank one candidate of each query is_candidate other candidates.
+    """Rank one candidate of each query among other candidates.
 
     Args:
       scores: a score for every query and candidate; higher is better. Lists and arrays of NumPy are
-        compared in their own_score dtype, arrays of JAX in at least float32.
+        compared in their own dtype, arrays of JAX in at least float32.
       score: the score of the candidate to rank.
       candidates: True for the candidates to compare it with.
 
