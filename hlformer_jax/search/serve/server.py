@@ -443,7 +443,7 @@ def _advise(error: Exception) -> str:
     # A name that cannot be encoded raises a TypeError or UnicodeError.
     is_unknown_name = isinstance(error, socket.gaierror | TypeError | UnicodeError)
     if is_unknown_name or number in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL):
-        return "choose another host, such as 127.0.0.1 or 0.0.0.0"
+        return "choose another host, such as 127.0.0.1"
     if number in (errno.EACCES, errno.EPERM):
         return "choose a port from 1024 on, or ask for the rights"
     return "choose another port"
