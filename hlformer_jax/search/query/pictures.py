@@ -3,16 +3,23 @@
 import io
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import QueryError
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 PICTURE_FORMATS = "JPEG", "PNG", "WEBP", "GIF", "AVIF", "TIFF", "BMP"
 """Formats of pictures in a query; Pillow tries no other format on their bytes."""
+
+GROUND = 128, 128, 128
+"""Colour behind transparent pixels: mid grey, on which black and white drawings are visible."""
 
 
 def embedding(encoder: Encoder, image: Path | bytes) -> Float[np.ndarray, " d"]:
@@ -23,7 +30,8 @@ def embedding(encoder: Encoder, image: Path | bytes) -> Float[np.ndarray, " d"]:
       image: path of the picture's file, or the content of such a file.
 
     Raises:
-      QueryError: if Pillow cannot read it as a picture, or it has more pixels than Pillow accepts.
+      QueryError: if Pillow cannot read it as a picture, it has more pixels than Pillow accepts, or
+        its pixels are neither of 8 nor of 16 bits.
       OSError: if the file cannot be read.
     """
     # Imported here, because Pillow is only installed with the extra `search`.
@@ -37,7 +45,9 @@ def embedding(encoder: Encoder, image: Path | bytes) -> Float[np.ndarray, " d"]:
             Image.init()  # loads the readers; AVIF is not in every build
             formats = [name for name in PICTURE_FORMATS if name in Image.OPEN]
             with Image.open(content, formats=formats) as opened:
-                pixels = np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
+                pixels = _convert_to_rgb(ImageOps.exif_transpose(opened), image, name)
+    except QueryError:
+        raise
     except UnidentifiedImageError:
         listed = ", ".join(PICTURE_FORMATS)
         raise _refused(f"{name} is not an image: give one of {listed}", image) from None
@@ -48,6 +58,39 @@ def embedding(encoder: Encoder, image: Path | bytes) -> Float[np.ndarray, " d"]:
         raise _refused(line, image, problem=error) from None
     vector: np.ndarray = np.asarray(encoder.encode_images(encoder.preprocess(pixels)[None])[0])
     return vector.astype(np.float32)
+
+
+def _convert_to_rgb(
+    picture: "Image.Image", image: Path | bytes, name: str
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return the RGB pixels of a picture, with `GROUND` behind its transparent pixels.
+
+    Args:
+      picture: the picture, in any mode of Pillow.
+      image: path or content of its file, for errors.
+      name: the picture's name in errors.
+
+    Raises:
+      QueryError: if its pixels are floats, or integers outside 0 to 65535.
+    """
+    from PIL import Image
+
+    if picture.mode == "F" or picture.mode.startswith("I"):
+        values = np.asarray(picture)
+        if picture.mode == "F" or values.size and not 0 <= values.min() <= values.max() <= 65535:
+            values_of = "floats" if picture.mode == "F" else "integers outside 0 to 65535"
+            line = f"{name} has {values_of} (mode {{mode}}): convert it to 8 bits per channel"
+            raise _refused(line, image, mode=picture.mode)
+        # Pillow would clip 16-bit values at 255. 65535 / 255 = 257.
+        grey = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
+        transparent_value = picture.info.get("transparency")
+        if isinstance(transparent_value, int):
+            grey.putalpha(Image.fromarray(np.uint8(255) * (values != transparent_value)))
+        picture = grey
+    if picture.has_transparency_data:
+        ground = Image.new("RGBA", picture.size, GROUND)
+        picture = Image.alpha_composite(ground, picture.convert("RGBA"))
+    return np.asarray(picture.convert("RGB"))
 
 
 def _refused(line: str, image: Path | bytes, **values: object) -> QueryError:

@@ -102,7 +102,7 @@ def test_picture_finds_similar_videos_alone_and_with_text(library, films, index,
     archive.film(films / "d.film", ["white"] * 4 + ["blue"] * 2)
     archive.fill(index)
     image = tmp_path / "blue.png"
-    Image.new("RGBA", (9, 6), (0, 0, 255, 0)).save(image)
+    Image.new("RGBA", (9, 6), (0, 0, 255, 255)).save(image)
     hits = library.query(image=image)
     assert [hit.video for hit in hits[:2]] == ["d.film", "trips/c.film"]
     assert hits[0].score == pytest.approx(1, abs=1e-3)

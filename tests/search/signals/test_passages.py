@@ -508,7 +508,13 @@ def test_words_are_found_in_scripts_without_spaces(index, films, text, asked, ab
         ("العَرَبِيَّة أحمد", ["العربية", "العـربية", "احمد"], ["العرب"]),
         ("Fuß\u00adball می\u200cخواهم", ["Fussball", "میخواهم"], []),
         ("がく", ["がく", "か\u3099く"], ["かく"]),
-        ("한국어를 배워요", ["한국어를", "\u1112\u1161\u11ab국어를"], ["한국"]),
+        ("한국어를 배워요", ["한국어를", "\u1112\u1161\u11ab국어를", "한국어가"], ["중국"]),
+        ("고양이를 봤어, 서울에서", ["고양이", "고양이가", "서울"], ["양고", "를봤", "울"]),
+        ("물은 안녕하세요", ["물", "안녕", "K물"], ["하", "은안"]),
+        ("동물 영화", ["동물"], ["물"]),  # an animal, and no water
+        ("Łódź Tromsø Ærøskøbing", ["lodz", "ŁÓDŹ", "tromso", "aeroskobing", "TROMSØ"], ["odz"]),
+        ("Đà Nẵng, Þór, Ħal, Ŧ, œuvre", ["da nang", "đà", "thor", "hal", "t", "OEUVRE"], []),
+        ("lodz oeuvre ðan", ["Łódź", "Œuvre", "dan"], []),
     ],
 )
 def test_words_are_compared_as_their_readers_do(tmp_path, text, found, absent):

@@ -1,6 +1,7 @@
 """Words of passages and of queries, in the one form in which they are compared.
 
-Case, compatibility forms and accents are removed, so that Straße, STRASSE and strasse are one word.
+Case, compatibility forms and accents are removed, so that Straße, STRASSE and strasse are one word,
+and so are Łódź and lodz.
 Signs of vowels are parts of words, except the points of Hebrew, Arabic and Syriac. SQLite only
 splits the result at its spaces and stems English words (`porter ascii`), because its own tables
 know neither the folding of case nor the vowel signs of Indic scripts.
@@ -10,11 +11,17 @@ import itertools
 import re
 import unicodedata
 
-VERSION = 1, unicodedata.unidata_version
+VERSION = 2, unicodedata.unidata_version
 """Version of the form; tables of passages with another version are made again."""
 
 _ACCENTS = ("COMBINING ", "HEBREW ", "ARABIC ", "SYRIAC ")
 """First words of the names of nonspacing marks without which a word is still the same."""
+
+_LETTERS = {
+    "ł": "l", "ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "ı": "i",
+    "æ": "ae", "œ": "oe", "þ": "th",
+}  # fmt: skip
+"""Replacements of Latin letters that Unicode does not decompose, after the folding of case."""
 
 _VOICED = 8
 """Canonical combining class of the marks that make か into が, which is another letter."""
@@ -28,8 +35,15 @@ _PAIRED = "[\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff]"
 _JOINED = "[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff]"
 """Characters of Thai, Lao, Burmese and Khmer, which have spaces between phrases only."""
 
+_HANGUL = "[\uac00-\ud7a3]"
+"""Syllables of Korean, whose words have spaces between them, and particles joined to their ends."""
+
+_START = "\x80"
+"""Word before each run of Korean syllables in a passage; `normalise` removes it from all texts."""
+
 _UNSPACED = re.compile(f"{_PAIRED}|{_JOINED}")
-_RUNS = re.compile(f"({_PAIRED}+|{_JOINED}+)")
+_SYLLABLES = re.compile(f"{_HANGUL}+")
+_RUNS = re.compile(f"({_PAIRED}+|{_JOINED}+|{_HANGUL}+)")
 
 
 class _Characters(dict[int, str]):
@@ -41,8 +55,8 @@ class _Characters(dict[int, str]):
 
 
 def _replace(character: str) -> str:
-    if character == "\u0131":  # the Turkish ı, whose capital is I, as that of i elsewhere
-        return "i"
+    if character in _LETTERS:
+        return _LETTERS[character]
     category, name = unicodedata.category(character), unicodedata.name(character, "")
     is_accent = name.startswith(_ACCENTS) and unicodedata.combining(character) != _VOICED
     if category in ("Mn", "Me") and (is_accent or name.startswith("VARIATION SELECTOR")):
@@ -67,23 +81,26 @@ def normalise(text: str) -> str:
 def spaced(text: str) -> str:
     """Return the words of a passage, separated by spaces.
 
-    Each character of a script without spaces is a word.
+    Each character of a script without spaces is a word, and so is each syllable of Korean.
     """
-    return _UNSPACED.sub(lambda character: f" {character[0]} ", normalise(text))
+    separated = _UNSPACED.sub(lambda character: f" {character[0]} ", normalise(text))
+    return _SYLLABLES.sub(lambda run: f" {_START} {' '.join(run[0])} ", separated)
 
 
 def phrases(text: str) -> list[str]:
     """Return the phrases of a query that are searched for in `spaced` passages, mostly words.
 
-    In Chinese and Japanese each pair of characters is searched for. In Thai, Lao, Burmese and Khmer
-    it is each run of characters without a space, wherever it stands in a passage.
+    In Chinese, Japanese and Korean each pair of characters is searched for. A single syllable of
+    Korean is only searched for at the start of words, because many syllables are in most passages.
+    In Thai, Lao, Burmese and Khmer it is each run of characters without a space, wherever it stands
+    in a passage.
     """
     words: list[str] = []
     for word in normalise(text).split():
         for part in filter(None, _RUNS.split(word)):
-            if re.match(_PAIRED, part):
+            if re.match(f"{_PAIRED}|{_HANGUL}", part):
                 pairs = [f"{first} {second}" for first, second in itertools.pairwise(part)]
-                words += pairs or [part]
+                words += pairs or [f"{_START} {part}" if re.match(_HANGUL, part) else part]
             else:
                 words.append(" ".join(part) if re.match(_JOINED, part) else part)
     return words
