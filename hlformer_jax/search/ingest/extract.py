@@ -279,9 +279,9 @@ def resolve_additions(
         # The last part is not resolved: a link in a folder is a path of that folder.
         has_name = path.name not in ("", "..")
         absolute = path.parent.resolve() / path.name if has_name else path.resolve()
-        written = Path(os.path.abspath(path))
-        if index.name_below(absolute) is None and index.name_below(written) is not None:
-            absolute = written  # in a root by a link that leads out of it
+        given_path = Path(os.path.abspath(path))
+        if index.name_below(absolute) is None and index.name_below(given_path) is not None:
+            absolute = given_path  # in a root by a link that leads out of it
         if not absolute.exists():
             raise SearchError(f"{path} does not exist: give files of {index.root}, or a folder")
         is_outside = index.name_below(absolute) is None
@@ -306,12 +306,12 @@ def _as_listed(
 ) -> list[Path]:
     """Return the paths under which a scan of the roots lists videos, as links may lead to them."""
     real_path = _real_paths()
-    real = {real_path(path): path for path in paths}
-    if all(path == str(other) for path, other in real.items()):
+    given_paths = {real_path(path): path for path in paths}
+    if all(real == str(path) for real, path in given_paths.items()):
         return list(paths)
     listed, _ = find_in_roots(index.roots.values(), video, lambda line: None, pulse)
-    by_real_path = {real_path(path): path for path in listed}
-    return [by_real_path.get(path, other) for path, other in real.items()]
+    listed_paths = {real_path(path): path for path in listed}
+    return [listed_paths.get(real, path) for real, path in given_paths.items()]
 
 
 def _real_paths() -> Callable[[Path], str]:
@@ -461,16 +461,17 @@ class _Run:
         """Count videos that cannot be reached; forget missing files that had failed."""
         self._count["forgotten"] += forget_deleted(self.index, self._present)
         locate, real_path = self.index.locate(), _real_paths()
-        listed: dict[str, str] = {}  # names of the present videos by their real paths
+        names: dict[str, str] = {}  # names of the present videos by their real paths
         for name, record in sorted(self.index.videos.items()):
             self.pulse()
             if name in self._present:
                 continue
             is_offline = is_gone(locate(name), follow=True)
             if not is_offline:
-                listed = listed or {real_path(locate(other)): other for other in self._present}
-                if other := listed.get(real_path(locate(name))):
-                    self.report(f"{printable(name)} is {printable(other)}: kept by that name only")
+                names = names or {real_path(locate(video)): video for video in self._present}
+                if listed_name := names.get(real_path(locate(name))):
+                    shown_name = printable(listed_name)
+                    self.report(f"{printable(name)} is {shown_name}: kept by that name only")
                     with self.index.writing() as writer:
                         writer.drop(name)
                     continue
