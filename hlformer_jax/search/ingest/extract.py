@@ -23,7 +23,7 @@ import numpy as np
 
 from hlformer_jax import cli
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, SearchError, UserError
+from hlformer_jax.errors import DamagedError, SearchError, UnreadableError, UserError
 from hlformer_jax.files import digest, is_gone
 from hlformer_jax.lazy import optional
 from hlformer_jax.search import signals
@@ -386,6 +386,7 @@ class _Run:
         self._kept: dict[str, int] = {}  # numbers of paths of their contents before the run
         self._present: set[str] = set()  # names of the videos whose files exist
         self._intact: dict[str, bool] = {}  # whether the embeddings of a content are intact
+        self._faults: dict[str, str] = {}  # of contents with damaged embeddings, until reported
         self._damaged = 0  # number of lines on damaged embeddings
         self._unlisted: list[str] = []  # lines about folders or files that could not be listed
 
@@ -479,6 +480,7 @@ class _Run:
                 continue
             self._count["offline" if is_offline else "unreadable"] += 1
             if not self._has_embeddings(record.content):
+                self._faults.pop(record.content, None)
                 self._report_damage(
                     f"{printable(name)}: its embeddings are damaged, and its file cannot be read"
                 )
@@ -564,6 +566,8 @@ class _Run:
             writer.record(name, content, file.stamp)
             self._count["recognised"] += 1
         else:
+            if fault := self._faults.pop(content, ""):
+                self._report_damage(f"{fault}: they are computed anew")
             tasks.setdefault(content, []).append(file)
 
     def _record_move(self, writer: Writer, name: str, content: str) -> None:
@@ -579,15 +583,23 @@ class _Run:
                     return
 
     def _has_embeddings(self, content: str) -> bool:
-        """Return whether a content has intact embeddings; report damaged ones."""
+        """Return whether a content has intact embeddings; note the fault of damaged ones.
+
+        Raises:
+          SearchError: if they cannot be read at the moment, and no others can be written.
+        """
         if content not in self._intact:
             self._intact[content] = self.index.has_embeddings(content)
             if self._intact[content]:
                 try:
                     self.index.read(content)
                 except DamagedError as error:
-                    fault, _, _ = str(error).rpartition(": ")
-                    self._report_damage(f"{fault}: they are computed anew")
+                    if isinstance(error, UnreadableError):
+                        [[generation]] = self.index.select(
+                            "SELECT value FROM settings WHERE name = 'generation'"
+                        )
+                        self.index.embeddings.check_writable(generation)
+                    self._faults[content], _, _ = str(error).rpartition(": ")
                     self._intact[content] = False
         return self._intact[content]
 
@@ -702,7 +714,9 @@ class _Run:
         if record is None and name in self._excluded:
             self._count["removed"] += 1
         elif record and record.indexed:
-            self.report(f"{printable(name)}: {reason}; its embeddings are kept")
+            state = "kept" if self._has_embeddings(record.content) else "damaged"
+            self._faults.pop(record.content, None)
+            self.report(f"{printable(name)}: {reason}; its embeddings are {state}")
             self._count["unreadable"] += 1
         elif record and record.reason == reason and not retry:
             self._count["skipped"] += 1
