@@ -20,6 +20,18 @@ class LockedError(SearchError):
         return cls(f"another process is writing to {directory}: wait until it has ended")
 
 
+class MissingIndexError(SearchError):
+    """Error for an open index whose directory was deleted or moved."""
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> "MissingIndexError":
+        """Return the error for the directory that the index had."""
+        return cls(
+            f"the index {directory} is no longer there: it was deleted or moved; move it back, or"
+            " open it at its new path"
+        )
+
+
 @contextlib.contextmanager
 def translate_errors(path: Path, is_writing: bool = False) -> Iterator[None]:
     """Translate errors of SQLite and of the disk into errors that name the index.

@@ -31,6 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hlformer_jax.errors import QueryError, UserError
 from hlformer_jax.files import jsonable
+from hlformer_jax.search.index import MissingIndexError
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.redaction import summarise, without_paths
@@ -239,6 +240,8 @@ def install(server: FastAPI, library: Library) -> None:
     def failed(_: Any, error: Any) -> JSONResponse:  # not async: it runs in a thread to read files
         if isinstance(error, ParameterError):  # never contains paths of this machine
             return _refuse(400, str(error))
+        if isinstance(error, MissingIndexError):
+            return _answer(Refusal("index.missing", index=library.directory.resolve().name))
         summary = summarise(library)
         if isinstance(error, QueryError):
             line = without_paths(error.phrased(schemas.PARAMETERS), summary)
