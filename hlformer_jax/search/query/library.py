@@ -24,6 +24,7 @@ from hlformer_jax.encoders.protocol import Encoder, LimitsTexts, TokenEncoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.search.encoder import is_demo_encoder, reload_encoder
 from hlformer_jax.search.index import Entry, Index, Record, database, find_missing, split_name
+from hlformer_jax.search.index.disk import find_disk_problem
 from hlformer_jax.search.index.records import Stamp
 from hlformer_jax.search.query import filters, fusion, pictures
 from hlformer_jax.search.query.fusion import Ranking
@@ -610,9 +611,7 @@ class Library:
         if not records and damaged:
             raise DamagedError.from_contents(damaged)
         if not records:
-            raise SearchError(
-                f"{self._directory} has no indexed video: its status lists the reasons"
-            )
+            raise SearchError(f"{self._directory} has no indexed video: {_why_empty(index)}")
         offline = {i for i, entry in enumerate(entries) if entry.state == "offline"}
         if self._store is None:
             ranker: Ranker = self._ranker(index, records)
@@ -730,6 +729,23 @@ def _reason(
         return f"there are only {count}"
     videos = "no video" if filtered.all() else "no video that passes the filters"
     return f"{videos} matches by {' or '.join(signals)}"
+
+
+def _why_empty(index: Index) -> str:
+    """Return why an index has no indexed video, and what to do."""
+    failed = {name: record.reason for name, record in index.videos.items() if not record.indexed}
+    if failed:
+        name, reason = min(failed.items())
+        count = f"{len(failed)} file{'s' if len(failed) > 1 else ''}"
+        return f"{count} could not be read, for example {legible(name)!r} ({reason})"
+    if unlisted := index.unlisted:
+        return f"the last indexing run reported {unlisted[0]}"
+    if removed := index.excluded:
+        return f"{len(removed)} removed videos stay out until they are added again"
+    if files.is_locked(index.directory):
+        return "an indexing run has not stored its first video yet: wait for it"
+    problem = find_disk_problem(index.directory) or "index its folder again"
+    return f"the last indexing run ended before it stored a video; {problem}"
 
 
 def _cut_texts(encoder: Encoder, query: Query, max_tokens: int | None) -> list[str]:
