@@ -9,7 +9,6 @@ from hlformer_jax.errors import SearchError
 from hlformer_jax.search.cli.options import Options
 from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.query.library import Library
-from hlformer_jax.text import printable
 
 
 def check_place(out: Path, flag: str, index: Index | None = None) -> None:
@@ -37,7 +36,7 @@ def open_index(directory: Path) -> Index:
     """Open an index, and report its damaged files on standard error."""
     index = Index.open(directory)
     for note in index.notes:
-        terminal.warn(printable(note))
+        terminal.warn(note)
     return index
 
 
@@ -58,9 +57,9 @@ def print_indented(text: str, columns: int | None) -> None:
     """
     indent = " " * 6
     if columns is None:
-        print(indent + text)
+        terminal.show(indent + text)
         return
     for line in textwrap.wrap(
         text, columns, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     ):
-        print(line)
+        terminal.show(line)

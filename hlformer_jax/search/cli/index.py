@@ -120,7 +120,7 @@ def watch(options: Options) -> None:
     index.check_encoder(encoder)
     precision = _choose_precision(index, encoder, options)
     for root in index.roots.values():
-        terminal.show(f"watching {printable(str(root))} (Ctrl-C ends it)")
+        terminal.show(f"watching {root} (Ctrl-C ends it)")
     try:
         watch_folders.follow(
             options.index, encoder, options.settle, terminal.show, workers=options.workers,
@@ -172,7 +172,7 @@ def prepare_index(
     if index is None:
         return _create(directory, folder, encoder_place, fps, checkpoint, every_frame, precision)
     for note in index.notes:
-        terminal.warn(printable(note))
+        terminal.warn(note)
     if fps is not None and fps != index.fps:
         raise SearchError(
             f"--fps={fps:g}: {directory} has {index.fps:g} frames a second; leave out"
@@ -225,7 +225,7 @@ def _create(
     videos = real_video().find(folder, unlisted.append, lambda: None)
     if all(directory.resolve() in path.resolve().parents for path in videos):
         for line in unlisted:
-            terminal.warn(printable(line))
+            terminal.warn(line)
         raise SearchError(f"{folder} has no video that FFmpeg can read")
     if checkpoint is not None and encoder_place is None:
         encoder_place = _place_of_encoder(checkpoint)
@@ -267,7 +267,7 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
         )
     name = missing[0] if len(roots) > 1 else ""
     index.check_root(root, instead_of=name)
-    terminal.warn(printable(f"{roots[name]} is now {root}"))
+    terminal.warn(f"{roots[name]} is now {root}")
     return name
 
 
@@ -283,7 +283,7 @@ def _place_of_encoder(run: Path) -> str | None:
 
     place = trained.place_of_encoder(run)
     if place is not None:
-        terminal.report(printable(f"encoder of {run}: {place}"))
+        terminal.report(f"encoder of {run}: {place}")
     return place
 
 
@@ -346,12 +346,12 @@ def extract_videos(
             only=only, further=further, source=source, precision=precision, progress=show,
             report=terminal.warn,
         )  # fmt: skip
-    print(format_counts(printable(str(index.directory)), done.counts))
+    terminal.show(format_counts(index.directory, done.counts))
     if done.seconds:
         lengths = f"{format_clock(done.seconds)} of video in {format_clock(done.elapsed)}"
-        print(f"{lengths}, {done.speed:.1f}x real time")
+        terminal.show(f"{lengths}, {done.speed:.1f}x real time")
     if done.still:
-        print(f"{done.still} of {done.frames} frames were still and share an embedding")
+        terminal.show(f"{done.still} of {done.frames} frames were still and share an embedding")
 
 
 def _choose_precision(index: Index, encoder: Encoder, options: Options) -> str | None:
@@ -391,5 +391,5 @@ def transcribe(options: Options) -> None:
             with terminal.bar("video", bar_format=terminal.FRACTIONS) as bar:
                 show = recognition.progress_of(bar)
                 counts = recognition.recognise(index, recogniser, terminal.warn, show)
-            print(format_counts(printable(recogniser.name), counts))
+            terminal.show(format_counts(recogniser.name, counts))
         update_all(index, encoder, terminal.warn)

@@ -36,7 +36,7 @@ from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.redaction import summarise, without_paths
 from hlformer_jax.search.serve.refusals import Refusal
-from hlformer_jax.text import suggestion
+from hlformer_jax.text import printable, suggestion
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Host names of a server that only this machine can reach."""
@@ -162,7 +162,9 @@ class Guard:
             entrance = self._admit if self.addresses and _is_address(host) else self._named
             await entrance(scope, receive, guarded)
         except Exception as error:  # the page shows one line, the log the traceback
-            logging.getLogger(__name__).exception("%s %s", scope["method"], scope["path"])
+            logging.getLogger(__name__).exception(
+                "%s %s", scope["method"], printable(scope["path"])
+            )
             if has_started:
                 raise
             failure = Refusal("server", error=type(error).__name__)
