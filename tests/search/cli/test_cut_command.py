@@ -134,3 +134,33 @@ def test_a_clip_never_replaces_a_video_of_the_index(ask, films, calls, tmp_path)
         done = ask("cut", "a.film", *flags)
         assert done.status == 1 and "is a video of the index" in done.errors[0]
     assert archive.find(films, print) and not calls.cuts
+
+
+@pytest.mark.parametrize("place", ["", "trips", "new"])
+def test_overwrite_keeps_videos_of_indexed_folders(ask, films, calls, tmp_path, place):
+    folder = films / place
+    folder.mkdir(exist_ok=True)
+    (tmp_path / "link").symlink_to(folder)
+    theirs = folder / export.clip_name("a.film", 5, 8)
+    theirs.write_bytes(b"a video that is not indexed yet")
+    named = folder / "moments.csv"
+    named.write_bytes(bytes(4) + b"ftypisom")  # a video by its first bytes
+    table = tmp_path / "hits.csv"
+    table.write_text("id,start,end\na.film,5,8\n")
+    commands = [
+        ("cut", "a.film", "--start=5", "--end=8", f"--out={theirs}"),
+        ("cut", "a.film", "--start=5", "--end=8", f"--out={tmp_path / 'link' / theirs.name}"),
+        ("cut", f"--from={table}", f"--out={folder}"),
+        ("query", "red", f"--export={named}"),
+    ]
+    for command in commands:
+        done = ask(*command, "--overwrite")
+        assert done.status == 1 and "where none is replaced" in done.errors[0], done
+    assert not calls.cuts and theirs.read_bytes() == b"a video that is not indexed yet"
+    assert named.read_bytes() == bytes(4) + b"ftypisom"
+    named.write_text("rank\n")  # a table in the folder is replaced
+    assert ask("query", "red", f"--export={named}", "--overwrite").status == 0
+    outside = tmp_path / theirs.name
+    outside.write_bytes(b"an earlier clip")
+    assert ask(*commands[0][:-1], f"--out={outside}", "--overwrite").status == 0
+    assert len(calls.cuts) == 1
