@@ -52,6 +52,13 @@ def open_index(directory: Path) -> Index:
     return index
 
 
+def open_index_to_change(directory: Path) -> Index:
+    """Open an index as `open_index`, and check that it can be written before an encoder loads."""
+    index = open_index(directory)
+    database.check_writable(directory)
+    return index
+
+
 def open_library(options: Options) -> Library:
     """Open the library of --index for a command that has the options `RANKER`."""
     return Library(

@@ -60,7 +60,8 @@ def evaluate(options: Options) -> None:
             " remove the threshold"
         )
     queries = captions.read(options.captions, options.split)
-    index = console.open_index(options.index)
+    changes = options.calibrate is not None
+    index = (console.open_index_to_change if changes else console.open_index)(options.index)
     # All rankers share one encoder.
     encoder = Library(options.index, encoder=options.encoder).encoder
     libraries = [

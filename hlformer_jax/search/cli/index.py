@@ -95,7 +95,7 @@ def index(options: Options) -> None:
 )  # fmt: skip
 def add(options: Options) -> None:
     """Add files (also removed ones) or another folder to an index; other videos are not checked."""
-    index = console.open_index(options.index)
+    index = console.open_index_to_change(options.index)
     _check_work(options)
     videos, roots = resolve_additions(index, options.paths, terminal.warn)
     encoder = reload_encoder(index.encoder, options.encoder)
@@ -115,7 +115,7 @@ def watch(options: Options) -> None:
     if not 0 < options.settle < float("inf"):
         raise SearchError(f"--settle={options.settle:g}: give seconds above 0")
     optional("watchfiles", "search")
-    index = console.open_index(options.index)
+    index = console.open_index_to_change(options.index)
     encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
     precision = _choose_precision(index, encoder, options)
@@ -167,6 +167,7 @@ def prepare_index(
     if fps is not None:
         check_rate(fps)
     index = _open_existing(directory)
+    database.check_writable(directory)
     if index is None and move_root:
         raise SearchError(f"--move-root: {directory} holds no index: give its directory as --index")
     if index is None:
@@ -379,7 +380,7 @@ def transcribe(options: Options) -> None:
         raise SearchError("pass --speech=MODEL (for example small), --ocr, or both")
     if not options.speech and (options.language or options.audio != "default"):
         raise SearchError("--language and --audio are for --speech: add it, or leave them out")
-    index = console.open_index(options.index)
+    index = console.open_index_to_change(options.index)
     recognisers = recognition.load_all(
         options.ocr, options.speech, options.language, options.audio, terminal.warn
     )

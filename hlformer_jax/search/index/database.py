@@ -520,6 +520,20 @@ def check_place(directory: Path) -> None:
         )
 
 
+def check_writable(directory: Path) -> None:
+    """Check that an index can be created in a directory, or changed there, before long work.
+
+    Raises:
+      SearchError: if its files may not be written, or the disk is read-only or full.
+      OSError: for another error of the disk.
+    """
+    with translate_errors(directory / DATABASE):
+        files.check_writable(directory)
+        for name in (LOCK, DATABASE):
+            if (directory / name).exists() and not os.access(directory / name, os.W_OK):
+                raise PermissionError(errno.EACCES, "not writable", str(directory / name))
+
+
 def is_marked(directory: Path) -> bool:
     """Return whether a directory has the mark of an index.
 

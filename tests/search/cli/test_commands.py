@@ -1,7 +1,9 @@
 """Errors, streams and outputs of all commands, on films that need no FFmpeg."""
 
+import errno
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -239,3 +241,88 @@ def test_serve_passes_its_options_on(ask, calls):
         "token_file": Path("t"), "no_token": False, "allow_hosts": ["nas.local", "b"],
         "manage": False,
     }  # fmt: skip
+
+
+@pytest.fixture
+def forbidden(tmp_path, monkeypatch):
+    """A folder in which nothing can be created, as for a user without the right to write there."""
+    folder = tmp_path / "forbidden"
+    (folder / "empty").mkdir(parents=True)
+    create, make = os.open, os.mkdir
+
+    def open_existing(path, flags, *values, **options):
+        if flags & (os.O_CREAT | getattr(os, "O_TMPFILE", 0) & ~os.O_DIRECTORY) and is_inside(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return create(path, flags, *values, **options)
+
+    def make_outside(path, *values, **options):
+        if is_inside(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return make(path, *values, **options)
+
+    def is_inside(path):
+        return Path(os.fsdecode(path)).is_relative_to(folder)
+
+    monkeypatch.setattr(os, "open", open_existing)
+    monkeypatch.setattr(os, "mkdir", make_outside)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["index", "{films}", "--index={forbidden}/empty"],
+        ["index", "{films}", "--index={forbidden}/new/index"],
+        ["index", "{films}", "--index={forbidden}/index"],
+        ["add", "{films}/a.film", "--index={forbidden}/index"],
+        ["watch", "--index={forbidden}/index"],
+        ["evaluate", "--captions={captions}", "--calibrate=50", "--index={forbidden}/index"],
+        ["evaluate", "--captions={captions}", "--json={forbidden}/a.json", "--index={index}"],
+        ["features", "{films}", "--captions={captions}", "--out={forbidden}/new"],
+        ["features", "{films}", "--captions={captions}", "--out={forbidden}/empty"],
+        ["features", "{films}", "--captions={captions}", "--out=out", "--index={forbidden}/new"],
+        ["query", "red", "--export={forbidden}/a.csv", "--index={index}"],
+        ["cut", "--from={table}", "--out={forbidden}/clips", "--index={index}"],
+        ["mcp", "--out={forbidden}/clips", "--index={index}"],
+    ],
+    ids=" ".join,
+)
+def test_place_that_cannot_be_written_is_named_before_the_encoder_loads(
+    search, films, index, calls, forbidden, tmp_path, monkeypatch, arguments
+):
+    if arguments[0] == "mcp":
+        pytest.importorskip("mcp", reason="the extra mcp is not installed")
+    monkeypatch.chdir(tmp_path)
+    captions, table = tmp_path / "captions.jsonl", tmp_path / "hits.csv"
+    captions.write_text('{"video": "a.film", "sentence": "red"}\n')
+    table.write_text("id,start,end\na.film,1,2\n")
+    os.rename(index, forbidden / "index")
+    shutil.copytree(forbidden / "index", index)
+    calls.loaded.clear()
+    places = dict(films=films, forbidden=forbidden, index=index, captions=captions, table=table)
+    before = archive.everything(tmp_path)
+    done = search(*(argument.format(**places) for argument in arguments))
+    assert done.status == 1 and len(done.errors) == 1, done
+    assert str(forbidden) in done.errors[0] and "rights" in done.errors[0]
+    assert not calls.loaded and not calls.cuts and archive.everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("place", ["file", "file/index"])
+def test_index_at_a_file_is_refused_before_the_encoder_loads(search, films, calls, tmp_path, place):
+    (tmp_path / "file").write_text("notes")
+    done = search("index", films, f"--index={tmp_path / place}")
+    assert done.status == 1 and "is not a directory" in done.errors[0] and not calls.loaded
+
+
+@pytest.mark.parametrize("name", ["index.db", ".lock"])
+def test_index_file_of_another_user_is_named_before_the_encoder_loads(
+    ask, films, index, calls, monkeypatch, name
+):
+    calls.loaded.clear()
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path != index / name and access(path, mode)
+    )
+    done = ask("index", films)
+    assert done.status == 1 and not calls.loaded
+    assert f"{index / name} may not be read or written by this user" in done.errors[0]
