@@ -24,7 +24,7 @@ from hlformer_jax.config import config_names, family_of, flat, leaves, load, loc
 from hlformer_jax.config.names import COMMON_NAMES, ENVIRONMENT, field_suggestion
 from hlformer_jax.errors import ConfigError
 from hlformer_jax.lazy import optional
-from hlformer_jax.text import escape_direction, suggestion
+from hlformer_jax.text import printable, suggestion
 
 QUIET = flags.DEFINE_bool("quiet", False, "Print no progress, only results, warnings and errors.")
 """Flag of all programs with absl flags; each declares it a key flag, so --helpshort lists it."""
@@ -50,7 +50,7 @@ def fail(message: str) -> int:
         example `workdir` as --workdir.
     """
     line = _ARGUMENT.sub(lambda match: _FLAGS[match[1]] + match[2], message)
-    print(f"{terminal.in_red('error:', sys.stderr)} {escape_direction(line)}", file=sys.stderr)
+    print(f"{terminal.in_red('error:', sys.stderr)} {printable(line)}", file=sys.stderr)
     return 1
 
 
@@ -159,7 +159,7 @@ def _print_part(
         align_left = index == 0 or name in text_columns
         table.add_column(name, justify="left" if align_left else "right", no_wrap=index == 0)
     for row in rows:
-        table.add_row(*map(rich.markup.escape, row))
+        table.add_row(*(rich.markup.escape(printable(cell)) for cell in row))
     console = rich.console.Console(width=width)
     if width is None:
         wide = rich.console.Console(width=400)

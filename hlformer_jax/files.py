@@ -87,10 +87,22 @@ def check_output(path: Path, replace: Replace = Replace.NOTHING) -> None:
     """
     check_replaced(path, replace)
     path.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(path.parent)
+
+
+def check_writable(directory: Path) -> None:
+    """Check that files can be created in a directory; of a missing one, in the folder above it.
+
+    Nothing is made. Commands call it before their long work.
+
+    Raises:
+      OSError: if they cannot; it names the directory.
+    """
+    place = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
     try:
-        tempfile.TemporaryFile(dir=path.parent).close()
+        tempfile.TemporaryFile(dir=place).close()
     except OSError as error:  # it names the temporary file
-        raise OSError(error.errno, error.strerror, str(path.parent)) from None
+        raise OSError(error.errno, error.strerror, str(directory)) from None
 
 
 def check_directory(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Progress goes to standard error: lines, and on a terminal also a bar with speed and time left.
 `silence` hides it (the flag --quiet). Colours are used only on a terminal, and not if NO_COLOR is
-set.
+set. No line can change the terminal: see `text.printable`.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TextIO, TypeVar
 
-from hlformer_jax.text import escape_direction
+from hlformer_jax.text import printable
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ def _write(line: str, file: TextIO | None) -> None:
     tqdm = sys.modules.get("tqdm")
     if file is None:  # the caller has closed the stream
         return
-    line = escape_direction(line)
+    line = printable(line)
     if tqdm is None:  # not imported yet, so no bar is shown
         print(line, file=file)
     else:

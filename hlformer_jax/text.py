@@ -21,8 +21,6 @@ _PASSWORDS = (
     ),
 )
 
-_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
 
 def suggestion(name: object, names: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: "; did you mean …?", or ""."""
@@ -50,8 +48,9 @@ def legible(text: str) -> str:
 
 
 _INVISIBLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+"""Control characters, ends of lines and paragraphs, marks of direction, and lone surrogates."""
 
 
 def visible(text: str) -> str:
@@ -62,15 +61,12 @@ def visible(text: str) -> str:
     return _INVISIBLE.sub("\ufffd", text)
 
 
-def printable(name: str) -> str:
-    """Return a name for one line of a terminal: legible, and quoted if it is unprintable."""
-    name = legible(name)
-    return name if name.isprintable() else repr(name)
+def printable(text: str) -> str:
+    r"""Return a text for one line of a terminal, with such characters escaped: \x1b, \n, \u202e.
 
-
-def escape_direction(text: str) -> str:
-    """Escape the marks of writing direction in a text, which reorder the rest of a line."""
-    return _DIRECTION.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
+    Bytes that are not UTF-8 become U+FFFD.
+    """
+    return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), legible(text))
 
 
 def without_passwords(text: str, arguments: Iterable[str] = ()) -> str:

@@ -13,7 +13,9 @@ def test_suggestion_is_a_similar_name():
 def test_names_of_files_are_printable():
     assert text.legible("a\udcff.mp4") == "a\ufffd.mp4"
     assert text.printable("a\udcff.mp4") == "a\ufffd.mp4"
-    assert text.printable("a\nb") == repr("a\nb")
+    assert text.printable("a\nb\x1b[31m\u202e\u2028\x85") == r"a\nb\x1b[31m\u202e\u2028\x85"
+    for name in ('it\'s "Küche" 映画\u3000一 🎬.mp4', "C:\\n", "👨\u200d👩.mp4", "a\u00a0b"):
+        assert text.printable(name) == name
 
 
 @pytest.mark.parametrize(

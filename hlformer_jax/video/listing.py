@@ -114,7 +114,7 @@ def find(
             for path in (Path(place, name) for name in names if not name.startswith(".")):
                 pulse()
                 try:
-                    if _is_video(path, pseudo):
+                    if is_video(path, pseudo):
                         videos.append(path)
                 except OSError:
                     unreadable.append(path)
@@ -143,7 +143,7 @@ def _pseudo_devices() -> dict[int, str]:
     return devices
 
 
-def _is_video(path: Path, pseudo: Collection[int] = ()) -> bool:
+def is_video(path: Path, pseudo: Collection[int] = ()) -> bool:
     """Return whether a file is a video.
 
     Args:

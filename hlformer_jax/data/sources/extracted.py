@@ -417,8 +417,10 @@ def check_place(folder: Path, overwrite: bool) -> None:
 
     Raises:
       OutputError: if the folder contains something that must not be replaced.
+      OSError: if the folder cannot be made or written to.
     """
     files.check_directory(folder)
+    files.check_writable(folder)
     if not folder.exists() or not any(folder.iterdir()):
         return
     try:

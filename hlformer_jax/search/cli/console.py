@@ -6,14 +6,17 @@ from pathlib import Path
 
 from hlformer_jax import terminal
 from hlformer_jax.errors import SearchError
+from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli.options import Options
 from hlformer_jax.search.index import Index, database
 from hlformer_jax.search.query.library import Library
-from hlformer_jax.text import printable
 
 
 def check_place(out: Path, flag: str, index: Index | None = None) -> None:
-    """Check that an output path is neither inside an index nor the path of an indexed video.
+    """Check that an output path is neither inside an index nor a video in a folder of the index.
+
+    Otherwise --overwrite could replace a video that was copied into the folder and is not indexed
+    yet. A clip that an earlier command wrote there is such a video, too.
 
     Args:
       out: the output path.
@@ -21,7 +24,7 @@ def check_place(out: Path, flag: str, index: Index | None = None) -> None:
       index: the index of the command, if it has one.
 
     Raises:
-      SearchError: if the path is inside an index or is the path of an indexed video.
+      SearchError: if the path is inside an index, or is a video in a folder of the index.
     """
     real = Path(os.path.realpath(out))
     directory = database.find_enclosing_index(out)
@@ -29,15 +32,30 @@ def check_place(out: Path, flag: str, index: Index | None = None) -> None:
         directory = index.directory
     if directory is not None:
         raise SearchError(f"{flag}={out} is inside the index {directory}: choose another path")
-    if index is not None and index.name_below(real) in index.videos:
+    name = None if index is None else index.name_below(real)
+    if index is None or name is None:
+        return
+    if name in index.videos:
         raise SearchError(f"{flag}={out} is a video of the index: choose another name")
+    if real.exists() and optional("hlformer_jax.video.listing", "search").is_video(real):
+        raise SearchError(
+            f"{flag}={out} is a video in a folder of the index, where none is replaced: choose"
+            " another name, or a folder outside of it"
+        )
 
 
 def open_index(directory: Path) -> Index:
     """Open an index, and report its damaged files on standard error."""
     index = Index.open(directory)
     for note in index.notes:
-        terminal.warn(printable(note))
+        terminal.warn(note)
+    return index
+
+
+def open_index_to_change(directory: Path) -> Index:
+    """Open an index as `open_index`, and check that it can be written before an encoder loads."""
+    index = open_index(directory)
+    database.check_writable(directory)
     return index
 
 
@@ -58,9 +76,9 @@ def print_indented(text: str, columns: int | None) -> None:
     """
     indent = " " * 6
     if columns is None:
-        print(indent + text)
+        terminal.show(indent + text)
         return
     for line in textwrap.wrap(
         text, columns, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     ):
-        print(line)
+        terminal.show(line)

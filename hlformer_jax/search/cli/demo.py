@@ -27,4 +27,4 @@ def demo(options: Options) -> None:
     if options.training:
         demo.render_training(options.out, options.seed, terminal.report)
     index = f"--index={options.out / 'index'}"
-    print(f"search it: {command_line('search', 'query', 'a red circle', index)}")
+    terminal.show(f"search it: {command_line('search', 'query', 'a red circle', index)}")

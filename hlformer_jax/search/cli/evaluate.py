@@ -27,7 +27,6 @@ from hlformer_jax.search.evaluate.features import encode_tokens, write_features
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
-from hlformer_jax.text import printable
 
 DEFAULT_TEXT_ENCODER = "FacebookAI/roberta-large"
 """Default encoder of captions. Its features have the same width as the published text features of
@@ -61,7 +60,8 @@ def evaluate(options: Options) -> None:
             " remove the threshold"
         )
     queries = captions.read(options.captions, options.split)
-    index = console.open_index(options.index)
+    changes = options.calibrate is not None
+    index = (console.open_index_to_change if changes else console.open_index)(options.index)
     # All rankers share one encoder.
     encoder = Library(options.index, encoder=options.encoder).encoder
     libraries = [
@@ -127,8 +127,8 @@ def features(options: Options) -> None:
         index, encoder, captioned, options.out, options.seed, terminal.warn, options.overwrite
     )
     split_counts = ", ".join(f"{count} of {split}" for split, count in counts.items())
-    print(f"{printable(str(options.out))}: captions {split_counts}")
-    print(f"train on it: {command_line('main', f'--config=configs/own.py:{options.out}')}")
+    terminal.show(f"{options.out}: captions {split_counts}")
+    terminal.show(f"train on it: {command_line('main', f'--config=configs/own.py:{options.out}')}")
 
 
 def _check_precision(index: Index, precision: str | None) -> None:
@@ -170,4 +170,4 @@ def _text_features(options: Options) -> None:
         features = encode_tokens(encoder, sentences, bar.update)
         hdf5.write_words(out, (encoder.name, encoder.fingerprint), features, replace)
     width = encoder.token_width
-    print(f"{printable(str(out))}: {len(sentences)} captions, features of width {width}")
+    terminal.show(f"{out}: {len(sentences)} captions, features of width {width}")

@@ -95,7 +95,7 @@ def index(options: Options) -> None:
 )  # fmt: skip
 def add(options: Options) -> None:
     """Add files (also removed ones) or another folder to an index; other videos are not checked."""
-    index = console.open_index(options.index)
+    index = console.open_index_to_change(options.index)
     _check_work(options)
     videos, roots = resolve_additions(index, options.paths, terminal.warn)
     encoder = reload_encoder(index.encoder, options.encoder)
@@ -115,12 +115,12 @@ def watch(options: Options) -> None:
     if not 0 < options.settle < float("inf"):
         raise SearchError(f"--settle={options.settle:g}: give seconds above 0")
     optional("watchfiles", "search")
-    index = console.open_index(options.index)
+    index = console.open_index_to_change(options.index)
     encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
     precision = _choose_precision(index, encoder, options)
     for root in index.roots.values():
-        terminal.show(f"watching {printable(str(root))} (Ctrl-C ends it)")
+        terminal.show(f"watching {root} (Ctrl-C ends it)")
     try:
         watch_folders.follow(
             options.index, encoder, options.settle, terminal.show, workers=options.workers,
@@ -167,12 +167,13 @@ def prepare_index(
     if fps is not None:
         check_rate(fps)
     index = _open_existing(directory)
+    database.check_writable(directory)
     if index is None and move_root:
         raise SearchError(f"--move-root: {directory} holds no index: give its directory as --index")
     if index is None:
         return _create(directory, folder, encoder_place, fps, checkpoint, every_frame, precision)
     for note in index.notes:
-        terminal.warn(printable(note))
+        terminal.warn(note)
     if fps is not None and fps != index.fps:
         raise SearchError(
             f"--fps={fps:g}: {directory} has {index.fps:g} frames a second; leave out"
@@ -225,7 +226,7 @@ def _create(
     videos = real_video().find(folder, unlisted.append, lambda: None)
     if all(directory.resolve() in path.resolve().parents for path in videos):
         for line in unlisted:
-            terminal.warn(printable(line))
+            terminal.warn(line)
         raise SearchError(f"{folder} has no video that FFmpeg can read")
     if checkpoint is not None and encoder_place is None:
         encoder_place = _place_of_encoder(checkpoint)
@@ -267,7 +268,7 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
         )
     name = missing[0] if len(roots) > 1 else ""
     index.check_root(root, instead_of=name)
-    terminal.warn(printable(f"{roots[name]} is now {root}"))
+    terminal.warn(f"{roots[name]} is now {root}")
     return name
 
 
@@ -283,7 +284,7 @@ def _place_of_encoder(run: Path) -> str | None:
 
     place = trained.place_of_encoder(run)
     if place is not None:
-        terminal.report(printable(f"encoder of {run}: {place}"))
+        terminal.report(f"encoder of {run}: {place}")
     return place
 
 
@@ -346,12 +347,12 @@ def extract_videos(
             only=only, further=further, source=source, precision=precision, progress=show,
             report=terminal.warn,
         )  # fmt: skip
-    print(format_counts(printable(str(index.directory)), done.counts))
+    terminal.show(format_counts(index.directory, done.counts))
     if done.seconds:
         lengths = f"{format_clock(done.seconds)} of video in {format_clock(done.elapsed)}"
-        print(f"{lengths}, {done.speed:.1f}x real time")
+        terminal.show(f"{lengths}, {done.speed:.1f}x real time")
     if done.still:
-        print(f"{done.still} of {done.frames} frames were still and share an embedding")
+        terminal.show(f"{done.still} of {done.frames} frames were still and share an embedding")
 
 
 def _choose_precision(index: Index, encoder: Encoder, options: Options) -> str | None:
@@ -379,7 +380,7 @@ def transcribe(options: Options) -> None:
         raise SearchError("pass --speech=MODEL (for example small), --ocr, or both")
     if not options.speech and (options.language or options.audio != "default"):
         raise SearchError("--language and --audio are for --speech: add it, or leave them out")
-    index = console.open_index(options.index)
+    index = console.open_index_to_change(options.index)
     recognisers = recognition.load_all(
         options.ocr, options.speech, options.language, options.audio, terminal.warn
     )
@@ -391,5 +392,5 @@ def transcribe(options: Options) -> None:
             with terminal.bar("video", bar_format=terminal.FRACTIONS) as bar:
                 show = recognition.progress_of(bar)
                 counts = recognition.recognise(index, recogniser, terminal.warn, show)
-            print(format_counts(printable(recogniser.name), counts))
+            terminal.show(format_counts(recogniser.name, counts))
         update_all(index, encoder, terminal.warn)

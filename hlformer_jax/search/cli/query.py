@@ -79,13 +79,13 @@ def query(options: Options) -> None:
         files.check_output(options.export, replace)
     results = console.open_library(options).query(_parse_query(options))
     for line in results.warnings:
-        terminal.warn(printable(line))
+        terminal.warn(line)
     if options.export:
         probe = optional("hlformer_jax.video", "search").probe
         title = options.sentences[0] if options.sentences else "moments"
         count = export.write(options.export, title, results, probe, replace)
-        terminal.warn(printable(f"{options.export}: {count} moments"))
-    no_results = "" if results else printable(f"no results: {results.reason}")
+        terminal.warn(f"{options.export}: {count} moments")
+    no_results = "" if results else f"no results: {results.reason}"
     if results and results.verdict and not options.offset:
         terminal.warn(results.verdict)
     if options.json:
@@ -94,7 +94,7 @@ def query(options: Options) -> None:
         print(json.dumps([result.as_json() for result in results], indent=2))
         return
     if no_results:
-        print(no_results)
+        terminal.show(no_results)
         return
     _print_results(results, options.offset)
 
@@ -135,12 +135,12 @@ def _print_results(results: Results, offset: int) -> None:
     for row, result in zip(rows, [None, *results], strict=True):
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
         cells[:2] = (text.rjust(width) for text, width in zip(row[:2], widths, strict=False))
-        print("  ".join(cells[:-1] if is_narrow else cells).rstrip())
+        terminal.show("  ".join(cells[:-1] if is_narrow else cells).rstrip())
         if is_narrow:
             console.print_indented(row[-1], columns)
         if result and result.passages:
             first = result.passages[0]
-            passage = f"{format_clock(first.start)} “{printable(first.text)}”"
+            passage = f"{format_clock(first.start)} “{first.text}”"
             console.print_indented(passage, columns)
 
 
@@ -171,7 +171,7 @@ def cut(options: Options) -> None:
     if options.table:
         moments = export.read_csv(options.table)
         if not moments:
-            terminal.warn(printable(f"{options.table} has no rows, so no clips are cut"))
+            terminal.warn(f"{options.table} has no rows, so no clips are cut")
     else:
         start, end = parse_seconds(options.start), parse_seconds(options.end)
         if end <= start:
@@ -186,7 +186,7 @@ def cut(options: Options) -> None:
         except SearchError as error:
             if not options.table:
                 raise
-            terminal.warn(printable(str(error)))
+            terminal.warn(str(error))
             failed.append(video_or_id)
             continue
         out = Path(export.clip_name(name, start, end))
@@ -205,14 +205,14 @@ def cut(options: Options) -> None:
         except (UserError, OSError) as error:
             if not options.table:
                 raise
-            terminal.warn(printable(describe(error)))
+            terminal.warn(describe(error))
             failed.append(out.name)
             continue
-        terminal.show(printable(str(out)))
+        terminal.show(str(out))
         record = index.record(name)
         if record and record.duration and end > record.duration + SECONDS_AFTER_END:
             length = f"{record.duration:.1f} s"
-            terminal.warn(printable(f"{name} ends at {length}, before the end of the part"))
+            terminal.warn(f"{name} ends at {length}, before the end of the part")
         if options.copy:
             earlier = max(start - options.margin, 0) - span[0]
             side = "before" if earlier >= 0 else "after"

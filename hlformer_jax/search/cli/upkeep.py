@@ -24,7 +24,6 @@ from hlformer_jax.search.ingest.extract import format_counts, remove_videos
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.search.times import format_clock
-from hlformer_jax.text import printable
 
 
 @command(INDEX, JSON)
@@ -48,11 +47,11 @@ def status(options: Options) -> None:
     counts = f"{summary['frames']} frames{still}, {summary['bytes'] / 1e6:.1f} MB"
     precisions = f", {' and '.join(summary['precisions'])}" if summary["precisions"] else ""
     rows = {
-        "index": printable(summary["index"]),
-        "folder": printable(summary["folder"]),
-        **{f"folder {name!r}": printable(root) for name, root in summary["folders"].items()},
+        "index": summary["index"],
+        "folder": summary["folder"],
+        **{f"folder {name!r}": root for name, root in summary["folders"].items()},
         "encoder": f"{summary['encoder']}, {summary['fps']:g} frames per second{precisions}",
-        "ranker": printable(summary["checkpoint"]),
+        "ranker": summary["checkpoint"],
         "videos": f"{summary['videos']}, {format_clock(summary['seconds'])} long, {counts}",
         "offline": summary["offline"]
         and f"{summary['offline']} videos (prune lists and drops them)",
@@ -69,14 +68,14 @@ def status(options: Options) -> None:
     }
     for name, text in rows.items():
         if text:
-            print(f"{name:<9} {text}")
+            terminal.show(f"{name:<9} {text}")
     for entry in noted:
         kind = "failed" if entry.state == "failed" else "warning"
-        print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
+        terminal.show(f"  {kind}: {entry.video}: {entry.reason} (id {entry.id})")
     for line in index.unlisted:
-        print(f"  not listed: {printable(line)}")
+        terminal.show(f"  not listed: {line}")
     for problem in problems:
-        print(f"  subtitles: {printable(problem.file)}: {printable(problem.reason)}")
+        terminal.show(f"  subtitles: {problem.file}: {problem.reason}")
 
 
 @command(
@@ -88,7 +87,7 @@ def status(options: Options) -> None:
 def remove(options: Options) -> None:
     """Remove videos from an index until they are added again; their files are kept."""
     index = console.open_index(options.index)
-    print(remove_videos(index, options.videos))
+    terminal.show(remove_videos(index, options.videos))
 
 
 @command(
@@ -110,7 +109,7 @@ def tag(options: Options) -> None:
     for entry in index.entries():
         if entry.video in names or entry.tags and not names:
             tags = [repr(tag) if "," in tag else tag for tag in entry.tags]
-            print(printable(entry.video) + ": " + (", ".join(tags) or "no tag"))
+            terminal.show(entry.video + ": " + (", ".join(tags) or "no tag"))
 
 
 @command(INDEX, flag("--yes", "drop the listed videos (default: only list them)"))
@@ -121,25 +120,25 @@ def prune(options: Options) -> None:
     if len(missing_roots) == len(roots):
         raise SearchError(f"{index.root} is missing, so nothing is dropped: mount its disk")
     for name in missing_roots:
-        terminal.warn(
-            printable(f"{roots[name]} is missing, so its videos are kept: mount its disk")
-        )
+        terminal.warn(f"{roots[name]} is missing, so its videos are kept: mount its disk")
     offline = [video for video in index.offline() if split_name(video)[0] not in missing_roots]
     names = [video for video in offline if index.is_deleted(video, follow=True)]
     if unreadable := len(offline) - len(names):
         first = next(video for video in offline if video not in names)
-        terminal.warn(printable(f"{unreadable} videos cannot be read and are kept, first {first}"))
+        terminal.warn(f"{unreadable} videos cannot be read and are kept, first {first}")
     for name in names:
-        print(printable(name))
+        terminal.show(name)
     if not options.yes:
-        print(f"{len(names)} videos are missing" + ("; add --yes to drop them" if names else ""))
+        terminal.show(
+            f"{len(names)} videos are missing" + ("; add --yes to drop them" if names else "")
+        )
         return
     with index.writing() as writer:
         offline_now = set(index.offline()) & set(names)
         missing = {video for video in offline_now if index.is_deleted(video, follow=True)}
         writer.forget(missing)
     left = sum(record.indexed for record in index.videos.values())
-    print(f"dropped {len(missing)} videos, {left} are left")
+    terminal.show(f"dropped {len(missing)} videos, {left} are left")
 
 
 @command(INDEX)
@@ -151,7 +150,7 @@ def verify(options: Options) -> None:
     with terminal.bar("video", len(index.contents())) as bar:
         damaged = index.verify(bar.update) | caches
     for line in damaged.values():
-        print(printable(line))
+        terminal.show(line)
     contents = index.contents()
     total = len(contents)
     total += sum(os.path.lexists(index.text_vectors(content)) for content in contents)
@@ -164,7 +163,7 @@ def verify(options: Options) -> None:
             f"{len(damaged)} of {total} parts are damaged or cannot be read: {repair} restores all"
             " that a search does not"
         )
-    print(f"{total} parts are intact")
+    terminal.show(f"{total} parts are intact")
 
 
 @command(INDEX, *RANKER, continues=True)
@@ -178,7 +177,7 @@ def upload(options: Options) -> None:
             bar.update(done - bar.n)
 
         count = library.upload(show)
-    print(format_counts("videos (copies count once)", {
+    terminal.show(format_counts("videos (copies count once)", {
         "uploaded": count.sent,
         "already there": count.unchanged,
         "deleted": count.removed,

@@ -33,7 +33,10 @@ class DemoError(UserError, ValueError):
 
 
 def make(
-    out: str | Path, seed: int = 0, report: Callable[[str], None] = print, videos: int = VIDEOS
+    out: str | Path,
+    seed: int = 0,
+    report: Callable[[str], None] = terminal.show,
+    videos: int = VIDEOS,
 ) -> None:
     """Make a demo: DIR/videos, DIR/captions.jsonl, DIR/encoder and DIR/index.
 
@@ -59,7 +62,9 @@ def make(
     index_videos(out, report, out / "encoder")
 
 
-def render_training(out: str | Path, seed: int = 0, report: Callable[[str], None] = print) -> None:
+def render_training(
+    out: str | Path, seed: int = 0, report: Callable[[str], None] = terminal.show
+) -> None:
     """Render captioned videos to train a model on: DIR/training/{videos,captions.jsonl}.
 
     Five groups of 40 videos are the training split, and one group is the validation split. The

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hlformer_jax import terminal
 from hlformer_jax.data.annotations import Span, possible_times
 from hlformer_jax.data.sources import extracted, protocol
 from hlformer_jax.encoders.protocol import TokenEncoder
@@ -23,7 +24,7 @@ def write_features(
     captions: Sequence[Caption],
     out: Path,
     seed: int = 0,
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = terminal.show,
     overwrite: bool = False,
 ) -> dict[str, int]:
     """Write a folder of features, with which `configs/own.py` trains a model.

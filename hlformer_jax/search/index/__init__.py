@@ -1,6 +1,6 @@
 """The index of an archive: records of its videos, and their embeddings."""
 
-from hlformer_jax.search.index.database import LockedError
+from hlformer_jax.search.index.disk import LockedError, MissingIndexError
 from hlformer_jax.search.index.index import Index, find_missing
 from hlformer_jax.search.index.records import (
     EncoderFacts,
@@ -21,6 +21,7 @@ __all__ = [
     "Exclusion",
     "Index",
     "LockedError",
+    "MissingIndexError",
     "Record",
     "Stamp",
     "Threshold",

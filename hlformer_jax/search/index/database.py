@@ -34,7 +34,7 @@ from typing import Any, TypeVar
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search.index import checksummed, row_sums
-from hlformer_jax.search.index.disk import LockedError, translate_errors
+from hlformer_jax.search.index.disk import LockedError, MissingIndexError, translate_errors
 
 _T = TypeVar("_T")
 
@@ -384,6 +384,7 @@ class Database:
           SearchError: if the disk is full or read-only.
           UnreadableError: if the database cannot be read at the moment.
         """
+        check_exists(self.directory)  # locking would create it
         with contextlib.ExitStack() as stack:
             _lock_directory(stack, self.directory, wait)
             self._repair(is_locked=True)
@@ -448,10 +449,16 @@ class Database:
         return lines
 
     def _current(self) -> sqlite3.Connection:
-        """Return a connection to the current database file."""
+        """Return a connection to the current database file.
+
+        Raises:
+          MissingIndexError: if the directory of the index was deleted or moved.
+        """
         assert self._connection is not None
         if self._connection.in_transaction:
             return self._connection
+        if not _identity(self._path):
+            check_exists(self.directory)
         if self.note:  # another process may have repaired it
             if self._is_unreadable or _identity(self._path) != self._damaged:
                 with contextlib.suppress(SearchError):
@@ -513,6 +520,20 @@ def check_place(directory: Path) -> None:
         )
 
 
+def check_writable(directory: Path) -> None:
+    """Check that an index can be created in a directory, or changed there, before long work.
+
+    Raises:
+      SearchError: if its files may not be written, or the disk is read-only or full.
+      OSError: for another error of the disk.
+    """
+    with translate_errors(directory / DATABASE):
+        files.check_writable(directory)
+        for name in (LOCK, DATABASE):
+            if (directory / name).exists() and not os.access(directory / name, os.W_OK):
+                raise PermissionError(errno.EACCES, "not writable", str(directory / name))
+
+
 def is_marked(directory: Path) -> bool:
     """Return whether a directory has the mark of an index.
 
@@ -533,13 +554,13 @@ _NO_MARK = errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.E
 
 
 def check_exists(directory: Path) -> None:
-    """Check that the directory of an open index still exists.
+    """Check that the directory of an open index still has an index.
 
     Raises:
-      SearchError: if it was deleted or moved.
+      MissingIndexError: if it was deleted or moved. An unmounted disk may leave an empty directory.
     """
-    if not directory.is_dir():
-        raise SearchError(f"{directory} is not an index any more: it was deleted or moved")
+    if all(files.is_gone(directory / name) for name in (MARK, DATABASE, COPY)):
+        raise MissingIndexError.from_directory(directory)
 
 
 def has_index_files(directory: Path) -> bool:

@@ -20,6 +20,18 @@ class LockedError(SearchError):
         return cls(f"another process is writing to {directory}: wait until it has ended")
 
 
+class MissingIndexError(SearchError):
+    """Error for an open index whose directory was deleted or moved."""
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> "MissingIndexError":
+        """Return the error for the directory that the index had."""
+        return cls(
+            f"the index {directory} is no longer there: it was deleted or moved; move it back, or"
+            " open it at its new path"
+        )
+
+
 @contextlib.contextmanager
 def translate_errors(path: Path, is_writing: bool = False) -> Iterator[None]:
     """Translate errors of SQLite and of the disk into errors that name the index.
@@ -36,7 +48,7 @@ def translate_errors(path: Path, is_writing: bool = False) -> Iterator[None]:
         translated = _to_search_error(path, error)
         # SQLite does not say why it could not create its journal.
         if is_writing and isinstance(translated, UnreadableError):
-            if (line := _find_disk_problem(path.parent)) is not None:
+            if (line := find_disk_problem(path.parent)) is not None:
                 translated = SearchError(line)
         raise translated from None
     except OSError as error:
@@ -55,13 +67,13 @@ def _disk_problem(directory: Path, error: OSError) -> str | None:
     return _read_only(directory) if error.errno == errno.EROFS else None
 
 
-def _find_disk_problem(directory: Path) -> str | None:
-    """Return a line about a disk that is full or read-only at the moment; else None."""
+def find_disk_problem(directory: Path) -> str | None:
+    """Return a line about a disk that is full, read-only or forbidden at the moment; else None."""
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(bytes(4096))  # a block of the disk
-    except OSError as error:
-        return _disk_problem(directory, error)
+    except OSError as error:  # it names the temporary file
+        return _disk_problem(directory, OSError(error.errno, error.strerror, str(directory)))
     return None
 
 

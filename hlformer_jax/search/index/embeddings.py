@@ -31,6 +31,7 @@ from jaxtyping import Float16, Float64, Int
 
 from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index import packed
+from hlformer_jax.search.index.disk import translate_errors
 from hlformer_jax.search.index.packed import ContentRows, Quantised
 
 _BLOCK_BYTES = 4096
@@ -137,6 +138,20 @@ class Embeddings:
                     os.fsync(file)
         checksums = checksum(vectors, times), checksum(rounded.values, bounds)
         return Span(first, len(times), *checksums)
+
+    def check_writable(self, generation: int) -> None:
+        """Check that rows can be written to the files of a generation.
+
+        Raises:
+          SearchError: if one of them cannot be opened for writing.
+        """
+        for suffix in (FRAMES, TIMES):
+            path = self.path(generation, suffix)
+            try:
+                with translate_errors(path), self._writing(generation, suffix):
+                    pass
+            except OSError as error:
+                raise UnreadableError.from_error(path, error) from None
 
     def read(
         self, generation: int, span: Span

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hlformer_jax import cli
+from hlformer_jax import cli, terminal
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, SearchError, UserError
+from hlformer_jax.errors import DamagedError, SearchError, UnreadableError, UserError
 from hlformer_jax.files import digest, is_gone
 from hlformer_jax.lazy import optional
 from hlformer_jax.search import signals
@@ -50,7 +50,6 @@ from hlformer_jax.search.ingest.decoding import (
 )
 from hlformer_jax.search.ingest.precision import resolve_precision, set_precision
 from hlformer_jax.search.signals.transcript import transcripts
-from hlformer_jax.text import printable
 
 
 class Progress(NamedTuple):
@@ -173,7 +172,7 @@ def index_folder(
     video: Video | None = None,
     source: Source | None = None,
     precision: str | None = None,
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = terminal.show,
     progress: Callable[[Progress], None] = lambda progress: None,
     pulse: Callable[[], None] = lambda: None,
 ) -> Report:
@@ -254,7 +253,7 @@ def find_in_roots(
 def resolve_additions(
     index: Index,
     paths: Iterable[Path],
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = terminal.show,
     pulse: Callable[[], None] = lambda: None,
 ) -> tuple[list[Path], list[Path]]:
     """Find the videos of files and folders that a user adds to an index.
@@ -386,6 +385,7 @@ class _Run:
         self._kept: dict[str, int] = {}  # numbers of paths of their contents before the run
         self._present: set[str] = set()  # names of the videos whose files exist
         self._intact: dict[str, bool] = {}  # whether the embeddings of a content are intact
+        self._faults: dict[str, str] = {}  # of contents with damaged embeddings, until reported
         self._damaged = 0  # number of lines on damaged embeddings
         self._unlisted: list[str] = []  # lines about folders or files that could not be listed
 
@@ -470,8 +470,7 @@ class _Run:
             if not is_offline:
                 names = names or {real_path(locate(video)): video for video in self._present}
                 if listed_name := names.get(real_path(locate(name))):
-                    shown_name = printable(listed_name)
-                    self.report(f"{printable(name)} is {shown_name}: kept by that name only")
+                    self.report(f"{name} is {listed_name}: kept by that name only")
                     with self.index.writing() as writer:
                         writer.drop(name)
                     continue
@@ -479,8 +478,9 @@ class _Run:
                 continue
             self._count["offline" if is_offline else "unreadable"] += 1
             if not self._has_embeddings(record.content):
+                self._faults.pop(record.content, None)
                 self._report_damage(
-                    f"{printable(name)}: its embeddings are damaged, and its file cannot be read"
+                    f"{name}: its embeddings are damaged, and its file cannot be read"
                 )
 
     def _plan(self, names: list[str], retry: bool, restore: bool) -> dict[str, list[_File]]:
@@ -531,7 +531,7 @@ class _Run:
                 self._fail(_File(name, UNKNOWN_STAMP), "", f"has more than {MAX_FILE_BYTES} bytes")
                 return None
             if status.st_mtime_ns > MAX_TIME_NS:
-                self.report(f"{printable(name)}: its date is after 2262: stored as 2262-04-11")
+                self.report(f"{name}: its date is after 2262: stored as 2262-04-11")
             return file, digest(path, self.pulse)
         except FileNotFoundError:
             if record and record.indexed or not path.is_symlink():
@@ -557,13 +557,15 @@ class _Run:
         elif writer.keeps_out(name, content, file.stamp, self._kept.get(content, 0)):
             self._count["removed"] += 1
             if self._excluded.get(name) != content:
-                self.report(f"{printable(name)} was removed under another name, and stays removed")
+                self.report(f"{name} was removed under another name, and stays removed")
             return
         self._record_move(writer, name, content)
         if self._has_embeddings(content):
             writer.record(name, content, file.stamp)
             self._count["recognised"] += 1
         else:
+            if fault := self._faults.pop(content, ""):
+                self._report_damage(f"{fault}: they are computed anew")
             tasks.setdefault(content, []).append(file)
 
     def _record_move(self, writer: Writer, name: str, content: str) -> None:
@@ -579,15 +581,23 @@ class _Run:
                     return
 
     def _has_embeddings(self, content: str) -> bool:
-        """Return whether a content has intact embeddings; report damaged ones."""
+        """Return whether a content has intact embeddings; note the fault of damaged ones.
+
+        Raises:
+          SearchError: if they cannot be read at the moment, and no others can be written.
+        """
         if content not in self._intact:
             self._intact[content] = self.index.has_embeddings(content)
             if self._intact[content]:
                 try:
                     self.index.read(content)
                 except DamagedError as error:
-                    fault, _, _ = str(error).rpartition(": ")
-                    self._report_damage(f"{fault}: they are computed anew")
+                    if isinstance(error, UnreadableError):
+                        [[generation]] = self.index.select(
+                            "SELECT value FROM settings WHERE name = 'generation'"
+                        )
+                        self.index.embeddings.check_writable(generation)
+                    self._faults[content], _, _ = str(error).rpartition(": ")
                     self._intact[content] = False
         return self._intact[content]
 
@@ -693,7 +703,7 @@ class _Run:
             writer.keep(content, arrays, paths)
         self._intact[content] = True
         if arrays.warning:
-            self.report(f"{printable(files[0].name)}: {arrays.warning}")
+            self.report(f"{files[0].name}: {arrays.warning}")
         self._count["indexed"] += 1
         self._count["recognised"] += len(files) - 1
 
@@ -702,7 +712,9 @@ class _Run:
         if record is None and name in self._excluded:
             self._count["removed"] += 1
         elif record and record.indexed:
-            self.report(f"{printable(name)}: {reason}; its embeddings are kept")
+            state = "kept" if self._has_embeddings(record.content) else "damaged"
+            self._faults.pop(record.content, None)
+            self.report(f"{name}: {reason}; its embeddings are {state}")
             self._count["unreadable"] += 1
         elif record and record.reason == reason and not retry:
             self._count["skipped"] += 1
@@ -713,7 +725,7 @@ class _Run:
         with self.index.writing() as writer:
             writer.record_failure(file.name, content, file.stamp, reason)
         self._count["failed"] += 1
-        self.report(f"{printable(file.name)}: {reason}")
+        self.report(f"{file.name}: {reason}")
 
 
 @dataclasses.dataclass

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hlformer_jax import terminal
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index, LockedError, Record, Stamp, find_missing, split_name
@@ -26,7 +27,6 @@ from hlformer_jax.search.ingest.extract import (
     index_folder,
     real_video,
 )
-from hlformer_jax.text import printable
 
 SETTLE = 5.0
 """Seconds for which a file must not have changed before it is read."""
@@ -106,7 +106,7 @@ def follow(
     directory: Path,
     encoder: Encoder,
     settle: float = SETTLE,
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = terminal.show,
     video: Video | None = None,
     changes: Iterable[Collection[str]] | None = None,
     **options: Any,
@@ -244,7 +244,7 @@ class Follower:
         for line in _describe_changes(before, index.videos):
             self._report(line)
         for path in sorted(self._changed_subtitles):
-            self._report(f"subtitles {printable(path)}")
+            self._report(f"subtitles {path}")
         return True
 
     def _report_roots(self, index: Index, offline: set[str]) -> None:
@@ -262,12 +262,12 @@ class Follower:
             if offline:
                 self._report(f"{len(offline)} videos are offline (kept until prune)")
         for path in sorted(offline - self._offline):
-            self._report(f"offline {printable(path)} (kept until prune)")
+            self._report(f"offline {path} (kept until prune)")
         returned = {
             path for path in self._offline - offline if split_name(path)[0] not in offline_roots
         }
         for path in sorted(returned & index.videos.keys()):
-            self._report(f"online again {printable(path)}")
+            self._report(f"online again {path}")
         self._offline = (self._offline | offline) - returned
 
 
@@ -322,6 +322,6 @@ def _describe_changes(before: Mapping[str, Record], after: Mapping[str, Record])
         old = before.get(path)
         if record.indexed and (old is None or not old.indexed or old.content != record.content):
             if record.id in removed:
-                yield f"moved {printable(removed[record.id])} to {printable(path)}"
+                yield f"moved {removed[record.id]} to {path}"
             else:
-                yield f"indexed {printable(path)} ({record.duration:.0f} s)"
+                yield f"indexed {path} ({record.duration:.0f} s)"

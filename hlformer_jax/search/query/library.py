@@ -23,7 +23,8 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder, LimitsTexts, TokenEncoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.search.encoder import is_demo_encoder, reload_encoder
-from hlformer_jax.search.index import Entry, Index, Record, find_missing, split_name
+from hlformer_jax.search.index import Entry, Index, Record, database, find_missing, split_name
+from hlformer_jax.search.index.disk import find_disk_problem
 from hlformer_jax.search.index.records import Stamp
 from hlformer_jax.search.query import filters, fusion, pictures
 from hlformer_jax.search.query.fusion import Ranking
@@ -156,6 +157,15 @@ class Library:
         """The directory of the index."""
         return self._directory
 
+    def open_index(self) -> Index:
+        """Open the index again, for example to change it.
+
+        Raises:
+          MissingIndexError: if it was deleted or moved.
+        """
+        database.check_exists(self._directory)
+        return Index.open(self._directory)
+
     @property
     def encoder_name(self) -> str:
         """The name of the encoder of the index."""
@@ -223,7 +233,7 @@ class Library:
         Raises:
           SearchError: if the video is unknown, a text is not a tag, or another process writes.
         """
-        index = Index.open(self._directory)
+        index = self.open_index()
         with index.writing() as writer:
             name = index.name_of(id)
             writer.tag([name], add, drop)
@@ -231,7 +241,7 @@ class Library:
 
     def status(self) -> dict[str, Any]:
         """Return the summary of the index (`Index.summary`) and the name of the ranker."""
-        return Index.open(self._directory).summary() | {"ranker": self.ranker_name}
+        return self.open_index().summary() | {"ranker": self.ranker_name}
 
     def upload(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Uploaded:
         """Bring the store up to date with the index.
@@ -250,7 +260,7 @@ class Library:
         """
         if self._store is None:
             raise QueryError("the library has no store to upload to: pass {store}", field="store")
-        to, index = self._store, Index.open(self._directory)
+        to, index = self._store, self.open_index()
 
         def upload_whole(damaged: dict[str, str]) -> Uploaded:
             records = [
@@ -571,7 +581,7 @@ class Library:
             state = self._index.state
             if self._snapshot is None or self._snapshot.state != state:
                 if self._snapshot is not None and self._snapshot.state[0] != state[0]:
-                    self._index = Index.open(self._directory)  # the database was replaced
+                    self._index = self.open_index()  # the database was replaced
                     state = self._index.state
                 index = self._index
                 self._snapshot = _without_damaged(
@@ -601,9 +611,7 @@ class Library:
         if not records and damaged:
             raise DamagedError.from_contents(damaged)
         if not records:
-            raise SearchError(
-                f"{self._directory} has no indexed video: its status lists the reasons"
-            )
+            raise SearchError(f"{self._directory} has no indexed video: {_why_empty(index)}")
         offline = {i for i, entry in enumerate(entries) if entry.state == "offline"}
         if self._store is None:
             ranker: Ranker = self._ranker(index, records)
@@ -721,6 +729,23 @@ def _reason(
         return f"there are only {count}"
     videos = "no video" if filtered.all() else "no video that passes the filters"
     return f"{videos} matches by {' or '.join(signals)}"
+
+
+def _why_empty(index: Index) -> str:
+    """Return why an index has no indexed video, and what to do."""
+    failed = {name: record.reason for name, record in index.videos.items() if not record.indexed}
+    if failed:
+        name, reason = min(failed.items())
+        count = f"{len(failed)} file{'s' if len(failed) > 1 else ''}"
+        return f"{count} could not be read, for example {legible(name)!r} ({reason})"
+    if unlisted := index.unlisted:
+        return f"the last indexing run reported {unlisted[0]}"
+    if removed := index.excluded:
+        return f"{len(removed)} removed videos stay out until they are added again"
+    if files.is_locked(index.directory):
+        return "an indexing run has not stored its first video yet: wait for it"
+    problem = find_disk_problem(index.directory) or "index its folder again"
+    return f"the last indexing run ended before it stored a video; {problem}"
 
 
 def _cut_texts(encoder: Encoder, query: Query, max_tokens: int | None) -> list[str]:

@@ -1,6 +1,5 @@
 """Files of indexed videos, opened by their ids and sent in responses."""
 
-import contextlib
 import errno
 import os
 import stat
@@ -12,6 +11,7 @@ from fastapi.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
 from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.search.index import MissingIndexError
 from hlformer_jax.search.index.records import Stamp, split_name
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve.refusals import Refusal
@@ -62,11 +62,16 @@ def indexed(library: Library, id: str) -> Any:
 
     Raises:
       Refusal: 404 if the index has no video with this id, or could not index it.
+      MissingIndexError: if the index was deleted or moved.
     """
-    with contextlib.suppress(LookupError, UserError):  # the error may contain paths of this machine
+    try:
         entry = library.entry(id)
-        if entry.state != "failed":
-            return entry
+    except MissingIndexError:
+        raise
+    except (LookupError, UserError):  # the error may contain paths of this machine
+        raise Refusal("video.unknown") from None
+    if entry.state != "failed":
+        return entry
     raise Refusal("video.unknown")
 
 

@@ -31,11 +31,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hlformer_jax.errors import QueryError, UserError
 from hlformer_jax.files import jsonable
+from hlformer_jax.search.index import MissingIndexError
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.redaction import summarise, without_paths
 from hlformer_jax.search.serve.refusals import Refusal
-from hlformer_jax.text import suggestion
+from hlformer_jax.text import printable, suggestion
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Host names of a server that only this machine can reach."""
@@ -161,7 +162,9 @@ class Guard:
             entrance = self._admit if self.addresses and _is_address(host) else self._named
             await entrance(scope, receive, guarded)
         except Exception as error:  # the page shows one line, the log the traceback
-            logging.getLogger(__name__).exception("%s %s", scope["method"], scope["path"])
+            logging.getLogger(__name__).exception(
+                "%s %s", scope["method"], printable(scope["path"])
+            )
             if has_started:
                 raise
             failure = Refusal("server", error=type(error).__name__)
@@ -239,6 +242,8 @@ def install(server: FastAPI, library: Library) -> None:
     def failed(_: Any, error: Any) -> JSONResponse:  # not async: it runs in a thread to read files
         if isinstance(error, ParameterError):  # never contains paths of this machine
             return _refuse(400, str(error))
+        if isinstance(error, MissingIndexError):
+            return _answer(Refusal("index.missing", index=library.directory.resolve().name))
         summary = summarise(library)
         if isinstance(error, QueryError):
             line = without_paths(error.phrased(schemas.PARAMETERS), summary)

@@ -25,7 +25,7 @@ from starlette.responses import Response
 
 from hlformer_jax.errors import UserError, describe
 from hlformer_jax.files import jsonable
-from hlformer_jax.search.index import Index
+from hlformer_jax.search.index import Index, MissingIndexError
 from hlformer_jax.search.ingest.extract import (
     Progress,
     format_counts,
@@ -188,7 +188,7 @@ class Jobs:
 
     def _run(self, work: Callable[[Index], str]) -> None:
         try:
-            index = Index.open(self._library.directory)
+            index = self._library.open_index()
             for note in index.notes:
                 self._note(note)
             state, line = "done", work(index)
@@ -265,13 +265,15 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
     def find_entry(id: str) -> Any:
         try:
             return library.entry(id)
+        except MissingIndexError:
+            raise
         except (LookupError, UserError):
             raise Refusal("video.unknown") from None
 
     @router.get("/api/roots", responses=schemas.responses(Roots))
     def roots() -> Response:
         """The folders of the index, with their paths."""
-        return Answer(schemas.roots(Index.open(library.directory)))
+        return Answer(schemas.roots(library.open_index()))
 
     @router.get("/api/job", responses=schemas.responses(Job))
     def job() -> Response:
@@ -311,7 +313,7 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
         """Start to remove videos, or an added folder by its name. The files stay."""
         videos = [find_entry(video).video for video in id]
         if folder is not None:
-            roots = {name: str(root) for name, root in Index.open(library.directory).roots.items()}
+            roots = {name: str(root) for name, root in library.open_index().roots.items()}
             roots.pop("", None)
             if folder not in roots:
                 raise Refusal("folder.unknown")

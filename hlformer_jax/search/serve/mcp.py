@@ -54,6 +54,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
     Raises:
       MissingExtra: if the package `mcp` is not installed.
       OutputError: if `clips` is a link or a file, or is inside an index.
+      OSError: if `clips` cannot be made or written to.
     """
     mcp = optional("mcp.server.mcpserver", "mcp")
     failure = optional("mcp.server.mcpserver.exceptions", "mcp").ToolError
@@ -181,6 +182,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
         if (inside := database.find_enclosing_index(clips)) is not None:
             raise files.OutputError(f"{clips} is inside the index {inside}: choose another folder")
         files.check_directory(clips)
+        files.check_writable(clips)
         tools.add_tool(cut)
     return tools
 

@@ -14,6 +14,11 @@ REFUSALS = {
     "busy.thumbnails": (503, "too many thumbnails are waiting: try again in a moment"),
     "busy.cuts": (503, "too many cuts are waiting: try again in a moment"),
     "folder.unknown": (404, "this index has no added folder of this name"),
+    "index.missing": (
+        503,
+        "the index {index} is no longer there: it was deleted or moved; move it back, or start the"
+        " server with its new path",
+    ),
     "job.running": (
         409,
         "another change of the index is running: wait until it ends, or stop it",

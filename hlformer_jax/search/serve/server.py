@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -31,7 +30,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from hlformer_jax import __version__, video
+from hlformer_jax import __version__, terminal, video
 from hlformer_jax.errors import QueryError, SearchError, UserError
 from hlformer_jax.search import times
 from hlformer_jax.search.index import tag_key
@@ -417,12 +416,11 @@ def serve(
             manage = False
         name = "127.0.0.1" if bound.is_unspecified else name
         address = f"http://{name}:{port}/" + (f"?token={token}" if token else "")
-        print(f"the page is at {address} (Ctrl-C ends it)")
+        terminal.show(f"the page is at {address} (Ctrl-C ends it)")
         if not bound.is_loopback:
             who = "with this token" if token else "without a token"
             what = "watch the videos" + (", and index any folder of this machine" if manage else "")
-            print(f"anyone who can reach {host} {who} can {what}")
-        sys.stdout.flush()  # a program that started the server may wait for the address
+            terminal.show(f"anyone who can reach {host} {who} can {what}")
         config = uvicorn.Config(
             app(library, hosts, bound.is_unspecified, token, manage), http=guard.Protocol,
             ws="none", log_level="error", access_log=False, server_header=False,
@@ -434,7 +432,7 @@ def serve(
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:
-            print("stopped")
+            terminal.show("stopped")
 
 
 def _advise(error: Exception) -> str:
@@ -462,7 +460,7 @@ def _read_token(file: Path) -> str:
             token = opened.read(1000).decode(errors="replace").strip()
             if os.fstat(opened.fileno()).st_mode & 0o077:
                 line = f"the token file {file} can be read by other users: run chmod 600 {file}"
-                print(line, file=sys.stderr, flush=True)
+                terminal.warn(line)
     except OSError as error:
         raise QueryError(
             "{token_file}={path} cannot be read ({reason})",

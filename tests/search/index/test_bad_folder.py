@@ -15,7 +15,7 @@ import videos
 
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.ingest import extract
-from hlformer_jax.text import legible
+from hlformer_jax.text import legible, printable
 
 NAMES = [
     'it\'s "quoted".mp4',
@@ -112,7 +112,7 @@ def told(lines, expected):
     """Takes the line of every file out of all lines, and returns the others."""
     rest = list(lines)
     for name, reason in expected.items():
-        shown = name if name.isprintable() else repr(name)
+        shown = printable(name)
         own = [line for line in rest if line.startswith(f"{shown}: ")]
         assert len(own) == 1, (name, own, rest)
         assert own[0].isprintable() and videos.says(own[0], reason), (own, reason)

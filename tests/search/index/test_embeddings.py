@@ -1,6 +1,8 @@
 """Rows of embeddings: appended, never rewritten; damage is named and healed, dead rows go."""
 
+import errno
 import os
+from pathlib import Path
 
 import archive
 import numpy as np
@@ -73,6 +75,54 @@ def test_run_reports_few_of_many_damaged_embeddings(index, monkeypatch):
     report, told = archive.fill(Index.open(index.directory))
     assert report.indexed == 3 and len(told) == 2 and "computed anew" in told[0]
     assert told[1] == "the embeddings of 2 more videos were damaged or missing"
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.EACCES, "may not be read or written by this user"), (errno.EIO, "cannot be read")],
+)
+def test_unreadable_embeddings_are_not_promised_anew(index, monkeypatch, number, said):
+    opened, told, encoder = os.open, [], archive.Encoder()
+
+    def failing(path, *values, **options):
+        if Path(path).name == "embeddings-1.f16":
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *values, **options)
+
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(SearchError, match=f"embeddings-1.f16 {said}"):
+        archive.fill(Index.open(index.directory), encoder, report=told.append)
+    assert not told and not encoder.seen
+
+
+def test_unreadable_rows_are_computed_anew_elsewhere(index, monkeypatch):
+    read = os.preadv
+
+    def failing(file, buffers, offset):
+        if offset == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(file, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    report, told = archive.fill(Index.open(index.directory))
+    assert report.indexed == 1 and len(told) == 1
+    assert "Input/output error" in told[0] and "computed anew" in told[0]
+
+
+def test_damaged_embeddings_of_unreachable_videos_are_not_promised_anew(index, films, monkeypatch):
+    archive.damage(index, "a.film")
+    archive.damage(index, "b.film")
+    (films / "a.film").unlink()
+
+    def failing(path, pulse):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(extract, "digest", failing)
+    _, told = archive.fill(Index.open(index.directory))
+    assert told == [
+        "b.film: Input/output error; its embeddings are damaged",
+        "a.film: its embeddings are damaged, and its file cannot be read",
+    ]
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)

@@ -1,12 +1,15 @@
 """An archive that is asked: the right video and second, filters, what is refused, what changes."""
 
 import datetime
+import errno
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import archive
 import numpy as np
@@ -494,3 +497,39 @@ def test_dates_of_every_year_are_formatted():
     assert times.format_date(1768069800.25)[:10] in ("2026-01-10", "2026-01-11")
     assert times.date_span(times.format_date(1768069800))[0] == 1768069800
     assert times.format_date(-1e11).startswith("-") and times.format_date(9e9 * 100)[-1] == "Z"
+
+
+def test_query_of_an_empty_index_says_why(films, tmp_path, monkeypatch):
+    def full(file, data, offset):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def ask(index):
+        with pytest.raises(SearchError) as caught:
+            archive.opened(index).query("red")
+        line = str(caught.value)
+        start = f"{index.directory} has no indexed video: "
+        assert line.startswith(start)
+        return line.removeprefix(start)
+
+    index = archive.create(tmp_path / "index", films)
+    ended = "the last indexing run ended before it stored a video; "
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "pwrite", full)
+        with pytest.raises(SearchError, match="is full"):
+            archive.fill(index)
+    assert ask(index) == f"{ended}index its folder again"
+    with monkeypatch.context() as disk:
+        disk.setattr(tempfile, "TemporaryFile", lambda dir: full(0, b"", 0))
+        advice = "make room, and repeat the command"
+        assert ask(index) == f"{ended}the disk of {index.directory} is full: {advice}"
+        error = PermissionError(errno.EACCES, "Permission denied", f"{index.directory}/tmp1")
+        disk.setattr(tempfile, "TemporaryFile", mock.Mock(side_effect=error))
+        assert ask(index).startswith(f"{ended}{index.directory} may not be read or written by")
+    with index.running():
+        assert ask(index) == "an indexing run has not stored its first video yet: wait for it"
+    for name in DAYS:
+        (films / name).write_bytes(b"broken")
+    archive.fill(index)
+    assert ask(index).startswith("3 files could not be read, for example 'a.film' (")
+    index.remove(DAYS)
+    assert ask(index) == "3 removed videos stay out until they are added again"

@@ -16,6 +16,7 @@ from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
 from hlformer_jax import video
+from hlformer_jax.text import printable
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -544,6 +545,36 @@ def test_deleted_or_unplayable_video_is_reported(page, library, tmp_path):
         expect(page.locator("#trouble")).to_be_hidden()
         page.locator("#results .open").nth(1).click()
         expect(page.get_by_role("alert")).to_contain_text("cannot play")
+    finally:
+        library.change(**entry._asdict())
+
+
+HOSTILE = "\x1b[2J\n\t\x85\u202e\u2066\u2028"
+"""Characters of a file name that would change the rest of a line."""
+
+
+@pytest.mark.slow
+def test_attributes_and_texts_show_names_in_the_same_printable_form(page, library):
+    entry = library.entry(library.id("garden"))
+    renamed = f"{HOSTILE}/gar{HOSTILE}den.mp4"
+    library.change(entry.id, video=renamed, folder=HOSTILE)
+    library.colours[renamed] = library.colours[entry.video]
+    try:
+        page.reload()
+        search(page, "green")
+        name = printable(f"gar{HOSTILE}den.mp4")
+        assert page.evaluate("text => printable(text)", f"Küche é{HOSTILE}") == printable(
+            f"Küche é{HOSTILE}"
+        )
+        first = page.locator("#results > li").first
+        expect(first.locator(".open")).to_have_text(name)
+        expect(page.locator("#name")).to_have_text(name)
+        texts = page.evaluate("""() => [...document.querySelectorAll("*")].flatMap((element) =>
+            ["title", "aria-label", "alt"].map((name) => element.getAttribute(name) ?? "")
+                .concat(element.children.length ? [] : [element.textContent]))""")
+        assert printable(renamed) in texts
+        assert sum(name in text for text in texts) >= 6  # the button, its moments, the player …
+        assert not [text for text in texts if set(text) & set(HOSTILE) - set("\n[2J")]
     finally:
         library.change(**entry._asdict())
 

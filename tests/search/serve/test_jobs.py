@@ -374,14 +374,14 @@ def many_files(folder):
 
 def test_a_stopped_job_ends_while_it_lists_a_folder(live, monkeypatch, tmp_path):
     folder = many_files(tmp_path / "many")
-    begun, look = threading.Event(), listing._is_video
+    begun, look = threading.Event(), listing.is_video
 
     def slow(path, pseudo):
         begun.set()
         time.sleep(0.05)
         return look(path, pseudo)
 
-    monkeypatch.setattr(listing, "_is_video", slow)
+    monkeypatch.setattr(listing, "is_video", slow)
     monkeypatch.setattr(extract, "real_video", lambda: archive.VIDEO._replace(find=listing.find))
     live.post("/api/add", params={"path": str(folder)})
     assert begun.wait(10)

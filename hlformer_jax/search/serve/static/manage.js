@@ -11,8 +11,8 @@ function manage(facts) {
   $("encoder").textContent = text("panel.encoder", { encoder: facts.encoder });
   $("broken").querySelector("summary").textContent = text("failures", { count: facts.failures });
   $("broken").querySelector("ul").replaceChildren(...facts.failed.map((entry) => make("li", {},
-    make("span", {}, make("strong", {}, entry.video), ` ${entry.reason}`),
-    make("button", { type: "button", class: "button change", "aria-label": text("retry.video", { video: entry.video }),
+    make("span", {}, make("strong", {}, printable(entry.video)), ` ${printable(entry.reason)}`),
+    make("button", { type: "button", class: "button change", "aria-label": text("retry.video", { video: printable(entry.video) }),
       onclick: () => begin(`retry/${entry.id}`) }, text("retry")))));
   enable();
 }
@@ -65,12 +65,12 @@ async function showRoots() {
   $("roots").replaceChildren(...roots.map((root) => {
     const counts = joined([countVideos(root.videos), root.failed && text("root.failed", { count: root.failed }),
       !root.available && text("root.offline")]);
-    const row = make("li", {}, make("span", {}, make("strong", {}, root.path), ` ${counts}`));
+    const folder = printable(root.path), row = make("li", {}, make("span", {}, make("strong", {}, folder), ` ${counts}`));
     if (root.name) {
-      row.append(make("button", { type: "button", class: "button change", "aria-label": text("root.remove", { folder: root.path }),
+      row.append(make("button", { type: "button", class: "button change", "aria-label": text("root.remove", { folder }),
         onclick: async () => {
           const line = text("confirm.root", { count: root.videos });
-          if (await confirmed(text("confirm.title", { name: root.path }), line)) begin("remove", { folder: root.name });
+          if (await confirmed(text("confirm.title", { name: folder }), line)) begin("remove", { folder: root.name });
         } }, text("remove")));
     }
     return row;
@@ -92,8 +92,8 @@ function showJob(next) {
   if (!going) { following?.close(); following = null; }
   const stopping = next.state === "stopping", { done, total } = next, name = next.kind && text(`job.${next.kind}`);
   $("job").hidden = next.state === "none";
-  $("job-line").textContent = next.state === "stopped" ? text("job.stopped") : !going ? next.line : stopping ? text("job.stopping")
-    : next.line || (total ? text("job.counts", { job: name, done, videos: countVideos(total) }) : text("job.running", { job: name }));
+  $("job-line").textContent = next.state === "stopped" ? text("job.stopped") : !going ? printable(next.line) : stopping ? text("job.stopping")
+    : printable(next.line) || (total ? text("job.counts", { job: name, done, videos: countVideos(total) }) : text("job.running", { job: name }));
   $("job-line").className = next.state === "failed" ? "bad" : "";
   const bar = $("job-bar"), part = next.duration ? Math.min(1, next.position / next.duration) : 0;
   bar.hidden = $("job-stop").hidden = !going;
@@ -101,11 +101,11 @@ function showJob(next) {
   bar.max = total || 1;
   if (total) bar.value = Math.min(total, done + (done < total ? part : 0)); else bar.removeAttribute("value");
   $("job-more").textContent = !going ? "" : joined([
-    next.video && text("job.video", { video: next.video, position: clock(next.position), duration: clock(next.duration) }),
+    next.video && text("job.video", { video: printable(next.video), position: clock(next.position), duration: clock(next.duration) }),
     next.speed && text("job.speed", { speed: next.speed.toFixed(1) }),
     next.seconds_left && text("job.left", { length: long(next.seconds_left) }),
     next.failed && text("job.failed", { count: next.failed })]);
-  $("job-notes").replaceChildren(...(next.notes ?? []).map((line) => make("li", {}, line)));
+  $("job-notes").replaceChildren(...(next.notes ?? []).map((line) => make("li", {}, printable(line))));
   $("manage").textContent = !going ? text("manage") : total ? text("manage.counts", { done, total }) : text("manage.running");
   enable();
   const tenth = (state) => state?.total ? Math.floor(10 * state.done / state.total) : -1;

@@ -27,6 +27,12 @@ const span = (m) => `${clock(m.start)}–${clock(m.end)}`;
 const points = (score) => score === null ? "–" : score === 0 || Math.abs(score) >= 0.01
   ? score.toFixed(3) : score.toPrecision(2);    // probabilities may be small
 const countVideos = (count) => text("videos", { count });
+// A name for a line or an attribute: characters that would change the rest of it are escaped, as on a terminal.
+const UNPRINTABLE = /[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+const printable = (name) => name.replace(UNPRINTABLE, (mark) => {
+  const code = mark.charCodeAt(0), hex = code.toString(16);
+  return { 9: "\\t", 10: "\\n", 13: "\\r" }[code] ?? (code < 256 ? `\\x${hex.padStart(2, "0")}` : `\\u${hex.padStart(4, "0")}`);
+});
 const joined = (parts) => parts.filter(Boolean).join(" · ");
 function long(seconds) {
   const minutes = Math.round(seconds / 60), hours = Math.floor(minutes / 60);
@@ -70,15 +76,15 @@ async function get(path, parameters = {}, options = {}) {
   });
   if (response.ok) return response;
   const { error, code, values } = await response.json().catch(() => ({}));
-  if (`refused.${code}` in TEXTS) throw new Error(text(`refused.${code}`, values));
-  throw new Error(error || text("error.answer", { status: response.status }));
+  if (`refused.${code}` in TEXTS) throw new Error(printable(text(`refused.${code}`, values)));
+  throw new Error(error ? printable(error) : text("error.answer", { status: response.status }));
 }
 
 // ---- queries: sent as they are typed; an answer to an earlier query is dropped
 
 const wants = ({ q, like }) => Boolean(q || like || picture);
 function pictureLabel(like) {
-  if (picture) return text("query.picture", { picture: picture.name });
+  if (picture) return text("query.picture", { picture: printable(picture.name) });
   const [id, time] = like.split("@");
   return like && text("query.frame", { video: names.get(id) || text("query.moment"), time: clock(Number(time)) });
 }
@@ -241,13 +247,13 @@ async function showHome(factsAlone = false) {
     facts.failures && text("failures", { count: facts.failures }),
     facts.subtitles.length && text("failures.subtitles", { count: facts.subtitles.length })]);
   $("failed").querySelector("ul").replaceChildren(...bad.map((entry) =>
-    make("li", {}, make("strong", {}, entry.video ?? entry.file), ` ${entry.reason}`)));
+    make("li", {}, make("strong", {}, printable(entry.video ?? entry.file)), ` ${printable(entry.reason)}`)));
 }
 function showHits(answer, asked) {
   hits = answer.results;
   if (!hits.length) {
     const why = text(PROPERTIES.some((name) => asked[name]) ? "nothing.filters" : "nothing.text");
-    return showNote(text("nothing.title"), [why, ...answer.warnings].join(" "), { tips: tipsFor(asked) });
+    return showNote(text("nothing.title"), [why, ...answer.warnings.map(printable)].join(" "), { tips: tipsFor(asked) });
   }
   measure();
   layout("split");
@@ -255,7 +261,7 @@ function showHits(answer, asked) {
   const calibrated = answer.match_threshold;
   const verdict = answer.good ? "" : !calibrated ? text("verdict.near")
     : text("verdict.threshold", { share: calibrated.false_alarms, count: calibrated.captions });
-  announce(joined([verdict, foundLabel(asked), ...answer.warnings]));
+  announce(joined([verdict, foundLabel(asked), ...answer.warnings.map(printable)]));
   $("advice").hidden = !verdict;
   listTips("advice", tipsFor(asked));
   $("results").replaceChildren(...hits.map(card));
@@ -335,18 +341,19 @@ function star(hit, video) {    // the button that adds and removes the tag `favo
   show();
   return button;
 }
+const fileName = (hit) => printable(hit.video.split("/").pop());
 function card(hit, index) {
-  names.set(hit.id, hit.video.split("/").pop());
-  const name = hit.video.split("/").pop(), first = hit.moments[0];
+  const name = fileName(hit), first = hit.moments[0];
+  names.set(hit.id, name);
   const at = first ? first.peak : Math.min(1, hit.duration / 2);
   const image = make("img", { src: `thumbnail/${hit.id}?t=${at.toFixed(2)}&width=320`, alt: "",
     loading: "lazy", onerror: () => image.remove() });
-  const open = make("button", { type: "button", class: "open", title: hit.video,
+  const open = make("button", { type: "button", class: "open", title: printable(hit.video),
     "aria-label": first ? text("result.play.from", { video: name, start: clock(first.start) })
       : text("result.play", { video: name }) },
     make("span", {}, name));
-  const row = make("p", { class: "row quiet" }, make("span", { title: [dated(hit), ...hit.copies ?? []].join("\n") },
-    joined([hit.folder, hit.copies?.length && text("result.copies", { count: hit.copies.length + 1 })]) || "\u00a0"));
+  const row = make("p", { class: "row quiet" }, make("span", { title: [dated(hit), ...(hit.copies ?? []).map(printable)].join("\n") },
+    joined([printable(hit.folder), hit.copies?.length && text("result.copies", { count: hit.copies.length + 1 })]) || "\u00a0"));
   if (first) row.append(make("span", { title: text("result.score") }, points(hit.score)));
   open.addEventListener("focus", () => { if (first && !growing && chosen !== index) choose(index); });
   return make("li", { class: "card", onclick: () => choose(index, { play: true }) },
@@ -385,9 +392,9 @@ function choose(index, { m = null, at = null, play = false } = {}) {
   }
   if (moved || play || at !== null || m) seek(start);
   if (play) player.play().catch(() => {});    // the event `error` shows the reason
-  player.setAttribute("aria-label", hit.video);
-  $("name").textContent = hit.video.split("/").pop();
-  $("place").textContent = joined([hit.folder, dated(hit), moment && text("moment.score", { score: points(hit.score) })]);
+  player.setAttribute("aria-label", printable(hit.video));
+  $("name").textContent = fileName(hit);
+  $("place").textContent = joined([printable(hit.folder), dated(hit), moment && text("moment.score", { score: points(hit.score) })]);
   $("chips").replaceChildren(...hit.moments.map((m) => momentChip(index, m, text("moment.this"))));
   [...$("chips").children].forEach((chip, i) => chip.setAttribute("aria-pressed", hit.moments[i] === moment));
   [...$("results").children].forEach((li, i) =>
@@ -652,7 +659,7 @@ async function listChoices() {    // fills the lists of folders, tags and signal
   const { folders = [], tags = [], signals = [] } = await get("api/folders").then((response) => response.json()).catch(() => ({}));
   $("signals").options[0].textContent = signals.map(signalLabel).join(", ");
   for (const [id, offered] of [["folder", folders], ["tag", tags], ["signals", signals]]) {
-    const selected = $(id).value, label = id === "signals" ? signalLabel : String;
+    const selected = $(id).value, label = id === "signals" ? signalLabel : printable;
     $(id).replaceChildren($(id).options[0],
       ...[...new Set([...offered, selected])].filter(Boolean).map((value) => make("option", { value }, label(value))));
     $(id).value = selected;

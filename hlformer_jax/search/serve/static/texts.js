@@ -127,6 +127,7 @@ const TEXTS = {
   "refused.busy.thumbnails": "Too many pictures are waiting. Try again in a moment.",
   "refused.busy.cuts": "Too many cuts are waiting. Try again in a moment.",
   "refused.folder.unknown": "The index has no such folder.",
+  "refused.index.missing": "The index {index} was deleted or moved. Move it back, or start the server with its new path.",
   "refused.job.running": "The index is being changed already. Wait until that ends, or stop it.",
   "refused.manage": "This server does not allow changes of the index: start it with --manage.",
   "refused.path.relative": "Give an absolute path, such as /home/ann/Videos.",

@@ -722,7 +722,7 @@ def recognise(
         outcome = _recognise_video(recogniser, path, checkpoint, report, show)
         counts[outcome.result] += 1
         for note in outcome.notes:
-            report(printable(note))
+            report(note)
         if outcome.result == FAILED:
             continue
         transcript = transcripts.load(index, content) or transcripts.Transcript()

@@ -23,7 +23,7 @@ from hlformer_jax.search.index import Index, Writer, split_name
 from hlformer_jax.search.index.database import only_value
 from hlformer_jax.search.signals.transcript import sidecars
 from hlformer_jax.search.times import SECONDS_AFTER_END
-from hlformer_jax.text import caseless, legible, printable
+from hlformer_jax.text import caseless, legible
 
 READER_VERSION = 2
 """Version of the subtitle readers; files that an older version read are read again."""
@@ -613,7 +613,7 @@ class _Update:
             if problem not in reported and problem.reason != sidecars.NO_VIDEO
         ]
         for problem in new[:MAX_LINES]:
-            self.report(printable(f"{problem.file}: {problem.reason}"))
+            self.report(f"{problem.file}: {problem.reason}")
         if len(new) > MAX_LINES:
             self.report(f"{len(new) - MAX_LINES} more subtitle files are left out: see status")
         if listed != before:

@@ -1,0 +1,74 @@
+"""Fixtures of the command line: it runs in this process, on films that need no FFmpeg."""
+
+import sys
+from types import SimpleNamespace
+
+import archive
+import pytest
+
+from hlformer_jax.search.__main__ import main
+from hlformer_jax.search.ingest import extract
+from hlformer_jax.video import read, subtitles
+
+
+@pytest.fixture
+def films(tmp_path):
+    return archive.folder(tmp_path / "my films")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The fakes in the place of the packages that the extra brings; what they were asked."""
+    seen = SimpleNamespace(encoder=archive.Encoder(), loaded=[], cuts=[], served=[])
+
+    def load(name, report):
+        seen.loaded.append(name)
+        return seen.encoder
+
+    modules = {
+        "encoders.hub": SimpleNamespace(load=load),
+        "video": SimpleNamespace(
+            find=archive.find,
+            probe=archive.probe,
+            sample=archive.sample,
+            cut=lambda *a, replace: seen.cuts.append((a, replace)),
+            copy=lambda *a, replace: seen.cuts.append((a, replace)) or (2.5, 9.75),
+        ),
+        "video.read": read,
+        "video.subtitles": subtitles,
+        "search.serve.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
+    }
+    monkeypatch.setattr(subtitles, "read_tracks", lambda path: [])
+    monkeypatch.setattr(extract, "default_workers", lambda: 0)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, f"hlformer_jax.{name}", module)
+    return seen
+
+
+@pytest.fixture
+def search(calls, capsys):
+    """Calls a command; returns its status, its output and the lines of its complaint."""
+
+    def call(*arguments):
+        try:
+            status = main([*map(str, arguments)])
+        except SystemExit as ended:
+            status = ended.code
+        out, err = capsys.readouterr()
+        return SimpleNamespace(status=status, out=out, errors=err.splitlines())
+
+    return call
+
+
+@pytest.fixture
+def index(search, films, tmp_path):
+    directory = tmp_path / "index"
+    done = search("index", films, f"--index={directory}", "--workers=0")
+    assert done.status == 0, done
+    return directory
+
+
+@pytest.fixture
+def ask(search, index):
+    """Calls a command with the index."""
+    return lambda name, *flags: search(name, *flags, f"--index={index}")
