@@ -653,6 +653,16 @@ def test_single_sentence_suffices_to_detect_the_encoding(tmp_path, case):
     assert len(set(text.split()) - set(cue.text.split())) <= 2
 
 
+@pytest.mark.parametrize("encoding", ["iso8859-13", "cp1257"])
+@pytest.mark.parametrize("marks", ["\u201e\u201c", "\u201c\u201d"])
+@pytest.mark.parametrize("language", ["lithuanian", "latvian"])
+def test_quotation_marks_of_baltic_encodings_are_read(tmp_path, encoding, marks, language):
+    text = marks[0] + SENTENCES[f"cp1257 {language}"] + marks[1]
+    found = read(tmp_path, SUBRIP.encode().replace(b"purple elephant", text.encode(encoding)))
+    assert found.cues[0].text == text and not found.warnings
+    assert found.encoding == encoding
+
+
 def test_text_in_no_listed_encoding_has_a_warning(tmp_path):
     text = SENTENCES["cp852 polish"]
     data = SUBRIP.encode().replace(b"purple elephant", text.encode("mac-latin2"))

@@ -1,7 +1,8 @@
 """Reading of cues from subtitle files and from the subtitle tracks of videos.
 
 reader             reading of files and tracks, with limits
-formats, text      formats of files, and their markup
+formats, ttml      formats of files
+text               markup and repetitions in texts
 charset            detection of a file's text encoding
 closed_captions    captions in the pictures of a video (CEA-608)
 """

@@ -65,6 +65,9 @@ ENCODINGS = {
 Of two that give the same text, the first is named.
 """
 
+_BALTIC_ISO = "iso8859-13"
+"""Encoding that differs from cp1257 in quotation marks only; two of them are invalid in cp1257."""
+
 _SAMPLE_BYTES = 2**15
 """Number of bytes, of lines that are not ASCII, from which an older encoding is detected."""
 
@@ -175,7 +178,7 @@ def decode(content: bytes, language: str = "") -> tuple[str, str]:
 
 def doubt(content: bytes, encoding: str) -> str:
     """Return a warning if a text is probably not in its detected encoding; "" if it may be."""
-    if encoding not in ENCODINGS:
+    if encoding not in (*ENCODINGS, _BALTIC_ISO):
         return ""
     text = _sample(content).decode(encoding, errors="replace")[:_WEIGHED]
     if encoding in _KANA:  # East Asian texts have Latin words without spaces around them
@@ -267,7 +270,11 @@ def _older(sample: bytes, language: str) -> str:
         is_named = any(code in ENCODINGS[encoding].split() for code in codes)
         return math.log(confidences[encoding] + _LEAST) + fit + _HINT * is_named
 
-    text = sample.decode(max(ENCODINGS, key=score), errors="replace")
+    likeliest = max(ENCODINGS, key=score)
+    if likeliest == "cp1257" and re.search(rb"[\xa1\xa5]", sample):
+        if not re.search(rb"[\x80-\x9f]", sample):
+            return _BALTIC_ISO
+    text = sample.decode(likeliest, errors="replace")
     return next(name for name in ENCODINGS if sample.decode(name, errors="replace") == text)
 
 

@@ -265,9 +265,37 @@ def read_srt(text: str) -> Parsed:
     return read_timed_lines(text, strict=False)
 
 
+_TIMESTAMP_MAP = re.compile(
+    rf"^X-TIMESTAMP-MAP\s*[=:](?=.{{0,80}}MPEGTS:(?P<ticks>\d{{1,12}}))"
+    rf"(?=.{{0,80}}LOCAL:(?P<local>{_TIME}))",
+    re.MULTILINE,
+)
+_TICKS_PER_SECOND, _TICKS_PERIOD = 90_000, 2**33
+
+
 def read_vtt(text: str) -> Parsed:
-    """Read WebVTT (.vtt)."""
-    return read_timed_lines(text, strict=True)
+    """Read WebVTT (.vtt), also if it is several segments of a stream in one file."""
+    if len(_TIMESTAMP_MAP.findall(text)) < 2:
+        return read_timed_lines(text, strict=True)
+    blocks: list[Block] = []
+    skipped = 0
+    first: tuple[int, float] | None = None
+    shift = 0.0
+    for segment in re.split(r"^(?=WEBVTT)", text, flags=re.MULTILINE):
+        if match := _TIMESTAMP_MAP.search(segment):
+            ticks, local = int(match["ticks"]), seconds(match["local"])
+            first = first or (ticks, local)
+            difference = (
+                ticks - first[0] + _TICKS_PERIOD // 2
+            ) % _TICKS_PERIOD - _TICKS_PERIOD // 2
+            shift = difference / _TICKS_PER_SECOND - (local - first[1])
+        parsed = read_timed_lines(segment, strict=True)
+        blocks += [
+            Block(max(start + shift, 0.0), None if end is None else end + shift, text)
+            for start, end, text in parsed.blocks
+        ]
+        skipped += parsed.skipped
+    return Parsed(blocks, skipped, "vtt")
 
 
 def read_sbv(text: str) -> Parsed:
@@ -279,6 +307,9 @@ def read_sbv(text: str) -> Parsed:
 
 _ASS_FIELDS = "layer start end style name marginl marginr marginv effect text".split()
 _ASS_TIME = re.compile(r"\s*-?\d{1,5}:\d{1,3}(?::\d{1,3})?(?:[.,:]\d{1,9})?\s*")
+
+
+_COLON_OF_HUNDREDTHS = re.compile(r"(:\d{1,3}:\d{1,3}):(\d{1,9}\s*)$")
 
 
 def read_ass(text: str) -> Parsed:
@@ -298,7 +329,10 @@ def read_ass(text: str) -> Parsed:
         elif line[:9].lower() == "dialogue:":
             values = line[9:].split(",", len(fields) - 1)
             event = dict(zip(fields, values, strict=False))
-            start, end = event.get("start", ""), event.get("end", "")
+            # The specification of SSA has a colon before the hundredths of a second.
+            start, end = (
+                _COLON_OF_HUNDREDTHS.sub(r"\1.\2", event.get(name, "")) for name in ("start", "end")
+            )
             if "text" not in event or not (_ASS_TIME.fullmatch(start) and _ASS_TIME.fullmatch(end)):
                 skipped += 1
             elif seconds(end) > 0:
@@ -327,9 +361,12 @@ def read_microdvd(text: str, frame_rate: Callable[[], float | None]) -> Parsed:
     rate: float | None = None
     rows, skipped = _numbered_lines(text, "{")
     if rows:
-        first = rows[0][2].strip().replace(",", ".")
-        if rows[0][0] <= 1 and re.fullmatch(r"\d{1,3}(\.\d{1,6})?", first) and float(first) >= 1:
-            rate = float(first)
+        start, end, first = rows[0]
+        stated = re.fullmatch(r"(\d{1,3}(?:[.,]\d{1,6})?)\s*(?:fps)?", first.strip(), re.IGNORECASE)
+        number = float(stated[1].replace(",", ".")) if stated else 0.0
+        # A longer line of a whole number is spoken.
+        if start <= 1 and number >= 1 and ((end or 0) <= 1 or not first.strip().isdecimal()):
+            rate = number
             rows = rows[1:]
     if rate is None:
         rate = frame_rate() or DEFAULT_FRAME_RATE
@@ -361,7 +398,7 @@ def _by_unit(rows: list[tuple[int, int | None, str]], unit: float) -> list[Block
     ]
 
 
-# TTML and SAMI, by their tags. Document types are ignored, so their entities are not expanded.
+# Tags of TTML and SAMI. Document types are ignored, so their entities are not expanded.
 
 _ELEMENT = re.compile(r"<(/?)([A-Za-z][\w:.\-]{0,60})((?:\s[^<>]{0,2000}|/)?)>")
 _OPENING = re.compile(r"<(?=[A-Za-z/!?])")
@@ -370,7 +407,7 @@ _ATTRIBUTE = re.compile(
 )
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """A piece of a document: text, or the start tag or end tag of an element."""
 
     text: str = ""
@@ -380,7 +417,7 @@ class _Piece(NamedTuple):
     is_empty: bool = False
 
 
-def _pieces(text: str) -> Iterator[_Piece]:
+def pieces(text: str) -> Iterator[Piece]:
     """Split a document into its tags and the text between them."""
     position = 0
     length = len(text)
@@ -388,11 +425,11 @@ def _pieces(text: str) -> Iterator[_Piece]:
     while position < length:
         match = _OPENING.search(text, position)
         if match is None:
-            yield _Piece(text[position:])
+            yield Piece(text[position:])
             return
         opening = match.start()
         if opening > position:
-            yield _Piece(text[position:opening])
+            yield Piece(text[position:opening])
         position = opening + 1
         if comment_ends and text.startswith("<!--", opening):
             end = text.find("-->", opening)
@@ -401,177 +438,78 @@ def _pieces(text: str) -> Iterator[_Piece]:
         elif section_ends and text.startswith("<![CDATA[", opening):
             end = text.find("]]>", opening)
             section_ends = end >= 0
-            yield _Piece(text[opening + 9 : end].replace("&", "&amp;") if section_ends else "")
+            yield Piece(text[opening + 9 : end].replace("&", "&amp;") if section_ends else "")
             position = end + 3 if section_ends else opening + 9
         elif match := _ELEMENT.match(text, opening):
             rest = match[3].rstrip()
             name = match[2].rsplit(":", 1)[-1].lower()
-            yield _Piece("", name, rest, bool(match[1]), rest.endswith("/"))
+            yield Piece("", name, rest, bool(match[1]), rest.endswith("/"))
             position = match.end()
         elif text[opening + 1] not in "!?":
-            yield _Piece("<")
+            yield Piece("<")
         else:
             end = text.find(">", opening, opening + 1000)
             position = end + 1 if end > 0 else position
 
 
-def _attributes(text: str) -> dict[str, str]:
+def attributes(text: str) -> dict[str, str]:
+    """Return the attributes of a start tag by their names in lower case, without namespaces."""
     return {
         name.rsplit(":", 1)[-1].lower(): html.unescape(double or single or bare)
         for name, double, single, bare in _ATTRIBUTE.findall(text)
     }
 
 
-class _Clock:
-    """Converter of the times of a TTML document, by the rates that its root element states."""
-
-    def __init__(self) -> None:
-        self.frame_rate = 30.0
-        self.tick_rate: float | None = None
-
-    def state(self, attributes: dict[str, str]) -> None:
-        """Set the rates from the attributes of the root element."""
-        rate = attributes.get("framerate", "")
-        if re.fullmatch(r"\d{1,4}", rate) and int(rate):
-            self.frame_rate = float(rate)
-        factor = re.fullmatch(r"(\d{1,6})[ :](\d{1,6})", attributes.get("frameratemultiplier", ""))
-        if factor and int(factor[1]) and int(factor[2]):
-            self.frame_rate *= int(factor[1]) / int(factor[2])
-        ticks = attributes.get("tickrate", "")
-        if re.fullmatch(r"\d{1,12}", ticks) and int(ticks):
-            self.tick_rate = float(ticks)
-
-    def seconds(self, time: str) -> float | None:
-        """Return the seconds of an offset or a clock time; None if it is neither."""
-        time = time.strip()
-        offset = re.fullmatch(r"(\d{1,15}(?:[.,]\d{1,9})?)(ms|h|m|s|f|t)?", time)
-        if offset:
-            number = float(offset[1].replace(",", "."))
-            units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "f": 1 / self.frame_rate}
-            return number * units.get(offset[2] or "s", 1 / (self.tick_rate or self.frame_rate))
-        clock = re.fullmatch(
-            r"(\d{1,5}:\d{1,3}(?::\d{1,3})?(?:[.,]\d{1,9})?)(?:[:;](\d{1,4})(?:\.\d+)?)?", time
-        )
-        if clock is None:
-            return None
-        return seconds(clock[1]) + int(clock[2] or 0) / self.frame_rate
+# SAMI
 
 
-def read_ttml(text: str) -> Parsed:
-    """Read TTML (.ttml, .dfxp, .xml), and YouTube's XML, whose elements have other names."""
-    clock = _Clock()
-    blocks: list[Block] = []
-    skipped = 0
-    offsets = [0.0]  # starts of the enclosing elements
-    names = [""]
-    # The element whose text is collected: depth, start, end, parts.
-    shown: tuple[int, float, float | None, list[str]] | None = None
-    untimed: list[str] | None = None
-    for piece in _pieces(text):
-        if not piece.name:
-            if shown is not None:
-                shown[3].append(piece.text)
-            elif untimed is not None:
-                untimed.append(piece.text)
-            continue
-        if piece.name == "br":
-            if shown is not None and not piece.is_end:
-                shown[3].append("<br>")
-            continue
-        if not piece.is_end:
-            attributes = _attributes(piece.attributes)
-            if piece.name == "tt":
-                clock.state(attributes)
-            start, end, wrong = _interval(attributes, piece.name, clock, offsets[-1])
-            if piece.name == "p" and shown is not None:  # its end tag is missing
-                blocks.append(Block(shown[1], shown[2], "".join(shown[3])))
-                shown = None
-            if not piece.is_empty and len(names) < 1000:
-                names.append(piece.name)
-                offsets.append(start if start is not None else offsets[-1])
-                if piece.name in ("p", "span", "text", "s") and shown is None:
-                    if wrong:
-                        skipped += 1
-                    elif start is not None:
-                        shown = (len(names), start, end, [])
-                        untimed = None
-                    elif piece.name == "p":
-                        untimed = []
-        elif piece.name in names[-20:]:
-            while names[-1] != piece.name:
-                names.pop()
-                offsets.pop()
-            if shown is not None and len(names) <= shown[0]:
-                blocks.append(Block(shown[1], shown[2], "".join(shown[3])))
-                shown = None
-            if piece.name == "p" and untimed is not None:
-                if "".join(untimed).strip() and offsets[-1] > 0:
-                    blocks.append(Block(offsets[-1], None, "".join(untimed)))
-                untimed = None
-            names.pop()
-            offsets.pop()
-    if shown is not None:
-        blocks.append(Block(shown[1], shown[2], "".join(shown[3])))
-    return Parsed([block._replace(text=_one_line(block.text)) for block in blocks], skipped, "tags")
-
-
-def _interval(
-    attributes: dict[str, str], name: str, clock: _Clock, offset: float
-) -> tuple[float | None, float | None, bool]:
-    """Return the start and the end of an element, and whether one is stated but unreadable."""
-    begin, end, length = (attributes.get(key, "") for key in ("begin", "end", "dur"))
-    if name in ("p", "text", "s") and not begin:  # YouTube's: seconds, or milliseconds
-        unit = "s" if name == "text" else "ms"
-        begin, length = (
-            f"{time}{unit}" if time else ""
-            for time in (
-                attributes.get("start" if name == "text" else "t", ""),
-                attributes.get("dur" if name == "text" else "d", ""),
-            )
-        )
-        if name == "s":  # a word of a paragraph
-            return None, None, False
-    if not begin and not end:
-        return None, None, False
-    start = clock.seconds(begin) if begin else 0.0
-    stop = clock.seconds(end) if end else None
-    lasting = clock.seconds(length) if length and not end else None
-    if start is None or (end and stop is None):
-        return None, None, True
-    start += offset
-    if lasting is not None:
-        return start, start + lasting, False
-    return start, None if stop is None else stop + offset, False
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+_SAMI_LANGUAGE = re.compile(r"\.([\w\-]{1,40})\s{0,20}\{[^{}]{0,500}\blang\s{0,9}:", re.IGNORECASE)
 
 
 def read_sami(text: str) -> Parsed:
-    """Read SAMI, in which each text lasts until the next one replaces it."""
-    blocks: list[Block] = []
+    """Read SAMI, in which each text lasts until the next one of its language replaces it."""
+    languages = {name.lower() for name in _SAMI_LANGUAGE.findall(text[: 2**16])}
+    syncs: list[tuple[float | None, dict[str, list[str]]]] = []  # time, and parts by language
     skipped = 0
-    start: float | None = None
-    parts: list[str] = []
-
-    def close(end: float | None) -> None:
-        if start is not None and "".join(parts).strip():
-            blocks.append(Block(start, end, "".join(parts)))
-
-    for piece in _pieces(text):
+    language = ""
+    for piece in pieces(text):
         if piece.name == "sync" and not piece.is_end:
-            time = _attributes(piece.attributes).get("start", "")
-            following = re.fullmatch(r"\s*(\d{1,12})(?:\.\d+)?\s*(?:ms)?\s*", time)
-            skipped += following is None
-            close(int(following[1]) / 1000 if following else None)
-            start, parts = int(following[1]) / 1000 if following else None, []
+            time = attributes(piece.attributes).get("start", "")
+            stated = re.fullmatch(r"\s*(\d{1,12})(?:\.\d+)?\s*(?:ms)?\s*", time)
+            skipped += stated is None
+            syncs.append((int(stated[1]) / 1000 if stated else None, {}))
+            language = ""
         elif piece.name in ("body", "sami") and piece.is_end:
-            close(None)
-            start, parts = None, []
-        elif piece.name in ("br", "p", "div"):
-            parts.append("\n")
-        elif not piece.name:
+            syncs.append((None, {}))
+        elif syncs and piece.name in ("br", "p", "div"):
+            if piece.name == "p" and not piece.is_end:
+                name = attributes(piece.attributes).get("class", "").lower()
+                language = name if name in languages or name.endswith("cc") else ""
+            syncs[-1][1].setdefault(language, []).append("\n")
+        elif syncs and not piece.name and (piece.text.strip() or syncs[-1][1]):
+            parts = syncs[-1][1].setdefault(language, [])
             parts.append(" ".join(piece.text.split("\n")))
-    close(None)
-    return Parsed(blocks, skipped, "plain")
+    return Parsed(_sami_blocks(syncs), skipped, "plain")
+
+
+def _sami_blocks(syncs: list[tuple[float | None, dict[str, list[str]]]]) -> list[Block]:
+    blocks: list[Block] = []
+    shown: dict[str, tuple[float, str]] = {}  # start and text, by language
+
+    def hide(language: str, end: float | None) -> None:
+        start, text = shown.pop(language)
+        is_later = end is not None and end > start
+        blocks.append(Block(start, end if is_later else None, text))
+
+    for time, texts in syncs:
+        for language in list(shown):
+            # A text without a language replaces all texts, and any text replaces it.
+            if time is None or not language or language in texts or "" in texts or not texts:
+                hide(language, time)
+        if time is not None:
+            for language, parts in texts.items():
+                if text := "".join(parts).strip():
+                    shown[language] = time, text
+    for language in list(shown):
+        hide(language, None)
+    return blocks

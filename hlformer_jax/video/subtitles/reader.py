@@ -19,7 +19,7 @@ from hlformer_jax import files
 from hlformer_jax.video.clocks import Recordings, Shifts
 from hlformer_jax.video.packets import Timestamps
 from hlformer_jax.video.read import Video, VideoError, fault, name_errors, opened
-from hlformer_jax.video.subtitles import charset, closed_captions, formats
+from hlformer_jax.video.subtitles import charset, closed_captions, formats, ttml
 from hlformer_jax.video.subtitles.text import (
     MAX_CUE_CHARACTERS,
     Block,
@@ -149,7 +149,7 @@ def _parse(name: str, text: str, video: str | Path | None) -> formats.Parsed:
         "sbv": formats.read_sbv,
         "ass": formats.read_ass,
         "mpl2": formats.read_mpl2,
-        "ttml": formats.read_ttml,
+        "ttml": ttml.read_ttml,
         "sami": formats.read_sami,
     }
     return readers[name](text)

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import zlib
 
 import archive
 import numpy as np
@@ -20,15 +21,35 @@ def encoded(image, kind="png", **options):
     return content.getvalue()
 
 
-def big_endian_tiff(values):
-    """Encode 16-bit values as a TIFF that Pillow opens in mode I;16B."""
-    data = values.astype(">u2").tobytes()
-    height, width = values.shape
-    tags = {256: width, 257: height, 258: 16, 259: 1, 262: 1, 273: 8, 277: 1, 278: height}
-    tags |= {279: len(data), 339: 1}
-    entries = b"".join(struct.pack(">HHLL", tag, 4, 1, value) for tag, value in tags.items())
-    header = struct.pack(">HHL", 0x4D4D, 42, 8 + len(data))
-    return header + data + struct.pack(">H", len(tags)) + entries + bytes(4)
+def tiff(values, order="<", bits=16, white=1, channels=1):
+    """Encode grey values as a TIFF; `white` is 0 if the value 0 is white, or else 1."""
+    if bits == 12:
+        data = "".join(f"{value:012b}" for value in values.flat).encode()
+        data = bytes(int(data[i : i + 8].ljust(8, b"0"), 2) for i in range(0, len(data), 8))
+    else:
+        data = values.astype(f"{order}u{bits // 8}").tobytes()
+    height, width = values.shape[0], values.shape[1] // channels
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: white, 273: 8, 277: channels}
+    tags |= {278: height, 279: len(data), 339: 1}
+    entries = b"".join(struct.pack(f"{order}HHLL", tag, 4, 1, value) for tag, value in tags.items())
+    mark = b"II" if order == "<" else b"MM"
+    header = mark + struct.pack(f"{order}HL", 42, 8 + len(data))
+    return header + data + struct.pack(f"{order}H", len(tags)) + entries + bytes(4)
+
+
+def png(depth, kind, row, transparent):
+    """Encode two pixels, as `row`, with a transparent value; Pillow cannot write these kinds."""
+    header = struct.pack(">LLBBBBB", 2, 1, depth, kind, 0, 0, 0)
+    parts = {
+        b"IHDR": header,
+        b"tRNS": transparent,
+        b"IDAT": zlib.compress(b"\0" + row),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">L", len(data)) + name + data + struct.pack(">L", zlib.crc32(name + data))
+        for name, data in parts.items()
+    )
 
 
 def pixels(image):
@@ -46,7 +67,7 @@ def pixels(image):
     [
         ("I;16", encoded(Image.fromarray(GREY * np.uint16(257)))),
         ("I;16", encoded(Image.fromarray(GREY * np.uint16(257)), "tiff")),
-        ("I;16B", big_endian_tiff(GREY * np.uint16(257))),
+        ("I;16B", tiff(GREY * np.uint16(257), ">")),
         ("I", encoded(Image.fromarray(GREY * np.int32(257)), "tiff")),
     ],
     ids=["png", "tiff", "big_endian", "32_bit"],
@@ -91,3 +112,50 @@ def test_transparent_value_of_16_bits_shows_the_ground():
     image = Image.fromarray(np.asarray([[0, 257 * 9, 257 * 9 + 1]], np.uint16))
     content = encoded(image, transparency=257 * 9)
     np.testing.assert_array_equal(pixels(content)[0, :, 0], [0, 128, 9])
+
+
+def test_12_bit_tiff_is_scaled():
+    content = tiff(np.asarray([[0, 1024, 2048, 4095]]), bits=12)
+    np.testing.assert_array_equal(pixels(content)[0, :, 0], [0, 64, 128, 255])
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_tiff_in_which_zero_is_white_is_inverted(bits):
+    values = np.asarray([[0, 64, 255]]) * (257 if bits == 16 else 1)
+    content = tiff(values, bits=bits, white=0)
+    np.testing.assert_array_equal(pixels(content)[0, :, 0], [255, 191, 0])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        tiff(GREY * np.uint16(257), ">", white=0),
+        tiff(np.asarray([[0, 4095]]), bits=12, white=0),
+        tiff(GREY, bits=8, white=0, channels=2),
+        encoded(Image.fromarray(GREY), "jpeg")[:20],
+    ],
+    ids=["16 bits", "12 bits", "alpha", "cut"],
+)
+def test_kinds_that_pillow_cannot_read_are_refused_as_such(content):
+    with pytest.raises(QueryError, match="is damaged, or (TIFF|JPEG) that Pillow cannot read"):
+        pixels(content)
+
+
+def test_other_formats_are_refused_by_a_list():
+    image = Image.fromarray(GREY)
+    for content in (encoded(image, "jpeg2000"), encoded(image, "ppm"), b"\0\0\0\x18ftypheic", b""):
+        with pytest.raises(QueryError, match="format that is read: give one of JPEG, PNG"):
+            pixels(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "colour"),
+    [
+        (png(4, 0, b"\x5f", b"\0\x05"), [255, 255, 255]),
+        (png(2, 0, b"\x70", b"\0\x01"), [255, 255, 255]),
+        (png(16, 2, bytes(6) + b"\0\0\x80\0\xff\xff", bytes(6)), [0, 128, 255]),
+    ],
+    ids=["4_bits", "2_bits", "rgb_of_16_bits"],
+)
+def test_transparent_value_of_any_depth_shows_the_ground(content, colour):
+    np.testing.assert_array_equal(pixels(content), [[(128, 128, 128), colour]])

@@ -1,7 +1,8 @@
 """Words of passages and of queries, in the one form in which they are compared.
 
 Case, compatibility forms and accents are removed, so that Straße, STRASSE and strasse are one word,
-and so are Łódź and lodz.
+and so are Łódź and lodz. Digits of all scripts are 0 to 9. Arabic and Persian letters that are
+written for each other are one letter, and an Arabic word has no article.
 Signs of vowels are parts of words, except the points of Hebrew, Arabic and Syriac. SQLite only
 splits the result at its spaces and stems English words (`porter ascii`), because its own tables
 know neither the folding of case nor the vowel signs of Indic scripts.
@@ -11,7 +12,7 @@ import itertools
 import re
 import unicodedata
 
-VERSION = 2, unicodedata.unidata_version
+VERSION = 3, unicodedata.unidata_version
 """Version of the form; tables of passages with another version are made again."""
 
 _ACCENTS = ("COMBINING ", "HEBREW ", "ARABIC ", "SYRIAC ")
@@ -20,8 +21,30 @@ _ACCENTS = ("COMBINING ", "HEBREW ", "ARABIC ", "SYRIAC ")
 _LETTERS = {
     "ł": "l", "ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "ı": "i",
     "æ": "ae", "œ": "oe", "þ": "th",
+    # Alef wasla, teh marbuta, alef maksura; then Persian and Urdu yeh, kaf and heh.
+    "\u0671": "\u0627", "\u0629": "\u0647", "\u0649": "\u064a",
+    "\u06cc": "\u064a", "\u06a9": "\u0643", "\u06aa": "\u0643",
+    "\u06c1": "\u0647", "\u06c3": "\u0647", "\u06d5": "\u0647",
+    # The nukta of Devanagari, which is often left out, and the chandrabindu, written as anusvara.
+    "\u093c": "", "\u0901": "\u0902",
+    # Letters that are apostrophes, as in Ukrainian and Hawaiian.
+    "\u02bb": " ", "\u02bc": " ",
 }  # fmt: skip
-"""Replacements of Latin letters that Unicode does not decompose, after the folding of case."""
+"""Replacements of letters that Unicode does not decompose, after the folding of case."""
+
+_ARABIC = "\u0620-\u06ff"
+
+_ARTICLE = re.compile(
+    # The article, also after "and", "so", "in" and "like", or joined with "to"; not that of God.
+    "(?<!\\S)[\u0648\u0641]?(?:[\u0628\u0643]?\u0627\u0644|\u0644\u0644)"
+    f"(?!\u0644\u0647\u0645?(?!\\S))(?=[{_ARABIC}]{{2}})"
+)
+"""Beginning of an Arabic word that is not part of the noun."""
+
+_NON_JOINER = "\u200c"
+
+_NON_JOINED = re.compile(f"[{_ARABIC}]+(?:{_NON_JOINER}[{_ARABIC}]+)+")
+"""Word of Persian with parts that a zero-width non-joiner separates, such as an ending."""
 
 _VOICED = 8
 """Canonical combining class of the marks that make か into が, which is another letter."""
@@ -29,7 +52,7 @@ _VOICED = 8
 # й, ў and ї are letters of their own, whereas ё is also written е.
 _CYRILLIC_LETTERS = re.compile("[\u0438\u0443]\u0306|\u0456\u0308")
 
-_PAIRED = "[\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+_PAIRED = "[\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 """Characters of Chinese and Japanese, which have no spaces between words."""
 
 _JOINED = "[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff]"
@@ -57,6 +80,8 @@ class _Characters(dict[int, str]):
 def _replace(character: str) -> str:
     if character in _LETTERS:
         return _LETTERS[character]
+    if character.isdecimal():
+        return str(unicodedata.decimal(character))
     category, name = unicodedata.category(character), unicodedata.name(character, "")
     is_accent = name.startswith(_ACCENTS) and unicodedata.combining(character) != _VOICED
     if category in ("Mn", "Me") and (is_accent or name.startswith("VARIATION SELECTOR")):
@@ -75,14 +100,17 @@ def normalise(text: str) -> str:
         return text.lower().translate(_CHARACTERS)
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     letters = _CYRILLIC_LETTERS.sub(lambda x: unicodedata.normalize("NFC", x[0]), folded)
-    return unicodedata.normalize("NFC", letters.translate(_CHARACTERS))
+    words = unicodedata.normalize("NFC", letters.translate(_CHARACTERS))
+    return _ARTICLE.sub("", words)
 
 
 def spaced(text: str) -> str:
     """Return the words of a passage, separated by spaces.
 
-    Each character of a script without spaces is a word, and so is each syllable of Korean.
+    Each character of a script without spaces is a word, and so is each syllable of Korean. A
+    Persian word with a zero-width non-joiner is followed by its parts.
     """
+    text = _NON_JOINED.sub(lambda word: f"{word[0]} {word[0].replace(_NON_JOINER, ' ')}", text)
     separated = _UNSPACED.sub(lambda character: f" {character[0]} ", normalise(text))
     return _SYLLABLES.sub(lambda run: f" {_START} {' '.join(run[0])} ", separated)
 
