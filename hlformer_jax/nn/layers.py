@@ -42,38 +42,39 @@ class LayerNorm(nn.Module):
         return normal.astype(self.dtype)
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _normalised(
     x: Float[Array, "*batch H"], scale: Float[Array, " H"], bias: Float[Array, " H"]
 ) -> Float[Array, "*batch H"]:
-    return _normalised_forward(x, scale, bias)[0]
+    row = (1,) * (x.ndim - 1) + (-1,)
+    normal, _ = _standardised(x, scale.dtype)
+    return normal * scale.reshape(row) + bias.reshape(row)
 
 
-def _normalised_forward(x: Array, scale: Array, bias: Array) -> tuple[Array, tuple]:
-    exact = x.astype(scale.dtype)
+@_normalised.defjvp
+def _normalised_jvp(
+    primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
+) -> tuple[Array, Array]:
+    (x, scale, bias), (dx, dscale, dbias) = primals, tangents
+    row = (1,) * (x.ndim - 1) + (-1,)
+    normal, inverse = _standardised(x, scale.dtype)
+    change = dx.astype(scale.dtype) * inverse
+    along = jnp.mean(change * normal, axis=-1, keepdims=True)
+    change = change - jnp.mean(change, axis=-1, keepdims=True) - normal * along
+    value = normal * scale.reshape(row) + bias.reshape(row)
+    return value, change * scale.reshape(row) + normal * dscale.reshape(row) + dbias.reshape(row)
+
+
+def _standardised(x: Array, dtype: Any) -> tuple[Array, Array]:
+    """Return rows of mean 0 and variance 1, and the inverse standard deviations."""
+    exact = x.astype(dtype)
     mean = jnp.mean(exact, axis=-1, keepdims=True)
     # The fast variance, E[x^2] - E[x]^2, cancels if the mean is large.
     variance = jnp.mean(jnp.square(exact - mean), axis=-1, keepdims=True)
     inverse = jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
-    row = (1,) * (x.ndim - 1) + (-1,)
-    normal = (exact - mean) * inverse * scale.reshape(row) + bias.reshape(row)
-    # Mean and inverse are saved for the gradient. If XLA recomputed them there, it could not
-    # compute the sums of the gradient in a single kernel.
-    return normal, (x, *jax.lax.optimization_barrier((mean, inverse)), scale)
-
-
-def _normalised_backward(saved: tuple, gradient: Array) -> tuple[Array, Array, Array]:
-    x, mean, inverse, scale = saved
-    normal = (x.astype(scale.dtype) - mean) * inverse
-    rows = tuple(range(x.ndim - 1))
-    along = gradient * scale.reshape((1,) * len(rows) + (-1,))
-    centred = along - jnp.mean(along, axis=-1, keepdims=True)
-    slope = centred - normal * jnp.mean(along * normal, axis=-1, keepdims=True)
-    by_scale, by_bias = (jnp.sum(g, axis=rows) for g in (gradient * normal, gradient))
-    return (slope * inverse).astype(x.dtype), by_scale, by_bias
-
-
-_normalised.defvjp(_normalised_forward, _normalised_backward)
+    # If XLA computed both again for the gradient, it could not sum the gradient in one kernel.
+    mean, inverse = jax.lax.optimization_barrier((mean, inverse))
+    return (exact - mean) * inverse, inverse
 
 
 class Dense(nn.Module):

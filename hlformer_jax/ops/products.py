@@ -3,16 +3,21 @@
 XLA compiles such a product for a GPU as it is written. For a CPU it has fast kernels only for
 results in float32 and for a first factor whose last axis is summed, so a CPU gets these.
 
-Such products have no derivatives in forward mode (`jax.jvp`, `jax.jacfwd`), and their gradients for
-a CPU cannot be exported by `jax.export`.
+`jax.export` exports gradients for a CPU only with
+`disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("LayoutConstraint")]`, because their
+program names the layout of an array.
 """
 
 import functools
+import string
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType
 from jaxtyping import Float
 
 from hlformer_jax.ops.numerics import exact_precision, wide
@@ -43,7 +48,8 @@ def einsum(
       x: the first factor.
       y: the second factor.
       exact: whether the result is in at least float32 and computed with `exact_precision`. The
-        gradient is rounded to the dtype of the factors before it is multiplied.
+        gradient is rounded to the dtype of the factors before it is multiplied, but not where
+        devices share a factor as its type says (in `jax.shard_map`, or on an explicit mesh).
 
     Returns:
       The result; unless `exact`, in the dtype to which JAX promotes those of the factors.
@@ -52,72 +58,111 @@ def einsum(
     if wide(dtype) == dtype:
         return jnp.einsum(subscripts, x, y, precision=exact_precision() if exact else None)
     x, y = x.astype(dtype), y.astype(dtype)
-    otherwise = functools.partial(_widened if exact else jnp.einsum, subscripts)
-    first, second, _ = _parts(subscripts)
-    is_broadcast = _batch_shape(first, x) != _batch_shape(second, y)
-    # The constraint of layout in `_for_cpu` would gather an array that several devices hold.
-    if is_broadcast or jax.device_count() > 1:
-        return otherwise(x, y)
-    on_cpu = functools.partial(_for_cpu, subscripts, wide(dtype) if exact else dtype)
-    result: Array = jax.lax.platform_dependent(x, y, cpu=on_cpu, default=otherwise)
-    return result
+    result_dtype = wide(dtype) if exact else dtype
+    if _is_partitioned(x) or _is_partitioned(y):
+        return jnp.einsum(subscripts, x, y, preferred_element_type=result_dtype)
+    # As `jax.numpy.einsum` reads it, but here and not when the program is lowered.
+    precision = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  # it has no stub
+    subscripts, x, y = _name_axes(subscripts, x, y)
+    return _bind(subscripts, x, y, result_dtype, precision)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _widened(subscripts: str, x: Array, y: Array) -> Array:
-    return jnp.einsum(subscripts, x, y, preferred_element_type=wide(x.dtype))
+def _is_partitioned(x: Array) -> bool:
+    """Return whether the type of an array says how devices share it, as in `jax.shard_map`."""
+    kinds = jax.typeof(x).sharding.mesh.axis_types
+    return any(kind != AxisType.Auto for kind in kinds)
 
 
-def _widened_forward(subscripts: str, x: Array, y: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _widened(subscripts, x, y), (x, y)
-
-
-def _widened_backward(
-    subscripts: str, factors: tuple[Array, Array], gradient: Array
-) -> tuple[Array, Array]:
-    # JAX's own rule would cast the factors to float32 and multiply in float32.
-    _, pull = jax.vjp(functools.partial(jnp.einsum, subscripts), *factors)
-    pulled: tuple[Array, Array] = pull(gradient.astype(factors[0].dtype))
-    return pulled
-
-
-_widened.defvjp(_widened_forward, _widened_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _for_cpu(subscripts: str, dtype: Any, x: Array, y: Array) -> Array:
+def _name_axes(subscripts: str, x: Array, y: Array) -> tuple[str, Array, Array]:
+    """Give the axes of an ellipsis letters, and leave out axes along which a factor is repeated."""
     first, second, result = _parts(subscripts)
-    if first[-1] in result and len(first.removeprefix("...")) > 1:
+    batch = jnp.broadcast_shapes(_batch_shape(first, x), _batch_shape(second, y))
+    letters = string.ascii_uppercase[: len(batch)]
+
+    def name(subscript: str, factor: Array) -> tuple[str, Array]:
+        shape = _batch_shape(subscript, factor)
+        start = len(batch) - len(shape)
+        repeated = [i for i, size in enumerate(shape) if size != batch[start + i]]
+        named = [letters[start + i] for i in range(len(shape)) if i not in repeated]
+        return subscript.replace("...", "".join(named)), jnp.squeeze(factor, repeated)
+
+    (first, x), (second, y) = name(first, x), name(second, y)
+    return f"{first},{second}->{result.replace('...', letters)}", x, y
+
+
+def _bind(subscripts: str, x: Array, y: Array, dtype: Any, precision: Any) -> Array:
+    product: Array = _product.bind(x, y, subscripts=subscripts, dtype=dtype, precision=precision)
+    return product
+
+
+def _multiply(x: Array, y: Array, *, subscripts: str, dtype: Any, precision: Any) -> Array:
+    product: Array = jnp.einsum(subscripts, x, y, precision=precision, preferred_element_type=dtype)
+    return product
+
+
+def _multiply_for_cpu(x: Array, y: Array, *, subscripts: str, dtype: Any, precision: Any) -> Array:
+    # The constraint of layout would gather an array that several devices hold. Earlier versions of
+    # JAX have other names for it, and other kernels.
+    if jax.device_count() > 1 or jax.__version_info__ < (0, 10):
+        return _multiply(x, y, subscripts=subscripts, dtype=dtype, precision=precision)
+    first, second, result = _parts(subscripts)
+    if first[-1] == result[-1]:
+        x, y, first, second = y, x, second, first
+    axes = sorted(range(x.ndim), key=lambda axis: first[axis] not in result)
+    if first[-1] in result and first[axes[-1]] not in result:
         # Without the constraint, XLA would read the untransposed factor. For several of them it has
         # no kernel at all: it fails when the program runs.
-        axes = tuple(range(x.ndim))
-        x = with_layout_constraint(jnp.swapaxes(x, -1, -2), Layout(axes))
-        first = first[:-2] + first[-1] + first[-2]
-    product: Array = jnp.einsum(
-        f"{first},{second}->{result}", x, y, preferred_element_type=wide(x.dtype)
-    )
+        x = with_layout_constraint(jnp.transpose(x, axes), Layout(tuple(range(x.ndim))))
+        first = "".join(first[axis] for axis in axes)
+    subscripts = f"{first},{second}->{result}"
+    wider = wide(x.dtype)
+    product = _multiply(x, y, subscripts=subscripts, dtype=wider, precision=precision)
     return product.astype(dtype)
 
 
-def _forward_for_cpu(
-    subscripts: str, dtype: Any, x: Array, y: Array
-) -> tuple[Array, tuple[Array, Array]]:
-    return _for_cpu(subscripts, dtype, x, y), (x, y)
+def _pull_to_first(
+    gradient: Array, x: Any, y: Array, *, subscripts: str, dtype: Any, precision: Any
+) -> Array:
+    first, second, result = _parts(subscripts)
+    gradient = gradient.astype(y.dtype)
+    return _bind(f"{result},{second}->{first}", gradient, y, y.dtype, precision)
 
 
-def _backward_for_cpu(
-    subscripts: str, dtype: Any, factors: tuple[Array, Array], gradient: Array
-) -> tuple[Array, Array]:
-    x, y = factors
+def _pull_to_second(
+    gradient: Array, x: Array, y: Any, *, subscripts: str, dtype: Any, precision: Any
+) -> Array:
     first, second, result = _parts(subscripts)
     gradient = gradient.astype(x.dtype)
-    return (
-        _for_cpu(f"{result},{second}->{first}", x.dtype, gradient, y),
-        _for_cpu(f"{first},{result}->{second}", y.dtype, x, gradient),
+    return _bind(f"{result},{first}->{second}", gradient, x, x.dtype, precision)
+
+
+def _batch(
+    factors: tuple[Array, Array],
+    axes: tuple[int | None, int | None],
+    *,
+    subscripts: str,
+    **rest: Any,
+) -> tuple[Array, int]:
+    first, second, result = _parts(subscripts)
+    letter = next(letter for letter in string.ascii_letters if letter not in subscripts)
+    first, second = (
+        part if axis is None else part[:axis] + letter + part[axis:]
+        for part, axis in zip((first, second), axes, strict=True)
     )
+    return _bind(f"{first},{second}->{letter}{result}", *factors, **rest), 0
 
 
-_for_cpu.defvjp(_forward_for_cpu, _backward_for_cpu)
+def _infer(x: Any, y: Any, **parameters: Any) -> Any:
+    return jax.make_jaxpr(functools.partial(_multiply, **parameters))(x, y).out_avals[0]
+
+
+_product = Primitive("product_of_narrow_arrays")
+_product.def_abstract_eval(_infer)
+_product.def_impl(jax.jit(_product.bind, static_argnames=("subscripts", "dtype", "precision")))
+ad.defbilinear(_product, _pull_to_first, _pull_to_second)
+batching.primitive_batchers[_product] = _batch
+mlir.register_lowering(_product, mlir.lower_fun(_multiply, multiple_results=False))
+mlir.register_lowering(_product, mlir.lower_fun(_multiply_for_cpu, multiple_results=False), "cpu")
 
 
 def _parts(subscripts: str) -> tuple[str, str, str]:

@@ -51,6 +51,48 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
 
 
 @pytest.mark.slow  # it takes seconds
+@pytest.mark.usefixtures("standard_promotion")  # which some of JAX's rules ask for
+# Sums of about 1e4 terms, with a rounding of eps each that is as often up as down; both directions
+# round gradients to bfloat16 at other places.
+@pytest.mark.parametrize(("compute", "tolerance"), [("float32", 1e-6), ("bfloat16", 2**-7)])
+def test_derivatives_in_forward_mode(compute, tolerance):
+    config, batch = tiny.config(dtype=compute), tiny.batch()
+    params = tiny.params(config)
+    loss = lambda params: tiny.loss(config, params, batch)[0]
+    draw = np.random.default_rng(1).normal
+    change = jax.tree.map(lambda x: draw(size=x.shape).astype(np.float32), params)
+    _, forward = jax.jit(functools.partial(jax.jvp, loss))((params,), (change,))
+    gradient = jax.jit(jax.grad(loss))(params)
+    products = jax.tree.leaves(
+        jax.tree.map(lambda g, x: np.asarray(g * x).ravel(), gradient, change)
+    )
+    products = np.concatenate(products)
+    assert abs(forward - products.sum()) <= tolerance * np.abs(products).sum()
+
+
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+def test_gradients_in_shard_map(compute):
+    config = tiny.config(dtype=compute)
+    model, videos, params = models.build(config), tiny.batch().videos, tiny.params(config)
+
+    def slope(params, videos):
+        total = lambda params: jnp.sum(models.encode_video(model, params, videos).clips ** 3)
+        return jax.grad(total)(params)
+
+    whole = jax.sharding.PartitionSpec()
+    mesh = jax.make_mesh((1,), ("videos",), axis_types=(jax.sharding.AxisType.Auto,))
+    specs = whole, jax.sharding.PartitionSpec("videos")
+    parts = jax.shard_map(slope, mesh=mesh, in_specs=specs, out_specs=whole)
+    expected = jax.jit(slope)(params, videos)
+    for a, b in zip(*map(jax.tree.leaves, (jax.jit(parts)(params, videos), expected)), strict=True):
+        # bfloat16 has 8 bits, and the products are rounded elsewhere.
+        error = 1e-5 if compute == "float32" else 0.02
+        np.testing.assert_allclose(a, b, rtol=error, atol=error * np.max(np.abs(b)))
+
+
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("precision", "dtype", "setting"),
     [

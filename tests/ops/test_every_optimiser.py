@@ -183,6 +183,11 @@ REFUSED = {
     *("scale_by_distance_over_gradients", "schedule_free", "schedule_free_adamw"),
     *("schedule_free_sgd", "keep_params_nonnegative"),
 }
+# Optax 0.2.5, the oldest version that the package takes, lacks them.
+NEWER = {
+    *("galore", "madgrad", "measure_with_ema", "monitor", "scale_by_galore", "scale_by_madgrad"),
+    "snapshot",
+}
 # Tested without --all: two that scale by a parameter's size, and each kind of refusal.
 DAILY = {"adaptive_grad_clip", "adafactor", "keep_params_nonnegative", "cocob"}
 
@@ -201,7 +206,7 @@ def _points(seed):
 
 def test_every_public_transformation_has_a_case():
     named = {*COMPONENTS, *WRAPPERS, *MAKERS, *PER_EXAMPLE, *REFUSED, *STILL}
-    assert named <= PUBLIC.keys() and len(PUBLIC) > 100
+    assert named - PUBLIC.keys() <= NEWER and len(PUBLIC) > 100
 
 
 # Optax's own notices of what is to be renamed, and of keys to be given.
