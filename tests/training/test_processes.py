@@ -153,8 +153,9 @@ def _records(workdir):
 
 
 def _wait_for(records, workdir, running):
-    deadline = time.monotonic() + 240
-    while len(_records(workdir)) < records and time.monotonic() < deadline:
+    deadline = time.monotonic() + 600  # a busy machine compiles for minutes
+    while (count := len(_records(workdir))) < records:
+        assert time.monotonic() < deadline, f"{count} of {records} records"
         if any(process.poll() is not None for process in running):
             break
         time.sleep(0.05)
