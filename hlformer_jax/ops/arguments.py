@@ -1,11 +1,13 @@
 """Checks and casts of the arguments of operations: dtypes, shapes, batch axes, curvatures."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType
 from jaxtyping import ArrayLike, Float, Int
 
 from hlformer_jax.typing import Array
@@ -38,7 +40,22 @@ def as_floats(*arrays: ArrayLike) -> Sequence[Array]:
     """Cast arrays by `as_float`, all of them to float64 if one of them has that dtype."""
     floats = [as_float(x) for x in arrays]
     is_double = any(x.dtype == jnp.float64 for x in floats)
-    return [x.astype(jnp.float64 if is_double else jnp.float32) for x in floats]
+    return vary_together(*(x.astype(jnp.float64 if is_double else jnp.float32) for x in floats))
+
+
+def vary_together(*arrays: Array) -> Sequence[Array]:
+    """Mark arrays as different on each device if one of them is, inside `jax.shard_map`.
+
+    There the type of an array says whether it is. Both branches of a condition must return the same
+    type, and JAX would sum a gradient that a formula takes of an array which is the same on all
+    devices over the devices.
+    """
+    meshes = [jax.typeof(x).sharding.mesh for x in arrays]
+    if not any(AxisType.Manual in mesh.axis_types for mesh in meshes):
+        return arrays
+    # No element is any, and the type of the answer says what the type of the array does.
+    none = functools.reduce(jnp.logical_or, (jnp.any(x.ravel()[:0] != 0) for x in arrays))
+    return [jnp.where(none, jnp.zeros_like(x), x) for x in arrays]
 
 
 def as_vectors(x: ArrayLike, least: int = 1) -> Array:
@@ -190,7 +207,8 @@ def per_batch(
             c = jnp.where(c >= 0, c, jnp.nan)
     elif name not in _UNBOUNDED:
         check_positive(name, argument)
-    return c.reshape((1,) * missing + c.shape)
+    c, _ = vary_together(c.reshape((1,) * missing + c.shape), x)
+    return c
 
 
 def broadcast_number(
@@ -289,7 +307,8 @@ def common_batch(*vectors: ArrayLike, least: int = 1) -> Sequence[Array]:
 def align(c: ArrayLike, *vectors: ArrayLike) -> tuple[Array, Sequence[Array]]:
     """Return the curvature, prepared by `per_batch`, and vectors, prepared by `common_batch`."""
     floats = common_batch(*vectors)
-    return per_batch(c, floats[0]), floats
+    c, *floats = vary_together(per_batch(c, floats[0]), *floats)
+    return c, floats
 
 
 def align_sets(
@@ -300,7 +319,8 @@ def align_sets(
     x, y = as_floats(x, y)
     lead = jnp.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     x, y = (jnp.broadcast_to(v, (*lead, *v.shape[-2:])) for v in (x, y))
-    return x, y, jnp.broadcast_to(per_batch(c, x[..., 0]), lead)
+    c, x, y = vary_together(jnp.broadcast_to(per_batch(c, x[..., 0]), lead), x, y)
+    return x, y, c
 
 
 def split_coordinates(v: Float[Array, "*batch n"], dims: Sequence[int]) -> list[jax.Array]:

@@ -611,10 +611,53 @@ print(len(cases))
 """
 
 
-@pytest.mark.slow
-def test_points_and_curvatures_that_are_sharded_over_two_devices_give_the_same_values():
+MAPPED = """
+import jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_enable_x64", True)
+from test_public import CURVED
+
+mesh = jax.make_mesh((2,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
+split, whole = (jax.sharding.PartitionSpec(*axes) for axes in (("batch",), ()))
+cases = 0
+for case in CURVED:
+    # Each device draws its own samples, and the first axis of a list is not the batch.
+    if "sample" in case.name or "concatenate" in case.name:
+        continue
+    arrays, call = case.traceable(case.arguments((4,)))
+    arrays = {name: np.asarray(x) for name, x in arrays.items()}
+    specs = {name: split if name in case.batched else whole for name in arrays}
+    floats = {name: x for name, x in arrays.items() if jnp.issubdtype(x.dtype, jnp.floating)}
+    others = {name: x for name, x in arrays.items() if name not in floats}
+
+    def total(floats, c):
+        results = jax.tree.leaves(call(floats | others, c))
+        return sum(jnp.sum(jnp.sin(x)) for x in results if jnp.issubdtype(x.dtype, jnp.floating))
+
+    slopes = jax.grad(total, (0, 1))
+    specs = {name: specs[name] for name in floats}, whole
+    mapped = jax.shard_map(slopes, mesh=mesh, in_specs=specs, out_specs=specs)
+    c = np.asarray(0.7)
+    both = (jax.tree.leaves(jax.jit(f)(floats, c)) for f in (mapped, slopes))
+    for a, b in zip(*both, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11, err_msg=case.name)
+    cases += 1
+print(cases)
+"""
+
+
+def _run_on_two_devices(program):
     environment = processes.environment(devices=2)
     environment["PYTHONPATH"] += f"{os.pathsep}{processes.ROOT / 'tests' / 'ops'}"
-    done = processes.finish([sys.executable, "-c", SHARDED], env=environment)
+    done = processes.finish([sys.executable, "-c", program], env=environment)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(len(CURVED))]
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+def test_points_and_curvatures_that_are_sharded_over_two_devices_give_the_same_values():
+    assert _run_on_two_devices(SHARDED) == len(CURVED)
+
+
+@pytest.mark.slow
+def test_gradients_in_shard_map_are_those_of_the_whole_batch():
+    assert _run_on_two_devices(MAPPED) == len(CURVED) - 6

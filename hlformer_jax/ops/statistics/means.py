@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
-from hlformer_jax.ops.arguments import as_float, as_sets, per_batch
+from hlformer_jax.ops.arguments import as_float, as_sets, per_batch, vary_together
 from hlformer_jax.ops.lorentz import Scalar, Space
 from hlformer_jax.ops.lorentz.maps import log_map_in_frame
 from hlformer_jax.ops.numerics import dot, unit
@@ -157,7 +157,7 @@ def _newton(
         return step + 1, moved, jnp.where(size < before, size, before), failures
 
     zero = jnp.zeros((), jnp.int32)
-    state = (zero, x, jnp.full((), jnp.inf, x.dtype), zero)
+    state = (zero, *vary_together(x, jnp.full((), jnp.inf, x.dtype), zero))
     return jax.lax.while_loop(going, advance, state)[1]
 
 
