@@ -139,10 +139,12 @@ def _where_positive(rate: float, result: Array, x: Array) -> Array:
 
 @_where_positive.defjvp
 def _where_positive_jvp(rate: float, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    result, slope = primals[0], tangents[1]
+    (result, x), (_, slope) = primals, tangents
     if 0 < rate < 1:
         slope = slope / jnp.asarray(1 - rate, slope.dtype)
-    return result, jnp.where(result > 0, slope, jnp.zeros((), slope.dtype))
+    slope = jnp.where(result > 0, slope, jnp.zeros((), slope.dtype))
+    # Not `result`, which is a constant: derivatives of this function's derivatives would lack it.
+    return _where_positive(rate, result, x), slope
 
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:

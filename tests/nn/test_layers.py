@@ -23,6 +23,7 @@ from hlformer_jax.nn.blocks import (
     make_windows,
 )
 from hlformer_jax.ops import windows
+from hlformer_jax.ops.dropout import dropout, relu_dropout
 
 # Layers
 
@@ -98,6 +99,46 @@ def test_dropout_is_the_identity_outside_of_training():
     np.testing.assert_allclose(np.unique(dropped), [0, 1 / 0.7], rtol=1e-6)
     # Ten thousand draws: four times the standard deviation of the share.
     assert abs(np.mean(dropped == 0) - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 1e4)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_relu_with_dropout_has_the_derivatives_of_both(rate):
+    key = jax.random.key(0) if rate else None
+    x = jnp.linspace(-2, 2, 12)
+
+    def directions(function):
+        """Every order of two modes, and a third derivative."""
+        total = lambda x: jnp.sum(function(x) ** 3 * jnp.cos(x))
+        modes = jax.jacfwd, jax.jacrev
+        yield from (outer(inner(total))(x) for outer in modes for inner in modes)
+        yield jax.jacfwd(jax.jacrev(jax.grad(total)))(x)
+
+    one = directions(lambda x: relu_dropout(key, x, rate))
+    two = directions(lambda x: dropout(key, jax.nn.relu(x), rate))
+    for actual, expected in zip(one, two, strict=True):
+        assert np.any(np.asarray(expected) != 0)
+        # The factor 1 / (1 - rate) is applied to other terms.
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("float64", "standard_promotion")
+@pytest.mark.parametrize("name", ["norm", "feed forward", "projection"])
+def test_second_derivatives(name):
+    options = {"dropout": 0.0, "dtype": jnp.float64}
+    module, arguments = {
+        "norm": (layers.LayerNorm(jnp.float64), ()),
+        "feed forward": (layers.FeedForward(6, **options), (False,)),
+        "projection": (layers.InputProjection(6, **options), (False,)),
+    }[name]
+    x = jnp.asarray(X, jnp.float64)
+    params = module.init(jax.random.key(1), x, *arguments)
+    params = jax.tree.map(lambda p: 30 * p.astype(jnp.float64), params)
+    total = lambda t: jnp.sum(jnp.sin(module.apply(params, x + t * jnp.cos(x), *arguments)))
+    slope = jax.grad(total)
+    expected = (slope(0.1 + 1e-5) - slope(0.1 - 1e-5)) / 2e-5
+    for second in (jax.grad(slope), jax.jacfwd(slope), jax.jacfwd(jax.jacfwd(total))):
+        # Errors of a difference: 1e-10 times the fourth derivative, and eps / 1e-5.
+        np.testing.assert_allclose(second(0.1), expected, rtol=1e-6)
 
 
 # Fusion and pooling
