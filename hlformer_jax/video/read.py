@@ -105,7 +105,7 @@ MAX_PIXELS = 2**27
 OPEN_SECONDS = 15.0
 """Time limit in which FFmpeg must recognise a file. Usually it takes less than a second."""
 
-_NO_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
+NO_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
 """Dispositions of covers and thumbnails, which FFmpeg lists as video streams."""
 
 _CLOSE = Fraction(1, 1000)
@@ -248,7 +248,7 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
     Raises:
       VideoError: if there is no video stream that can be decoded.
     """
-    films = [stream for stream in container.streams.video if not stream.disposition & _NO_FILM]
+    films = [stream for stream in container.streams.video if not stream.disposition & NO_FILM]
     if not films:
         what = "holds sound alone, no video" if container.streams.audio else "holds no video"
         raise fault(path, what, "leave it out")
