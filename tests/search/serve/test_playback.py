@@ -144,18 +144,19 @@ def test_other_track_than_that_of_the_browser_is_encoded(opened, url, replaced, 
 
 def test_frame_that_begins_within_a_millisecond_is_shown(opened, url, replaced, tmp_path):
     def paint(number):
-        name = "green" if number == 48 else "grey"
+        name = {48: "green", 59: "blue"}.get(number, "grey")
         return np.full((180, 320, 3), page_library.COLOURS[name], np.uint8)
 
     rate = Fraction(24000, 1001)
     path = videos.write(tmp_path / "film.mp4", frames=60, rate=rate, paint=paint)
-    id = replaced("garden", path)
+    id = replaced("garden", path, duration=float(60 / rate))
     page = opened(f"{url}/#video={id}&t={float(48 / rate):.3f}")  # 2.002 s
     is_at(page, 2.002, 0.01)
     assert shown_colour(page) == "green"
-    page.evaluate("seek(2.002)")
-    page.wait_for_function("() => !player.seeking && pending === null")
-    assert shown_colour(page) == "green"
+    for second, colour in ((59 / rate, "blue"), (48 / rate, "green")):  # the last frame first
+        page.evaluate(f"seek({float(second):.3f})")
+        page.wait_for_function("() => !player.seeking && pending === null")
+        assert shown_colour(page) == colour
 
 
 def test_link_opens_a_video_that_is_not_listed(opened, url, library):

@@ -451,7 +451,7 @@ function followTranscript() {    // marks the cue at the position of the player,
   if (next && $("transcript").open) list.scrollTop = next.offsetTop - list.offsetTop - list.clientHeight / 3;
 }
 function seek(seconds) {
-  pending = Math.min(Math.max(0, seconds), Math.max(0, shown.duration - 0.05));
+  pending = Math.min(Math.max(0, seconds), Math.max(0, shown.duration - 0.01));    // in the last frame
   if (preview && (pending < preview.start || pending > preview.end)) showPreview();
   else if (player.readyState > 0) seekPlayer();
   drawStrip();
