@@ -90,7 +90,7 @@ def test_encoder_is_kept_for_an_equal_index(index, rebuild, loaded):
 
 def test_default_model_of_the_old_index_is_dropped(index, rebuild, loaded, tmp_path):
     with index.writing() as writer:
-        writer.set_checkpoint(str(tmp_path / "run"))
+        writer.set_checkpoint(tmp_path / "run")
     library = search.open(index.directory)
     assert library.ranker_name == str(tmp_path / "run")
     rebuild(Other())
