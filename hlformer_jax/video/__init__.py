@@ -8,6 +8,7 @@
     pixels    conversion of frames to upright RGB pictures of 8 bits
     sound     decoding of audio tracks as one continuous signal
     clips     clips with exact bounds, and thumbnails
+    players   playback by browsers
     subtitles    cues of subtitle files, subtitle tracks and closed captions
 
 ```python
@@ -22,8 +23,10 @@ print(frames.warning)
 
 from hlformer_jax.video.clips import copy, cut, thumbnail
 from hlformer_jax.video.listing import find
+from hlformer_jax.video.players import Playback, playback
 from hlformer_jax.video.read import Frame, Info, Samples, VideoError, probe, sample
 
 __all__ = [
-    "Frame", "Info", "Samples", "VideoError", "copy", "cut", "find", "probe", "sample", "thumbnail",
+    "Frame", "Info", "Playback", "Samples", "VideoError", "copy", "cut", "find", "playback",
+    "probe", "sample", "thumbnail",
 ]  # fmt: skip

@@ -45,6 +45,7 @@ from hlformer_jax.video.read import (
     frames_from,
     name_errors,
     opened,
+    tolerance,
 )
 from hlformer_jax.video.sound import Sound, default_stream, reading
 
@@ -112,8 +113,8 @@ def cut(
     """Write the part of a video from `start - margin` to `end + margin` as a clip.
 
     The clip begins with the frame that is shown at its start, and ends exactly at its end, to
-    1/90,000 s. A part outside the video is left out. Frames keep their times. The clip has the date
-    and the place of the recording if the video states them.
+    1/90,000 s. Both may be rounded to milliseconds. A part outside the video is left out. Frames
+    keep their times. The clip has the date and the place of the recording if the video states them.
 
     Args:
       path: the video file.
@@ -198,7 +199,7 @@ def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
         times, start, end = _own_times(video, sought, last, lead, skipped) or _times_by_decoding(
             video, sought, last, lead, skipped
         )
-        if start <= first or keyframe == earlier:
+        if start <= first + tolerance(video) or keyframe == earlier:
             break
         # Frames that follow the keyframe in the file are shown before it: take an earlier keyframe.
         earlier, sought = keyframe, keyframe - video.period / 2
@@ -235,7 +236,7 @@ def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int, Frac
                 if packet.is_keyframe and shown is not None:
                     # The first frame of the file also covers the time before it.
                     is_first = keyframe is None and lead is None
-                    if is_first or _second(source, shown) <= first:
+                    if is_first or _second(source, shown) <= first + tolerance(source):
                         keyframe = count, _second(source, shown)
                 sent = shown if packet.dts is None else packet.dts
                 is_past = sent is not None and _second(source, sent) > first
@@ -677,17 +678,18 @@ def _exact(seconds: float) -> Fraction:
 
 def _part(video: Video, first: Fraction, last: Fraction) -> Iterator[Shown]:
     """Yield the pictures that are shown between two seconds, with times limited to these."""
-    painter = Painter(video.aspect, _LARGEST)
+    painter, rounding = Painter(video.aspect, _LARGEST), tolerance(video)
+    limit = last
     with name_errors(video.path):
         for start, end, frame in frames_from(video, first):
             if end <= first:
                 what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
                 raise fault(video.path, what, "give a part of the video")
-            if start >= last:
+            if start >= limit:
                 break
-            yield max(start, first), min(end, last), painter.paint(frame)
-            if end >= last:
-                break
+            begin = first if start - first <= rounding else start
+            yield begin, last if last - end <= rounding else end, painter.paint(frame)
+            limit = last - rounding  # another frame begins at the end, which was rounded up
 
 
 _ADVICE = {
@@ -799,7 +801,7 @@ def thumbnail(path: str | Path, time: float, width: int) -> bytes:
         raise ValueError(f"thumbnail wants a finite time and width >= 1, not {time} and {width}")
     with name_errors(path), opened(path) as video:
         painter = Painter(video.aspect, width)
-        _, _, frame = next(frames_from(video, Fraction(max(time, 0))))
+        _, _, frame = next(frames_from(video, _exact(max(time, 0))))
         image = Image.fromarray(painter.paint(frame))
     if image.width > width:
         height = max(round(image.height * width / image.width), 1)

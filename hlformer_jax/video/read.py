@@ -105,7 +105,7 @@ MAX_PIXELS = 2**27
 OPEN_SECONDS = 15.0
 """Time limit in which FFmpeg must recognise a file. Usually it takes less than a second."""
 
-_NO_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
+NO_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
 """Dispositions of covers and thumbnails, which FFmpeg lists as video streams."""
 
 _CLOSE = Fraction(1, 1000)
@@ -201,7 +201,7 @@ def opened(path: str | Path) -> Iterator[Video]:
             # One thread, because videos are decoded in several processes.
             stream.codec_context.thread_count = 1
             start = _start(container, stream)
-            end = _end(container, stream, start)
+            end = _end(path, container, stream, start)
             yield Video(path, container, stream, start, end, _period(stream))
 
 
@@ -248,7 +248,7 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
     Raises:
       VideoError: if there is no video stream that can be decoded.
     """
-    films = [stream for stream in container.streams.video if not stream.disposition & _NO_FILM]
+    films = [stream for stream in container.streams.video if not stream.disposition & NO_FILM]
     if not films:
         what = "holds sound alone, no video" if container.streams.audio else "holds no video"
         raise fault(path, what, "leave it out")
@@ -278,11 +278,16 @@ def _start(container: InputContainer, stream: VideoStream) -> Fraction | None:
     return start if abs(start - earliest) < _CLOSE else min(start, earliest)
 
 
-def _end(container: InputContainer, stream: VideoStream, start: Fraction | None) -> Fraction | None:
+def _end(
+    path: Path, container: InputContainer, stream: VideoStream, start: Fraction | None
+) -> Fraction | None:
     """Return the end of the video that the file states, in seconds from second 0; None if none."""
     if start is None or container.format.name in WITHOUT_INDEX:
         return None
     if stream.duration and stream.start_time is not None and stream.time_base is not None:
+        # Joined segments (DASH) state the length of the whole stream, from timestamp 0.
+        if start > _LATE and any(name == b"moof" for name, _ in _boxes(path)):
+            return None
         return (stream.start_time + stream.duration) * stream.time_base - start
     # Matroska's duration counts from timestamp 0, or from the start.
     if not container.duration or start > _LATE:
@@ -615,6 +620,18 @@ class Decoder:
 
 # Seeking and sampling
 
+_ROUNDING = Fraction(1, 1000)
+"""Seconds to which some containers round times; an instant this close to the end is behind it."""
+
+
+def tolerance(video: Video) -> Fraction:
+    """Return the seconds after an instant in which a frame may begin that is shown at it.
+
+    Times are written in milliseconds, so the time of a frame may be rounded down.
+    """
+    return min(_ROUNDING, video.period / 2)
+
+
 _STEPS_BACK = (Fraction(0), Fraction(3), Fraction(20))
 """Seconds by which to seek too early, tried in turn, because some containers seek too far."""
 
@@ -624,7 +641,7 @@ def frames_from(
 ) -> Iterator[tuple[Fraction, Fraction, av.VideoFrame]]:
     """Yield the frames of a newly opened video that are shown from a second on.
 
-    The first frame is the one shown at that second, or else the nearest one.
+    The first frame is the one shown at that second (see `tolerance`), or else the nearest one.
 
     Args:
       video: the video, before any packet is read.
@@ -636,6 +653,7 @@ def frames_from(
     Raises:
       VideoError: if no frame can be decoded.
     """
+    second += tolerance(video)
     decoder, frames = _sought(video, second)
     shown: tuple[Fraction, av.VideoFrame] | None = None
     for time, frame in frames:
@@ -676,10 +694,6 @@ def _sought(
         seek_stream(video.container, video.stream, None)
     decoder = Decoder(video, is_needed)
     return decoder, iter(decoder)
-
-
-_ROUNDING = Fraction(1, 1000)
-"""Seconds to which some containers round times; an instant this close to the end is behind it."""
 
 
 class Frame(NamedTuple):

@@ -200,6 +200,21 @@ def test_thumbnail_is_the_frame_shown_at_its_second(tmp_path, name, time, number
     assert videos.number(picture_of(video.thumbnail(path, time, 64))) == number
 
 
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.avi"])
+def test_times_rounded_to_milliseconds_mean_the_frame_that_begins_there(tmp_path, name):
+    path = videos.write(tmp_path / name, gop_size=13)
+    start, end = round(13 / 12, 3), round(20 / 12, 3)
+    assert start < 13 / 12 and end > 20 / 12
+    assert videos.number(picture_of(video.thumbnail(path, start, 64))) == 13
+    video.cut(path, start, end, tmp_path / "cut.mp4")
+    numbers = dict.fromkeys(number for _, number in shown(tmp_path / "cut.mp4", 100))
+    assert list(numbers) == list(range(13, 20))
+    with av.open(str(tmp_path / "cut.mp4")) as clip:
+        assert clip.streams.video[0].frames == 7 and clip.streams.video[0].start_time == 0
+    begin, _ = video.copy(path, start, end, tmp_path / "copy.mkv")
+    assert begin == pytest.approx(13 / 12, abs=2e-3)  # its keyframe
+
+
 def test_clip_is_never_wider_than_its_video(tmp_path):
     path = videos.write(tmp_path / "a.mp4")
     assert picture_of(video.thumbnail(path, 0, 32)).shape == (24, 32, 3)

@@ -585,6 +585,19 @@ def test_a_file_cut_off_while_it_is_read_ends_with_a_warning(tmp_path):
     assert "used as far as it can be read" in frames.warning
 
 
+def test_joined_segments_of_a_stream_do_not_end_early(tmp_path):
+    manifest = tmp_path / "stream.mpd"
+    videos.write(manifest, frames=72, format="dash", muxer={"seg_duration": "1"}, gop_size=12)
+    chunks = sorted(tmp_path.glob("chunk-stream0-*.m4s"))
+    path, header = tmp_path / "joined.mp4", tmp_path / "init-stream0.m4s"
+    path.write_bytes(b"".join(file.read_bytes() for file in (header, *chunks[3:])))
+    frames = video.sample(path)
+    assert [videos.number(frame.image) for frame in frames] == [36, 8, 20]  # modulo 40
+    assert frames.warning == "" and frames.end == pytest.approx(3)
+    assert video.probe(path).duration == pytest.approx(3)
+    assert video.probe(path).start == pytest.approx(3)
+
+
 def found(path, second):
     with opened(path) as film:
         return [

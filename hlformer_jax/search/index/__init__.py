@@ -1,6 +1,6 @@
 """The index of an archive: records of its videos, and their embeddings."""
 
-from hlformer_jax.search.index.disk import LockedError, MissingIndexError
+from hlformer_jax.search.index.disk import LockedError, MissingIndexError, ReplacedIndexError
 from hlformer_jax.search.index.index import Index, find_missing
 from hlformer_jax.search.index.records import (
     EncoderFacts,
@@ -23,6 +23,7 @@ __all__ = [
     "LockedError",
     "MissingIndexError",
     "Record",
+    "ReplacedIndexError",
     "Stamp",
     "Threshold",
     "VideoArrays",

@@ -34,7 +34,12 @@ from typing import Any, TypeVar
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search.index import checksummed, row_sums
-from hlformer_jax.search.index.disk import LockedError, MissingIndexError, translate_errors
+from hlformer_jax.search.index.disk import (
+    LockedError,
+    MissingIndexError,
+    ReplacedIndexError,
+    translate_errors,
+)
 
 _T = TypeVar("_T")
 
@@ -76,6 +81,11 @@ APPLICATION = 0x686C6678
 
 WAIT_SECONDS = 30.0
 """Longest wait of a transaction for another process, in seconds."""
+
+_CONSTANT_SETTINGS = (
+    "SELECT name, value FROM settings WHERE name IN ('encoder', 'fps', 'every_frame') ORDER BY name"
+)
+"""Query of the settings that never change, which an `Index` only reads when it is opened."""
 
 _DECODING_ERRORS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError, zlib.error
 """Errors of functions that decode damaged rows."""
@@ -150,6 +160,8 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._changes: row_sums.Changes | None = None  # of the connection, once it writes
         self._inode = 0
+        self._connections = 0  # number of database files that were opened
+        self._constants: list[Any] | None = None  # rows of `_CONSTANT_SETTINGS`
         self._lock = threading.RLock()
         self._is_unreadable = False
         self._damaged: tuple[int, ...] = ()  # identity of the damaged file
@@ -244,10 +256,11 @@ class Database:
 
         Raises:
           DamagedError: if it is damaged.
+          ReplacedIndexError: if it belongs to another index than the one that was opened.
         """
         path = self.directory / name
         with translate_errors(path):
-            connection, self._inode = _open(path, is_copy=name == COPY)
+            connection, inode = _open(path, is_copy=name == COPY)
             try:
                 user_version = _value(connection, "PRAGMA user_version")
                 if _value(connection, "PRAGMA application_id") != APPLICATION:
@@ -261,12 +274,17 @@ class Database:
                 sums_note = _check_sum(self.directory, name, connection, is_trusted)
                 if user_version < FORMAT:
                     connection = _migrated(connection, is_copy=name == COPY)
+                constants = connection.execute(_CONSTANT_SETTINGS).fetchall()
+                if self._constants not in (None, constants):
+                    raise ReplacedIndexError.from_directory(self.directory)
             except BaseException:
                 connection.close()
                 raise
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
+            self._inode = inode
+            self._connections += 1
             # SQLite closes the last connection with this object. A finalizer in Python would
             # swallow a Ctrl-C that comes while it runs.
             self._connection, self._changes, self._sums_note = connection, None, sums_note
@@ -316,6 +334,15 @@ class Database:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise DamagedError(f"{self._path} is damaged (in a row, {reason})") from None
 
+    def settings(self, decoder: Callable[[list[Any]], _T]) -> _T:
+        """Return the result of a function of all settings.
+
+        From then on, a database with other constant settings raises a `ReplacedIndexError`.
+        """
+        settings = self.decode(decoder, "SELECT name, value FROM settings")
+        self._constants = self.select(_CONSTANT_SETTINGS)
+        return settings
+
     def setting(self, name: str) -> Any:
         """Return the value of a setting."""
         return self.decode(only_value, "SELECT value FROM settings WHERE name = ?", [name])
@@ -324,7 +351,7 @@ class Database:
     def state(self) -> tuple[int, int]:
         """A value that differs after every change of the database, by any process."""
         version = self.setting("version")
-        return self._inode, version
+        return self._connections, version  # a later file may have the inode of an earlier one
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[tuple[int, int] | None]:
@@ -453,6 +480,7 @@ class Database:
 
         Raises:
           MissingIndexError: if the directory of the index was deleted or moved.
+          ReplacedIndexError: if it has another index now.
         """
         assert self._connection is not None
         if self._connection.in_transaction:
@@ -461,9 +489,13 @@ class Database:
             check_exists(self.directory)
         if self.note:  # another process may have repaired it
             if self._is_unreadable or _identity(self._path) != self._damaged:
-                with contextlib.suppress(SearchError):
+                try:
                     self._connect(DATABASE)
                     self.note, self._is_unreadable = "", False
+                except ReplacedIndexError:
+                    raise
+                except SearchError:
+                    pass
         elif _identity(self._path)[:1] not in ((), (self._inode,)):
             self._connect(DATABASE)
         return self._connection

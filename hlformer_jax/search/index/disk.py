@@ -32,6 +32,17 @@ class MissingIndexError(SearchError):
         )
 
 
+class ReplacedIndexError(SearchError):
+    """Error for an open index in whose directory another index was made."""
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> "ReplacedIndexError":
+        """Return the error for the directory of both indexes."""
+        return cls(
+            f"the index {directory} was replaced by one with another encoder or rate: open it again"
+        )
+
+
 @contextlib.contextmanager
 def translate_errors(path: Path, is_writing: bool = False) -> Iterator[None]:
     """Translate errors of SQLite and of the disk into errors that name the index.

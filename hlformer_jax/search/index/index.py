@@ -99,7 +99,7 @@ class Index:
         self._runs = 0
         self._copied, self._copy_seconds = time.monotonic(), 0.0
         self._videos: tuple[Any, dict[str, Record]] = (None, {})
-        settings = database.decode(_settings, "SELECT name, value FROM settings")
+        settings = database.settings(_settings)
         self.encoder, self.fps = settings["encoder"], settings["fps"]
         self.every_frame = settings["every_frame"]
         self.embeddings = Embeddings(directory, self.encoder.width)
@@ -779,17 +779,16 @@ def check_encoder(directory: Path, facts: EncoderFacts, encoder: Encoder) -> Non
       QueryError: if the fingerprint, the preprocessing or the width differs.
     """
     candidate = EncoderFacts.from_encoder(encoder)
+    place, other = facts.name, repr(candidate.name)
+    if facts.name == candidate.name:  # as the names of folders may be
+        place, other = (*facts.places, facts.name)[0], "the given encoder of the same name"
     for field in ("fingerprint", "preprocessing", "width"):
         if getattr(facts, field) != getattr(candidate, field):
             raise QueryError(
-                "{directory} was made by the encoder {ours!r}, and {theirs!r} has another"
-                " {difference}: give {encoder}={ours}, or a new {index}",
-                field="encoder",
-                directory=directory,
-                ours=facts.name,
-                theirs=candidate.name,
-                difference=field,
-            )
+                "{directory} was made by the encoder {place!r}, and {other} has another"
+                " {difference}: give {encoder}={place}, or a new {index}",
+                field="encoder", directory=directory, place=place, other=other, difference=field,
+            )  # fmt: skip
 
 
 def _name(row: Any) -> str:

@@ -5,7 +5,9 @@ frame embeddings of a video are read when the video is a result. A library that 
 changes of another process at its next query.
 """
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -23,7 +25,16 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder, LimitsTexts, TokenEncoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
 from hlformer_jax.search.encoder import is_demo_encoder, reload_encoder
-from hlformer_jax.search.index import Entry, Index, Record, database, find_missing, split_name
+from hlformer_jax.search.index import (
+    EncoderFacts,
+    Entry,
+    Index,
+    Record,
+    ReplacedIndexError,
+    database,
+    find_missing,
+    split_name,
+)
 from hlformer_jax.search.index.disk import find_disk_problem
 from hlformer_jax.search.index.records import Stamp
 from hlformer_jax.search.query import filters, fusion, pictures
@@ -122,29 +133,30 @@ class Library:
     ) -> None:
         """Read the index; see `hlformer_jax.search.open`."""
         self._directory = Path(directory)
-        self._index = Index.open(self._directory)
-        if checkpoint is None and ranker is None:
-            checkpoint = self._index.checkpoint or None
-        elif checkpoint is not None and ranker is not None:
+        self._opened = Index.open(self._directory)
+        if checkpoint is not None and ranker is not None:
             raise QueryError(
                 "{checkpoint} and {ranker} exclude each other: give one of them", field="ranker"
             )
-        if normalise and checkpoint is not None:
+        default = self._opened.checkpoint if checkpoint is None and ranker is None else ""
+        if normalise and (checkpoint is not None or default):
             raise QueryError(
                 "{normalise} needs a ranker without training: leave out {checkpoint}, or"
                 " pass {ranker}",
                 field="normalise",
             )
+        self._given_checkpoint = None if checkpoint is None else Path(checkpoint)
+        self._may_use_default = checkpoint is None and ranker is None and not normalise
         name = ranker or rankers.DEFAULT
         rankers.check(name)
-        self._checkpoint = None if checkpoint is None else Path(checkpoint)
         self._name, self._normalise = name, normalise
         self._label = rankers.label(name, normalise)
         self._given_encoder = encoder
         self._store = Store(store) if isinstance(store, str) else store
         self._encoder: Encoder | None = None
+        self._facts: EncoderFacts | None = None  # of the index for which the encoder was loaded
         self._snapshot: _Snapshot | None = None
-        self._listing: tuple[tuple[int, int] | None, dict[str, Entry]] = (None, {})
+        self._listing: tuple[Any, dict[str, Entry]] = (None, {})
         self._lock, self._listing_lock = threading.Lock(), threading.Lock()
 
     @classmethod
@@ -167,6 +179,25 @@ class Library:
         return Index.open(self._directory)
 
     @property
+    def _index(self) -> Index:
+        """The index; it is opened again if its database was replaced."""
+        try:
+            is_replaced = self._opened.state[0] != 1
+        except ReplacedIndexError:
+            is_replaced = True
+        except SearchError:  # such as a missing index; whatever reads it reports that
+            is_replaced = False
+        if is_replaced:
+            self._opened = self.open_index()
+        return self._opened
+
+    @property
+    def _checkpoint(self) -> Path | None:
+        """The directory of the trained model that ranks; None for a ranker without training."""
+        default = self._index.checkpoint if self._may_use_default else ""
+        return Path(default) if default else self._given_checkpoint
+
+    @property
     def encoder_name(self) -> str:
         """The name of the encoder of the index."""
         return self._index.encoder.name
@@ -179,7 +210,7 @@ class Library:
     @property
     def ranker_name(self) -> str:
         """The label of the ranker (`rankers.label`), or the trained model's directory."""
-        return self._label if self._checkpoint is None else str(self._checkpoint)
+        return str(self._checkpoint or self._label)
 
     def videos(self) -> list[Entry]:
         """Return all videos of the index, failed ones too, in the order of their paths."""
@@ -275,7 +306,7 @@ class Library:
     def encoder(self) -> Encoder:
         """The encoder, loaded at its first use."""
         with self._lock:
-            return self._loaded()
+            return self._loaded(self._index)
 
     @property
     def passage_count(self) -> int:
@@ -365,11 +396,13 @@ class Library:
                     continue
                 shown = _add_scores(places[query.offset :], search, scope)
                 results = self._results(shown, search, scope, query.moments)
+            except ReplacedIndexError:  # while it was read: query the new one
+                return self.query(query)
             except DamagedError as error:
                 if not error.contents.keys() - snapshot.damaged.keys():
                     raise
                 # The contents may be missing because another process has just removed them.
-                if snapshot.state != self._index.state:
+                if not self._is_current(snapshot):
                     return self.query(query)
                 snapshot.damaged |= error.contents
                 continue
@@ -568,35 +601,38 @@ class Library:
     def _listed(self) -> dict[str, Entry]:
         """Return all entries by id; read them again if the index has changed."""
         with self._listing_lock:  # not `_lock`, which is held while an encoder loads
-            state = self._index.state
-            if state != self._listing[0]:
-                entries = self._index.entries()
-                self._listing = state, {entry.id: entry for entry in entries}
+            index = self._index
+            version = index, index.state
+            if version != self._listing[0]:
+                self._listing = version, {entry.id: entry for entry in index.entries()}
             return self._listing[1]
 
     def _ready(self) -> tuple[_Snapshot, Encoder]:
         """Return a snapshot of the current index, and the encoder."""
         with self._lock:
-            encoder = self._loaded()
-            state = self._index.state
-            if self._snapshot is None or self._snapshot.state != state:
-                if self._snapshot is not None and self._snapshot.state[0] != state[0]:
-                    self._index = self.open_index()  # the database was replaced
-                    state = self._index.state
+            while True:
                 index = self._index
-                self._snapshot = _without_damaged(
-                    lambda damaged: self._take_snapshot(state, index, damaged)
-                )
-            return self._snapshot, encoder
+                with contextlib.suppress(ReplacedIndexError):  # meanwhile: then load the new one
+                    encoder, state = self._loaded(index), index.state
+                    if self._snapshot is None or not self._is_current(self._snapshot):
+                        take = functools.partial(self._take_snapshot, state, index, encoder)
+                        self._snapshot = _without_damaged(take)
+                    return self._snapshot, encoder
+
+    def _is_current(self, snapshot: _Snapshot) -> bool:
+        """Return whether a snapshot is of the current state of the index."""
+        index = self._index
+        return (snapshot.index, snapshot.state) == (index, index.state)
 
     def _take_snapshot(
-        self, state: tuple[int, int], index: Index, damaged: dict[str, str]
+        self, state: tuple[int, int], index: Index, encoder: Encoder, damaged: dict[str, str]
     ) -> _Snapshot:
         """Take a snapshot of an index, without its damaged contents.
 
         Args:
           state: the state of the index.
           index: the index.
+          encoder: its encoder.
           damaged: a line for each content that is known to be damaged.
 
         Raises:
@@ -614,30 +650,33 @@ class Library:
             raise SearchError(f"{self._directory} has no indexed video: {_why_empty(index)}")
         offline = {i for i, entry in enumerate(entries) if entry.state == "offline"}
         if self._store is None:
-            ranker: Ranker = self._ranker(index, records)
+            ranker: Ranker = self._ranker(index, records, encoder)
         else:
             ranker = Stored(self._store, self._ranker(index, None), index, list(numbers))
-        assert self._encoder is not None
-        archive = Archive(index, records, self._encoder, ranker, self._label)
+        archive = Archive(index, records, encoder, ranker, self._label)
         signals = {name: signal(archive) for name, signal in SIGNALS.items()}
         return _Snapshot(state, index, entries, records, content_of, signals, damaged, offline)
 
-    def _ranker(self, index: Index, records: Sequence[Record] | None) -> RowRanker:
-        if self._checkpoint is None:
-            return rankers.Untrained(self._name, index, records, self._encoder, self._normalise)
+    def _ranker(
+        self, index: Index, records: Sequence[Record] | None, encoder: Encoder | None = None
+    ) -> RowRanker:
+        checkpoint = self._checkpoint
+        if checkpoint is None:
+            return rankers.Untrained(self._name, index, records, encoder, self._normalise)
         from hlformer_jax.search.signals import trained
 
-        return trained.Trained(self._checkpoint, index, records)
+        return trained.Trained(checkpoint, index, records)
 
-    def _loaded(self) -> Encoder:
-        if self._encoder is not None:
-            return self._encoder
-        encoder = self._given_encoder
-        if encoder is None or isinstance(encoder, str | Path):
-            encoder = reload_encoder(self._index.encoder, encoder)
-        self._index.check_encoder(encoder)
-        self._encoder = encoder
-        return encoder
+    def _loaded(self, index: Index) -> Encoder:
+        """Return the encoder of the index; load it if another one is loaded, or none."""
+        if self._encoder is None or self._facts != index.encoder:
+            self._encoder = None
+            encoder = self._given_encoder
+            if encoder is None or isinstance(encoder, str | Path):
+                encoder = reload_encoder(index.encoder, encoder)
+            index.check_encoder(encoder)
+            self._encoder, self._facts = encoder, index.encoder
+        return self._encoder
 
 
 class _Search(NamedTuple):

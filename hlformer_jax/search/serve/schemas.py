@@ -22,6 +22,7 @@ from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve.redaction import base_name, summarise, without_paths
 from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.text import legible
+from hlformer_jax.video import Playback
 
 PARAMETERS = {"text": "q", "image": "the picture", "without": "not", "tags": "tag"}
 """Parameters of a query whose names are not those of the fields of `Query`."""
@@ -78,8 +79,6 @@ def status(library: Library, manage: bool, query: Query) -> dict[str, Any]:
     indexed = [entry for entry in entries if entry.state == "indexed"]
     failed = [entry for entry in entries if entry.state == "failed"]
     recent = _newest([entry for entry in entries if entry.state != "failed"], query)
-    names = ("id", "video", "folder", "duration", "date_of", "tags")
-    no_match: dict[str, Any] = {"score": None, "moments": [], "times": [], "scores": []}
     summary = library.status()
     listed = [
         {"id": entry.id, "video": entry.video, "reason": without_paths(entry.reason, summary)}
@@ -97,18 +96,27 @@ def status(library: Library, manage: bool, query: Query) -> dict[str, Any]:
         "failures": len(failed),
         "failed": listed,
         "subtitles": subtitles,
-        "recent": [
-            {name: getattr(entry, name) for name in names}
-            | no_match
-            | {"date": times.format_date(entry.date)}
-            for entry in recent
-        ],
+        "recent": [_described(entry) for entry in recent],
         "index": {
             key: [*value] if key == "folders" else base_name(key, value)
             for key, value in summary.items()
         },
         "manage": manage,
     }
+
+
+def playable(entry: Entry, playback: Playback) -> dict[str, Any]:
+    """Return a video and how the page plays it (`PlayableVideo`)."""
+    facts = {"start": playback.start, "needs_preview": not playback.is_same_track}
+    return _described(entry) | facts
+
+
+def _described(entry: Entry) -> dict[str, Any]:
+    """Return a video without score, moments or curve (`Video`)."""
+    names = ("id", "video", "folder", "duration", "date_of", "tags")
+    no_match: dict[str, Any] = {"score": None, "moments": [], "times": [], "scores": []}
+    facts = {name: getattr(entry, name) for name in names}
+    return facts | no_match | {"date": times.format_date(entry.date)}
 
 
 def _newest(videos: Sequence[Entry], query: Query) -> list[Entry]:
@@ -203,6 +211,17 @@ class Video(_Schema):
     moments: list[Moment]
     times: list[float]
     scores: list[float | None]
+
+
+class PlayableVideo(Video):
+    """A video of the index, and how a browser plays its file.
+
+    `start`: the player's time at second 0 of the video. `needs_preview`: whether browsers may play
+    another video track than the indexed one.
+    """
+
+    start: float
+    needs_preview: bool
 
 
 class Result(Video):

@@ -276,6 +276,12 @@ def app(
         names = ("start", "end", "text")
         return Answer({"cues": [dict(zip(names, cue, strict=True)) for cue in cues]})
 
+    @server.get("/api/video/{id}", responses=schemas.responses(schemas.PlayableVideo))
+    def playable_video(id: str) -> Response:
+        """A video, and how a browser plays its file."""
+        file = open_video(library, id)
+        return Answer(schemas.playable(file.entry, reading(file, video.playback)))
+
     @server.head("/video/{id}", include_in_schema=False)
     @server.get("/video/{id}")
     def video_file(id: str) -> FileResponse:
@@ -291,12 +297,12 @@ def app(
     ) -> Response:
         """The frame at second t, as a JPEG."""
         file = await run_in_threadpool(open_video, library, id)
-        key = file.entry.id, file.entry.modified, round(t, 2), width
+        key = file.entry.id, file.entry.modified, round(t, 3), width
         picture = thumbnails.get(key)
         if picture is None:
 
             def draw(path: Path) -> bytes:
-                return video.thumbnail(path, round(t, 2), width)
+                return video.thumbnail(path, round(t, 3), width)
 
             picture = await drawing.run(request, lambda: reading(file, draw))
             thumbnails[key] = picture

@@ -50,7 +50,7 @@ def test_damaged_database_is_restored_without_decoding(ask, films, index, calls)
 def test_another_encoder_is_refused_with_advice(ask, films, calls):
     calls.encoder = archive.Encoder("0" * 64)
     done = ask("index", films, "--encoder=other")
-    assert done.status == 1 and "give --encoder=colours, or a new --index" in done.errors[0]
+    assert done.status == 1 and f"give --encoder={DEFAULT_ENCODER}, or a new" in done.errors[0]
     done = ask("query", "red")
     assert done.status == 1 and "another fingerprint" in done.errors[0]
 

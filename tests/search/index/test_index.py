@@ -67,6 +67,17 @@ def test_another_encoder_is_refused_with_what_to_do(index, field, value):
         index.check_encoder(encoder)
 
 
+def test_encoders_of_one_name_are_told_apart_by_their_place(tmp_path, films):
+    place = "/encoders/old/colours"
+    index = archive.create(tmp_path / "index", films, places=(place,))
+    with pytest.raises(SearchError) as refused:
+        index.check_encoder(archive.Encoder("0" * 64))
+    assert str(refused.value) == (
+        f"{index.directory} was made by the encoder '{place}', and the given encoder of the same"
+        f" name has another fingerprint: give encoder={place}, or a new index"
+    )
+
+
 PROGRAM = """
 import sys, pathlib
 from hlformer_jax.search.index import Index

@@ -57,3 +57,46 @@ def changing(index, monkeypatch):
     library = search.open(index.directory, encoder=Encoder())
     yield library
     library.encoder.gate.set()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    import page_browser  # without Playwright, only these tests fail
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=page_browser.CHROMIUM, args=page_browser.FLAGS
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens pages; at the end of the test none may have had an error that was not expected."""
+    faults, expected, contexts = [], [], []
+
+    def open_page(address, width=1280, height=860, scheme="light"):
+        contexts.append(
+            browser.new_context(
+                viewport={"width": width, "height": height}, color_scheme=scheme, locale="en-GB"
+            )
+        )
+        page = contexts[-1].new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda line: line.type == "error" and faults.append(line.text))
+        page.expected = expected  # parts of errors, which may come when the test has ended
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not [fault for fault in faults if not any(part in fault for part in expected)]
+
+
+@pytest.fixture
+def page(opened, url):
+    return opened(url)

@@ -6,112 +6,20 @@ HLFORMER_SCREENSHOTS names a folder for the pictures; they go to a temporary one
 import os
 import pathlib
 import re
-import shutil
 
 import archive
+import page_browser
 import page_library
 import pytest
 import videos
+from page_browser import is_at, is_playing, names, search, shown_colour, time_of, unfold
 from PIL import Image
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from hlformer_jax import video
 from hlformer_jax.text import printable
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
-
-pytestmark = pytest.mark.skipif(
-    not os.path.exists(CHROMIUM),
-    reason="the page is tested in chromium, and there is none: apt-get install chromium",
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def opened(browser):
-    """Opens pages; at the end of the test none may have had an error that was not expected."""
-    faults, expected, contexts = [], [], []
-
-    def open_page(address, width=1280, height=860, scheme="light"):
-        contexts.append(
-            browser.new_context(
-                viewport={"width": width, "height": height}, color_scheme=scheme, locale="en-GB"
-            )
-        )
-        page = contexts[-1].new_page()
-        page.set_default_timeout(10_000)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda line: line.type == "error" and faults.append(line.text))
-        page.expected = expected  # parts of errors, which may come when the test has ended
-        page.goto(address)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not [fault for fault in faults if not any(part in fault for part in expected)]
-
-
-@pytest.fixture
-def page(opened, url):
-    return opened(url)
-
-
-def search(page, sentence):
-    page.locator("#q").fill(sentence)
-    expect(page.locator("#status")).to_contain_text(f"“{sentence}”")
-
-
-def unfold(page):
-    """Shows the filters, of which only the chips of those in use are visible otherwise."""
-    expect(page.locator("#filters")).to_be_hidden()
-    page.locator("#fold").click()
-    expect(page.locator("#filters")).to_be_visible()
-
-
-def names(page):
-    return page.locator("#results .open").all_inner_texts()
-
-
-def time_of(page):
-    return page.evaluate("document.getElementById('player').currentTime")
-
-
-def is_at(page, seconds, within=1.0):
-    """Waits until the video stands, or plays, within so many seconds after an instant."""
-    page.wait_for_function(
-        """([from, to]) => { const v = document.getElementById('player');
-            return v.readyState >= 2 && !v.seeking && v.currentTime >= from - 0.05
-                && v.currentTime <= to; }""",
-        arg=[seconds, seconds + within],
-    )
-
-
-def is_playing(page):
-    page.wait_for_function("() => { const v = document.getElementById('player');"
-                           " return !v.paused && v.readyState >= 3; }")  # fmt: skip
-
-
-def colour(page):
-    """The colour that the video shows in its corner."""
-    pixel = page.evaluate(
-        """() => { const pen = document.createElement('canvas').getContext('2d');
-            pen.drawImage(document.getElementById('player'), 0, 0);
-            return [...pen.getImageData(4, 4, 1, 1).data].slice(0, 3); }"""
-    )
-    distance = lambda name: sum(
-        (a - b) ** 2 for a, b in zip(pixel, page_library.COLOURS[name], strict=True)
-    )
-    return min(page_library.COLOURS, key=distance)
+pytestmark = page_browser.needs_chromium
 
 
 @pytest.mark.slow  # it takes seconds
@@ -122,7 +30,7 @@ def test_enter_plays_the_first_result_from_its_moment(page):
     is_playing(page)
     is_at(page, 6)
     assert names(page) == ["Küche & <b>Herd.mp4", "garden.mp4", "boat ride.mp4"]
-    assert colour(page) == "red"
+    assert shown_colour(page) == "red"
     assert page.locator("main b").count() == 0  # a name is text, whatever it holds
 
 
@@ -167,12 +75,12 @@ def test_the_strip_seeks_by_click_and_by_keys(page):
     box = strip.bounding_box()
     strip.click(position={"x": box["width"] * 13.25 / 14, "y": 20})
     is_at(page, 13.25, 0.8)
-    assert colour(page) == "violet"
+    assert shown_colour(page) == "violet"
     page.keyboard.press("Escape")
     strip.focus()
     page.keyboard.press("Home")
     is_at(page, 0, 0)
-    assert colour(page) == "yellow"
+    assert shown_colour(page) == "yellow"
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     is_at(page, 2, 0.1)
@@ -201,7 +109,7 @@ def test_every_moment_is_a_chip_that_plays_it(page):
     chips.nth(1).click()
     is_playing(page)
     is_at(page, 2)
-    assert colour(page) == "blue"
+    assert shown_colour(page) == "blue"
     expect(chips.nth(1)).to_have_attribute("aria-pressed", "true")
     expect(chips.nth(0)).to_have_attribute("aria-pressed", "false")
     # Those of another result play that one.

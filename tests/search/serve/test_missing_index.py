@@ -11,7 +11,7 @@ from hlformer_jax.search.serve import server
 
 ADDRESSES = [
     "api/query?q=red", "api/query?like={id}@1", "api/status", "api/folders", "api/transcript/{id}",
-    "api/roots", "video/{id}", "thumbnail/{id}", "cut/{id}?start=1&end=2",
+    "api/roots", "api/video/{id}", "video/{id}", "thumbnail/{id}", "cut/{id}?start=1&end=2",
 ]  # fmt: skip
 CHANGES = ["api/tag/{id}?add=x", "api/remove?id={id}", "api/remove?folder=x", "api/retry/{id}"]
 

@@ -100,8 +100,8 @@ def test_a_transcript_is_that_of_an_indexed_video(client, library):
 @pytest.mark.parametrize("unknown", ["0" * 16, "f" * 16, "garden.mp4"])
 @pytest.mark.parametrize(
     "address",
-    ["/api/transcript/{}", "/api/query?q=a&like={}@1", "/video/{}", "/thumbnail/{}",
-     "/cut/{}?start=0&end=1"],
+    ["/api/transcript/{}", "/api/video/{}", "/api/query?q=a&like={}@1", "/video/{}",
+     "/thumbnail/{}", "/cut/{}?start=0&end=1"],
 )  # fmt: skip
 def test_unknown_video_is_refused_with_its_code(client, address, unknown):
     refused = client.get(address.format(unknown))

@@ -16,26 +16,36 @@ KEYS = re.findall(rf"^  {KEY}: ", TEXTS, re.M)
 
 
 class Page(HTMLParser):
-    """The words of a page that stand in its HTML, and the keys of those that do not."""
+    """The words of a page that stand in its HTML, and the keys of those that do not.
+
+    The words of <noscript>, which no script can fill in, are apart.
+    """
 
     def __init__(self):
         super().__init__()
-        self.words, self.keys = [], []
+        self.words, self.keys, self.without_script = [], [], []
+        self.tag = ""
         self.feed(HTML)
 
     def handle_starttag(self, tag, attributes):
+        self.tag = "noscript" if "noscript" in (tag, self.tag) else tag
         for name, value in attributes:
             if name in ("aria-label", "title", "placeholder", "alt"):
                 self.words.append(value)
             elif name in ("data-text", "data-label", "data-hint", "data-example"):
                 self.keys.append(value)
 
+    def handle_endtag(self, tag):
+        self.tag = "" if tag == "noscript" else self.tag
+
     def handle_data(self, data):
-        self.words += re.findall(r"[^\W\d_]{2,}", data)
+        words = self.without_script if self.tag == "noscript" else self.words
+        words += re.findall(r"[^\W\d_]{2,}", data)
 
 
 def test_html_and_scripts_hold_no_text():
     assert set(Page().words) == {"hlformer"}  # the name of the program
+    assert " ".join(Page().without_script).startswith("This page needs JavaScript")
     for name, script in SCRIPTS.items():
         code = re.sub(r"(?m)^//.*| {4}//.*", "", script)
         phrases = re.findall(r"""["'`>}]([A-Z][a-z]+(?: [a-z]+| ?…)[^"'`]*)["'`]""", code)

@@ -118,9 +118,9 @@ function showChanged() {    // shows the index as the job has left it
   if (!$("panel").open) toast($("job-line").textContent);
   else { showRoots(); if (document.activeElement === document.body) $("panel-close").focus(); }
   listChoices();
-  const shown = hits[chosen]?.id;
+  const isPlaying = Boolean(shown);
   if (job.kind === "remove" || wants(values())) ask(0);
-  showHome(Boolean(shown) && job.kind !== "remove");
+  showHome(isPlaying && job.kind !== "remove");
 }
 function enable() {    // disables changes while a job runs
   for (const button of document.querySelectorAll(".change")) button.disabled = runs(job);

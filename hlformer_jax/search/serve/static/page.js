@@ -5,7 +5,8 @@ const PROPERTIES = ["folder", "tag", "longer", "shorter", "since", "until"];    
 const CHOICES = ["signals", ...PROPERTIES], FILTERS = ["then", "not", ...CHOICES], FIELDS = ["q", "like", ...FILTERS];
 let PAGE_SIZE = 20;    // results at once; a test asks for fewer
 const names = new Map();    // names of shown videos by their ids
-let hits = [], chosen = -1, moment = null, low = 0, high = 1;    // results, the one in the player, the scale of curves
+let hits = [], chosen = -1, low = 0, high = 1;    // results, the index of the video in the player or -1, the scale of curves
+let shown = null, moment = null;    // the video in the player, which a link may open without listing it; its moment
 let turn = 0, timer, request, searching = false, playFirst = false, wanted = null, growing = false;    // the running query
 let picture = null, cues = [];    // the picture of the query; the transcript of the video in the player
 const pictures = new Map();    // pictures of the history's entries by their keys; links have none
@@ -13,8 +14,15 @@ const TYPING_PAUSE = 2000;    // ms after which a letter begins another search i
 let recorded = "", typedAt = -Infinity;    // the search of the history's entry; when a letter was last typed
 let pending = null, shownStart = null;    // the time to seek to once the player is ready
 let preview = null;    // {start, end} of the encoded clip that replaces a file that the browser cannot play
-let encoding = false;    // true while a preview is being encoded
-const position = () => pending ?? player.currentTime + (preview?.start ?? 0);
+let playable = true, encoding = false;    // false: only a preview shows the video; true while a preview is being encoded
+// Seconds of a video count from its beginning. The player's time is that of the file's timestamps, which may begin
+// later, and that of a preview begins at 0. Times are written in milliseconds: the frame begins up to one later.
+let origin = 0;    // the player's time at second 0
+const MILLISECOND = 0.001;
+const toPlayer = (seconds) => seconds + origin + MILLISECOND;
+const fromPlayer = (time) => Math.max(0, time - origin - MILLISECOND);
+const position = () => pending ?? fromPlayer(player.currentTime);
+const stamp = (seconds) => seconds.toFixed(3);
 
 // ---- small things
 
@@ -238,8 +246,8 @@ async function showHome(factsAlone = false) {
     const unused = FILTERS.filter((name) => asked[name] && !PROPERTIES.includes(name)).map((name) => text(name));
     announce(joined([text("start.newest"), unused.length && text("start.unused", { filters: unused.join(", ") })]));
     $("results").replaceChildren(...hits.map(card));
-    openWanted();
   }
+  if (wanted && facts.videos) openWanted();
   wanted = null;
   const bad = [...facts.failed, ...facts.subtitles];
   $("failed").hidden = !bad.length;
@@ -253,7 +261,8 @@ function showHits(answer, asked) {
   hits = answer.results;
   if (!hits.length) {
     const why = text(PROPERTIES.some((name) => asked[name]) ? "nothing.filters" : "nothing.text");
-    return showNote(text("nothing.title"), [why, ...answer.warnings.map(printable)].join(" "), { tips: tipsFor(asked) });
+    showNote(text("nothing.title"), [why, ...answer.warnings.map(printable)].join(" "), { tips: tipsFor(asked) });
+    return wanted && openWanted();
   }
   measure();
   layout("split");
@@ -266,15 +275,22 @@ function showHits(answer, asked) {
   listTips("advice", tipsFor(asked));
   $("results").replaceChildren(...hits.map(card));
   $("more").hidden = hits.length < PAGE_SIZE;
-  if (!openWanted()) choose(0, { play: playFirst });
+  if (wanted) openWanted();
+  else choose(0, { play: playFirst });
   requestAnimationFrame(drawAll);
 }
-function openWanted() {    // opens the video of a link at its second, if it is listed
-  if (!wanted) return false;
-  const index = hits.findIndex((hit) => hit.id === wanted.video);
-  if (index < 0) toast(text("link.missing"));
-  else choose(index, { at: Number(wanted.t) || 0, play: playFirst });
-  return index >= 0;
+async function openWanted() {    // opens the video of a link at its second; without it, the first result of a query
+  const mine = turn, play = playFirst, options = { at: Number(wanted.t) || 0, play };
+  const id = wanted.video, index = hits.findIndex((hit) => hit.id === id), isQuery = wants(values());
+  if (index >= 0) return choose(index, options);
+  try {
+    const hit = await (await get(`api/video/${encodeURIComponent(id)}`)).json();
+    if (mine === turn) showVideo(hit, -1, options);
+  } catch (error) {
+    if (mine !== turn) return;
+    toast(error.message);
+    if (isQuery) choose(0, { play });
+  }
 }
 const foundLabel = (asked) => text("found", { videos: countVideos(hits.length), query: queryLabel(asked) });
 async function showMore() {
@@ -285,8 +301,10 @@ async function showMore() {
     if (mine !== turn) return;
     const cards = answer.results.map((hit, i) => card(hit, hits.length + i));
     hits.push(...answer.results);
+    if (chosen < 0) chosen = hits.findIndex((hit) => hit.id === shown?.id);
     measure();
     $("results").append(...cards);
+    markChosen();
     $("more").hidden = answer.results.length < PAGE_SIZE;
     announce(foundLabel(asked));
     growing = true;    // the video that is playing goes on
@@ -314,7 +332,7 @@ function searchPicture(file) {    // searches by a picture, or, with null, witho
 function moreLike(hit, time) {
   picture = null;
   $("q").value = "";
-  $("like").value = `${hit.id}@${time.toFixed(2)}`;
+  $("like").value = `${hit.id}@${stamp(time)}`;
   scrollTo({ top: 0 });
   ask(0);
 }
@@ -346,7 +364,7 @@ function card(hit, index) {
   const name = fileName(hit), first = hit.moments[0];
   names.set(hit.id, name);
   const at = first ? first.peak : Math.min(1, hit.duration / 2);
-  const image = make("img", { src: `thumbnail/${hit.id}?t=${at.toFixed(2)}&width=320`, alt: "",
+  const image = make("img", { src: `thumbnail/${hit.id}?t=${stamp(at)}&width=320`, alt: "",
     loading: "lazy", onerror: () => image.remove() });
   const open = make("button", { type: "button", class: "open", title: printable(hit.video),
     "aria-label": first ? text("result.play.from", { video: name, start: clock(first.start) })
@@ -370,25 +388,28 @@ function card(hit, index) {
 
 // ---- the player
 
-function choose(index, { m = null, at = null, play = false } = {}) {
-  const hit = hits[index];
-  if (!hit) return;
+function choose(index, options) {
+  if (hits[index]) showVideo(hits[index], index, options);
+}
+function showVideo(hit, index, { m = null, at = null, play = false } = {}) {
   layout("split");
-  $("note").hidden = true;
+  $("note").hidden = hits.length > 0;
   const other = player.dataset.id !== hit.id || player.error;
   moment = m || (at === null ? hit.moments[0]
     : hit.moments.find((m) => m.start <= at && at <= m.end) || hit.moments[0]) || null;
   const start = at ?? moment?.start ?? 0;
   const moved = other || shownStart !== start;    // a query with the same first result does not interrupt it
   chosen = index;
+  shown = hit;
   shownStart = start;
   if (other) {
     showTranscript(hit.id);
     $("trouble").hidden = true;
+    unload();
     player.dataset.id = hit.id;
-    player.poster = `thumbnail/${hit.id}?t=${start.toFixed(2)}&width=960`;
-    player.autoplay = play;    // also of a preview, which is loaded later
-    load(`video/${hit.id}#t=${start.toFixed(2)}`);
+    player.poster = `thumbnail/${hit.id}?t=${stamp(start)}&width=960`;
+    player.autoplay = play;    // when it is loaded
+    openFile(hit.id);
   }
   if (moved || play || at !== null || m) seek(start);
   if (play) player.play().catch(() => {});    // the event `error` shows the reason
@@ -397,12 +418,14 @@ function choose(index, { m = null, at = null, play = false } = {}) {
   $("place").textContent = joined([printable(hit.folder), dated(hit), moment && text("moment.score", { score: points(hit.score) })]);
   $("chips").replaceChildren(...hit.moments.map((m) => momentChip(index, m, text("moment.this"))));
   [...$("chips").children].forEach((chip, i) => chip.setAttribute("aria-pressed", hit.moments[i] === moment));
-  [...$("results").children].forEach((li, i) =>
-    li.querySelector(".open").setAttribute("aria-current", i === index));
+  markChosen();
   $("cut").hidden = $("margin").parentElement.hidden = !moment;
   $("length").textContent = clock(hit.duration);
   strip.setAttribute("aria-valuemax", hit.duration.toFixed(1));
   requestAnimationFrame(drawAll);
+}
+function markChosen() {
+  $("results").querySelectorAll(".open").forEach((open, i) => open.setAttribute("aria-current", i === chosen));
 }
 async function showTranscript(id) {    // hidden if the video has none
   cues = [];
@@ -428,20 +451,39 @@ function followTranscript() {    // marks the cue at the position of the player,
   if (next && $("transcript").open) list.scrollTop = next.offsetTop - list.offsetTop - list.clientHeight / 3;
 }
 function seek(seconds) {
-  const hit = hits[chosen], time = Math.min(Math.max(0, seconds), Math.max(0, hit.duration - 0.05));
-  pending = time;
-  if (preview && (time < preview.start || time > preview.end)) showPreview();
-  else if (player.readyState > 0) player.currentTime = time - (preview?.start ?? 0);
+  pending = Math.min(Math.max(0, seconds), Math.max(0, shown.duration - 0.01));    // in the last frame
+  if (preview && (pending < preview.start || pending > preview.end)) showPreview();
+  else if (player.readyState > 0) seekPlayer();
   drawStrip();
 }
-function load(address, part = null) {
+function seekPlayer() {    // to the pending second; browsers end some files whose timestamps begin late too early
+  const time = toPlayer(pending);
+  if (preview || !(time > player.duration + 0.1)) player.currentTime = time;
+  else { playable = false; unload(); showPreview(); }
+}
+async function openFile(id) {    // loads the file of a video, or a preview if browsers would show another track
+  playable = true;
+  const facts = await get(`api/video/${id}`).then((response) => response.json()).catch(() => ({}));    // loading says why
+  if (id !== player.dataset.id) return;
+  if (facts.needs_preview) { playable = false; return showPreview(); }
+  load(`video/${id}`, facts.start ?? 0);
+}
+function load(address, start, part = null) {
   if (preview) URL.revokeObjectURL(player.src);
   preview = part;
-  player.src = address;
+  origin = start;
+  player.src = part ? address : `${address}#t=${stamp(toPlayer(pending ?? 0))}`;
+}
+function unload() {
+  if (preview) URL.revokeObjectURL(player.src);
+  preview = null;
+  origin = 0;
+  player.removeAttribute("src");
+  player.load();
 }
 async function showPreview() {    // half a minute around the position, encoded by the server; one at a time
   if (encoding) return;
-  const hit = hits[chosen];
+  const hit = shown;
   encoding = true;
   try {
     let part, clip;
@@ -451,14 +493,14 @@ async function showPreview() {    // half a minute around the position, encoded 
       clip = await (await get(`cut/${hit.id}`, part)).blob();
     } while (hit.id === player.dataset.id && (position() < part.start || position() > part.end));
     if (hit.id === player.dataset.id) {
-      load(URL.createObjectURL(clip), part);
+      load(URL.createObjectURL(clip), -part.start, part);
       trouble(text("preview.done"), true);
     }
   } catch (error) {
     if (hit.id === player.dataset.id) trouble(text("preview.failed", { reason: error.message }));
   }
   encoding = false;
-  if (player.dataset.id && player.dataset.id !== hit.id && player.error) showPreview();
+  if (player.dataset.id && player.dataset.id !== hit.id && !playable) showPreview();
 }
 function trouble(line, isPlaying = false) {    // over the whole picture, or above it while it plays
   $("trouble").classList.toggle("line", isPlaying);
@@ -467,15 +509,13 @@ function trouble(line, isPlaying = false) {    // over the whole picture, or abo
 }
 function stop() {
   player.pause();
-  if (preview) URL.revokeObjectURL(player.src);
-  preview = null;
-  player.removeAttribute("src");
-  player.load();
+  unload();
   delete player.dataset.id;
   chosen = -1;
+  shown = null;
 }
 player.addEventListener("loadedmetadata", () => {
-  if (pending !== null) player.currentTime = pending - (preview?.start ?? 0);
+  if (pending !== null) seekPlayer();
 });
 player.addEventListener("seeked", () => { pending = null; drawStrip(); });
 player.addEventListener("timeupdate", () => { drawStrip(); followTranscript(); });
@@ -489,6 +529,7 @@ player.addEventListener("error", async () => {
     return;
   }
   if (id !== player.dataset.id) return;
+  playable = false;
   if (preview) trouble(text("preview.broken"));
   else showPreview();
 });
@@ -528,9 +569,8 @@ function draw(canvas, hit, now = null) {
   }
 }
 function drawStrip() {
-  const hit = hits[chosen];
-  if (!hit) return;
-  const now = position();
+  if (!shown) return;
+  const hit = shown, now = position();
   draw(strip, hit, now);
   $("now").textContent = clock(now);
   strip.setAttribute("aria-valuenow", now.toFixed(1));
@@ -540,12 +580,12 @@ function drawAll() {
   drawStrip();
   [...$("results").querySelectorAll("canvas")].forEach((canvas, i) => hits[i] && draw(canvas, hits[i]));
 }
-const timeAt = (event) => hits[chosen].duration * Math.min(1, Math.max(0, event.offsetX / strip.clientWidth));
+const timeAt = (event) => shown.duration * Math.min(1, Math.max(0, event.offsetX / strip.clientWidth));
 strip.addEventListener("click", (event) => { seek(timeAt(event)); player.play().catch(() => {}); });
 strip.addEventListener("pointermove", (event) => { $("hover").textContent = clock(timeAt(event)); });
 strip.addEventListener("pointerleave", () => { $("hover").textContent = ""; });
 strip.addEventListener("keydown", (event) => {
-  const { duration } = hits[chosen], now = position(), step = Math.max(1, duration / 100);
+  const { duration } = shown, now = position(), step = Math.max(1, duration / 100);
   const to = { ArrowLeft: now - step, ArrowDown: now - step, ArrowRight: now + step, ArrowUp: now + step,
     PageDown: now - duration / 10, PageUp: now + duration / 10, Home: 0, End: duration }[event.key];
   if (to === undefined) return;
@@ -575,8 +615,7 @@ $("cut").addEventListener("click", async () => {
   button.textContent = text("cut");
 });
 $("copy").addEventListener("click", async () => {
-  const time = position().toFixed(1);
-  history.replaceState(history.state, "", link({ video: player.dataset.id, t: time }));
+  history.replaceState(history.state, "", link({ video: player.dataset.id, t: stamp(position()) }));
   try {
     await navigator.clipboard.writeText(location.href);
     toast(text("link.copied"));
@@ -633,7 +672,7 @@ $("clear").addEventListener("click", () => {
   $("q").focus();
   ask(0);
 });
-$("alike").addEventListener("click", () => moreLike(hits[chosen], position()));
+$("alike").addEventListener("click", () => moreLike(shown, position()));
 $("picture").addEventListener("click", () => $("file").click());
 $("file").addEventListener("change", () => { if ($("file").files.length) searchPicture($("file").files[0]); });
 for (const [name, source] of [["paste", "clipboardData"], ["drop", "dataTransfer"]]) {

@@ -181,7 +181,6 @@ const TEXTS = {
   "margin.none": "no margin",
   "margin.seconds": "{seconds} s around",
   "link": "Copy link",
-  "link.missing": "The video of the link is not in this list. Search for it, or show more results.",
   "link.copied": "The link is copied.",
   "link.address": "The link stands in the address bar.",
   "remove": "Remove…",
