@@ -595,9 +595,9 @@ class Records:
                 f"{describe(row)} holds no value above {np.abs(values[row]).max():g}, and"
                 f" {self._storage} stores such values as 0; prepare with data.storage = 'float32'"
             )
-        num_nonzero = np.count_nonzero(values)
+        num_nonzero = int(np.count_nonzero(values))
         self._num_nonzero += num_nonzero
-        self._num_underflows += num_nonzero - np.count_nonzero(stored)
+        self._num_underflows += num_nonzero - int(np.count_nonzero(stored))
 
 
 def _describe_caption(reader: Reader, caption_id: str, row: int) -> str:

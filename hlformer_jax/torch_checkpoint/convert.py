@@ -96,7 +96,7 @@ def _check_shapes(params: Mapping[str, Any], family: Any) -> None:
     Raises:
       ConversionError: names up to `MAX_LISTED` parameters of each kind of difference.
     """
-    found, expected = (
+    converted, expected = (
         {
             jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -104,13 +104,13 @@ def _check_shapes(params: Mapping[str, Any], family: Any) -> None:
         for tree in (params, jax.eval_shape(family.init_params))
     )
     differing = [
-        f"{name} has the shape {found[name]} instead of {shape}"
+        f"{name} has the shape {converted[name]} instead of {shape}"
         for name, shape in expected.items()
-        if found.get(name, shape) != shape
+        if converted.get(name, shape) != shape
     ]
     problems = {
-        "it lacks ": [name for name in expected if name not in found],
-        "the model has no ": [name for name in found if name not in expected],
+        "it lacks ": [name for name in expected if name not in converted],
+        "the model has no ": [name for name in converted if name not in expected],
         "": differing,
     }
     if any(problems.values()):
