@@ -10,6 +10,7 @@ import json
 import math
 import pickle
 import pickletools
+import re
 import shlex
 import sys
 import tracemalloc
@@ -275,11 +276,71 @@ def test_tensor_of_another_rank_never_gives_a_traceback(content, saved, tmp_path
     errors = []
     for name, value in list(state.items())[::6]:
         content["state_dict"] = {**state, name: value[None]}
-        try:
-            conversion.convert(FILE, tmp_path / "out")  # restoring compares the other shapes
-        except ConversionError as error:
-            errors.append(error)
+        with pytest.raises(ConversionError) as refusal:
+            conversion.convert(FILE, tmp_path / "out")
+        errors.append(refusal.value)
     assert errors and all(len(str(error).splitlines()) == 1 for error in errors)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("modular_vector_mapping.weight", None, "it lacks query_pooling"),
+        (
+            "modular_vector_mapping.weight",
+            np.transpose,
+            r"query_pooling.kernel has .*\(1, 8\) inst",
+        ),
+        (
+            "clip_input_proj.net.1.weight",
+            np.transpose,
+            r"clip_branch.input.dense.kernel has the sh",
+        ),
+        (
+            "clip_input_proj.net.1.bias",
+            lambda x: x[1:],
+            r"clip_branch.input.dense.bias has the sha",
+        ),
+        ("adapter.weight", lambda _: np.ones(3), "the model has no adapter.kernel"),
+    ],
+)
+def test_tensors_that_differ_from_the_model_are_named(
+    content, saved, tmp_path, name, change, message
+):
+    state = content["state_dict"]
+    value = state.pop(name, None)
+    if change is not None:
+        state[name] = change(value)
+    with pytest.raises(ConversionError, match=f"{FILE.name}: .*{message}"):
+        conversion.convert(FILE, tmp_path / "out")
+    assert not saved
+
+
+@pytest.mark.slow  # a conversion for each tensor
+@pytest.mark.parametrize("model", FILES)
+def test_every_missing_or_changed_tensor_is_refused(monkeypatch, saved, tmp_path, model):
+    file = RUN / FILES[model]
+    content = reader.load(file)
+    monkeypatch.setattr(conversion, "load", lambda path: content)
+    state = content["state_dict" if "state_dict" in content else "model"]
+    for name, value in list(state.items()):
+        if names.NOT_PARAMETERS.search(name):
+            continue
+        del state[name]
+        with pytest.raises(ConversionError):
+            conversion.convert(file, tmp_path / "out")
+        if value.ndim == 2 and value.shape[0] != value.shape[1]:
+            state[name] = value.T
+            with pytest.raises(ConversionError):
+                conversion.convert(file, tmp_path / "out")
+        state[name] = value
+    assert not saved
+
+
+def test_long_lists_of_tensors_are_shortened(content, saved, tmp_path):
+    content["state_dict"] |= {f"adapter{k}": np.ones(1) for k in range(9)}
+    with pytest.raises(ConversionError, match="the model has no .*adapter4 and 4 more$"):
+        conversion.convert(FILE, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -547,6 +608,33 @@ def test_whole_checkpoint_is_read(torch, path, protocol):
     assert read[7] == "an integer key"
 
 
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("package", ["core", "_core"])
+def test_numpy_scalars_are_numbers(path, protocol, package):
+    scalars = [np.int64(-3), np.uint8(200), np.float64(0.1), np.float32(1.5), np.bool_(True)]
+    pickled = pickle.dumps(
+        {"epoch": np.int64(3), "values": scalars}, 2 if package == "core" else protocol
+    )
+    pickled = re.sub(rb"cnumpy\._?core\.", f"cnumpy.{package}.".encode(), pickled)
+    content = reader.load(write_zip(path, pickled))
+    assert content == {"epoch": 3, "values": [-3, 200, 0.1, 1.5, True]}
+    assert [type(value) for value in content["values"]] == [int, int, float, float, bool]
+
+
+@pytest.mark.parametrize(
+    "value", [np.datetime64("2020-01-01"), np.complex64(1j), np.str_("a"), np.arange(3), b"bytes"]
+)
+def test_other_numpy_objects_are_refused(path, value):
+    with pytest.raises(TorchFileError, match="best.ckpt"):
+        reader.load(write_zip(path, pickle.dumps({"x": value, "y": np.ones(1)}, 2)))
+
+
+def test_numpy_scalar_of_another_byte_order_is_refused(path):
+    pickled = pickle.dumps({"x": np.float64(0.5)}, 2).replace(text("<"), text(">"))
+    with pytest.raises(TorchFileError, match="byte order '>'"):
+        reader.load(write_zip(path, pickled))
+
+
 @pytest.mark.parametrize(
     ("offset", "size", "stride", "expected"),
     [
@@ -604,6 +692,19 @@ HOSTILE = {
     "attributes of a function": REBUILD + b"}" + text("__code__") + b"Nsb",
     "attributes of a class": SCHEDULE + b"}" + text("__setstate__") + b"Nsb",
     "persistent id": text("storage") + b"Q",
+    "dtype of objects": named("numpy", "dtype") + text("O8") + b"\x89\x88\x87R",
+    "scalar of a storage's dtype": named("numpy._core.multiarray", "scalar")
+    + named("torch", "FloatStorage")
+    + b"C\x04\x00\x00\x00\x00\x86R",
+    "storage of a scalar's dtype": b"("
+    + text("storage")
+    + named("numpy", "dtype")
+    + text("f4")
+    + b"\x89\x88\x87R"
+    + text("0")
+    + text("cpu")
+    + b"K\x01tQ",
+    "another codec": named("_codecs", "encode") + text("a") + text("zlib_codec") + b"\x86R",
     "items of a tensor": REBUILD
     + b"("
     + STORAGE
@@ -704,6 +805,15 @@ def test_entries_larger_than_the_file_are_refused(torch, path):
 def test_another_format_is_refused(path, data):
     path.write_bytes(data)
     with pytest.raises(TorchFileError, match="not a complete zip file"):
+        reader.load(path)
+
+
+def test_safetensors_are_told_the_expected_file(path):
+    header = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(
+        TorchFileError, match=r"a safetensors file: give the zip file .*torch\.save"
+    ):
         reader.load(path)
 
 

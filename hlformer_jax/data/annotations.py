@@ -4,6 +4,7 @@ All files are read strictly: UTF-8, JSON without surprises, and every error name
 docs/data.md has the formats.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -37,6 +38,9 @@ MAX_REVERSED, MAX_LONG = 0.01, 0.1
 """Shares of the moments of an evaluation that may begin after their end, and that may end after
 their video by more than `MAX_OVERHANG`. In published annotations these are a few slips of
 annotators; larger shares mean columns in another order, or times in another unit."""
+
+MIN_DURATION = 1e-3
+"""Shortest length of a video in seconds. Moments are measured in shares of it."""
 
 MAX_LENGTHS = 2.0
 """A moment of a data set's own times that ends after more lengths of its video is refused. Other
@@ -136,8 +140,8 @@ def field(
       record: the parsed object.
       name: the name of the field.
       where: the place of the object in error messages.
-      check: `as_text`, `as_seconds`, `as_list` or a function with the same parameters; without it
-        every value is accepted.
+      check: `as_text`, `as_seconds`, `as_duration`, `as_list` or a function with the same
+        parameters; without it every value is accepted.
       **options: further keyword arguments of `check`.
 
     Raises:
@@ -185,6 +189,23 @@ def as_seconds(value: Any, what: str, where: str) -> float:
             f"{where}: {what} is {shown(value)}; it must be a time in seconds, 0 or more"
         )
     return number
+
+
+def as_duration(value: Any, what: str, where: str) -> float:
+    """Return the length of a video in seconds, at least `MIN_DURATION`; else raise a DataError.
+
+    `what` and `where` are as in `as_text`.
+    """
+    try:
+        duration = as_seconds(value, what, where)
+    except DataError:
+        duration = 0.0
+    if duration < MIN_DURATION:
+        raise DataError(
+            f"{where}: {what} is {shown(value)}; it must be the length of the video in seconds, at"
+            f" least {MIN_DURATION:g}: correct it"
+        )
+    return duration
 
 
 def as_list(value: Any, what: str, where: str, length: int | None = None) -> list[Any]:
@@ -394,9 +415,7 @@ def moments_from_json(record: Mapping[str, Any], where: str) -> TimedVideo:
       DataError: if the line is faulty or has no moment.
     """
     name = field(record, "video", where, as_text)
-    duration = field(record, "duration", where, as_seconds)
-    if duration == 0:
-        raise DataError(f"{where}: duration is 0; give the length of the video in seconds")
+    duration = field(record, "duration", f"{where}: video {name!r}", as_duration)
     moments = tuple(
         AnnotatedMoment(
             field(entry, "id", f"{where}, a moment", as_text),
@@ -492,7 +511,7 @@ def _read_activitynet(path: Path, text: str) -> Annotations:
     for video, record in parse_object(text, str(path)).items():
         where = f"{path}: video {video!r}"
         as_text(video, "the id of a video", str(path))
-        duration = field(record, "duration", where, as_seconds)
+        duration = field(record, "duration", where, as_duration)
         spans = field(record, "timestamps", where, as_list)
         sentences = field(record, "sentences", where, as_list, length=len(spans))
         moments = tuple(
@@ -511,7 +530,7 @@ def _read_tvr(path: Path) -> Annotations:
     lines: dict[str, int] = {}
     for number, (where, record) in enumerate(read_json_lines(path), 1):
         video = field(record, "vid_name", where, as_text)
-        duration = field(record, "duration", where, as_seconds)
+        duration = field(record, "duration", f"{where}: video {video!r}", as_duration)
         if durations.setdefault(video, duration) != duration:
             raise DataError(
                 f"{where}: video {video!r} lasts {duration:g} s here, but"
@@ -539,7 +558,12 @@ def _read_charades(path: Path, durations: Sequence[Path]) -> Annotations:
         )
     lengths: dict[str, float] = {}
     for table in durations:
-        lengths |= _read_lengths(table)
+        for video, length in _read_lengths(table).items():
+            if lengths.setdefault(video, length) != length:
+                raise DataError(
+                    f"{table}: video {video!r} lasts {length:g} s here, but {lengths[video]:g} s in"
+                    " an earlier file; correct one of them"
+                )
     moments: dict[str, list[AnnotatedMoment]] = {}
     counts: dict[str, int] = {}
     left_out = 0
@@ -567,23 +591,27 @@ def _read_charades(path: Path, durations: Sequence[Path]) -> Annotations:
 
 
 def _read_lengths(path: Path) -> dict[str, float]:
-    """Read the lengths of videos in seconds from a table with columns "id" and "length"."""
+    """Read the lengths of videos in seconds from a table with columns "id" and "length".
+
+    Raises:
+      DataError: if the table is faulty, or has a video twice.
+    """
     rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
     lengths: dict[str, float] = {}
+    lines: dict[str, int] = {}
     try:
         if rows.fieldnames is None or not {"id", "length"} <= set(rows.fieldnames):
             raise DataError(
                 f'{path}:1: expected the columns "id" and "length"; give Charades_v1_*.csv'
             )
         for row in rows:
-            where = f"{path}:{rows.line_num}"
-            try:
-                lengths[row["id"]] = as_seconds(float(row["length"]), "length", where)
-            except (TypeError, ValueError):
-                wrong = shown(row["length"])
-                raise DataError(
-                    f"{where}: length is {wrong}; it must be a time in seconds"
-                ) from None
+            video, length = row["id"], row["length"]
+            where = f"{path}:{rows.line_num}: video {video!r}"
+            with contextlib.suppress(TypeError, ValueError):  # `as_duration` refuses other values
+                length = float(length)
+            lengths[video] = as_duration(length, "length", where)
+            if lines.setdefault(video, rows.line_num) != rows.line_num:
+                raise DataError(f"{where} is also in line {lines[video]}; remove one of them")
     except csv.Error as error:
         raise DataError(
             f"{path}:{rows.line_num}: not a CSV table ({error}); download it again"
@@ -753,6 +781,11 @@ def possible_times(
     reversed_names, long_names = [], []
     for name, span in spans.items():
         start, end, duration = span
+        if not MIN_DURATION <= duration < math.inf:
+            raise DataError(
+                f"{place}: the video of moment {name!r} has a length of {duration:g} s; it must be"
+                f" at least {MIN_DURATION:g}: correct it"
+            )
         is_late = start > duration + overhang
         is_far = max(start, end) > MAX_LENGTHS * duration + overhang
         if is_late if is_file else is_far:
@@ -793,7 +826,8 @@ def _spans_by_caption(path: Path, text: str) -> dict[str, Span]:
     for name, record in parse_object(text, str(path)).items():
         where = f"{path}: caption {name!r}"
         names = ("start_s", "end_s", "duration_s")
-        span = spans[name] = Span(*(field(record, key, where, as_seconds) for key in names))
-        if span.duration <= 0:
-            raise DataError(f"{where}: duration_s is {span.duration:g}; give the video's length")
+        checks = (as_seconds, as_seconds, as_duration)
+        spans[name] = Span(
+            *(field(record, key, where, check) for key, check in zip(names, checks, strict=True))
+        )
     return spans

@@ -55,6 +55,9 @@ MAX_ZERO_ITEMS = 0.01
 """Largest share of videos, or of captions, that may have only zero rows; real ones have some. One
 may have in a data set of any size."""
 
+MAX_UNDERFLOWS = 0.001
+"""Largest share of values that float16 may store as 0 without a warning."""
+
 _COPIES = 3  # copies of a record's features in memory: as read, as stored and as serialised
 _SHARD_BYTES = 1 << 30
 # Features hardly compress, and with TFDS's default, zstd, reading would be five times slower.
@@ -451,6 +454,7 @@ class Records:
         videos = sum(map(len, self.sizes.values()))
         self._zero_frames = _ZeroRows("frames", "videos", videos, frames)
         self._zero_words = _ZeroRows("words", "captions", captions, words)
+        self._num_nonzero = self._num_underflows = 0
 
     def make(self, split: str, video: str) -> dict[str, Any]:
         """Read a video and its captions in a split, and return them as a TFDS example.
@@ -459,8 +463,8 @@ class Records:
         because TFDS cannot read a doubly ragged feature without TensorFlow.
 
         Raises:
-          DataError: if a value is not finite or too large for the storage dtype, or if too many
-            rows are zero.
+          DataError: if a value is not finite or too large for the storage dtype, all values of a
+            row are too small for it, or too many rows are zero.
         """
         reader = self._reader
         captions = reader.splits[split][video]
@@ -496,9 +500,16 @@ class Records:
         }
 
     def warn_of_zeros(self) -> None:
-        """Warn of zero rows in the records that were made."""
+        """Warn of zero rows in the records that were made, and of many values stored as 0."""
         self._zero_frames.warn()
         self._zero_words.warn()
+        if self._num_underflows > MAX_UNDERFLOWS * self._num_nonzero:
+            share = self._num_underflows / self._num_nonzero
+            logging.warning(
+                "%d (%.1f%%) of %d values are too small for %s and are stored as 0; to keep them,"
+                " prepare with data.storage = 'float32'",
+                *(self._num_underflows, 100 * share, self._num_nonzero, self._storage),
+            )
 
     def _input_bytes(self, split: str, video: str) -> int:
         captions = self._reader.splits[split][video]
@@ -565,7 +576,28 @@ class Records:
                     raise DataError(f"{describe(int(row))} holds {values[row, column]:g}, {wrong}")
         if zeros is not None:
             zeros.add(values, describe)
-        return values.astype(self._storage, copy=False)
+        stored = values.astype(self._storage, copy=False)
+        if stored.dtype != values.dtype:
+            self._count_underflows(values, stored, describe)
+        return stored
+
+    def _count_underflows(
+        self, values: np.ndarray, stored: np.ndarray, describe: Callable[[int], str]
+    ) -> None:
+        """Count the values that are stored as 0; raise a DataError for a row of only such values.
+
+        A few of them are normal: numbers that happen to be near 0, in a row of larger numbers.
+        """
+        lost = values.any(axis=1) & ~stored.any(axis=1)
+        if lost.any():
+            row = int(np.argmax(lost))
+            raise DataError(
+                f"{describe(row)} holds no value above {np.abs(values[row]).max():g}, and"
+                f" {self._storage} stores such values as 0; prepare with data.storage = 'float32'"
+            )
+        num_nonzero = int(np.count_nonzero(values))
+        self._num_nonzero += num_nonzero
+        self._num_underflows += num_nonzero - int(np.count_nonzero(stored))
 
 
 def _describe_caption(reader: Reader, caption_id: str, row: int) -> str:

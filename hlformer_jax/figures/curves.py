@@ -31,14 +31,14 @@ def draw(directory: Path, replace: files.Replace = files.Replace.OWN) -> Path:
       The path of curves.png or sweep.png.
 
     Raises:
-      UserError: if the directory has neither table.json nor metrics.jsonl, or a file is not JSON.
+      UserError: if the directory has neither table.json nor metrics.jsonl, or a file is damaged.
     """
     path = directory / "table.json"
     if not path.exists():
         if not draw_run(directory, replace=replace):
             raise UserError(f"{directory} contains neither table.json nor metrics.jsonl")
         return directory / "curves.png"
-    table = _parse(path.read_text(encoding="utf-8"), str(path))
+    table = _parse(path.read_bytes(), str(path))
     draw_sweep(table, directory, replace)
     for run in (run for row in table["variants"] for run in row["runs"]):
         draw_run(directory / run["directory"], run.get("title", run["directory"]), replace)
@@ -67,7 +67,10 @@ def draw_run(directory: Path, title: str = "", replace: files.Replace = files.Re
     records = [_parse(line, f"{path}, line {index}") for index, line in enumerate(lines, 1)]
     metric, path, about = "SumR", directory / "config.json", ""
     if path.exists():
-        content = _parse(path.read_text(encoding="utf-8"), str(path)).get("config", {})
+        record = _parse(path.read_bytes(), str(path))
+        if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
+            raise UserError(f"{path} has no entry 'config': restore it from a copy")
+        content = record["config"]
         metric = str(content.get("eval", {}).get("select", metric))
         with contextlib.suppress(KeyError):  # a family of models of your own has other fields
             about = drawing.data_line(content)
@@ -89,7 +92,7 @@ def draw_sweep(
     drawing.write(figure, directory / "sweep", replace=replace)
 
 
-def _parse(text: str, where: str) -> Any:
+def _parse(text: str | bytes, where: str) -> Any:
     try:
         return files.parse_json(text)
     except ValueError as error:

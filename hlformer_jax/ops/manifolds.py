@@ -76,7 +76,11 @@ class Manifold(Protocol):
         """Return the tangent vector at x that leads to y, as long as their distance."""
 
     def distance(self, x: Points, y: Points) -> Distances:
-        """Return the geodesic distance; its gradient is 0 where it is not differentiable."""
+        """Return the geodesic distance; its gradient is 0 where it is not differentiable.
+
+        So the second derivatives of its square are 0 at y = x; those of ``inner(x, v, v)`` with
+        ``v = log_map(x, y)``, which is the same number, are right.
+        """
 
     def retract(self, x: Points, v: Points) -> Points:
         """Apply a cheaper map that agrees with `exp_map` to first order in v."""

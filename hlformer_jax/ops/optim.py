@@ -31,6 +31,7 @@ from jax.tree_util import (
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.ops.manifolds import Euclidean, Manifold, Product
+from hlformer_jax.ops.numerics import wide
 from hlformer_jax.typing import Array
 
 Params = Any
@@ -85,6 +86,10 @@ def riemannian(
     origin (on a sphere it does nothing). As in Euclidean space, the result depends on the choice of
     the origin.
 
+    For points in bfloat16 or float16 the optimiser receives float32 vectors, so its moments are
+    float32. The points themselves are rounded to their dtype after every step, and steps below half
+    of its spacing are lost: keep points in float32.
+
     Moments are found in every wrapper of optax. Two kinds of optimisers are refused: those whose
     state has a field that is not known to be a vector or a magnitude, and wrappers that compute
     with the coordinates of points (lookahead, SAM, line searches, schedule-free optimisers).
@@ -135,11 +140,12 @@ def riemannian(
                 raise ManifoldError(f"riemannian: parameter {_name(path)}: {error}") from error
         return jax.tree.unflatten(structure, mapped)
 
+    # Vectors in frames are at least float32, and so are the optimiser's moments of them.
     def position(space: Manifold, x: Array) -> Array:
-        return space.position_in_frame(x).astype(x.dtype)
+        return space.position_in_frame(x).astype(wide(x.dtype))
 
     def to_frame(space: Manifold, x: Array, gradient: Array) -> Array:
-        return space.gradient_in_frame(x, gradient).astype(x.dtype)
+        return space.gradient_in_frame(x, gradient).astype(wide(x.dtype))
 
     def move(space: Manifold, x: Array, u: Array) -> Array:
         step = space.retract if retract else space.exp_map
@@ -407,8 +413,8 @@ class LengthAdamState(NamedTuple):
 
     Attributes:
       steps: number of steps taken.
-      mu: first moments.
-      nu: second moments, one for each vector.
+      mu: first moments, in at least float32.
+      nu: second moments, one for each vector, in at least float32.
       nu_max: with ``amsgrad`` the largest second moments so far, else None.
     """
 
@@ -446,13 +452,14 @@ def scale_by_length_adam(
       per_coordinate: whether the second moment is the mean, not the sum, of squared coordinates.
 
     Returns:
-      The transformation, for floating arrays [*batch, n] with vectors along the last axis.
+      The transformation, for floating arrays [*batch, n] with vectors along the last axis. Updates
+      have the dtype of the gradients.
     """
     reduce = jnp.mean if per_coordinate else jnp.sum
 
     def init(params: Params) -> LengthAdamState:
-        mu = jax.tree.map(jnp.zeros_like, params)
-        nu = jax.tree.map(lambda x: jnp.zeros_like(x[..., :1]), params)
+        mu = jax.tree.map(lambda x: jnp.zeros_like(x, wide(x.dtype)), params)
+        nu = jax.tree.map(lambda m: jnp.zeros_like(m[..., :1]), mu)
         return LengthAdamState(jnp.zeros([], jnp.int32), mu, nu, nu if amsgrad else None)
 
     def update(
@@ -461,20 +468,36 @@ def scale_by_length_adam(
         del params
         steps = state.steps + 1
 
+        def first_moment(m: Array, g: Array) -> Array:
+            return _moving_average(b1, m, g.astype(m.dtype))
+
         def second_moment(v: Array, g: Array) -> Array:
-            return b2 * v + (1 - b2) * reduce(jnp.square(g), axis=-1, keepdims=True)
+            square = jnp.square(g.astype(v.dtype))
+            return _moving_average(b2, v, reduce(square, axis=-1, keepdims=True))
 
-        def scale(m: Array, v: Array) -> Array:
+        def scale(m: Array, v: Array, g: Array) -> Array:
             first, second = (_bias_correction(b, steps, m.dtype) for b in (b1, b2))
-            return (m / first) / (jnp.sqrt(v / second) + eps)
+            root = jnp.sqrt(v / second) + _as_dtype(eps, v.dtype)
+            return (m / first / root).astype(g.dtype)
 
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, gradients)
+        mu = jax.tree.map(first_moment, state.mu, gradients)
         nu = jax.tree.map(second_moment, state.nu, gradients)
         nu_max = jax.tree.map(jnp.maximum, state.nu_max, nu) if amsgrad else None
-        updates = jax.tree.map(scale, mu, nu_max if amsgrad else nu)
+        updates = jax.tree.map(scale, mu, nu_max if amsgrad else nu, gradients)
         return updates, LengthAdamState(steps, mu, nu, nu_max)
 
     return optax.GradientTransformation(init, update)
+
+
+def _as_dtype(number: Any, dtype: Any) -> Any:
+    """Cast a hyperparameter to a dtype, except for numbers of Python, which have no dtype."""
+    return number if isinstance(number, int | float) else jnp.asarray(number, dtype)
+
+
+def _moving_average(decay: Any, average: Array, value: Array) -> Array:
+    """Return decay · average + (1 − decay) · value in the dtype of the average."""
+    decay = _as_dtype(decay, average.dtype)
+    return decay * average + (1 - decay) * value
 
 
 def _bias_correction(decay: Any, steps: jax.Array, dtype: Any) -> jax.Array:

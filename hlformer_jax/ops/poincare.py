@@ -385,7 +385,8 @@ def distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     """Return the geodesic distance, with gradient 0 at the kink q = p.
 
     It is (2 / √c) asinh(√c |p − q| / √((1 − c|p|²)(1 − c|q|²))), which equals the arcosh form of
-    HOVER's eq. 3 and does not cancel.
+    HOVER's eq. 3 and does not cancel. The second derivatives of its square are 0 at q = p, too; see
+    `lorentz.distance`.
     """
     c, (p, q) = align(c, p, q)
     return _distance(p, q, c)
@@ -453,7 +454,8 @@ def _distance_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
         # For a point at the rim: the component of the difference along it, times its radius.
         lean = (short.square - partner2 + chord * chord) / jnp.where(is_apart, chord, 1) / 2
         pull = by_chord * jnp.where(short.is_long & is_apart, lean, 0)
-        along = jnp.where(short.is_long, -pull / short.square, 2 * c * by_square)
+        square = jnp.where(short.is_long, short.square, 1)  # 0 at the origin, which is not long
+        along = jnp.where(short.is_long, -pull / square, 2 * c * by_square)
         slope = by_chord[..., None] * over_norm(v - partner, chord) + along[..., None] * v
         growth = growth + dot(slope, short.factor[..., None] * dv)
         # The derivative in c. Inside, c |v|² grows with c. At the rim it is constant and the radius
@@ -463,7 +465,10 @@ def _distance_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
 
 
 def squared_distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """Return the squared Lorentzian distance 4 |p − q|² / ((1 − c|p|²)(1 − c|q|²)), smooth."""
+    """Return the squared Lorentzian distance 4 |p − q|² / ((1 − c|p|²)(1 − c|q|²)), smooth.
+
+    At q = p it has the first and second derivatives of the squared geodesic distance.
+    """
     c, (p, q) = align(c, p, q)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
     difference = p - q

@@ -56,9 +56,9 @@ def combine(members: Sequence[np.ndarray]) -> np.ndarray:
         exact = np.asarray(scores, np.float64)
         if infinite := int(np.sum(~np.isfinite(exact))):
             raise ValueError(f"members must be finite, got {infinite} scores that are not")
-        deviation = exact.std()
-        if deviation > 0:
-            total += (exact - exact.mean()) / deviation
+        # The deviation of equal scores is not always 0: their mean may be rounded.
+        if exact.size and exact.min() < exact.max():
+            total += (exact - exact.mean()) / exact.std()
     return total / len(members)
 
 

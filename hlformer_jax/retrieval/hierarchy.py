@@ -52,8 +52,8 @@ class NodeRanks(NamedTuple):
       rank: rank of the node itself among all candidates; 0 if a score is not finite.
       first: row of the best candidate.
       within: rank of the node itself among the candidates of its tree.
-      children: ranks of the node's children among all candidates except the node itself, 0 where
-        padded.
+      children: rank of each child among the candidates that are neither the node nor one of its
+        children, 0 where padded.
     """
 
     rank: Int[np.ndarray, " U"]
@@ -131,18 +131,20 @@ def rank_nodes(
         same_tree = tree[node][:, None] == tree[None]
         children = jnp.asarray(nodes.children)[node]
 
-        def child(column: Array) -> Array:
-            index = jnp.maximum(column, 0)[:, None]
-            value = jnp.take_along_axis(scores, index, axis=-1)
-            rank = ranking.rank_among(scores, value, others & (columns[None] != index))
-            return jnp.where(column < 0, 0, rank)
+        child_columns = [children[:, k, None] for k in range(children.shape[1])]
+        is_child = functools.reduce(jnp.logical_or, [columns[None] == x for x in child_columns])
+
+        def child_rank(column: Array) -> Array:
+            score = jnp.take_along_axis(scores, jnp.maximum(column, 0), axis=-1)
+            rank = ranking.rank_among(scores, score, others & ~is_child)
+            return jnp.where(column[:, 0] < 0, 0, rank)
 
         is_finite = jnp.all(jnp.isfinite(scores), axis=-1)
         return (
             jnp.where(is_finite, ranking.rank_among(scores, score, others), 0),
             jnp.argmax(scores, axis=-1).astype(jnp.int32),
             ranking.rank_among(scores, score, same_tree & others),
-            jnp.stack([child(children[:, k]) for k in range(children.shape[1])], axis=-1),
+            jnp.stack([child_rank(column) for column in child_columns], axis=-1),
         )
 
     blocks = jnp.arange(-(-count // size) * size).reshape(-1, size)
@@ -277,7 +279,11 @@ def confusion(ranks: NodeRanks, pool: Pool) -> dict[str, float]:
 def is_a(ranks: NodeRanks) -> dict[str, float]:
     """Measure whether the nearest nodes of a parent in the other modality are its children.
 
-    The parent itself is not a candidate.
+    The parent itself is not a candidate. Children do not compete with each other, so children with
+    equal scores have consecutive ranks, in any order.
+
+    Args:
+      ranks: the ranks of all nodes.
 
     Returns:
       "MAP", the mean average precision in percent, and "MeanRank", the mean rank of children when
@@ -290,14 +296,13 @@ def is_a(ranks: NodeRanks) -> dict[str, float]:
     if not len(children):
         return {"MAP": np.nan, "MeanRank": np.nan}
     real = children > 0
-    ranked = np.sort(np.where(real, children, np.iinfo(np.int32).max), axis=-1)
+    ordered = np.sort(np.where(real, children, np.inf), axis=-1)
     place = np.arange(1, children.shape[1] + 1)
-    real = np.sort(~real, axis=-1) == 0
-    precision = np.where(real, place / ranked, 0).sum(axis=-1) / real.sum(axis=-1)
-    alone = np.where(real, ranked - place + 1, 0)
+    precision = place / (ordered + place - 1)  # 0 where padded
+    average_precision = precision.sum(axis=-1) / real.sum(axis=-1)
     return {
-        "MAP": 100 * float(np.mean(precision)),
-        "MeanRank": float(alone.sum() / real.sum()),
+        "MAP": 100 * float(np.mean(average_precision)),
+        "MeanRank": float(children.sum() / real.sum()),
     }
 
 

@@ -1,6 +1,6 @@
 """Conversion of released checkpoints to checkpoints of this package, and their evaluation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from hlformer_jax import training
 from hlformer_jax.cli import command_line
-from hlformer_jax.config import DATA_SETS, DEFINITIONS, flat
+from hlformer_jax.config import DATA_SETS, DEFINITIONS, ConfigError, flat
 from hlformer_jax.config import load as load_config
 from hlformer_jax.torch_checkpoint.names import ConversionError, recognise, to_params
 from hlformer_jax.torch_checkpoint.reader import load, quoted
@@ -23,6 +23,9 @@ OPTIONS = {
     "frame_scale_w": ("model.frame_weight", float),
 }
 """Options in the file that no tensor's shape determines: field of the configuration, and type."""
+
+MAX_LISTED = 5
+"""Largest number of parameters that an error names."""
 
 MAX_OPTION = 2**16
 """Largest accepted value of an option."""
@@ -52,7 +55,8 @@ def convert(
 
     Raises:
       TorchFileError: if the file is not a PyTorch checkpoint.
-      ConversionError: if it is not a complete checkpoint of a released model.
+      ConversionError: if it is not a complete checkpoint of a released model: a tensor is missing,
+        is not of the model or has another shape.
       WorkdirError: if `out` is not a new directory.
       OSError: if the file cannot be read or the directory cannot be written.
     """
@@ -60,24 +64,72 @@ def convert(
     content = load(source)
     try:
         params, info = _converted(content, source.stat().st_size)
+        family = _family(info)
+        _check_shapes(params, family)
     except ConversionError as error:
         raise ConversionError(f"{source}: {error}") from None
     info = {"source": source.name, **info}
     checkpoints.save_params(out, params, info)
-    for line in _clamped(params, info):
+    for line in _clamped(params, family):
         report(line)
     return info
 
 
-def _clamped(params: Mapping[str, Any], info: Mapping[str, Any]) -> list[str]:
-    """Return a line for each parameter outside of the bounds that the released code clamps it to.
+def _family(info: Mapping[str, Any]) -> Any:
+    """Return the family of the model of a converted checkpoint.
 
-    The file has the parameters before the clamp, which precedes every forward pass.
+    Raises:
+      ConversionError: if the sizes of the tensors contradict each other.
     """
     file, _, data_set = config_file(info).partition(":")
     config = load_config(file, data_set)
     config.update_from_flattened_dict({name: x for name, x in _fields(info).items() if "." in name})
-    bounded = training.build(config).project(params)
+    try:
+        return training.build(config)
+    except ConfigError as error:
+        raise ConversionError(f"it is not a complete checkpoint: {error}") from None
+
+
+def _check_shapes(params: Mapping[str, Any], family: Any) -> None:
+    """Compare the shapes of converted parameters with those of the model.
+
+    Raises:
+      ConversionError: names up to `MAX_LISTED` parameters of each kind of difference.
+    """
+    converted, expected = (
+        {
+            jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for tree in (params, jax.eval_shape(family.init_params))
+    )
+    differing = [
+        f"{name} has the shape {converted[name]} instead of {shape}"
+        for name, shape in expected.items()
+        if converted.get(name, shape) != shape
+    ]
+    problems = {
+        "it lacks ": [name for name in expected if name not in converted],
+        "the model has no ": [name for name in converted if name not in expected],
+        "": differing,
+    }
+    if any(problems.values()):
+        listed = "; ".join(kind + _shortened(names) for kind, names in problems.items() if names)
+        raise ConversionError(f"it is not a complete checkpoint: {listed}")
+
+
+def _shortened(names: Sequence[str]) -> str:
+    """Return at most `MAX_LISTED` names, separated by commas, and the number of further names."""
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more
+
+
+def _clamped(params: Mapping[str, Any], family: Any) -> list[str]:
+    """Return a line for each parameter outside of the bounds that the released code clamps it to.
+
+    The file has the parameters before the clamp, which precedes every forward pass.
+    """
+    bounded = family.project(params)
     lines = []
     for (path, value), limited in zip(
         jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(bounded), strict=True

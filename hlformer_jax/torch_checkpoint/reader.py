@@ -47,7 +47,7 @@ def load(path: str | Path) -> dict[Any, Any]:
 
     Returns:
       Its content. Tensors and parameters are read-only arrays of the same dtype (for bfloat16 the
-      dtype of ml_dtypes); attributes of objects are dropped.
+      dtype of ml_dtypes), NumPy scalars are numbers of Python; attributes of objects are dropped.
 
     Raises:
       TorchFileError: if the file is not a complete checkpoint.
@@ -63,14 +63,23 @@ def load(path: str | Path) -> dict[Any, Any]:
         except TorchFileError as error:
             raise type(error)(f"{path}: {error}") from None
         except zipfile.BadZipFile as error:
+            kind = "a safetensors file" if _is_safetensors(path) else "not a complete zip file"
             raise TorchFileError(
-                f"{path}: is not a complete zip file, which torch.save writes since PyTorch 1.6"
+                f"{path}: is {kind}: give the zip file that the released code saved by torch.save"
+                " (best.ckpt, of PyTorch 1.6 or later)"
             ) from error
         except Exception as error:  # a damaged file fails in many ways
             raise TorchFileError(
                 f"{path}: is not a PyTorch checkpoint, or is damaged: {quoted(error)}"
             ) from error
     return content
+
+
+def _is_safetensors(path: Path) -> bool:
+    """Return whether a file begins like safetensors: the size of a JSON object, and the object."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    return start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size
 
 
 def _read(archive: zipfile.ZipFile, file_size: int) -> dict[Any, Any]:
@@ -158,10 +167,42 @@ def _size(values: Any) -> tuple[int, ...]:
     return tuple(values)
 
 
+@dataclasses.dataclass(frozen=True)
+class _ScalarType:
+    """The dtype of a NumPy scalar; storages have plain dtypes."""
+
+    dtype: np.dtype
+
+
+def _scalar_type(code: str, *_: Any) -> _ScalarType:
+    """Return the dtype for a code of NumPy; only of real numbers and booleans."""
+    if not re.fullmatch("b1|[iu][1248]|f[248]", code):
+        raise TorchFileError(f"has a NumPy scalar of the dtype {quoted(code)}")
+    return _ScalarType(np.dtype(code))
+
+
+def _scalar(kind: Any, element: Any) -> bool | int | float:
+    """Return a NumPy scalar as a number of Python."""
+    if not isinstance(kind, _ScalarType) or len(element) != kind.dtype.itemsize:
+        raise TypeError("a NumPy scalar has no dtype, or another size")
+    return np.frombuffer(element, kind.dtype)[0].item()
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    """Return the bytes of a NumPy scalar, which old protocols of pickle store as a text."""
+    if encoding != "latin1":
+        raise TypeError("bytes have another encoding than latin1")
+    return text.encode(encoding)
+
+
 _NAMES: Mapping[str, Any] = {
     "collections.OrderedDict": _Dict,
     "easydict.EasyDict": _Dict,
     "Opts.optimization.WarmupLinearSchedule": _Dict,
+    "_codecs.encode": _encoded,
+    "numpy.dtype": _scalar_type,
+    "numpy.core.multiarray.scalar": _scalar,
+    "numpy._core.multiarray.scalar": _scalar,
     "torch.Size": _size,
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_tensor_v2": _tensor,
@@ -182,9 +223,9 @@ _OPCODES = frozenset(
     getattr(pickle, name)[0]
     for name in """
     PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE
-    SHORT_BINUNICODE EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT
-    SETITEM SETITEMS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL BINPERSID
-    REDUCE NEWOBJ BUILD
+    SHORT_BINUNICODE SHORT_BINBYTES EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS
+    EMPTY_DICT SETITEM SETITEMS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL
+    BINPERSID REDUCE NEWOBJ BUILD
     """.split()
 )
 """The instructions that tensors, numbers, texts and containers need."""
@@ -239,8 +280,12 @@ class _Unpickler(pickle._Unpickler):
         self.stack.append(_Dict())
 
     def load_build(self) -> None:
-        """Drop the attributes of an object."""
-        self.stack.pop()
+        """Drop the attributes of an object; those of a NumPy dtype have its byte order."""
+        attributes = self.stack.pop()
+        if type(self.stack[-1]) is _ScalarType:
+            if attributes[1] not in ("<", "|"):
+                raise TorchFileError(f"has a NumPy scalar of byte order {quoted(attributes[1])}")
+            return
         if type(self.stack[-1]) is not _Dict:
             kind = type(self.stack[-1]).__name__
             raise UnsafeTorchFileError(f"refused to set attributes of a {kind}")

@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -809,15 +809,48 @@ def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None
     path = workdir / file
     if not os.path.lexists(path):
         return None
-    try:
-        recorded: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise WorkdirError(
-            f"{path} is not JSON: remove {workdir}, or choose another `workdir`"
-        ) from None
-    if not isinstance(recorded, dict) or not {"config", "data_fingerprint"} <= recorded.keys():
-        raise WorkdirError(f"{path} was not written by a run: choose another `workdir`")
+    recorded = read_record(path, ("config", "data_fingerprint"))
     return {name: x for name, x in recorded.items() if name not in ("device", "versions")}
+
+
+def read_record(
+    path: Path, required: Collection[str], remedy: str = "choose another `workdir`"
+) -> dict[str, Any]:
+    """Read a file of recorded settings, such as the config.json of a run.
+
+    Args:
+      path: the file.
+      required: entries that the file must have, among them "config".
+      remedy: advice for a directory that holds no run.
+
+    Raises:
+      WorkdirError: if the file is damaged, or was not written by a run.
+      OSError: if the file cannot be read.
+    """
+    content = path.read_bytes()
+    try:
+        record = files.parse_json(content)
+    except ValueError:
+        record, is_json = None, False
+        problem = "it is not JSON" if content.strip() else "it is empty"
+    else:
+        is_json = True
+        entries = record if isinstance(record, dict) else {}
+        missing = [name for name in required if name not in entries]
+        if not missing and isinstance(entries["config"], dict):
+            return entries
+        problem = (
+            f"it has no entry {missing[0]!r}" if missing else "its entry 'config' is not an object"
+        )
+    best_epoch = path.parent / "checkpoints" / "best"
+    if best_epoch.is_dir():
+        raise WorkdirError(
+            f"{path} is damaged ({problem}): restore it from a copy; to evaluate the best epoch"
+            f" without it, give `config`, `checkpoint`={best_epoch} and another `workdir`"
+        )
+    if is_json and not best_epoch.parent.is_dir():
+        raise WorkdirError(f"{path} was not written by a run ({problem}): {remedy}")
+    raise WorkdirError(f"{path} is damaged ({problem}): restore it from a copy, or {remedy}")
 
 
 def _settings(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:

@@ -58,18 +58,19 @@ def read_config(directory: Path) -> ConfigDict:
     """Read the configuration of a run of any family.
 
     Raises:
-      RunError: if the directory holds no configuration of this version.
+      RunError: if the directory holds no configuration of this version, or its file is damaged.
     """
     path = directory / "config.json"
+    remedy = "give the directory of a run (its `workdir`)"
     try:
-        recorded = files.parse_json(path.read_text(encoding="utf-8"))["config"]
+        recorded = checkpoints.read_record(path, ("config",), remedy)["config"]
         config = default(family_of(ConfigDict({"model": recorded["model"]})))
         with config.ignore_type():
             config.update(recorded)
     except (FileNotFoundError, NotADirectoryError):
-        raise RunError(
-            f"{directory} has no config.json: give the directory of a run (its `workdir`)"
-        ) from None
+        raise RunError(f"{directory} has no config.json: {remedy}") from None
+    except checkpoints.WorkdirError as error:
+        raise RunError(str(error)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
             f"{path} is not a configuration of this version ({type(error).__name__}): train"

@@ -220,12 +220,30 @@ def test_published_annotations_that_are_wrong_are_refused(given, text, complaint
         ("AB1 0 1##x\nAB1 0 x##x", LENGTHS, "given:2: expected two times, got '0 x'"),
         ("AB1 0 1##x\nAB1 0 1 x", LENGTHS, "given:2: expected VIDEO START END##SENTENCE"),
         ("AB1 0 1##x", "id,script\nAB1,x\n", 'table:1: expected the columns "id" and "length"'),
-        ("AB1 0 1##x", "id,length\nAB1,long\n", "table:2: length is 'long'"),
+        ("AB1 0 1##x", "id,length\nAB1,long\n", "table:2: video 'AB1': length is 'long'"),
+        ("AB1 0 1##x", "id,length\nAB1\n", "table:2: video 'AB1': length is None"),
+        ("AB1 0 1##x", "id,length\nAB1,0\n", "table:2: video 'AB1': length is 0.0"),
+        ("AB1 0 1##x", "id,length\nAB1,1e-320\n", "table:2: video 'AB1': length is 1e-320"),
+        ("AB1 0 1##x", "id,length\nAB1,nan\n", "table:2: video 'AB1': length is nan"),
+        ("AB1 0 1##x", "id,length\nAB1,inf\n", "table:2: video 'AB1': length is inf"),
+        (
+            "AB1 0 1##x",
+            "id,length\nAB1,9\nCD2,9\nAB1,9\n",
+            "table:4: video 'AB1' is also in line 2; remove one of them",
+        ),
         ("AB1 0 1##x", f"id,length\n{'A' * 200_000},1\n", "not a CSV table"),
     ],
 )
 def test_charades_that_is_wrong_is_refused(given, text, table, complaint):
     refused(complaint, annotations.read_published, given(text), [given(table, "table")])
+
+
+def test_charades_tables_with_different_lengths_are_refused(given):
+    tables = [given(f"id,length\nAB1,{x}\n", f"table{x}") for x in (10, 20)]
+    text = given("AB1 0 1##x")
+    assert annotations.read_published(text, [tables[0]] * 2).videos[0].duration == 10
+    complaint = "table20: video 'AB1' lasts 20 s here, but 10 s in an earlier file"
+    refused(complaint, annotations.read_published, text, tables)
 
 
 # Files of moments
@@ -269,7 +287,7 @@ def test_odd_moments_are_kept_with_a_warning(given, caplog):
     [
         (timed() + "\n" + timed(), "m.jsonl:2: video 'v_b' is also in line 1"),
         (timed() + "\n" + timed(video="c"), "m.jsonl:2: id 'v_b#enc#0' is also in line 1"),
-        (timed(duration=0), "m.jsonl:1: duration is 0"),
+        (timed(duration=0), "m.jsonl:1: video 'v_b': duration is 0"),
         (timed(moments=[]), "m.jsonl:1: video 'v_b' has no moment"),
         (moment(start=9.6, end=9.9), "begins at 9.6 s, but its video ends at 9.5 s"),
     ],
@@ -351,10 +369,12 @@ def test_times_of_a_data_set_allow_for_a_frame_interval(caplog):
     [
         ((3000.0, 4000.0), "moment 'x' begins at 3000 s, but its video ends at 20 s"),
         ((0.0, 4000.0), "moment 'x' ends at 4000 s, but its video ends at 20 s"),
+        ((0.0, 0.5, 0.0), "the video of moment 'x' has a length of 0 s; it must be at least 0.001"),
+        ((0.0, 0.5, math.nan), "the video of moment 'x' has a length of nan s"),
     ],
 )
-def test_times_of_a_data_set_in_another_unit_are_refused(span, complaint):
-    noted = [{"spans": {"x": [*span, 20.0]}}]
+def test_impossible_times_of_a_data_set_are_refused(span, complaint):
+    noted = [{"spans": {"x": [*span, 20.0][:3]}}]
     refused(complaint, annotations.configured_spans, asking("data"), noted)
 
 
@@ -362,7 +382,7 @@ def test_times_of_a_data_set_in_another_unit_are_refused(span, complaint):
     ("content", "complaint"),
     [
         ({"a": {"start_s": 1, "end_s": 2}}, "caption 'a': \"duration_s\" is missing"),
-        ({"a": {"start_s": 1, "end_s": 2, "duration_s": 0}}, "duration_s is 0; give the video's"),
+        ({"a": {"start_s": 1, "end_s": 2, "duration_s": 0}}, "duration_s is 0; it must be the"),
     ],
 )
 def test_a_file_of_spans_that_is_wrong_is_refused(given, content, complaint):
@@ -408,6 +428,16 @@ KINDS = ("activitynet", "tvr", "moments", "captions")
 )
 def test_impossible_times_are_refused_in_every_format(given, kind, span, complaint):
     path = given(span_file(kind, (1, 2), span))
+    refused(complaint, annotations.read_spans, path)
+    refused(str(path), annotations.read_spans, path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("duration", [0, 1e-320, -1, math.inf, 10**400])
+def test_impossible_lengths_of_videos_are_refused_in_every_format(given, kind, duration):
+    path = given(span_file(kind, (0, 0.5), duration=duration))
+    item = "caption 'v#enc#0'" if kind == "captions" else "video 'v'"
+    complaint = "Infinity" if duration == math.inf else f"{item}: duration"
     refused(complaint, annotations.read_spans, path)
     refused(str(path), annotations.read_spans, path)
 

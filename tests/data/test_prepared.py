@@ -5,6 +5,7 @@ import dataclasses
 import doctest
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -390,6 +391,31 @@ def test_overflow_of_float16_names_its_frame_or_caption(tiny, write, tmp_path):
     with pytest.raises(DataError, match="'train_2#enc#1' .*1e.06"):
         prepare(collection, tmp_path / "out", "float16")
     assert_prepared(prepare(collection, tmp_path / "out"), tiny)
+
+
+def test_underflow_of_float16_names_its_frame_or_caption(tiny, write, tmp_path):
+    tiny.frames["val_1"][2] = 1e-9
+    collection = write(tiny)
+    with pytest.raises(DataError, match="'val_1_2' .* holds no value above 1e-09, and float16 .*0"):
+        prepare(collection, tmp_path / "out", "float16")
+    tiny.frames["val_1"][2] = 0.5
+    tiny.words["train_2#enc#1"][0] = -1e-9
+    collection = tiny.write(tmp_path / "text", np.random.default_rng(1))
+    with pytest.raises(DataError, match="'train_2#enc#1' .*holds no value above 1e-09"):
+        prepare(collection, tmp_path / "out", "float16")
+    assert_prepared(prepare(collection, tmp_path / "out"), tiny)
+
+
+def test_many_values_that_float16_stores_as_zero_are_counted(tiny, write, tmp_path, caplog):
+    for frames in tiny.frames.values():
+        frames[:, 1:] = 1e-9
+    collection = write(tiny)
+    prepare(collection, tmp_path / "out", "float16")
+    number, share, total = re.search(
+        r"(\d+) \((.*?)%\) of (\d+) values are too small for float16", caplog.text
+    ).groups()
+    assert int(number) == sum(frames[:, 1:].size for frames in tiny.frames.values())
+    assert float(share) == pytest.approx(100 * int(number) / int(total), abs=0.06)
 
 
 def test_full_disk_is_reported_before_writing(tiny, write, tmp_path, monkeypatch):

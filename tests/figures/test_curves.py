@@ -89,6 +89,14 @@ def test_missing_data_of_curves_is_named(tmp_path):
         assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"config": 1}'])
+def test_damaged_configuration_beside_curves_is_named(tmp_path, content):
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"config\.json .*: restore it from a copy"):
+        curves.draw(tmp_path)
+
+
 @pytest.mark.slow  # it takes seconds
 def test_a_record_that_is_cut_short_is_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"

@@ -54,6 +54,34 @@ def test_a_curvature_is_learned_as_a_leaf_of_the_space():
     np.testing.assert_allclose(run(Lorentz(jnp.float32(0.8)))[0][0].c, 1.7, rtol=1e-2)
 
 
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", SPACES)
+def test_squared_distances_have_second_derivatives_at_coincident_points(name):
+    """In normal coordinates their Hessian is 2; that of ``distance ** 2`` is 0, as documented."""
+    space = SPACES[name](0.7)
+    y = space.exp_map0(jnp.asarray([0.3, -0.2, 0.4]))
+    size = space.position_in_frame(y).shape[-1]
+
+    def hessian(function):
+        at = lambda u: function(space.exp_map(y, space.from_frame(y, u)))
+        return jax.jit(jax.hessian(at))(jnp.zeros(size))
+
+    def square_of_logarithm(x):
+        v = space.log_map(x, y)
+        return space.inner(x, v, v)
+
+    frame = jnp.eye(size)
+    if name == "sphere":  # the frame includes the normal
+        frame = jax.vmap(lambda u: space.from_frame(y, u))(frame)
+    np.testing.assert_allclose(hessian(square_of_logarithm), 2 * frame, atol=1e-9)
+    np.testing.assert_allclose(hessian(lambda x: space.distance(x, y) ** 2), 0 * frame, atol=1e-9)
+    if name != "sphere":
+        model = {"poincare": poincare, "lorentz": lorentz}[name]
+        lorentzian = hessian(lambda x: model.squared_distance(x, y, 0.7))
+        np.testing.assert_allclose(lorentzian, 2 * frame, atol=1e-9)
+
+
 C = np.array([0.3, 1.0, 2.5])
 
 

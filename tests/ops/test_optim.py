@@ -219,6 +219,50 @@ def test_length_adam_arrives_with_a_rate_of_one(amsgrad):
     assert lorentz.distance(run(start), goal)[0] < 1e-3
 
 
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_length_adam_keeps_float32_moments_of_narrow_parameters(dtype, amsgrad):
+    """A second moment of small gradients must not underflow, and one of large ones must decay."""
+    transformation, x = scale_by_length_adam(b2=0.99, amsgrad=amsgrad), jnp.zeros((2, 4), dtype)
+    sizes = jnp.asarray([1e-3] * 5 + [10.0] * 5 + [1e-2] * 990, dtype)
+
+    @jax.jit
+    def run(x, sizes):
+        def step(state, size):
+            updates, state = transformation.update(jnp.full(x.shape, size, x.dtype), state)
+            return state, updates
+
+        return jax.lax.scan(step, transformation.init(x), sizes)
+
+    state, updates = run(x, sizes)
+    expected_state, expected = run(x.astype(jnp.float32), sizes.astype(jnp.float32))
+    assert updates.dtype == dtype
+    assert {leaf.dtype for leaf in jax.tree.leaves(state)[1:]} == {jnp.dtype(jnp.float32)}
+    np.testing.assert_allclose(state.nu, expected_state.nu, rtol=1e-6)
+    np.testing.assert_allclose(updates.astype(jnp.float32), expected, rtol=0.01)
+
+
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize(
+    "inner", [optax.adam, optax.amsgrad, optax.rmsprop], ids=lambda x: x.__name__
+)
+@pytest.mark.parametrize("space", [Poincare(), Lorentz(), Sphere()], ids=lambda x: type(x).__name__)
+def test_narrow_points_take_the_first_steps_of_float32_points(space, inner):
+    optimizer = riemannian(inner(0.05), space)
+    ends = []
+    for dtype in (jnp.float16, jnp.float32):
+        x = space.project(jnp.asarray([[0.3, -0.2, 0.4]])).astype(jnp.float16).astype(dtype)
+        state, update = optimizer.init(x), jax.jit(optimizer.update)
+        for _ in range(3):
+            gradient = jnp.asarray([[1e-3, -2e-3, 5e-4]], dtype)
+            updates, state = update(gradient, state, x)
+            x = optax.apply_updates(x, updates)
+        assert x.dtype == dtype
+        ends.append(np.asarray(x, np.float32))
+    np.testing.assert_allclose(*ends, atol=2e-3)
+
+
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
 def test_both_models_take_the_same_steps():

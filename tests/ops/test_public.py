@@ -456,6 +456,42 @@ def test_time_components_are_not_read(case, name):
         assert_close(evaluate(x, c), want, 1e-11, 1e-13, str(time))  # rounding of other formulas
 
 
+EDGES = {"origin": 0.0, "coincident": 0.3, "rim": 0.999999, "far": 1e4}
+"""First coordinate of all points at an edge of the formulas; the others are 0."""
+
+
+def at_edge(case, edge):
+    """Arguments whose points, or the first of them, are all at one place."""
+    arguments = case.arguments((2,))
+
+    def moved(value, has_time):
+        size = value.shape[-1] - has_time
+        place = EDGES["origin" if edge == "first at origin" else edge] * np.eye(size)[0]
+        space = np.broadcast_to(place, (*value.shape[:-1], size))
+        return np.asarray(lorentz.from_space(space)) if has_time else np.array(space)
+
+    points = [name for name in case.vectors + case.sets if name != "h"]  # heights are above 0
+    for name in points[:1] if edge == "first at origin" else points:
+        arguments[name] = moved(arguments[name], case.axes[name][-1] in ("n1", "d"))
+    return arguments
+
+
+# Operations run one by one, so a NaN in a branch that is not selected is found as well.
+@pytest.mark.slow  # minutes in all
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("edge", [*EDGES, "first at origin"])
+@pytest.mark.parametrize("case", FLOAT32, ids=NAME)
+def test_no_operation_gives_nan_at_an_edge(case, edge):
+    arrays, call = case.traceable(at_edge(case, edge))
+    arrays, c = jax.tree.map(np.float32, arrays), np.float32(1)
+
+    def total(arrays, c):
+        return sum(jnp.sum(value) for value in jax.tree.leaves(call(arrays, c)))
+
+    with jax.debug_nans(True):
+        jax.grad(total, (0, 1))(arrays, c)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_points_of_integers_are_as_wide_as_they_are():
     whole = np.array([0, 3, -4])

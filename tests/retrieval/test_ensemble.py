@@ -32,6 +32,12 @@ def test_members_of_other_ranges_count_alike(scores):
     np.testing.assert_allclose(ensemble.combine([a, np.ones_like(a)]), standard[0] / 2, atol=1e-6)
 
 
+@pytest.mark.parametrize("score", [0.1, 1 / 3, -0.7, 1e20])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equal_scores_count_as_zero(score, dtype):
+    assert not ensemble.combine([np.full((5, 4), score, dtype)]).any()
+
+
 def test_ranks_are_those_of_the_combined_scores(tmp_path, scores):
     files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores)]
     results = ensemble.evaluate(files, tmp_path / "out")

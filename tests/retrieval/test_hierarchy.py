@@ -65,7 +65,7 @@ def test_ranks_equal_loops_with_ties_in_the_middle(pool, vectors, found):
         assert found.within[u] == _rank(scores[u], u, own_tree)
         children = sorted(w for p, w in pool.edges if p == u)
         ranked = found.children[u][found.children[u] > 0]
-        others = [w for w in every if w != u]
+        others = [w for w in every if w != u and w not in children]
         assert sorted(ranked) == sorted(_rank(scores[u], w, others) for w in children)
 
 
@@ -102,15 +102,38 @@ def test_first_results_of_the_own_tree_are_classified(pool, found):
     )
 
 
-def test_average_precision_is_of_the_children_of_every_parent(found):
-    precisions, alone = [], []
-    for row in found.children:
-        ranked = sorted(row[row > 0])
-        if ranked:
-            precisions.append(np.mean([(k + 1) / rank for k, rank in enumerate(ranked)]))
-            alone += [rank - k for k, rank in enumerate(ranked)]
-    expected = {"MAP": 100 * np.mean(precisions), "MeanRank": np.mean(alone)}
-    assert hierarchy.is_a(found) == pytest.approx(expected)
+def _is_a(scores, children):
+    """Average precisions and ranks in lists of the children sorted by score, in any order of ties.
+
+    A child is behind half of the other candidates with the same score, rounded up.
+    """
+    precisions, ranks = [], []
+    for u, kids in children.items():
+        strangers = [w for w in range(len(scores)) if w != u and w not in kids]
+        shuffled = sorted(np.random.default_rng(u).permutation(kids), key=lambda w: -scores[u, w])
+        ahead = [_rank(scores[u], w, strangers) - 1 for w in shuffled]
+        precisions.append(np.mean([k / (k + n) for k, n in enumerate(ahead, 1)]))
+        ranks += [1 + n for n in ahead]
+    return {"MAP": 100 * np.mean(precisions), "MeanRank": np.mean(ranks)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hierarchy_precision_equals_loops_with_many_ties(pool, seed):
+    rng = np.random.default_rng(seed)
+    vectors = rng.integers(-1, 2, size=(2, len(pool.tree), 1 + seed)).astype(np.float32)
+    ranks = hierarchy.node_ranks(*vectors, hierarchy.relatives(pool), 7, devices.mesh())
+    children = {u: [w for p, w in pool.edges if p == u] for u in np.unique(pool.edges[:, 0])}
+    expected = _is_a(vectors[0] @ vectors[1].T, children)
+    assert hierarchy.is_a(ranks) == pytest.approx(expected)
+
+
+def test_equal_children_before_all_others_are_perfect():
+    queries = np.float32([[1, 0], [0.6, 0.8], [0.6, 0.8], [-1, 0]])
+    candidates = np.float32([[1, 0], [0.9, 0.1], [0.9, 0.1], [-1, 0]])
+    tree, children = np.int32([0, 0, 0, 1]), np.int32([[1, 2], [-1, -1], [-1, -1], [-1, -1]])
+    nodes = hierarchy.Relatives(tree, children)
+    ranks = hierarchy.node_ranks(queries, candidates, nodes, 4, devices.mesh())
+    assert hierarchy.is_a(ranks) == {"MAP": 100, "MeanRank": 1}
 
 
 def test_norm_order_metrics_of_perfect_and_equal_norms(pool):

@@ -234,10 +234,36 @@ def test_metrics_of_other_data_are_not_mixed(started, tmp_path_factory):
         checkpoints.check_evaluation(started, started, config, Fingerprints("other data"))
 
 
-def test_record_that_is_not_json_is_refused(started):
-    (started / "config.json").write_text("{")
-    with pytest.raises(WorkdirError, match="not JSON"):
-        checkpoints.check_workdir(started, runs.tree())
+DAMAGED = {
+    b"": "it is empty",
+    b"{": "it is not JSON",
+    b"\0\xff\xfe": "it is not JSON",
+    b"[]": "it has no entry 'config'",
+    b"{}": "it has no entry 'config'",
+    b'{"config": [], "data_fingerprint": null}': "its entry 'config' is not an object",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_damaged_record_of_a_run_is_to_be_restored(started, content):
+    path, best = started / "config.json", started / "checkpoints" / "best"
+    path.write_bytes(content)
+    message = rf"{path} is damaged \({DAMAGED[content]}\): restore it from a copy"
+    for read in (lambda: checkpoints.check_workdir(started, runs.tree()), lambda: _claim(started)):
+        with pytest.raises(WorkdirError, match=message) as refusal:
+            read()
+        assert "remove" not in str(refusal.value)
+    best.mkdir()
+    with pytest.raises(RunError, match=rf"{message}.* `config`, `checkpoint`={best} and another"):
+        loaded_run.read_config(started)
+
+
+def test_record_of_another_program_is_told_from_a_damaged_one(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
+    with pytest.raises(WorkdirError, match="was not written by a run .*: choose another `workdir`"):
+        checkpoints.check_workdir(tmp_path, runs.tree())
+    with pytest.raises(RunError, match="was not written by a run .*: give the directory of a run"):
+        loaded_run.read_config(tmp_path)
 
 
 TREE = {"block": {"kernel": np.arange(6.0, dtype=np.float32).reshape(2, 3)}, "bias": np.ones(2)}
@@ -492,7 +518,7 @@ def test_missing_field_of_a_run_has_its_default(tmp_path):
 def test_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(RunError, match="config.json"):
         loaded_run.load(tmp_path / "nowhere")
-    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "config.json").write_text('{"config": {}}')
     with pytest.raises(RunError, match="version"):
         loaded_run.load(tmp_path)
     config = configuration("gmmformer_v2")

@@ -139,6 +139,14 @@ def test_metrics_of_another_run_do_not_replace_a_runs(run, retrieval, data_dir):
 
 
 @pytest.mark.slow  # it takes seconds
+def test_best_epoch_is_evaluated_beside_a_damaged_record(run, data_dir, tmp_path):
+    out, best = tmp_path / "out", run / "checkpoints" / "best"
+    (run / "config.json").write_text("{")
+    evaluate_checkpoint(runs.retrieval(data_dir), best, None, _quiet, out)
+    assert _metrics(out) == _metrics(run)
+
+
+@pytest.mark.slow  # it takes seconds
 def test_run_is_evaluated_without_config_flag(run, tmp_path):
     before = _metrics(run)
     scores, embeddings = tmp_path / "scores.npz", tmp_path / "embeddings.npz"

@@ -323,14 +323,20 @@ def direction(x: Point, y: Point, c: ArrayLike = 1.0) -> tuple[Scalar, Space]:
 def squared_distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
     """Return the squared Lorentzian distance ⟨x − y, x − y⟩ = −2/c − 2⟨x, y⟩; smooth everywhere.
 
-    It is (4/c) sinh²(√c d / 2) for the geodesic distance d (HLFormer, below eq. 15).
+    It is (4/c) sinh²(√c d / 2) for the geodesic distance d (HLFormer, below eq. 15). At y = x it
+    has the first and second derivatives of d².
     """
     x, y = space_components(x, y)
     return squared_distance_of_pair(x, y, per_batch(c, x))
 
 
 def distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
-    """Return the geodesic distance arcosh(−c ⟨x, y⟩) / √c, with gradient 0 at the kink y = x."""
+    """Return the geodesic distance arcosh(−c ⟨x, y⟩) / √c, with gradient 0 at the kink y = x.
+
+    So the second derivatives of its square are 0 there, too. Where they matter use
+    `squared_distance`, which is the square to second order, or the square of the logarithm,
+    ``tangent_inner(x, v, v, c)`` with ``v = log_map(x, y, c)``.
+    """
     x, y = common_batch(x, y, least=2)
     return usual.distance(x, y, jnp.broadcast_to(per_batch(c, x), x.shape[:-1]))
 

@@ -229,7 +229,7 @@ def test_run_of_another_encoder_is_refused(index, tmp_path):
     with pytest.raises(SearchError, match="config.json"):
         trained.Trained(tmp_path / "nowhere", index, records)
     (run / "config.json").write_text("{}")
-    with pytest.raises(SearchError, match="version"):
+    with pytest.raises(SearchError, match="damaged"):
         trained.Trained(run, index, records)
 
 
