@@ -24,7 +24,7 @@ from hlformer_jax.text import suggestion
 def evaluate(
     library: Library, captions: Sequence[Caption], progress: Callable[[], object] = lambda: None
 ) -> tuple[dict[str, float], Separation]:
-    """Rank all videos for every visual caption.
+    """Rank all videos for every visual caption; videos of the same content count once.
 
     Args:
       library: the archive, with the ranker to evaluate.
@@ -47,17 +47,19 @@ def evaluate(
     entries, examine = library.examiner()
     columns = _columns(entries, captions)
     contents = np.asarray([entry.content for entry in entries])
+    is_first = np.zeros(len(entries), bool)  # of each content, one video competes
+    is_first[np.unique(contents, return_index=True)[1]] = True
     correct_rows, wrong_rows, centres, score_rows, overlaps = [], [], [], [], []
     without_video: dict[str, list[float]] = {}
     for caption in (caption for caption in captions if caption.is_visual):
         scores, centre, result = examine(caption.sentence, columns.get(caption.video, 0))
         if caption.video:
             correct = contents[[columns[video] for video in caption.videos]]
-            is_wrong = ~np.isin(contents, correct)  # copies of the same bytes are correct
+            is_correct = np.isin(contents, correct)  # copies of the same bytes are correct
             score_rows.append(scores)
-            wrong_rows.append(is_wrong)
+            wrong_rows.append(~is_correct & is_first)
             centres.append(centre)
-            correct_rows.append(scores[~is_wrong].max())
+            correct_rows.append(scores[is_correct].max())
             if caption.start is not None and caption.end is not None:
                 span = caption.start, caption.end
                 overlaps.append(moments.intersection_over_union(result.moments[0], *span))

@@ -101,6 +101,17 @@ def test_copy_of_a_video_counts_as_correct(films, index):
     assert figures["R@1"] == 100 and separation.absent[0] < separation.present[0]
 
 
+def test_copies_of_a_wrong_video_count_once(films, index):
+    for number in range(9):
+        (films / f"0{number}.film").write_bytes((films / "b.film").read_bytes())
+    archive.fill(index)
+    library = archive.opened(index, ranker="best_frame")
+    asked = [Caption("a.film", "green")]  # b.film is green
+    figures, _ = evaluate(library, asked)
+    assert figures["R@1"] == 0 and figures["R@5"] == 100
+    assert metrics.by_kind(library, asked)[""]["visual"]["R@5"] == 100
+
+
 def test_unindexed_video_is_named(library):
     with pytest.raises(SearchError, match="'d.film'"):
         evaluate(library, [Caption("d.film", "red")])
