@@ -415,7 +415,7 @@ def _is_own(path: Path) -> bool:
     if mode is None or not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
         return False
     try:
-        lines = read_bytes(path.parent / WRITTEN).decode().splitlines()
+        lines = read_bytes(path.parent / WRITTEN).decode().split("\n")
     except (FileNotFoundError, UnicodeDecodeError):
         return False
     return f"{digest(path)}  {path.name}" in lines
@@ -434,7 +434,7 @@ def _listed(path: Path, draft: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # on a disk without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        if line not in file.read().splitlines(keepends=True):
+        if line[:-1] not in file.read().split(b"\n"):
             file.write(line)
         yield
 

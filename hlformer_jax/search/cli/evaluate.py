@@ -62,6 +62,8 @@ def evaluate(options: Options) -> None:
     queries = captions.read(options.captions, options.split)
     changes = options.calibrate is not None
     index = (console.open_index_to_change if changes else console.open_index)(options.index)
+    durations = {video: record.duration for video, record in index.videos.items() if record.indexed}
+    queries = captions.cut_times(queries, durations, 1 / index.fps)
     # All rankers share one encoder.
     encoder = Library(options.index, encoder=options.encoder).encoder
     libraries = [

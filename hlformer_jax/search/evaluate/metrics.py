@@ -18,6 +18,7 @@ from hlformer_jax.search.evaluate.threshold import (
 from hlformer_jax.search.index import Entry
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
+from hlformer_jax.search.signals.transcript.words import normalise
 from hlformer_jax.text import suggestion
 
 
@@ -77,7 +78,10 @@ def evaluate(
         metrics["AUC"] = auc(present, absent)
     best = np.maximum(present, absent)
     metrics |= {f"AUC {kind}": auc(best, scores) for kind, scores in absent_by_kind.items()}
-    return metrics, Separation(present, absent, videos, absent_by_kind)
+    sentences = [normalise(x.sentence).split() for x in captions if x.is_visual and x.video]
+    is_first = np.zeros(len(sentences), bool)
+    is_first[np.unique([" ".join(words) for words in sentences], return_index=True)[1]] = True
+    return metrics, Separation(present, absent, videos, absent_by_kind, is_first)
 
 
 def _columns(entries: Sequence[Entry], captions: Sequence[Caption]) -> dict[str, int]:
