@@ -368,7 +368,7 @@ def _choose_precision(index: Index, encoder: Encoder, options: Options) -> str |
     option("--speech", "recognise speech in videos without subtitles with this faster-whisper"
            " model: a size such as small or large-v3, or a folder", metavar="MODEL"),
     option("--language", "language code of the speech, such as de; also chooses the audio track"
-           " (default: detect the language of each video)", default="", metavar="CODE"),
+           " (default: detect the language of each video)", metavar="CODE"),
     option("--audio", "audio tracks to recognise: default (the one that a player chooses), or"
            " all (default: default)", choices=("default", "all"), default="default"),
     flag("--ocr", "recognise text in the picture (OCR)"),
@@ -382,7 +382,7 @@ def transcribe(options: Options) -> None:
         raise SearchError("--language and --audio are for --speech: add it, or leave them out")
     index = console.open_index_to_change(options.index)
     recognisers = recognition.load_all(
-        options.ocr, options.speech, options.language, options.audio, terminal.warn
+        options.ocr, options.speech, options.language or "", options.audio, terminal.warn
     )
     encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)
