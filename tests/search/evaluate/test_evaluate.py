@@ -1,5 +1,6 @@
 """Captions: read strictly, recalls and levels by them, by kind, and a data set of them."""
 
+import errno
 import itertools
 import math
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
+from hlformer_jax.data.sources import extracted
 from hlformer_jax.data.sources.extracted import ExtractedReader, contents
 from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.errors import SearchError
@@ -281,6 +283,16 @@ def test_features_check_the_times_of_captions(index, tmp_path):
     with pytest.raises(DataError, match=r"moment '5: red \(a.film\)' begins at 5000 s"):
         features.write_features(index, archive.Encoder(), [*CAPTIONS, late], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_full_disk_of_features_names_their_folder(index, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(extracted, "_write_header", fail)
+    with pytest.raises(OSError, match="No space left") as error:
+        features.write_features(index, archive.Encoder(), CAPTIONS, tmp_path / "out")
+    assert error.value.filename == str(tmp_path / "out")
 
 
 def test_times_are_cut_at_the_end_of_a_video():
