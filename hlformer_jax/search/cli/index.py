@@ -98,6 +98,7 @@ def add(options: Options) -> None:
     index = console.open_index_to_change(options.index)
     _check_work(options)
     videos, roots = resolve_additions(index, options.paths, terminal.warn)
+    database.check_unlocked(options.index)
     encoder = reload_encoder(index.encoder, options.encoder)
     extract_videos(index, encoder, options, videos, roots)
 
@@ -160,7 +161,7 @@ def prepare_index(
     Raises:
       SearchError: if `folder` is not a folder, or a new index would have no videos; or if the index
         is of another folder, rate or encoder, or its still frames share embeddings and
-        `every_frame` is True.
+        `every_frame` is True; or if another process is indexing.
     """
     if not folder.is_dir():
         raise SearchError(f"{folder} is not a folder: give the folder of the videos")
@@ -186,6 +187,7 @@ def prepare_index(
         )
     root, roots = folder.resolve(), index.roots
     moved = _root_to_move(index, root, move_root)
+    database.check_unlocked(directory)
     encoder = reload_encoder(index.encoder, encoder_place)
     index.check_encoder(encoder)
     if root not in roots.values():
@@ -381,6 +383,7 @@ def transcribe(options: Options) -> None:
     if not options.speech and (options.language or options.audio != "default"):
         raise SearchError("--language and --audio are for --speech: add it, or leave them out")
     index = console.open_index_to_change(options.index)
+    database.check_unlocked(options.index)
     recognisers = recognition.load_all(
         options.ocr, options.speech, options.language or "", options.audio, terminal.warn
     )

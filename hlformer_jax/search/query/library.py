@@ -577,6 +577,10 @@ class Library:
     def _ready(self) -> tuple[_Snapshot, Encoder]:
         """Return a snapshot of the current index, and the encoder."""
         with self._lock:
+            if self._encoder is None and not self._index.contents():
+                self._index = self.open_index()  # the database may have been replaced
+                if not self._index.contents():
+                    raise _empty(self._index)
             encoder = self._loaded()
             state = self._index.state
             if self._snapshot is None or self._snapshot.state != state:
@@ -611,7 +615,7 @@ class Library:
         if not records and damaged:
             raise DamagedError.from_contents(damaged)
         if not records:
-            raise SearchError(f"{self._directory} has no indexed video: {_why_empty(index)}")
+            raise _empty(index)
         offline = {i for i, entry in enumerate(entries) if entry.state == "offline"}
         if self._store is None:
             ranker: Ranker = self._ranker(index, records)
@@ -729,6 +733,11 @@ def _reason(
         return f"there are only {count}"
     videos = "no video" if filtered.all() else "no video that passes the filters"
     return f"{videos} matches by {' or '.join(signals)}"
+
+
+def _empty(index: Index) -> SearchError:
+    """Return the error for an index without an indexed video."""
+    return SearchError(f"{index.directory} has no indexed video: {_why_empty(index)}")
 
 
 def _why_empty(index: Index) -> str:

@@ -12,6 +12,7 @@ import archive
 import processes
 import pytest
 
+from hlformer_jax import files
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli.commands import COMMANDS
 from hlformer_jax.search.cli.options import seed
@@ -125,6 +126,24 @@ def test_a_full_disk_of_an_output_is_named_with_advice(ask, tmp_path, monkeypatc
     done = ask("query", "red", f"--export={out}")
     assert done.status == 1
     assert done.errors[-1] == f"error: {out}: No space left on device; make room"
+
+
+@pytest.mark.parametrize("name", ["index", "add", "transcribe"])
+def test_locked_index_is_refused_before_an_encoder_loads(ask, index, films, calls, name):
+    calls.loaded.clear()
+    arguments = {"index": films, "add": films / "a.film", "transcribe": "--ocr"}
+    with files.lock(index):
+        done = ask(name, arguments[name])
+    assert done.status == 1 and "another process is writing to" in done.errors[-1]
+    assert not calls.loaded
+
+
+def test_empty_index_is_refused_before_an_encoder_loads(ask, calls):
+    assert ask("remove", "a.film", "b.film", "trips/c.film").status == 0
+    calls.loaded.clear()
+    done = ask("query", "red")
+    assert done.status == 1 and "has no indexed video: 3 removed videos" in done.errors[-1]
+    assert not calls.loaded
 
 
 EMPTY = [
