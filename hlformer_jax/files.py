@@ -334,19 +334,27 @@ def atomic_write(path: Path, replace: Replace = Replace.ANY) -> Iterator[Path]:
     draft = path.with_name(f".{path.name}.hlformer-{secrets.token_hex(8)}.part")
     _drafts.add(draft)
     try:
-        yield draft
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        with _listed(path, draft) if Replace.OWN in replace else contextlib.nullcontext():
-            check_replaced(path, replace)
-            draft.replace(path)
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error  # a write names no file
+        with naming(path):
+            yield draft
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
+            with _listed(path, draft) if Replace.OWN in replace else contextlib.nullcontext():
+                check_replaced(path, replace)
+                draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
         _drafts.discard(draft)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add the path that the block writes to an OSError that names no file, as one of a write."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def discard_drafts_on_signals() -> None:
@@ -415,7 +423,7 @@ def _is_own(path: Path) -> bool:
     if mode is None or not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
         return False
     try:
-        lines = read_bytes(path.parent / WRITTEN).decode().splitlines()
+        lines = read_bytes(path.parent / WRITTEN).decode().split("\n")
     except (FileNotFoundError, UnicodeDecodeError):
         return False
     return f"{digest(path)}  {path.name}" in lines
@@ -434,7 +442,7 @@ def _listed(path: Path, draft: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # on a disk without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        if line not in file.read().splitlines(keepends=True):
+        if line[:-1] not in file.read().split(b"\n"):
             file.write(line)
         yield
 

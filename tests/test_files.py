@@ -122,6 +122,13 @@ def test_our_own_file_is_written_again_until_someone_changes_it(tmp_path):
     assert place.read_bytes() == b"four"
 
 
+def test_own_file_with_a_line_separator_in_its_name_is_known(tmp_path):
+    place = tmp_path / "a\u2028b.md"
+    for content in (b"one", b"two"):
+        files.write_bytes(place, content, files.Replace.OWN)
+    assert place.read_bytes() == b"two"
+
+
 def test_a_write_that_was_killed_leaves_no_file_that_is_not_ours(tmp_path, monkeypatch):
     files.write_bytes(tmp_path / "x", b"one", files.Replace.OWN)
 

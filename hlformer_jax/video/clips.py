@@ -460,7 +460,7 @@ def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> 
             raise
         except (av.FFmpegError, OSError, ValueError) as error:
             if getattr(error, "errno", None) in _ADVICE:
-                raise
+                raise _unwritable(out, error) from error
             raise _refusal(out, video.path, streams, error) from error
         if not _is_readable(draft):
             raise _refusal(out, video.path, streams, None)
@@ -713,9 +713,13 @@ def _writing(out: Path) -> Iterator[None]:
     except files.OutputError:
         raise
     except (av.FFmpegError, OSError) as error:
-        text = getattr(error, "strerror", None) or explain(error)[0]
-        advice = _ADVICE.get(getattr(error, "errno", 0) or 0, "try another container, or folder")
-        raise fault(out, f"cannot be written ({text})", advice) from error
+        raise _unwritable(out, error) from error
+
+
+def _unwritable(out: Path, error: Exception) -> VideoError:
+    text = getattr(error, "strerror", None) or explain(error)[0]
+    advice = _ADVICE.get(getattr(error, "errno", 0) or 0, "try another container, or folder")
+    return fault(out, f"cannot be written ({text})", advice)
 
 
 def _encode(

@@ -61,9 +61,14 @@ def fault(path: str | Path, what: str, advice: str) -> VideoError:
 
 @contextmanager
 def name_errors(path: str | Path) -> Iterator[None]:
-    """Convert errors of FFmpeg, the disk and the memory in the block to a `VideoError`."""
+    """Convert errors of FFmpeg, the disk and the memory in the block to a `VideoError`.
+
+    A `UserError` stays as it is, such as that of a clip which must not be replaced.
+    """
     try:
         yield
+    except UserError:
+        raise
     except (av.FFmpegError, OSError, MemoryError) as error:
         raise fault(path, *explain(error)) from error
 

@@ -4,6 +4,7 @@ import errno
 import io
 import math
 import os
+import resource
 from fractions import Fraction
 
 import av
@@ -427,6 +428,36 @@ def test_a_copy_takes_the_default_track_of_sound(tmp_path):
                 out.mux(packet)
     video.copy(tones[1], 0, 2, tmp_path / "clip.mp4")
     assert len(heard(tmp_path / "clip.mp4")) > 3
+
+
+@pytest.mark.parametrize("write", [video.cut, video.copy])
+def test_file_that_appears_beside_a_clip_is_named(tmp_path, monkeypatch, write):
+    path, out = videos.write(tmp_path / "a.mp4"), tmp_path / "clip.mp4"
+    name = "_encode" if write is video.cut else "_copy"
+    make = getattr(clips, name)
+
+    def beaten(*arguments):
+        make(*arguments)
+        out.write_text("another clip")
+
+    monkeypatch.setattr(clips, name, beaten)
+    with pytest.raises(files.OutputError, match="clip.mp4 exists: give another name"):
+        write(path, 0, 1, out)
+    assert out.read_text() == "another clip"
+
+
+@pytest.mark.parametrize("write", [video.cut, video.copy])
+def test_disk_that_takes_no_more_names_the_clip(tmp_path, write):
+    path, out = videos.write(tmp_path / "a.mp4"), tmp_path / "clip.mp4"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(video.VideoError) as error:
+            write(path, 0, 1, out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(error.value).startswith(f"{str(out)!r} cannot be written (File too large)")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
 
 
 @pytest.mark.parametrize(

@@ -84,10 +84,35 @@ def test_ttml_times_follow_containers(tmp_path, body, expected):
             '<span begin="3s" end="4s">three four</span></p>',
             [(1, 2, "Ann: one two and"), (3, 4, "three four")],
         ),
+        (
+            '<p begin="1s" end="2s"><metadata>author <p>Ann</p></metadata>one'
+            "<ttm:desc>a caption</ttm:desc> two</p>",
+            [(1, 2, "one two")],
+        ),
+        (
+            '<p begin="1s" end="2s" tts:display="none">one <span>two</span></p>'
+            '<p begin="3s" end="4s" tts:visibility="hidden">three <span tts:visibility="visible">'
+            'four</span></p><p begin="5s" end="6s" tts:visibility="visible">five</p>',
+            [(3, 4, "four"), (5, 6, "five")],
+        ),
+        (  # shown after half a second
+            '<p begin="1s" end="2s" tts:visibility="hidden">'
+            '<set begin="0.5s" tts:visibility="visible"/>one</p>',
+            [(1, 2, "one")],
+        ),
     ],
-    ids=["sentences", "words", "growing", "absolute", "untimed text"],
+    ids=[
+        "sentences",
+        "words",
+        "growing",
+        "absolute",
+        "untimed text",
+        "metadata",
+        "hidden",
+        "shown later",
+    ],
 )
-def test_ttml_spans_with_times(tmp_path, paragraph, expected):
+def test_ttml_spans_and_their_texts(tmp_path, paragraph, expected):
     text = f"<tt><body><div>{paragraph}</div></body></tt>"
     assert read(tmp_path, "a.ttml", text) == (expected, 0)
 

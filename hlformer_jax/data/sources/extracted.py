@@ -469,44 +469,47 @@ def write(
     _remove(draft)  # left by a killed process
     draft.mkdir(parents=True)
     try:
-        hashed = hashlib.sha256()
-        frame_rows, visual_dim = _stack(draft / FRAMES, frames, np.float16, hashed)
-        word_rows, text_dim = _stack(draft / WORDS, words, np.float32, hashed)
-        captions = [
-            caption.caption_id
-            for videos in splits.values()
-            for listed in videos.values()
-            for caption in listed
-        ]
-        content = {
-            "format": FORMAT,
-            "feature": feature,
-            "visual_dim": visual_dim,
-            "text_dim": text_dim,
-            "max_words": max(word_rows[name][1] - word_rows[name][0] for name in captions),
-            "splits": {
-                split: {
-                    video: [(x.caption_id, x.sentence, x.start, x.end) for x in captions]
-                    for video, captions in videos.items()
-                }
-                for split, videos in splits.items()
-            },
-            "frames": frame_rows,
-            "words": word_rows,
-        }
-        if parents:
-            content[PARENTS] = {video: dict(texts) for video, texts in parents.items()}
-        hashed.update(json.dumps(content, sort_keys=True).encode())
-        content["digest"] = hashed.hexdigest()
-        (draft / ENCODER).write_text(json.dumps(dict(encoder), indent=2) + "\n", encoding="utf-8")
-        (draft / CONTENTS).write_text(json.dumps(content) + "\n", encoding="utf-8")
-        folder.mkdir(parents=True, exist_ok=True)
-        # Replace the table of contents by one without a digest, which is invalid, until all arrays
-        # are in place. NAMES lists the table last.
-        check_place(folder, overwrite)
-        files.write_json(folder / CONTENTS, {"format": FORMAT})
-        for name in NAMES:
-            (draft / name).replace(folder / name)
+        with files.naming(folder):
+            hashed = hashlib.sha256()
+            frame_rows, visual_dim = _stack(draft / FRAMES, frames, np.float16, hashed)
+            word_rows, text_dim = _stack(draft / WORDS, words, np.float32, hashed)
+            captions = [
+                caption.caption_id
+                for videos in splits.values()
+                for listed in videos.values()
+                for caption in listed
+            ]
+            content = {
+                "format": FORMAT,
+                "feature": feature,
+                "visual_dim": visual_dim,
+                "text_dim": text_dim,
+                "max_words": max(word_rows[name][1] - word_rows[name][0] for name in captions),
+                "splits": {
+                    split: {
+                        video: [(x.caption_id, x.sentence, x.start, x.end) for x in captions]
+                        for video, captions in videos.items()
+                    }
+                    for split, videos in splits.items()
+                },
+                "frames": frame_rows,
+                "words": word_rows,
+            }
+            if parents:
+                content[PARENTS] = {video: dict(texts) for video, texts in parents.items()}
+            hashed.update(json.dumps(content, sort_keys=True).encode())
+            content["digest"] = hashed.hexdigest()
+            (draft / ENCODER).write_text(
+                json.dumps(dict(encoder), indent=2) + "\n", encoding="utf-8"
+            )
+            (draft / CONTENTS).write_text(json.dumps(content) + "\n", encoding="utf-8")
+            folder.mkdir(parents=True, exist_ok=True)
+            # Replace the table of contents by one without a digest, which is invalid, until all
+            # arrays are in place. NAMES lists the table last.
+            check_place(folder, overwrite)
+            files.write_json(folder / CONTENTS, {"format": FORMAT})
+            for name in NAMES:
+                (draft / name).replace(folder / name)
     finally:
         _remove(draft)
 

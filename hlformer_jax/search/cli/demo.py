@@ -4,7 +4,7 @@ from hlformer_jax import terminal
 from hlformer_jax.cli import command_line
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli import console
-from hlformer_jax.search.cli.options import Options, command, flag, option, path
+from hlformer_jax.search.cli.options import Options, command, flag, option, path, seed
 
 
 @command(
@@ -14,7 +14,7 @@ from hlformer_jax.search.cli.options import Options, command, flag, option, path
         required=True,
         metavar="DIR",
     ),
-    option("--seed", "seed of the videos (default: 0)", type=int, default=0),
+    option("--seed", "seed of the videos (default: 0)", type=seed, default=0),
     flag("--training", "also render captioned videos to train a model on, in DIR/training"),
     compiles=True,
     continues=True,

@@ -21,6 +21,7 @@ from hlformer_jax.search.cli.options import (
     flag,
     option,
     path,
+    seed,
 )
 from hlformer_jax.search.evaluate import captions, metrics, threshold
 from hlformer_jax.search.evaluate.features import encode_tokens, write_features
@@ -62,6 +63,8 @@ def evaluate(options: Options) -> None:
     queries = captions.read(options.captions, options.split)
     changes = options.calibrate is not None
     index = (console.open_index_to_change if changes else console.open_index)(options.index)
+    durations = {video: record.duration for video, record in index.videos.items() if record.indexed}
+    queries = captions.cut_times(queries, durations, 1 / index.fps)
     # All rankers share one encoder.
     encoder = Library(options.index, encoder=options.encoder).encoder
     libraries = [
@@ -98,7 +101,7 @@ def evaluate(options: Options) -> None:
     flag("--text-only", "only encode captions, in the released layout (docs/data.md): FOLDER is the"
          f" collection, such as PATH/charades (default encoder: {DEFAULT_TEXT_ENCODER})"),
     OPTIONAL_INDEX, NEW_ENCODER, FPS,
-    option("--seed", "seed of random splits, if the captions name none (default: 0)", type=int,
+    option("--seed", "seed of random splits, if the captions name none (default: 0)", type=seed,
            default=0),
     OVERWRITE, *WORK, compiles=True, continues=True,
 )  # fmt: skip

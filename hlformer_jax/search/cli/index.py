@@ -98,6 +98,7 @@ def add(options: Options) -> None:
     index = console.open_index_to_change(options.index)
     _check_work(options)
     videos, roots = resolve_additions(index, options.paths, terminal.warn)
+    database.check_unlocked(options.index)
     encoder = reload_encoder(index.encoder, options.encoder)
     extract_videos(index, encoder, options, videos, roots)
 
@@ -160,7 +161,7 @@ def prepare_index(
     Raises:
       SearchError: if `folder` is not a folder, or a new index would have no videos; or if the index
         is of another folder, rate or encoder, or its still frames share embeddings and
-        `every_frame` is True.
+        `every_frame` is True; or if another process is indexing.
     """
     if not folder.is_dir():
         raise SearchError(f"{folder} is not a folder: give the folder of the videos")
@@ -186,6 +187,7 @@ def prepare_index(
         )
     root, roots = folder.resolve(), index.roots
     moved = _root_to_move(index, root, move_root)
+    database.check_unlocked(directory)
     encoder = reload_encoder(index.encoder, encoder_place)
     index.check_encoder(encoder)
     if root not in roots.values():
@@ -368,7 +370,7 @@ def _choose_precision(index: Index, encoder: Encoder, options: Options) -> str |
     option("--speech", "recognise speech in videos without subtitles with this faster-whisper"
            " model: a size such as small or large-v3, or a folder", metavar="MODEL"),
     option("--language", "language code of the speech, such as de; also chooses the audio track"
-           " (default: detect the language of each video)", default="", metavar="CODE"),
+           " (default: detect the language of each video)", metavar="CODE"),
     option("--audio", "audio tracks to recognise: default (the one that a player chooses), or"
            " all (default: default)", choices=("default", "all"), default="default"),
     flag("--ocr", "recognise text in the picture (OCR)"),
@@ -381,8 +383,9 @@ def transcribe(options: Options) -> None:
     if not options.speech and (options.language or options.audio != "default"):
         raise SearchError("--language and --audio are for --speech: add it, or leave them out")
     index = console.open_index_to_change(options.index)
+    database.check_unlocked(options.index)
     recognisers = recognition.load_all(
-        options.ocr, options.speech, options.language, options.audio, terminal.warn
+        options.ocr, options.speech, options.language or "", options.audio, terminal.warn
     )
     encoder = reload_encoder(index.encoder, options.encoder)
     index.check_encoder(encoder)

@@ -49,12 +49,49 @@ def option(name: str, help: str, **settings: Any) -> Option:
       help: its help text.
       **settings: further keyword arguments of argparse's `add_argument`.
     """
+    if name.startswith("-") and not {"action", "choices"} & settings.keys():
+        settings.setdefault("type", _text)
     return name, {"help": help, **settings}
+
+
+def _text(value: str) -> str:
+    """Parse the value of an option; refuse an empty one."""
+    if not value:
+        raise argparse.ArgumentTypeError("the value is empty: give one, or leave the option out")
+    return value
+
+
+class Switch(argparse.BooleanOptionalAction):
+    """Action of an option --NAME and its opposite --no-NAME, of which only one may be given."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: Options,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Set the value; see `argparse.Action`."""
+        before = getattr(namespace, self.dest)
+        super().__call__(parser, namespace, values, option_string)
+        if before not in (None, getattr(namespace, self.dest)):
+            parser.error(f"{' and '.join(self.option_strings)} contradict each other: give one")
+
+
+def seed(value: str) -> int:
+    """Parse a seed; refuse a negative one."""
+    try:
+        number = int(value)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{value!r}: give a whole number of 0 or more")
+    return number
 
 
 path = functools.partial(option, type=cli.path_argument)
 flag = functools.partial(option, action="store_true")
-repeated = functools.partial(option, action="append", default=[])
+repeated = functools.partial(option, action="append", default=[], type=_text)
 
 FOLDER = path("folder", "folder of videos, searched recursively", metavar="FOLDER")
 INDEX = path("--index", "directory of the index", metavar="DIR", required=True)

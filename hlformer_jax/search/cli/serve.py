@@ -1,13 +1,12 @@
 """Commands that run a server: serve, mcp."""
 
-import argparse
-
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.cli.options import (
     INDEX,
     RANKER,
     Options,
+    Switch,
     command,
     flag,
     option,
@@ -29,7 +28,7 @@ from hlformer_jax.search.cli.options import (
     flag("--no-token", "let everyone who can connect watch the videos, without a token"),
     option("--manage", "let the page add folders of this machine, remove videos and index again"
            " (default: only if other machines cannot connect)",
-           action=argparse.BooleanOptionalAction),
+           action=Switch),
     flag("--open", "open the page in a browser"),
     *RANKER, compiles=True,
 )  # fmt: skip

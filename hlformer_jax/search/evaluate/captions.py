@@ -16,10 +16,12 @@ and `end` are the times of the moment in seconds; both may be missing. Optional 
     "not": ["…"]          things that must not be visible in the same frames
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
+from hlformer_jax.data.annotations import Span, possible_times
 from hlformer_jax.errors import SearchError
 
 SPLITS = ("train", "val", "test")
@@ -66,7 +68,8 @@ def read(path: Path, split: str | None = None) -> list[Caption]:
       OSError: if the file cannot be read.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        # str.splitlines would also split at characters that may stand inside a sentence.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise SearchError(f"{path} is not encoded in UTF-8") from None
     captions = [_parse(line, f"{path}:{i}") for i, line in enumerate(lines, 1) if line.strip()]
@@ -74,6 +77,34 @@ def read(path: Path, split: str | None = None) -> list[Caption]:
     if not captions:
         raise SearchError(f"{path} has no caption" + (f" of the split {split}" if split else ""))
     return captions
+
+
+def cut_times(
+    captions: Sequence[Caption], durations: Mapping[str, float], seconds_per_frame: float
+) -> list[Caption]:
+    """Return captions whose times end with their videos, and warn of those that ended later.
+
+    Args:
+      captions: the captions.
+      durations: the length of each indexed video in seconds; captions of others are kept.
+      seconds_per_frame: the interval of the frames, by which a length may be too short.
+
+    Raises:
+      DataError: if a time is impossible, such as one in milliseconds.
+    """
+    names = [f"{i}: {caption.sentence} ({caption.video})" for i, caption in enumerate(captions, 1)]
+    spans = {
+        name: Span(caption.start, caption.end, durations[caption.video])
+        for name, caption in zip(names, captions, strict=True)
+        if caption.start is not None and caption.end is not None and caption.video in durations
+    }
+    possible = possible_times(spans, "the captions", seconds_per_frame)
+    return [
+        caption._replace(start=possible[name].start, end=possible[name].end)
+        if name in possible
+        else caption
+        for name, caption in zip(names, captions, strict=True)
+    ]
 
 
 def _parse(line: str, where: str) -> Caption:

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from hlformer_jax import terminal
-from hlformer_jax.data.annotations import Span, possible_times
 from hlformer_jax.data.sources import extracted, protocol
 from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import DamagedError
-from hlformer_jax.search.evaluate.captions import Caption
+from hlformer_jax.search.evaluate.captions import Caption, cut_times
 from hlformer_jax.search.index import Index
 
 _TEXTS_AT_ONCE = 256
@@ -71,14 +70,8 @@ def write_features(
             video: content for video, content in contents.items() if content not in error.contents
         }
     captions = _join_copies([x for x in captions if x.video in contents], contents, report)
-    spans = {
-        f"{caption.sentence} ({caption.video})": Span(
-            caption.start, caption.end, index.videos[caption.video].duration
-        )
-        for caption in captions
-        if caption.start is not None and caption.end is not None
-    }
-    possible_times(spans, "the captions", 1 / index.fps)
+    durations = {video: index.videos[video].duration for video in contents}
+    captions = cut_times(captions, durations, 1 / index.fps)
     splits = extracted.split_captions(
         [
             (caption.video, caption.split,

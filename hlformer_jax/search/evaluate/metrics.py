@@ -18,13 +18,14 @@ from hlformer_jax.search.evaluate.threshold import (
 from hlformer_jax.search.index import Entry
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals import rankers
+from hlformer_jax.search.signals.transcript.words import normalise
 from hlformer_jax.text import suggestion
 
 
 def evaluate(
     library: Library, captions: Sequence[Caption], progress: Callable[[], object] = lambda: None
 ) -> tuple[dict[str, float], Separation]:
-    """Rank all videos for every visual caption.
+    """Rank all videos for every visual caption; videos of the same content count once.
 
     Args:
       library: the archive, with the ranker to evaluate.
@@ -47,17 +48,19 @@ def evaluate(
     entries, examine = library.examiner()
     columns = _columns(entries, captions)
     contents = np.asarray([entry.content for entry in entries])
+    is_first = np.zeros(len(entries), bool)  # of each content, one video competes
+    is_first[np.unique(contents, return_index=True)[1]] = True
     correct_rows, wrong_rows, centres, score_rows, overlaps = [], [], [], [], []
     without_video: dict[str, list[float]] = {}
     for caption in (caption for caption in captions if caption.is_visual):
         scores, centre, result = examine(caption.sentence, columns.get(caption.video, 0))
         if caption.video:
             correct = contents[[columns[video] for video in caption.videos]]
-            is_wrong = ~np.isin(contents, correct)  # copies of the same bytes are correct
+            is_correct = np.isin(contents, correct)  # copies of the same bytes are correct
             score_rows.append(scores)
-            wrong_rows.append(is_wrong)
+            wrong_rows.append(~is_correct & is_first)
             centres.append(centre)
-            correct_rows.append(scores[~is_wrong].max())
+            correct_rows.append(scores[is_correct].max())
             if caption.start is not None and caption.end is not None:
                 span = caption.start, caption.end
                 overlaps.append(moments.intersection_over_union(result.moments[0], *span))
@@ -75,7 +78,10 @@ def evaluate(
         metrics["AUC"] = auc(present, absent)
     best = np.maximum(present, absent)
     metrics |= {f"AUC {kind}": auc(best, scores) for kind, scores in absent_by_kind.items()}
-    return metrics, Separation(present, absent, videos, absent_by_kind)
+    sentences = [normalise(x.sentence).split() for x in captions if x.is_visual and x.video]
+    is_first = np.zeros(len(sentences), bool)
+    is_first[np.unique([" ".join(words) for words in sentences], return_index=True)[1]] = True
+    return metrics, Separation(present, absent, videos, absent_by_kind, is_first)
 
 
 def _columns(entries: Sequence[Entry], captions: Sequence[Caption]) -> dict[str, int]:

@@ -8,10 +8,10 @@ probabilities. The best scores among the correct videos and among the others are
     absent    u(q) = max {s(q, v) : v not in correct(q)} − c(q)
 
 The AUC is the probability that t is above u for two random captions. The threshold for a rate α of
-false alarms is the smallest number above the ⌈(n + 1)(1 − α)⌉-th smallest u of n captions (split
-conformal prediction). For exchangeable queries about absent things, the expected rate of false
-alarms is at most α. Error rates on new captions are estimated by leaving out the captions of each
-video in turn.
+false alarms is the smallest number above the ⌈(n + 1)(1 − α)⌉-th smallest u of n captions with
+different sentences (split conformal prediction). For exchangeable queries about absent things, the
+expected rate of false alarms is at most α. Error rates on new captions are estimated by leaving out
+the captions of each video in turn.
 """
 
 import math
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
@@ -34,6 +34,7 @@ class Separation(NamedTuple):
     absent: Float[np.ndarray, " n"]  # u
     videos: tuple[str, ...]  # the video of each caption
     without_video: dict[str, Float[np.ndarray, " m"]]  # u of captions without a video, by kind
+    is_first: Bool[np.ndarray, " n"]  # whether no earlier caption has the same sentence
 
 
 def auc(present: Float[np.ndarray, " n"], absent: Float[np.ndarray, " m"]) -> float:
@@ -82,22 +83,24 @@ def error_rates(separation: Separation, rate: float) -> dict[str, Any] | None:
     """
     names, inverse = np.unique(separation.videos, return_inverse=True)
     folds = [inverse == i for i in range(len(names))]
-    threshold = conformal_threshold(separation.absent, rate)
-    fold_thresholds = [conformal_threshold(separation.absent[~fold], rate) for fold in folds]
+    absent, is_first = separation.absent, separation.is_first
+    threshold = conformal_threshold(absent[is_first], rate)
+    fold_thresholds = [conformal_threshold(absent[is_first & ~fold], rate) for fold in folds]
     if threshold is None or None in fold_thresholds:
         return None
-    scores = np.stack([separation.absent, separation.present], -1)
+    scores = np.stack([absent, separation.present], -1)
     is_match = scores >= np.asarray(fold_thresholds)[inverse, None]
     counts = np.stack([[fold.sum(), *is_match[fold].sum(0)] for fold in folds])
     resampled = np.random.default_rng(0).integers(len(names), size=(_RESAMPLES, len(names)))
     quantiles = np.quantile(_match_percent(counts[resampled]), _INTERVAL, axis=0)
     false_alarms, recall = np.concatenate([_match_percent(counts)[None], quantiles]).T.tolist()
-    absent = {
+    false_alarms_by_kind = {
         kind: 100 * float((scores >= threshold).mean())
         for kind, scores in separation.without_video.items()
     }
     return {
-        "threshold": threshold, "false alarms": false_alarms, "recall": recall, "absent": absent,
+        "threshold": threshold, "false alarms": false_alarms, "recall": recall,
+        "absent": false_alarms_by_kind,
     }  # fmt: skip
 
 
@@ -124,14 +127,15 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
     """
     frames, thresholds = sum(record.frames for record in index.records().values()), {}
     for name in [name for name in rankers.LABELS if name in separations] if percent else ():
-        absent = separations[name].absent
+        absent = separations[name].absent[separations[name].is_first]
         if not np.isfinite(absent).all():
             raise SearchError("cannot calibrate: a caption lists every video as correct")
         threshold = conformal_threshold(absent, percent / 100)
         if threshold is None:
             raise SearchError(
                 f"a rate of {percent:g} % needs at least {math.ceil(100 / percent) - 1} visual"
-                f" captions (got {len(absent)}): add captions or raise the rate"
+                f" captions with different sentences (got {len(absent)}): add captions or raise the"
+                " rate"
             )
         thresholds[name] = Threshold(threshold, percent, len(absent), frames)
     if percent and not thresholds:

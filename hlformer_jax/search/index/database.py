@@ -566,6 +566,16 @@ def check_writable(directory: Path) -> None:
                 raise PermissionError(errno.EACCES, "not writable", str(directory / name))
 
 
+def check_unlocked(directory: Path) -> None:
+    """Check that no other process is indexing, before an encoder loads.
+
+    Raises:
+      LockedError: if another process is indexing.
+    """
+    with contextlib.ExitStack() as stack:
+        _lock_directory(stack, directory, 0.0)
+
+
 def is_marked(directory: Path) -> bool:
     """Return whether a directory has the mark of an index.
 

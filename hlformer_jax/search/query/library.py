@@ -613,6 +613,8 @@ class Library:
             while True:
                 index = self._index
                 with contextlib.suppress(ReplacedIndexError):  # meanwhile: then load the new one
+                    if self._encoder is None and not index.contents():
+                        raise _empty(index)
                     encoder, state = self._loaded(index), index.state
                     if self._snapshot is None or not self._is_current(self._snapshot):
                         take = functools.partial(self._take_snapshot, state, index, encoder)
@@ -647,7 +649,7 @@ class Library:
         if not records and damaged:
             raise DamagedError.from_contents(damaged)
         if not records:
-            raise SearchError(f"{self._directory} has no indexed video: {_why_empty(index)}")
+            raise _empty(index)
         offline = {i for i, entry in enumerate(entries) if entry.state == "offline"}
         if self._store is None:
             ranker: Ranker = self._ranker(index, records, encoder)
@@ -768,6 +770,11 @@ def _reason(
         return f"there are only {count}"
     videos = "no video" if filtered.all() else "no video that passes the filters"
     return f"{videos} matches by {' or '.join(signals)}"
+
+
+def _empty(index: Index) -> SearchError:
+    """Return the error for an index without an indexed video."""
+    return SearchError(f"{index.directory} has no indexed video: {_why_empty(index)}")
 
 
 def _why_empty(index: Index) -> str:

@@ -181,6 +181,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
     if clips is not None:
         if (inside := database.find_enclosing_index(clips)) is not None:
             raise files.OutputError(f"{clips} is inside the index {inside}: choose another folder")
+        clips = clips.absolute()  # `without_paths` finds it in errors
         files.check_directory(clips)
         files.check_writable(clips)
         tools.add_tool(cut)

@@ -10,7 +10,7 @@ frames. The scan is exact: no approximate index is used. The moments of the best
 on this machine, from the index. docs/search/scale.md describes an upload. The tables of the schema:
 
     facts      name, value                     encoder, ranker and folder of the rows
-    contents   number, content                 SHA-256 of a video's bytes
+    contents   number, content, row_count      SHA-256 of a video's bytes, and its number of rows
     rows       number, branch, place, vector   halfvec where the ranker's rows are float16
 """
 
@@ -47,6 +47,7 @@ FACTS = {
 COLUMNS = frozenset(
     {("facts", "name", "text"), ("facts", "value", "text"),
      ("contents", "number", "int4"), ("contents", "content", "text"),
+     ("contents", "row_count", "int4"),
      ("rows", "number", "int4"), ("rows", "branch", "int2"), ("rows", "place", "int4"),
      ("rows", "vector", "vector")}
 )  # fmt: skip
@@ -57,7 +58,8 @@ _TABLES = """
 CREATE SCHEMA {schema};
 CREATE TABLE {schema}.facts (name text PRIMARY KEY, value text NOT NULL);
 CREATE TABLE {schema}.contents (
-  number int PRIMARY KEY GENERATED ALWAYS AS IDENTITY, content text NOT NULL UNIQUE);
+  number int PRIMARY KEY GENERATED ALWAYS AS IDENTITY, content text NOT NULL UNIQUE,
+  row_count int NOT NULL DEFAULT 0);
 CREATE TABLE {schema}.rows (
   number int NOT NULL REFERENCES {schema}.contents ON DELETE CASCADE,
   branch smallint NOT NULL, place int NOT NULL, vector {type} NOT NULL);
@@ -67,19 +69,23 @@ CREATE INDEX ON {schema}.rows (number);
 
 _BEST = """
 SELECT content, score FROM (
-  SELECT number, sum(best)::real AS score FROM (
-    SELECT number, {best} AS best FROM (
+  SELECT number, sum(best)::real AS score, sum(found) AS found FROM (
+    SELECT number, {best} AS best, count(*) AS found FROM (
       SELECT number, branch, CASE branch {products} END AS product FROM {schema}.rows
       WHERE number IN (SELECT number FROM {schema}.contents WHERE content = ANY(%(among)s))
     ) AS products GROUP BY number, branch
   ) AS branches GROUP BY number
-) AS scores JOIN {schema}.contents USING (number)
+) AS scores JOIN {schema}.contents USING (number) WHERE found = row_count
 ORDER BY score DESC FETCH FIRST %(count)s ROWS WITH TIES
 """
-_ABSENT = """
+_IS_COMPLETE = """\
+row_count > 0 AND row_count = (
+  SELECT count(*) FROM {schema}.rows WHERE rows.number = contents.number)
+"""
+_ABSENT = f"""
 SELECT wanted FROM unnest(%s::text[]) AS wanted
 WHERE NOT EXISTS (
-  SELECT 1 FROM {schema}.contents JOIN {schema}.rows USING (number) WHERE content = wanted)
+  SELECT 1 FROM {{schema}}.contents WHERE content = wanted AND {_IS_COMPLETE})
 """
 _STATE = "SELECT count(*), max(number) FROM {schema}.contents"  # no number is used again
 _ADDRESS = re.compile(
@@ -119,6 +125,11 @@ class Store:
         # Not parsed and rebuilt with urllib: libpq accepts addresses that urllib does not.
         options = [option for option in query.split("&") if option]
         schemas = [option for option in options if option.startswith("schema=")]
+        if len(schemas) > 1:
+            raise QueryError(
+                "{store} {address} names {count} schemas: give one",
+                field="store", address=self.address, count=len(schemas),
+            )  # fmt: skip
         if not _ADDRESS.fullmatch(place) or not all("=" in option for option in options):
             raise QueryError(
                 "{store} {address} is not the address of a PostgreSQL database: give"
@@ -175,7 +186,7 @@ class Store:
         return ranked
 
     def absent(self, contents: Sequence[str], before: Absent | None = None) -> Absent:
-        """Return those of some contents that were not uploaded.
+        """Return those of some contents that were not uploaded, or have lost rows.
 
         Args:
           contents: the contents.
@@ -188,24 +199,26 @@ class Store:
             [state] = ask(_STATE)
             if before is not None and state == before.state:
                 return before
-            return Absent(state, {content for (content,) in ask(_ABSENT, [list(contents)])})
+            absent = ask(_ABSENT, [list(contents)])
+            return Absent(state, {content for (content,) in absent})
 
     def vectors(self, content: str, branches: int) -> list[Float[np.ndarray, "_ w"]]:
         """Return the rows of each branch of a content, float32.
 
         Raises:
-          SearchError: if the content was not uploaded, or the server does not answer.
+          SearchError: if the content was not uploaded or has lost rows, or the server does not
+            answer.
         """
         with self._session() as ask:
             rows = ask(
-                "SELECT branch, vector::vector::real[] FROM {schema}.rows JOIN {schema}.contents"
-                " USING (number) WHERE content = %s ORDER BY place",
+                "SELECT branch, vector::vector::real[], row_count FROM {schema}.rows"
+                " JOIN {schema}.contents USING (number) WHERE content = %s ORDER BY place",
                 [content],
             )
-        if not rows:
+        if not rows or len(rows) != rows[0][2]:
             raise SearchError(f"{self.address} lacks a video of the index: upload the index again")
         return [
-            np.asarray([row for branch, row in rows if branch == i], np.float32)
+            np.asarray([row for branch, row, _ in rows if branch == i], np.float32)
             for i in range(branches)
         ]
 
@@ -251,7 +264,9 @@ class Store:
             [self._name],
         )
         if not COLUMNS <= set(columns):
-            raise SearchError(f"the schema {self._name!r} was not made by this program: {advice}")
+            raise SearchError(
+                f"the schema {self._name!r} was not made by this version of the program: {advice}"
+            )
         stored, current = dict(ask("SELECT name, value FROM {schema}.facts")), _facts(index, ranker)
         for fact, name in FACTS.items():
             if stored.get(fact) != current[fact] and (uploads or fact != "folder"):
@@ -318,11 +333,8 @@ class Upload:
         self._ask, self._dtype = ask, np.dtype(dtype).newbyteorder(">")
 
     def contents(self) -> set[str]:
-        """Return the uploaded contents, after those that have lost their rows are deleted."""
-        self._ask(
-            "DELETE FROM {schema}.contents WHERE NOT EXISTS"
-            " (SELECT 1 FROM {schema}.rows WHERE rows.number = contents.number)"
-        )
+        """Return the uploaded contents, after those that have lost rows are deleted."""
+        self._ask(f"DELETE FROM {{schema}}.contents WHERE NOT ({_IS_COMPLETE})")
         return {content for (content,) in self._ask("SELECT content FROM {schema}.contents")}
 
     def add(self, content: str, branches: Sequence[Float[np.ndarray, "_ w"]]) -> None:
@@ -338,6 +350,12 @@ class Upload:
                 for place, row in enumerate(vectors.astype(self._dtype))
             )
             self._ask.copy("COPY {schema}.rows FROM STDIN (FORMAT BINARY)", rows)
+            self._ask(
+                "UPDATE {schema}.contents SET row_count ="
+                " (SELECT count(*) FROM {schema}.rows WHERE rows.number = contents.number)"
+                " WHERE number = %s",
+                [number],
+            )
 
     def delete(self, contents: Collection[str]) -> None:
         """Delete contents and their rows."""

@@ -71,8 +71,8 @@ class _Clock:
 class _Element:
     """An open element with its interval, in seconds; the end is infinite if it is not stated."""
 
-    __slots__ = ("end", "has_own_end", "has_own_times", "is_sequential", "is_timed", "last_end",
-                 "name", "start")  # fmt: skip
+    __slots__ = ("display", "end", "has_own_end", "has_own_times", "is_metadata", "is_sequential",
+                 "is_timed", "last_end", "name", "start", "visibility")  # fmt: skip
 
     def __init__(self, name: str, start: float = 0.0, end: float = math.inf) -> None:
         self.name, self.start, self.end = name, start, end
@@ -80,10 +80,19 @@ class _Element:
         self.has_own_times = self.has_own_end = False
         self.is_timed = False  # whether it or an element around it has times
         self.last_end = start  # end of its last child, or, if parallel, of the one that ends last
+        self.is_metadata = False  # whether it is in metadata, which has no cues
+        self.display = self.visibility = ""  # styles, of which "none" and "hidden" hide its text
 
     def add_child(self, end: float) -> None:
         """Take the end of a child, which is infinite for text."""
         self.last_end = end if self.is_sequential else max(self.last_end, end)
+
+    def animate(self, stated: dict[str, str]) -> None:
+        """Take the styles that the element has later: a text that is shown then is a cue."""
+        if stated.get("display", "none").strip() != "none":
+            self.display = ""
+        if stated.get("visibility", "").strip() == "visible":
+            self.visibility = "visible"
 
     def close(self) -> None:
         """Set the end, if it is not stated, to the end of the children."""
@@ -93,6 +102,14 @@ class _Element:
 
 _UNITS = frozenset({"p", "span", "text", "s"})
 """Names of elements with text. The text of the outermost of them is one cue or several."""
+
+_METADATA = frozenset(
+    {"metadata", "title", "desc", "copyright", "agent", "name", "actor", "item", "resource",
+     "data", "chunk", "image"}
+)  # fmt: skip
+"""Names of elements that describe a document, or embed data in it."""
+
+_ANIMATIONS = frozenset({"set", "animate"})
 
 _BREAK = "<br>"
 """Break of a line in the text of a cue; `text.clean_lines` reads it."""
@@ -176,10 +193,11 @@ class _Reader:
         self.unit: _Unit | None = None
 
     def take_text(self, text: str) -> None:
-        if self.unit is None:
-            return
-        self.unit.add(self.timed[-1], text)
         element = self.elements[-1]
+        if self.unit is None or element.is_metadata:
+            return
+        if element.display != "none" and element.visibility != "hidden":
+            self.unit.add(self.timed[-1], text)
         if text.strip() and not element.is_sequential:
             element.add_child(math.inf)
 
@@ -191,9 +209,12 @@ class _Reader:
         """Take the start tag of an element."""
         if name == "tt":
             self.clock.state(stated)
-        if name == "p" and any(element.name == "p" for element in self.elements[-20:]):
+        is_open = any(element.name == "p" for element in self.elements[-20:])
+        if name == "p" and is_open and not self.elements[-1].is_metadata:
             self.close("p")  # its end tag is missing
         element, is_wrong = self._new_element(name, stated)
+        if name in _ANIMATIONS:
+            self.elements[-1].animate(stated)
         if is_empty:
             element.close()
             self.elements[-1].add_child(element.end)
@@ -205,6 +226,8 @@ class _Reader:
             self.timed.append(element if element.has_own_times else self.timed[-1])
             return
         self.timed.append(element)
+        if element.is_metadata:
+            return
         self.skipped += is_wrong
         if name in _UNITS and not is_wrong:
             self.unit = _Unit(element)
@@ -255,12 +278,16 @@ class _Reader:
         element.has_own_times = element.has_own_end or begin is not None
         element.is_timed = element.has_own_times or parent.is_timed
         element.is_sequential = stated.get("timecontainer", "").strip() == "seq"
+        element.is_metadata = parent.is_metadata or name in _METADATA
+        is_removed = parent.display == "none"
+        element.display = "none" if is_removed else stated.get("display", "").strip()
+        element.visibility = stated.get("visibility", "").strip() or parent.visibility
         return element, is_wrong
 
 
 def _times(name: str, stated: dict[str, str]) -> tuple[str, str, str]:
     """Return the begin, the end and the duration that an element states; "" for each other."""
-    if name in ("set", "animate"):  # changes of a style, which are no content
+    if name in _ANIMATIONS:  # changes of a style, which are no content
         return "", "", ""
     begin, end, duration = (stated.get(key, "") for key in ("begin", "end", "dur"))
     if begin or end or name not in ("p", "text", "s"):

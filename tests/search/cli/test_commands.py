@@ -12,8 +12,10 @@ import archive
 import processes
 import pytest
 
+from hlformer_jax import files
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli.commands import COMMANDS
+from hlformer_jax.search.cli.options import seed
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import extract
 
@@ -81,6 +83,9 @@ def test_only_compiling_commands_keep_programs(search, index, kept):
         ("cut a.film {own} --start=5 --end=0:04", "--end=0:04: give a time after --start=5"),
         ("cut {own} --from={deep}", "has no column id and no column start and no column end"),
         ("cut {own} --from={films}", "it is a folder, not a file"),
+        ("demo --out=new --seed=-1", "--seed: '-1': give a whole number of 0 or more"),
+        ("features {films} --captions={deep} --out=new --seed=-1", "--seed: '-1': give a whole"),
+        ("serve {own} --manage --no-manage", "--manage and --no-manage contradict each other"),
         ("query red {own} --store=dir", "--store dir is not the address"),
     ],
 )
@@ -121,6 +126,42 @@ def test_a_full_disk_of_an_output_is_named_with_advice(ask, tmp_path, monkeypatc
     done = ask("query", "red", f"--export={out}")
     assert done.status == 1
     assert done.errors[-1] == f"error: {out}: No space left on device; make room"
+
+
+@pytest.mark.parametrize("name", ["index", "add", "transcribe"])
+def test_locked_index_is_refused_before_an_encoder_loads(ask, index, films, calls, name):
+    calls.loaded.clear()
+    arguments = {"index": films, "add": films / "a.film", "transcribe": "--ocr"}
+    with files.lock(index):
+        done = ask(name, arguments[name])
+    assert done.status == 1 and "another process is writing to" in done.errors[-1]
+    assert not calls.loaded
+
+
+def test_empty_index_is_refused_before_an_encoder_loads(ask, calls):
+    assert ask("remove", "a.film", "b.film", "trips/c.film").status == 0
+    calls.loaded.clear()
+    done = ask("query", "red")
+    assert done.status == 1 and "has no indexed video: 3 removed videos" in done.errors[-1]
+    assert not calls.loaded
+
+
+EMPTY = [
+    (name, option, settings)
+    for name, command in COMMANDS.items()
+    for option, settings in command.options
+    if option.startswith("--") and settings.get("action") in (None, "append")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "settings"), EMPTY, ids=[f"{name} {option}" for name, option, _ in EMPTY]
+)
+def test_empty_value_of_an_option_is_refused(search, name, option, settings):
+    done = search(name, f"{option}=")
+    assert done.status == 1 and f"error: argument {option}: " in done.errors[0]
+    if "choices" not in settings and settings.get("type") not in (int, float, seed):
+        assert " is empty: " in done.errors[0]
 
 
 def test_every_command_has_help():

@@ -38,7 +38,7 @@ def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
     given = f"--captions={captions}"
     out = tmp_path / "figures.json"
     done = ask("evaluate", given, "--calibrate=10", f"--json={out}")
-    assert done.status == 1 and "10 % needs at least 9 visual captions (got 3)" in done.errors[0]
+    assert done.status == 1 and "needs at least 9 visual captions" in done.errors[0]
     assert "best_frame" in done.out and json.loads(out.read_text())["captions"] == 3
     for wrong in ("-1", "100", "nan", "1e-320"):
         assert "percent" in ask("evaluate", given, f"--calibrate={wrong}").errors[0]
@@ -72,6 +72,24 @@ def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
     assert "calibrate it again" in ask("query", "green").errors[0]
     assert ask("evaluate", given, "--calibrate=0").status == 0
     assert ask("query", "green").errors == before
+
+
+def test_evaluate_refuses_times_in_milliseconds(ask, tmp_path):
+    captions = tmp_path / "captions.jsonl"
+    line = {"video": "a.film", "sentence": "red", "start": 5000, "end": 8000}
+    captions.write_text(json.dumps(line))
+    done = ask("evaluate", f"--captions={captions}")
+    assert done.status == 1 and "begins at 5000 s, but its video ends at" in done.errors[0]
+
+
+def test_repeated_sentences_calibrate_no_threshold(ask, index, tmp_path):
+    captions = tmp_path / "captions.jsonl"
+    lines = [{"video": "a.film", "sentence": "red" if i else "RED "} for i in range(9)]
+    captions.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = ask("evaluate", f"--captions={captions}", "--calibrate=10")
+    needed = "needs at least 9 visual captions with different sentences (got 1)"
+    assert done.status == 1 and needed in done.errors[0]
+    assert Index.open(index).thresholds == {}
 
 
 def test_caption_that_lists_every_video_prevents_calibration(ask, tmp_path):

@@ -1,5 +1,6 @@
 """Captions: read strictly, recalls and levels by them, by kind, and a data set of them."""
 
+import errno
 import itertools
 import math
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
+from hlformer_jax.data.sources import extracted
 from hlformer_jax.data.sources.extracted import ExtractedReader, contents
 from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.errors import SearchError
@@ -28,6 +30,8 @@ def test_read_returns_captions_in_order(tmp_path):
         Caption("a.mp4", "ein Kühlschrank", 1.0, 2.5),
         Caption("b/c.mp4", "two", split="val"),
     ]
+    path.write_text('{"video": "a", "sentence": "x\u2028y\u0085z"}\r\n', encoding="utf-8")
+    assert captions.read(path) == [Caption("a", "x\u2028y\u0085z")]
     path.write_text(
         '{"video": "", "sentence": "x", "kind": "absent"}\n{"video": "a.mp4", "sentence": "x",'
         ' "also": ["b.mp4"], "then": ["y"], "not": ["z"], "within": 9, "transcript": true}\n'
@@ -101,6 +105,17 @@ def test_copy_of_a_video_counts_as_correct(films, index):
     assert figures["R@1"] == 100 and separation.absent[0] < separation.present[0]
 
 
+def test_copies_of_a_wrong_video_count_once(films, index):
+    for number in range(9):
+        (films / f"0{number}.film").write_bytes((films / "b.film").read_bytes())
+    archive.fill(index)
+    library = archive.opened(index, ranker="best_frame")
+    asked = [Caption("a.film", "green")]  # b.film is green
+    figures, _ = evaluate(library, asked)
+    assert figures["R@1"] == 0 and figures["R@5"] == 100
+    assert metrics.by_kind(library, asked)[""]["visual"]["R@5"] == 100
+
+
 def test_unindexed_video_is_named(library):
     with pytest.raises(SearchError, match="'d.film'"):
         evaluate(library, [Caption("d.film", "red")])
@@ -171,7 +186,11 @@ def test_error_rates_equal_leaving_out_each_video():
     rng = np.random.default_rng(1)
     videos = tuple(f"{i}" for i in rng.integers(0, 9, 80))
     separation = Separation(
-        rng.normal(1, 1, 80), rng.normal(0, 1, 80), videos, {"k": rng.normal(size=7)}
+        rng.normal(1, 1, 80),
+        rng.normal(0, 1, 80),
+        videos,
+        {"k": rng.normal(size=7)},
+        np.ones(80, bool),
     )
     figures = threshold.error_rates(separation, 0.1)
     alarms, kept = [], []
@@ -261,9 +280,35 @@ def test_features_are_index_vectors_and_encoder_tokens(index, tmp_path):
 
 def test_features_check_the_times_of_captions(index, tmp_path):
     late = Caption("a.film", "red", 5000.0, 8000.0)
-    with pytest.raises(DataError, match=r"moment 'red \(a.film\)' begins at 5000 s"):
+    with pytest.raises(DataError, match=r"moment '5: red \(a.film\)' begins at 5000 s"):
         features.write_features(index, archive.Encoder(), [*CAPTIONS, late], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_full_disk_of_features_names_their_folder(index, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(extracted, "_write_header", fail)
+    with pytest.raises(OSError, match="No space left") as error:
+        features.write_features(index, archive.Encoder(), CAPTIONS, tmp_path / "out")
+    assert error.value.filename == str(tmp_path / "out")
+
+
+def test_times_are_cut_at_the_end_of_a_video():
+    asked = [
+        Caption("a", "x", 1.0, 12.5),
+        Caption("a", "x", 2.0, 3.0),
+        Caption("b", "x", 9.0, 99.0),
+    ]
+    first, *others = captions.cut_times(asked, {"a": 10.0}, 1.0)
+    assert (first.start, first.end) == (1, 10) and others == asked[1:]
+
+
+def test_earlier_time_of_a_repeated_caption_is_checked():
+    asked = [Caption("a", "x", 5000.0, 8000.0), Caption("a", "x", 5.0, 8.0)]
+    with pytest.raises(DataError, match=r"'1: x \(a\)' begins at 5000 s"):
+        captions.cut_times(asked, {"a": 10.0}, 1.0)
 
 
 def test_features_join_copies_and_count_what_is_left_out(index, films, tmp_path):

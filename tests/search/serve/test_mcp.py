@@ -5,6 +5,7 @@ import io
 import json
 import os
 import sys
+from pathlib import Path
 
 import anyio
 import av
@@ -103,6 +104,15 @@ def test_arguments_that_a_tool_lacks_are_refused_by_name(library, tool, given, n
 def test_errors_for_agents_have_no_command_line_options(line):
     told = agents._for_agents(line)
     assert "--" not in told and agents.OPERATOR_ADVICE in told
+
+
+def test_error_of_a_clip_does_not_name_its_folder(library, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    server = agents.server(library, Path("secrets"))
+    Path("secrets").write_text("a file")
+    _, [result] = call(server, ("cut", {"id": library.id("boat"), "start": 2, "end": 4}))
+    assert "ride.mp4_2-4.mp4' cannot be written" in error(result)
+    assert "secrets" not in error(result)
 
 
 def test_clips_are_not_written_into_an_index(library, index):

@@ -18,6 +18,7 @@ from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.protocol import Group
 from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Reader
+from hlformer_jax.search.signals.transcript.words import normalise
 
 WORDS = {
     "a.film": [(1, 3, "Good morning, captain"), (3.5, 5, "the ships are leaving")],
@@ -517,7 +518,7 @@ def test_words_are_found_in_scripts_without_spaces(index, films, text, asked, ab
         ("lodz oeuvre ðan", ["Łódź", "Œuvre", "dan"], []),
         ("وفي الكِتَابِ", ["كتاب", "الكتاب", "والكتاب", "بالكتاب", "للكتاب", "وبالكتاب"], ["كتب"]),
         ("كتاب على مكتبة", ["الكتاب", "مكتبه", "المكتبة", "علي", "کتاب"], []),
-        ("والله يعلم اليد", ["والله", "يد"], ["له"]),
+        ("والله يعلم اليد", ["والله", "اليد"], ["له"]),
         ("یک کتاب\u200cها\u200cی خانهٔ", ["كتاب", "کتاب ها", "کتابهای", "خانه", "يك"], ["تاب"]),
         ("لڑکی اور ٱلله", ["لڑکي", "الله"], ["لڑکے"]),
         ("Raum ٣٤ و ۱۹ में ३ ３", ["34", "۳۴", "19", "3"], ["4"]),
@@ -537,3 +538,28 @@ def test_words_are_compared_as_their_readers_do(tmp_path, text, found, absent):
         assert result.passages[0].text == text  # as it was written
     for words in absent:
         assert archive.opened(index).query(words, signals="transcript") == [], words
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("ألوان", "الألوان"), ("ألمانية", "الألمانية"), ("لغة", "اللغة"), ("لغة", "باللغة"),
+        ("لغة", "للغة"), ("لغة", "وللغة"), ("ليل", "لليل"), ("كتاب", "الكتاب"), ("كتاب", "والكتاب"),
+        ("كتاب", "للكتاب"), ("كتاب", "كالكتاب"), ("الآن", "الان"), ("إسلام", "الإسلام"),
+        ("إسلام", "اسلام"), ("سؤال", "السؤال"), ("عربية", "العَرَبِيَّة"), ("كتاب", "ٱلكتاب"),
+    ],
+)  # fmt: skip
+def test_arabic_article_does_not_count(first, second):
+    assert normalise(first) == normalise(second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("ألوان", "وان"), ("الآن", "أن"), ("الآن", "إن"), ("والدي", "دي"), ("بالون", "ون"),
+        ("ألمانيا", "مانيا"), ("آن", "الان"), ("إلكتروني", "كتروني"), ("لله", "ه"), ("لله", "له"),
+        ("اللهم", "لهم"),
+    ],
+)  # fmt: skip
+def test_arabic_letters_of_a_noun_are_no_article(first, second):
+    assert normalise(first) != normalise(second)

@@ -69,6 +69,11 @@ def test_bad_address_of_a_database_is_refused(address):
     assert "secret" not in str(refused.value)
 
 
+def test_address_with_two_schemas_is_refused():
+    with pytest.raises(SearchError, match="names 2 schemas: give one"):
+        Store("postgresql://h/d?schema=a&schema=b")
+
+
 @pytest.mark.parametrize(
     "address",
     [
@@ -167,7 +172,7 @@ class TestServer:
         renamed = archive.indexed(tmp_path / "renamed", films)
         with pytest.raises(SearchError, match=r"another encoder \(colours there, other here\)"):
             opened(renamed, address).upload()
-        with pytest.raises(SearchError, match="not made by this program"):
+        with pytest.raises(SearchError, match="not made by this version"):
             opened(renamed, address.partition("&")[0] + "&schema=public").upload()
         assert sql(address, "SELECT count(*) FROM contents") == [(len(index.contents()),)]
         foreign = address.replace("&schema=", "&schema=foreign")
@@ -175,10 +180,10 @@ class TestServer:
             name = foreign.partition("schema=")[2]
             connection.execute(f'CREATE SCHEMA "{name}"')
             connection.execute(f'CREATE TABLE "{name}".facts (fact text)')
-        with pytest.raises(SearchError, match="not made by this program"):
+        with pytest.raises(SearchError, match="not made by this version"):
             opened(renamed, foreign).query("red")
         sql(address, "ALTER TABLE rows ALTER place TYPE bigint")
-        with pytest.raises(SearchError, match="not made by this program"):
+        with pytest.raises(SearchError, match="not made by this version"):
             opened(renamed, address).query("red")
 
     @pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments"])
@@ -261,6 +266,22 @@ class TestServer:
         [line] = library.query("red", k=50).warnings
         assert " not in the store and left out" in line
         assert library.upload() == Uploaded(sent=2, unchanged=len(index.contents()) - 2)
+        again = opened(index, address)
+        agree(again.query("red", k=50), opened(index, None).query("red", k=50))
+        assert not again.query("red").warnings
+
+    def test_content_that_lost_rows_is_named_and_uploaded_again(self, index, address):
+        library = opened(index, address)
+        library.upload()
+        total = sql(address, "SELECT count(*) FROM rows")
+        sql(address, "DELETE FROM rows WHERE number IN (2, 3) AND place > 0")
+        store = opened(index, address)
+        found = store.query("red", k=50)
+        [line] = found.warnings
+        assert " not in the store and left out" in line
+        assert len({hit.path.read_bytes() for hit in found}) == len(index.contents()) - 2
+        assert library.upload() == Uploaded(sent=2, unchanged=len(index.contents()) - 2)
+        assert sql(address, "SELECT count(*) FROM rows") == total
         again = opened(index, address)
         agree(again.query("red", k=50), opened(index, None).query("red", k=50))
         assert not again.query("red").warnings

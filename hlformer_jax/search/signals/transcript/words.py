@@ -12,7 +12,7 @@ import itertools
 import re
 import unicodedata
 
-VERSION = 3, unicodedata.unidata_version
+VERSION = 4, unicodedata.unidata_version
 """Version of the form; tables of passages with another version are made again."""
 
 _ACCENTS = ("COMBINING ", "HEBREW ", "ARABIC ", "SYRIAC ")
@@ -27,6 +27,8 @@ _LETTERS = {
     "\u06c1": "\u0647", "\u06c3": "\u0647", "\u06d5": "\u0647",
     # The nukta of Devanagari, which is often left out, and the chandrabindu, written as anusvara.
     "\u093c": "", "\u0901": "\u0902",
+    # Kept until the article is removed.
+    "\u0653": "\u0653", "\u0654": "\u0654", "\u0655": "\u0655",
     # Letters that are apostrophes, as in Ukrainian and Hawaiian.
     "\u02bb": " ", "\u02bc": " ",
 }  # fmt: skip
@@ -34,10 +36,18 @@ _LETTERS = {
 
 _ARABIC = "\u0620-\u06ff"
 
+_HAMZAS = re.compile("[\u0653-\u0655]")
+"""Madda and hamza above or below a letter. The alef of an article has none."""
+
+_ARABIC_LETTER = "(?:[\u0620-\u064a\u066e-\u06d3\u06ee-\u06ff][\u0653-\u0655]*)"
+
 _ARTICLE = re.compile(
-    # The article, also after "and", "so", "in" and "like", or joined with "to"; not that of God.
-    "(?<!\\S)[\u0648\u0641]?(?:[\u0628\u0643]?\u0627\u0644|\u0644\u0644)"
-    f"(?!\u0644\u0647\u0645?(?!\\S))(?=[{_ARABIC}]{{2}})"
+    # The article before at least three letters, also after "and", "so", "in" and "like", or joined
+    # with "to"; not that of "O God". Of a noun of three letters that begins with lam, as in
+    # "to the language", the lam is written once less.
+    "(?<!\\S)[\u0648\u0641]?(?:"
+    "(?:[\u0628\u0643]?\u0627\u0644(?!\u0644\u0647\u0645(?!\\S))|\u0644\u0644)"
+    f"(?={_ARABIC_LETTER}{{3}})|\u0644(?=\u0644{_ARABIC_LETTER}{{2}}(?!\\S)))"
 )
 """Beginning of an Arabic word that is not part of the noun."""
 
@@ -100,8 +110,8 @@ def normalise(text: str) -> str:
         return text.lower().translate(_CHARACTERS)
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     letters = _CYRILLIC_LETTERS.sub(lambda x: unicodedata.normalize("NFC", x[0]), folded)
-    words = unicodedata.normalize("NFC", letters.translate(_CHARACTERS))
-    return _ARTICLE.sub("", words)
+    words = _HAMZAS.sub("", _ARTICLE.sub("", letters.translate(_CHARACTERS)))
+    return unicodedata.normalize("NFC", words)
 
 
 def spaced(text: str) -> str:
