@@ -32,7 +32,17 @@ QUIET = flags.DEFINE_bool("quiet", False, "Print no progress, only results, warn
 _FLAGS = {
     name: f"--{name}"
     for name in (
-        *("caption", "checkpoint", "config", "coordinator", "encoder", "init", "member", "mode"),
+        *(
+            "caption",
+            "checkpoint",
+            "config",
+            "coordinator",
+            "embeddings",
+            "encoder",
+            "init",
+            "member",
+            "mode",
+        ),
         *("moments", "only", "overwrite", "process", "processes", "query", "scores", "task"),
         *("tasks", "video", "workdir"),
     )
