@@ -32,12 +32,25 @@ QUIET = flags.DEFINE_bool("quiet", False, "Print no progress, only results, warn
 _FLAGS = {
     name: f"--{name}"
     for name in (
-        *("caption", "checkpoint", "config", "coordinator", "encoder", "init", "member", "mode"),
+        *(
+            "caption",
+            "checkpoint",
+            "config",
+            "coordinator",
+            "embeddings",
+            "encoder",
+            "init",
+            "member",
+            "mode",
+        ),
         *("moments", "only", "overwrite", "process", "processes", "query", "scores", "task"),
         *("tasks", "video", "workdir"),
     )
 } | {"without": "--except"}
 """The flag of each argument that an error of the library may name."""
+
+_HELP = ("?", "help", "helpshort", "helpfull", "helpxml")
+"""Names of absl's flags that print the options and end the program."""
 
 _ARGUMENT = re.compile(rf"`({'|'.join(_FLAGS)})((?:\.\w+)*)`")
 
@@ -183,6 +196,9 @@ def parse(argv: Sequence[str]) -> list[str]:
     files.discard_drafts_on_signals()
     try:
         rest = flags.FLAGS(argv)
+    except SystemExit as stopped:  # absl ends with the status 1 after the help, too
+        options = {x.lstrip("-").partition("=")[0] for x in argv[1:] if x.startswith("-")}
+        sys.exit(stopped.code if options.isdisjoint(_HELP) else 0)
     except Exception as error:  # ml_collections passes on any error of a configuration file
         sys.exit(fail(_flag_error(error, argv)))
     terminal.silence(QUIET.value)
@@ -267,8 +283,10 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> str:
             if message := _unknown_field(name.removeprefix("config."), config):
                 return message
         for name in names:
-            if f"flag --{name}=" in str(error) and (meaning := _field_meaning(name, config)):
-                value = str(error).partition(f"flag --{name}=")[2].partition(": ")[0]
+            value = str(error).partition(f"flag --{name}=")[2].partition(": ")[0]
+            if value and (group := _group(name.removeprefix("config."), config)):
+                return f"{name} is a group of fields, not {value}: set {', '.join(group)}"
+            if value and (meaning := _field_meaning(name, config)):
                 return f"{name} is {value}: it must be {meaning}"
     if not files and (fields := [x.partition("=")[0] for x in options if x.startswith("config.")]):
         return (
@@ -293,6 +311,14 @@ def _unknown_field(name: str, config: ConfigDict) -> str:
             return f"config.{name}: there is no such field{_field_hint(name, key, keys, config)}"
         section = section[key]
     return ""
+
+
+def _group(name: str, config: ConfigDict) -> list[str]:
+    """Return the full names of the entries of a group of fields; empty for a single field."""
+    section: Any = config
+    for key in name.split("."):
+        section = section[key]
+    return [f"config.{name}.{key}" for key in section] if isinstance(section, ConfigDict) else []
 
 
 def _field_meaning(name: str, config: ConfigDict) -> str:

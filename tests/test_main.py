@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from processes import ROOT, calls, finish
+from processes import ROOT, calls, finish, run
 
 ANET = "--config=configs/anet.py"
 
@@ -19,6 +19,10 @@ CASES = {
     "common name": ((ANET, "--config.optim.lr=3"), "config.optim.learning_rate"),
     "setting of the environment": ((ANET, "--config.train.gpus=2"), "CUDA_VISIBLE_DEVICES"),
     "wrong type": ((ANET, "--config.train.epochs=10.0"), "is 10.0: it must be a whole number"),
+    "group of fields": (
+        (ANET, "--config.train=3"),
+        "config.train is a group of fields, not 3: set config.train.baseline, config.train.batch",
+    ),
     "wrong value": ((ANET, "--config.train.batch_size=0"), "config.train.batch_size is 0"),
     "name of another model": (
         (ANET, "--config.model.name=gmmformer_v2", "--config.loss.partial_order=0"),
@@ -100,3 +104,15 @@ def test_every_flag_has_its_modes():
     # In a process of its own: other programs define flags of the same names.
     done = finish([sys.executable, "-c", FLAGS])
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["main", "sweep", "figures"])
+@pytest.mark.parametrize("option", ["--help", "--helpshort", "--helpfull", "-?"])
+def test_help_ends_with_success(module, option):
+    done = run(module, option)
+    assert done.returncode == 0 and "--workdir" in done.stdout, done.stderr
+
+
+def test_a_configuration_that_ends_the_program_is_no_success(tmp_path):
+    (tmp_path / "ends.py").write_text("import sys\n\nsys.exit(3)\n")
+    assert run("main", f"--config={tmp_path / 'ends.py'}").returncode != 0

@@ -20,7 +20,7 @@ from hlformer_jax.config import fault
 from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.prepared import Prepared, prepare
 from hlformer_jax.data.sources import extracted, synthetic
-from hlformer_jax.data.sources.protocol import SPLITS, DataError, Source, teacher_width
+from hlformer_jax.data.sources.protocol import SPLITS, DataError, Source, digest, teacher_width
 from hlformer_jax.data.sources.released import qvhighlights
 from hlformer_jax.data.sources.released.layouts import (
     CLIP_B32_FEATURES,
@@ -208,6 +208,8 @@ class TreeSplit:
     num_frames: int  # F, the number of frames that a model reads of a node
     short_video: str  # see `feed.evaluation_rows`
     note: str = ""  # number of videos without a tree, and the reason; "" if all have one
+    # Digest of the videos in the file of `config.trees.train_subset`; None without a file.
+    subset: str | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -249,7 +251,7 @@ def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
     prepared = _prepare(source, config.data)
     opened = {split: _Trees(prepared.split(split), split, source.name, config) for split in SPLITS}
     train = opened["train"]
-    numbers = _select_trees(train.trees, options)
+    numbers, subset = _select_trees(train.trees, options)
     if options.validation == "held_out":
         held_out = set(_share(numbers, HELD_OUT_SHARE))
         val = train.split([tree for tree in numbers if tree in held_out])
@@ -257,7 +259,7 @@ def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
     else:
         val = opened["val"].split(range(len(opened["val"].trees)))
     test = opened["test"].split(range(len(opened["test"].trees)))
-    splits = train.split(numbers), val, test
+    splits = dataclasses.replace(train.split(numbers), subset=subset), val, test
     _warn_of_shared_videos([split.pool.videos for split in splits])
     return TreeData(*splits, prepared.fingerprint)
 
@@ -373,16 +375,19 @@ class _Trees:
         ]
 
 
-def _select_trees(candidates: Sequence[Tree], options: ConfigDict) -> list[int]:
-    """Return the numbers of the trees for training."""
+def _select_trees(candidates: Sequence[Tree], options: ConfigDict) -> tuple[list[int], str | None]:
+    """Return the numbers of the trees for training, and a digest of the videos in a list."""
+    subset = None
     if options.train_subset == "full":
         numbers: Sequence[int] = range(len(candidates))
     elif options.train_subset == "fewshot":
         numbers = _share(range(len(candidates)), FEWSHOT_SHARE)
     else:
         numbers = _listed(Path(options.train_subset).expanduser(), candidates)
+        subset = digest(*(candidates[k].video for k in numbers))
     num_leaves = set(options.train_leaves)
-    return [k for k in numbers if not num_leaves or len(candidates[k].leaves) in num_leaves]
+    selected = [k for k in numbers if not num_leaves or len(candidates[k].leaves) in num_leaves]
+    return selected, subset
 
 
 def _share(numbers: Sequence[int], share: float) -> list[int]:

@@ -105,10 +105,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.out is not None:
             files.check_output(options.out, replace)
-            if options.out.exists() and options.out.samefile(options.file):
-                raise files.OutputError(
-                    f"--out={options.out} is the input file: choose another path"
-                )
+            inputs = [options.file, *options.durations, *filter(None, [options.captions])]
+            for path in inputs:
+                if options.out.exists() and path.exists() and options.out.samefile(path):
+                    raise files.OutputError(
+                        f"--out={options.out} is an input file: choose another path"
+                    )
         read = annotations.read_published(options.file, options.durations)
         if options.captions is not None:
             read = select_listed(read, options.captions)

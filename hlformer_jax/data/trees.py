@@ -30,6 +30,8 @@ from absl import logging
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.data.annotations import (
+    MAX_LENGTHS,
+    MAX_OVERHANG,
     AnnotatedMoment,
     TimedVideo,
     as_list,
@@ -310,6 +312,9 @@ def tree_to_json(tree: Tree, video: TimedVideo) -> dict[str, Any]:
 def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
     """Read a file of trees, in the order of the file.
 
+    Slips are kept, with warnings: nodes that end more than `MAX_OVERHANG` after their video or not
+    after their start, and leaves with another text than that of their moments.
+
     Args:
       path: the file.
       videos: the videos of the split with their moments.
@@ -328,13 +333,37 @@ def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
         if name in trees:
             raise DataError(f"{where}: video {name!r} already has a tree; remove one of them")
         trees[name] = tree_from_json(record, by_name[name], where)
+    _warn_of_slips(path, trees.values(), by_name)
     return list(trees.values())
+
+
+def _warn_of_slips(path: Path, trees: Iterable[Tree], videos: Mapping[str, TimedVideo]) -> None:
+    """Warn of odd times and of texts that do not belong to the features; see `read_trees`."""
+    slips: dict[str, list[str]] = {}
+    for tree in trees:
+        duration, moments = videos[tree.video][1:]
+        for node in tree.nodes:
+            span = f"a node of video {tree.video!r} from {node.start:g} to {node.end:g} s"
+            sentences = " ".join(moments[k].text for k in node.moments).split()
+            if node.end > duration + MAX_OVERHANG:
+                slips.setdefault(
+                    "ends after its video; only frames that exist are read", []
+                ).append(span)
+            if node.end <= node.start:
+                slips.setdefault("does not end after its start", []).append(span)
+            if node.text and not node.children and node.text.split() != sentences:
+                slips.setdefault(
+                    "is a leaf whose text differs from its moments; its features are of these", []
+                ).append(span)
+    for what, nodes in slips.items():
+        logging.warning("%s: %s %s (nodes like this: %d)", path, nodes[0], what, len(nodes))
 
 
 def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> Tree:
     """Parse a line of a file of trees.
 
-    Nodes are sorted: children before parents, and leaves by their times.
+    Nodes are sorted: children before parents, and leaves by their times. The line must have a
+    single root, and list children in the order of their starts.
 
     Args:
       record: the JSON object of the line.
@@ -346,7 +375,7 @@ def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> 
     """
     places = {moment.moment_id: k for k, moment in enumerate(video.moments)}
     nodes = [
-        _node(entry, places, f"{where}, node {k}")
+        _node(entry, places, video, f"{where}, node {k}")
         for k, entry in enumerate(field(record, "nodes", where, as_list))
     ]
     items = [
@@ -360,6 +389,7 @@ def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> 
         for child in node_children:
             children[parent][child] = None
             _check_spans(nodes, parent, child, where)
+    _check_order(nodes, [*items, *((k, *listed) for k, listed in enumerate(children))], where)
     height = [0] * len(nodes)
     try:
         for k in graphlib.TopologicalSorter(dict(enumerate(children))).static_order():
@@ -368,6 +398,12 @@ def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> 
         raise DataError(
             f"{where}: node {min(error.args[1])} is its own descendant; a tree must not have cycles"
         ) from None
+    roots = sorted(set(range(len(nodes))) - set(itertools.chain.from_iterable(children)))
+    if len(roots) > 1:
+        raise DataError(
+            f"{where}: the nodes {', '.join(map(str, roots))} of video {video.video!r} have no"
+            " parent; only the root of the tree may have none: add subtrees, or remove nodes"
+        )
     # Leaves by their times, other nodes as listed.
     times = [node[:2] if height[k] == 0 else () for k, node in enumerate(nodes)]
     order = sorted(range(len(nodes)), key=lambda k: (height[k], times[k], k))
@@ -379,9 +415,16 @@ def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> 
     return Tree(video.video, ordered, tuple(tuple(number[node] for node in item) for item in items))
 
 
-def _node(entry: Any, places: Mapping[str, int], where: str) -> Node:
+def _node(entry: Any, places: Mapping[str, int], video: TimedVideo, where: str) -> Node:
     span = field(entry, "span", where, as_list, length=2)
     start, end = as_seconds(span[0], "the start", where), as_seconds(span[1], "the end", where)
+    # The moments of the video were checked before; some published ones end late.
+    latest = max(MAX_LENGTHS * video.duration + MAX_OVERHANG, *(m.end for m in video.moments))
+    if start > video.duration or end > latest:
+        raise DataError(
+            f"{where}: spans {start:g} to {end:g} s, but its video {video.video!r} ends at"
+            f" {video.duration:g} s; correct one of them (times are in seconds)"
+        )
     moments = field(entry, "moments", where, as_list)
     if not moments:
         raise DataError(f"{where}: names no moment, so it has no word features; name one")
@@ -390,6 +433,8 @@ def _node(entry: Any, places: Mapping[str, int], where: str) -> Node:
             raise DataError(
                 f"{where}: moment {shown(name)} does not belong to its video; correct it"
             )
+    if repeated := [name for k, name in enumerate(moments) if name in moments[:k]]:
+        raise DataError(f"{where}: names moment {repeated[0]!r} twice; remove one of them")
     text = field(entry, "text", where, as_text) if "text" in entry else ""
     return Node(start, end, tuple(places[name] for name in moments), (), text)
 
@@ -402,6 +447,24 @@ def _item(entry: Any, num_nodes: int, where: str) -> tuple[int, ...]:
     if not all(0 <= k < num_nodes for k in item):
         raise DataError(f"{where}: is {shown(item)}; nodes must be from 0 to {num_nodes - 1}")
     return tuple(item)
+
+
+def _check_order(nodes: Sequence[Node], families: Iterable[tuple[int, ...]], where: str) -> None:
+    """Refuse children that are not in the order of their starts.
+
+    Args:
+      nodes: the nodes.
+      families: numbers of parents, each with its children in the order of the file.
+      where: the place of the line in error messages.
+    """
+    for parent, *children in families:
+        for left, right in itertools.pairwise(children):
+            if nodes[right].start < nodes[left].start:
+                raise DataError(
+                    f"{where}: the children {left} and {right} of node {parent} start at"
+                    f" {nodes[left].start:g} and {nodes[right].start:g} s; list the earlier one"
+                    " first"
+                )
 
 
 def _check_spans(nodes: Sequence[Node], parent: int, child: int, where: str) -> None:

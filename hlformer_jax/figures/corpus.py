@@ -119,8 +119,9 @@ def subjects(runs: Sequence[LoadedRun]) -> list[Subject]:
 def data_lines(subjects: Sequence[Subject]) -> list[str]:
     """Return a line for each data set of the runs; with several, the line names its runs.
 
-    If runs that name the same data were trained on different files, or measured by different times
-    of moments, their lines have the first digits of the recorded fingerprints.
+    If runs that name the same data were trained on different files or lists of training trees, or
+    measured by different times of moments, their lines have the first digits of the recorded
+    fingerprints.
     """
     inputs = [checkpoints.recorded_inputs(subject.run.directory) for subject in subjects]
     names = [repr(describe_data(subject.run.config)) for subject in subjects]
@@ -128,8 +129,9 @@ def data_lines(subjects: Sequence[Subject]) -> list[str]:
     for subject, name, recorded in zip(subjects, names, inputs, strict=True):
         namesakes = [x for x, other in zip(inputs, names, strict=True) if other == name]
         line = drawing.data_line(subject.run.config)
+        kinds = "files", "times of moments", "training trees"
         for what, fingerprint, others in zip(
-            ("files", "times of moments"), recorded, zip(*namesakes, strict=True), strict=True
+            kinds, recorded, zip(*namesakes, strict=True), strict=True
         ):
             if fingerprint and len({x for x in others if x}) > 1:
                 line += f"; {what} {fingerprint[:8]}"

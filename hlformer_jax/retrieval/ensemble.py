@@ -95,6 +95,12 @@ def evaluate(
             )
         ranking.check_place(directory, files.replacing(overwrite))
         files.check_output(directory / SETTINGS_FILE, files.replacing(overwrite))
+        for path, file in zip(members, resolved, strict=True):
+            if file == (directory / ranking.QUERIES_FILE).resolve():
+                raise EnsembleError(
+                    f"{path} would be replaced by the ranks of the ensemble: rename it, or give"
+                    " another `workdir`"
+                )
     read = [_read(path) for path in members]
     first = read[0]
     for path, scores in zip(members[1:], read[1:], strict=True):
@@ -103,7 +109,7 @@ def evaluate(
             if differing:
                 raise EnsembleError(
                     f"{path} has other {name} than {members[0]}: only one of the two has"
-                    f" {sorted(differing)[0]!r} ({len(differing)} differ)"
+                    f" {str(min(differing))!r} ({len(differing)} differ)"
                 )
     owners = _owners(first)
     for path, scores in zip(members[1:], read[1:], strict=True):
@@ -134,8 +140,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     missing = [name for name in names if name not in arrays]
     if missing:
         raise EnsembleError(
-            f"{path} has no array {missing[0]!r}: write it by `mode`=evaluate `scores`={path}"
-            " `overwrite`"
+            f"{path} has no array {missing[0]!r}, so `scores` did not write it: run"
+            " `mode`=evaluate with `scores`=FILE.npz, a new name, and give that file"
         )
     for name, kinds, content in _CONTENTS:
         if name in arrays and arrays[name].dtype.kind not in kinds:
@@ -153,6 +159,13 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise EnsembleError(
             f"{path} has {arrays['sentences'].size} sentences for {queries.size} queries: write it"
             " again"
+        )
+    if not queries.size:
+        raise EnsembleError(f"{path} has no query, so it has no metrics: write it again")
+    if "data" in arrays and arrays["data"].size != 1:
+        raise EnsembleError(
+            f"{path} has {arrays['data'].size} texts as data, which must be the fingerprint of the"
+            " data: write it again"
         )
     with np.errstate(over="ignore"):  # ranks are computed in float32
         infinite = int(np.sum(~np.isfinite(arrays["scores"].astype(np.float32))))
@@ -205,7 +218,7 @@ def _check_sentences(members: Sequence[Path], read: Sequence[Mapping[str, np.nda
                         f" {str(name)!r} is {shown(str(sentence))}, not"
                         f" {shown(str(sentences[name]))}"
                     )
-            if arrays["data"] != first["data"]:
+            if arrays["data"].item() != first["data"].item():
                 logging.warning(
                     "%s has the same queries as %s, but other features, or copies of its files",
                     *(path, first_path),

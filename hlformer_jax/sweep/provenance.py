@@ -4,7 +4,8 @@ A run records the fingerprint of its data in config.json. The finished runs of a
 configurations name the same data, so all seeds of a variant on a corpus, must have one fingerprint:
 otherwise the files were replaced between two runs, and a mean or a comparison of these runs would
 mix two data sets. Variants that name other data, such as other features, are compared among
-themselves. The same applies to the annotated times of `eval.moments`, which change metrics only.
+themselves. The same applies to the annotated times of `eval.moments`, which change metrics only,
+and to the list of training videos of `trees.train_subset`.
 """
 
 import json
@@ -43,6 +44,10 @@ _REPLACED = {
     "moments": (
         "times of moments",
         "the file of config.eval.moments was edited or replaced; restore it",
+    ),
+    "subset": (
+        "training trees",
+        "the file of config.trees.train_subset was edited or replaced; restore it",
     ),
 }
 """For each kind of fingerprint: its subject, and the cause and remedy of a difference."""
@@ -97,7 +102,12 @@ def check_same_data(
             inputs = opened.get(run.directory, checkpoints.UNKNOWN)
         data_name = run.corpus, name_data(run.config)
         times = str(run.config.eval.get("moments"))
-        keys = ("data", *data_name), ("moments", *data_name, times)
+        subset = str(run.config.get("trees", {}).get("train_subset"))
+        keys = (
+            ("data", *data_name),
+            ("moments", *data_name, times),
+            ("subset", *data_name, subset),
+        )
         for key, fingerprint in zip(keys, inputs, strict=True):
             if fingerprint is None:
                 continue

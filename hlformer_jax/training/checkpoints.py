@@ -73,20 +73,23 @@ _METRIC_FIELDS = ("eval.moments",)
 """Fields of `MOVABLE` that change metrics, so that they may not differ in a finished run."""
 
 
-_MOMENTS = "moments_fingerprint"
-"""Entry of config.json and evaluation.json, if the metrics depend on times of moments."""
+_MOMENTS, _SUBSET = "moments_fingerprint", "subset_fingerprint"
+"""Entries of config.json and evaluation.json: if the metrics depend on times of moments, and if a
+file lists the training trees."""
 
 
 class Fingerprints(NamedTuple):
-    """Identifiers of the data of a run and of its times of moments; None: unknown, or no times."""
+    """Identifiers of a run's data, times of moments, and listed training trees; None: unknown."""
 
     data: str | None = None
-    moments: str | None = None
+    moments: str | None = None  # also None without times
+    subset: str | None = None  # also None without a file in `trees.train_subset`
 
     @classmethod
     def of(cls, family: Any) -> "Fingerprints":
         """Return the fingerprints of a `Family`; opens its data."""
-        return cls(family.fingerprint, getattr(family, "moments_fingerprint", None))
+        optional = (getattr(family, name, None) for name in (_MOMENTS, _SUBSET))
+        return cls(family.fingerprint, *optional)
 
 
 UNKNOWN = Fingerprints()
@@ -527,7 +530,7 @@ def claim_workdir(
             ) from None
         has_begun = check_workdir(workdir, config, inputs, init, movable)
         ranking.check_place(workdir)
-        content = _settings(config, inputs.data) | _moments(inputs)
+        content = _settings(config, inputs.data) | _optional_entries(inputs)
         if has_begun and init is None:
             init = recorded_init(workdir)
         if init is not None:
@@ -552,7 +555,7 @@ def recorded_inputs(workdir: Path) -> Fingerprints:
 
 
 def _inputs(recorded: Mapping[str, Any]) -> Fingerprints:
-    return Fingerprints(recorded.get("data_fingerprint"), recorded.get(_MOMENTS))
+    return Fingerprints(*map(recorded.get, ("data_fingerprint", _MOMENTS, _SUBSET)))
 
 
 def check_workdir(
@@ -672,7 +675,7 @@ def check_evaluation(
             " changed when copied): correct config.data, or give the checkpoint by"
             " `checkpoint` and another `workdir`"
         )
-    if _has_other_moments(before, inputs):
+    if _are_other(before.moments, inputs.moments):
         raise WorkdirError(
             f"{directory} holds metrics of other times of moments: the file of"
             f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or give the"
@@ -717,7 +720,7 @@ def record_evaluation(
     if _recorded(directory) is None:
         content = _settings(config, inputs.data) | {"checkpoint": str(checkpoint)}
         content |= environment.describe()
-        files.write_json(directory / EVALUATION_FILE, content | _moments(inputs))
+        files.write_json(directory / EVALUATION_FILE, content | _optional_entries(inputs))
 
 
 def _changes_metrics(name: str) -> bool:
@@ -750,7 +753,7 @@ def _compare(
 ) -> None:
     before = _inputs(recorded)
     chooses_epoch = needs_moments(config.eval.select)  # otherwise the moments change no step
-    if chooses_epoch and _has_other_moments(before, inputs):
+    if chooses_epoch and _are_other(before.moments, inputs.moments):
         raise WorkdirError(
             f"{workdir} chose its best epoch so far by other times of moments: the file of"
             f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or choose"
@@ -783,16 +786,22 @@ def _compare(
             f" another `workdir` (with `init`={workdir} to start from its parameters), or give"
             " the settings that it was started with to resume it"
         )
+    if _are_other(before.subset, inputs.subset):
+        raise WorkdirError(
+            f"{workdir} holds a run with other training trees: config.trees.train_subset"
+            f" ({config.trees.train_subset}) was edited; restore it, or choose another `workdir`"
+        )
 
 
-def _has_other_moments(before: Fingerprints, now: Fingerprints) -> bool:
-    """Return whether the times of moments are known to have changed."""
-    return None not in (before.moments, now.moments) and before.moments != now.moments
+def _are_other(before: str | None, now: str | None) -> bool:
+    """Return whether two fingerprints are known to differ."""
+    return None not in (before, now) and before != now
 
 
 def _without_inputs(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a record that `_settings` has, and an evaluation's checkpoint."""
-    return {name: value for name, value in recorded.items() if name not in ("init", _MOMENTS)}
+    others = ("init", _MOMENTS, _SUBSET)
+    return {name: value for name, value in recorded.items() if name not in others}
 
 
 def _raised_patience(recorded: Mapping[str, Any], config: ConfigDict) -> tuple[str, ...]:
@@ -857,9 +866,10 @@ def _settings(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
     return {"config": json.loads(config.to_json()), "data_fingerprint": fingerprint}
 
 
-def _moments(inputs: Fingerprints) -> dict[str, str]:
-    """Return the record of the times of moments; empty without any."""
-    return {} if inputs.moments is None else {_MOMENTS: inputs.moments}
+def _optional_entries(inputs: Fingerprints) -> dict[str, str]:
+    """Return the record of the times of moments and of listed training trees, as far as known."""
+    entries = {_MOMENTS: inputs.moments, _SUBSET: inputs.subset}
+    return {name: value for name, value in entries.items() if value is not None}
 
 
 def _defaults(current: dict[str, Any]) -> dict[str, Any]:

@@ -199,6 +199,7 @@ class HOVER:
             if test_collection:
                 config = self._config.copy_and_resolve_references()
                 config.data.update(collection=test_collection, feature=config.eval.test_feature)
+                config.trees.update(train_subset="full", train_leaves=())  # only its test is used
                 test_data = open_trees(config)
                 fingerprint = f"{data.fingerprint} {test_data.fingerprint}"
                 data = data._replace(test=test_data.test, fingerprint=fingerprint)
@@ -209,6 +210,11 @@ class HOVER:
     def fingerprint(self) -> str:
         """Fingerprint of the data; see `Family`."""
         return self.data.fingerprint
+
+    @property
+    def subset_fingerprint(self) -> str | None:
+        """Digest of the videos that the file of `config.trees.train_subset` lists; see `Family`."""
+        return self.data.train.subset
 
     @property
     def num_examples(self) -> int:

@@ -26,7 +26,7 @@ from hlformer_jax.data.sources import synthetic
 from hlformer_jax.data.split import Split
 from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import UserError
-from hlformer_jax.retrieval import evaluation, moments, ranking
+from hlformer_jax.retrieval import ensemble, evaluation, moments, ranking
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices, processes
 from hlformer_jax.text import suggestion
@@ -126,15 +126,17 @@ def evaluate_checkpoint(
       The metrics of the test split.
 
     Raises:
-      UserError: if an existing file must not be replaced, which is checked before anything is
-        computed, if the checkpoint is missing, damaged or of another model, or if scores are not
-        finite.
+      UserError: if an existing file must not be replaced, or both .npz files or the files of a run
+        are the same, which is checked before anything is computed; if the checkpoint is missing,
+        damaged or of another model; or if scores are not finite.
     """
     with processes.first_alone("scores"):
         if processes.is_first():  # checked before the long computation
-            for file in (scores_file, embeddings_file):
-                if file is not None:
-                    files.check_output(file, files.replacing(overwrite))
+            arrays_files = {"scores": scores_file, "embeddings": embeddings_file}
+            outputs = {name: file for name, file in arrays_files.items() if file is not None}
+            _check_distinct(outputs, path if directory is None else directory)
+            for file in outputs.values():
+                files.check_output(file, files.replacing(overwrite))
             if directory is not None and directory.is_dir():
                 checkpoints.check_evaluation(directory, path, config, overwrite=overwrite)
                 _check_place(directory, overwrite)
@@ -163,6 +165,33 @@ def evaluate_checkpoint(
         ranking.write_result(result, directory, files.replacing(overwrite, listed=True))
         checkpoints.record_evaluation(directory, path, config, inputs)
     return result
+
+
+def _check_distinct(outputs: Mapping[str, Path], directory: Path) -> None:
+    """Check that outputs are distinct, and not files that a run or an evaluation itself writes.
+
+    Args:
+      outputs: the file of each argument.
+      directory: the directory of the metrics.
+
+    Raises:
+      OutputError: names the argument.
+    """
+    if len({file.resolve() for file in outputs.values()}) < len(outputs):
+        listed = " and ".join(f"`{name}`={file}" for name, file in outputs.items())
+        raise files.OutputError(f"{listed} are the same file: give each another name")
+    records = "config.json", checkpoints.EVALUATION_FILE, ensemble.SETTINGS_FILE
+    for name, file in outputs.items():
+        for place in (file.resolve(), *file.resolve().parents):
+            folder = place.parent
+            is_written = place.name in (*records, *checkpoints.WRITTEN)
+            is_place = folder == directory.resolve() or any((folder / x).exists() for x in records)
+            if is_written and is_place:
+                other = folder / f"{name}.npz"
+                raise files.OutputError(
+                    f"`{name}`={file} is a file that a run or an evaluation writes itself: give"
+                    f" another name, such as {other}"
+                )
 
 
 def _check_place(directory: Path, overwrite: bool) -> None:

@@ -512,6 +512,8 @@ def test_caption_list_selects_and_orders_videos(tmp_path, capsys):
     captions = tmp_path / "activitynettrain.caption.txt"
     captions.write_text("v_c#enc#0 it\nv_a#enc#0 it\n")
     options = [str(given), f"--captions={captions}", f"--out={tmp_path / 'm.jsonl'}"]
+    assert moments.main([*options[:2], f"--out={captions}", "--overwrite"]) == 1
+    assert "is an input file" in capsys.readouterr().err
     assert moments.main(options) == 0
     assert [video.video for video, _ in annotations.read_moments(tmp_path / "m.jsonl")] == [
         "v_c",

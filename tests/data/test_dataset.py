@@ -357,7 +357,13 @@ def test_training_trees_are_chosen_by_leaves_share_and_list(planted, tmp_path):
     listed = tmp_path / "few.txt"
     listed.write_text("train_00007\ntrain_00002\n")
     planted.trees.train_subset = str(listed)
-    assert open_trees(planted).train.pool.videos == ("train_00002", "train_00007")
+    few = open_trees(planted)
+    assert few.train.pool.videos == ("train_00002", "train_00007")
+    assert full.train.subset is None and few.fingerprint == full.fingerprint
+    listed.write_text("train_00002\ntrain_00007\n")
+    assert open_trees(planted).train.subset == few.train.subset
+    listed.write_text("train_00007\ntrain_00003\n")
+    assert open_trees(planted).train.subset != few.train.subset is not None
     listed.write_text("train_00007\nnobody\n")
     with pytest.raises(DataError, match="few.txt:2"):
         open_trees(planted)

@@ -336,6 +336,22 @@ LEAF, ROOT = (
         ({"nodes": [LEAF, ROOT | {"span": [40, 50]}]}, "node 0 spans 0 to 11 s, but its parent 1"),
         ({"nodes": [LEAF, ROOT | {"text": ""}]}, "node 1: text is ''"),
         ({"nodes": "none"}, "nodes is 'none'"),
+        (
+            {"nodes": [LEAF, ROOT | {"moments": ["v_a#enc#1"] * 2}]},
+            "node 1: names moment 'v_a#enc#1' t",
+        ),
+        (
+            {"nodes": [LEAF, ROOT | {"span": [0, 31000]}]},
+            "node 1: spans 0 to 31000 s, but its video 'v",
+        ),
+        (
+            {"nodes": [LEAF, ROOT | {"span": [61, 70]}]},
+            "node 1: spans 61 to 70 s, but its video 'v_a' e",
+        ),
+        (
+            {"nodes": [LEAF, ROOT, LEAF]},
+            "the nodes 1, 2 of video 'v_a' have no parent",
+        ),
     ],
 )
 def test_a_file_of_trees_that_is_wrong_is_refused_by_line(tmp_path, changes, complaint):
@@ -345,6 +361,50 @@ def test_a_file_of_trees_that_is_wrong_is_refused_by_line(tmp_path, changes, com
         trees.read_trees(tmp_path / "t.jsonl", [VIDEO])
     message = str(caught.value)
     assert "t.jsonl:1" in message and complaint in message and "\n" not in message
+
+
+FIVE_SPANS = [0, 5], [5, 10], [10, 15], [0, 15], [5, 15]
+
+
+@pytest.mark.parametrize(
+    ("subtrees", "complaint"),
+    [
+        ([[3, 1, 0], [3, 2], [3, 4]], "the children 1 and 0 of node 3 start at 5 and 0 s"),
+        ([[3, 1, 2], [3, 0, 1], [3, 4]], "the children 2 and 0 of node 3 start at 10 and 0 s"),
+        ([[3, 0, 1], [3, 4], [4, 2, 1]], "the children 2 and 1 of node 4"),
+        ([[3, 0, 1], [4, 2]], "the nodes 3, 4 of video 'v_a' have no parent"),
+        ([[4, 1, 2], [3, 4]], "the nodes 0, 3 of video 'v_a' have no parent"),
+    ],
+)
+def test_only_one_tree_in_the_order_of_time_is_read(tmp_path, subtrees, complaint):
+    nodes = [{"span": span, "moments": ["v_a#enc#0"]} for span in FIVE_SPANS]
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps({"video": "v_a", "nodes": nodes, "subtrees": subtrees}))
+    with pytest.raises(DataError) as caught:
+        trees.read_trees(path, [VIDEO])
+    assert complaint in str(caught.value)
+
+
+def test_slips_in_a_file_of_trees_are_warned_of_once(tmp_path, caplog):
+    nodes = [
+        {"span": [5, 0], "moments": ["v_a#enc#0"], "text": "Another text."},
+        {"span": [5, 11], "moments": ["v_a#enc#1"], "text": "Löst  1."},
+        {"span": [0, 62], "moments": ["v_a#enc#0", "v_a#enc#1"], "text": "Both."},
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps({"video": "v_a", "nodes": nodes, "subtrees": [[2, 0, 1]]}))
+    assert len(trees.read_trees(path, [VIDEO])) == 1
+    late, turned, told = sorted(record.getMessage() for record in caplog.records)
+    assert "from 0 to 62 s ends after its video" in late
+    assert "from 5 to 0 s does not end after its start (nodes like this: 1)" in turned
+    assert "from 5 to 0 s is a leaf whose text differs from its moments" in told
+
+
+def test_nodes_may_end_as_late_as_a_moment_of_the_video(tmp_path):
+    late = VIDEO._replace(moments=(VIDEO.moments[0], VIDEO.moments[1]._replace(end=500.0)))
+    tree = build(late)
+    (tmp_path / "t.jsonl").write_text(json.dumps(trees.tree_to_json(tree, late)))
+    assert trees.read_trees(tmp_path / "t.jsonl", [late]) == [tree]
 
 
 def test_a_child_that_juts_out_of_its_parent_is_warned_of(tmp_path, caplog):

@@ -134,6 +134,41 @@ def test_members_of_other_or_unknown_data_are_named(tmp_path, scores, caplog):
     assert "other.npz has the same queries as" in differing and "first.npz" in differing
 
 
+def test_a_differing_name_is_shown_as_plain_text(tmp_path, scores):
+    files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores)]
+    _write(files[1], scores[1], queries=[*QUERIES[:-1], "x#0"])
+    with pytest.raises(EnsembleError, match=r"only one of the two has 'v5#1' \(2 differ\)"):
+        ensemble.evaluate(files)
+
+
+def test_data_of_one_element_is_read(tmp_path, scores):
+    names = {"sentences": QUERIES}
+    files = [
+        _write(tmp_path / "a.npz", scores[0], data="a", **names),
+        _write(tmp_path / "b.npz", scores[1], data=["a"], **names),
+    ]
+    assert ensemble.evaluate(files)
+
+
+def test_ranks_of_a_run_are_no_scores(tmp_path, scores):
+    right = _write(tmp_path / "right.npz", scores[0])
+    ranks = tmp_path / "test_queries.npz"
+    np.savez(ranks, ranks=RELEVANT, videos=RELEVANT)
+    with pytest.raises(EnsembleError) as caught:
+        ensemble.evaluate([right, ranks])
+    assert str(caught.value).count(str(ranks)) == 1 and "a new name" in str(caught.value)
+    assert "overwrite" not in str(caught.value)
+
+
+def test_an_ensemble_replaces_none_of_its_members(tmp_path, scores):
+    files = [_write(tmp_path / "a.npz", scores[0])]
+    files.append(_write(tmp_path / "test_queries.npz", scores[1]))
+    before = files[1].read_bytes()
+    with pytest.raises(EnsembleError, match="would be replaced by the ranks of the ensemble"):
+        ensemble.evaluate(files, tmp_path, overwrite=True)
+    assert files[1].read_bytes() == before
+
+
 def test_metrics_of_a_run_are_never_replaced(tmp_path, scores):
     files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores)]
     (tmp_path / "config.json").write_text("{}")
@@ -163,6 +198,11 @@ def test_scores_that_are_not_finite_are_refused_by_name(tmp_path, scores, value)
         ({"scores": np.full((12, 6), 1j)}, "scores of type complex128"),
         ({"videos": np.arange(6)}, "videos of type int64, not texts"),
         ({"queries": np.array("v0")}, "for 1 queries"),
+        (
+            {"queries": np.zeros(0, "U1"), "scores": np.zeros((0, 6)), "relevant": RELEVANT[:0]},
+            "no query",
+        ),
+        ({"data": np.array(["a", "b"])}, "2 texts as data"),
     ],
 )
 def test_wrong_arrays_are_refused_by_name(tmp_path, scores, arrays, message):

@@ -222,6 +222,22 @@ def test_edited_times_of_moments_are_refused_before_the_next_seed(
     assert sorted(reads) == sorted(x for x in reads if x.suffix == ".json") == sorted(set(reads))
 
 
+def test_edited_lists_of_training_trees_are_refused_before_the_next_seed(
+    sweep_of, result_of, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(runs.training, "build", FakeFamily)
+    monkeypatch.setattr(FakeFamily, "subset_fingerprint", "new", raising=False)
+    planned = expand(sweep_of({"plain": {}}, seeds=(0, 1)))
+    first = planned[0]
+    files.write_json(tmp_path / first.directory / "result.json", result_of(first, 10.0))
+    content = {"config": json.loads(first.config.to_json()), "data_fingerprint": "abc"}
+    content["subset_fingerprint"] = "old"
+    files.write_json(tmp_path / first.directory / "config.json", content)
+    message = r"seed0 has training trees .*'old', but .*seed1 would have 'new'.*train_subset was"
+    with pytest.raises(MixedDataError, match=message):
+        runs.open_data(planned, tmp_path, print)
+
+
 def test_moments_that_chose_the_best_epoch_are_refused_before_training(
     sweep_of, tmp_path, monkeypatch
 ):

@@ -92,6 +92,29 @@ def test_edited_times_of_moments_replace_no_metrics(started, tmp_path):
     checkpoints.check_evaluation(other, started, config, new, True)
 
 
+def test_an_edited_list_of_training_trees_resumes_no_run(tmp_path):
+    config = runs.hover("", **{"trees.train_subset": "few.txt"})
+    before = Fingerprints("data", None, "old")
+    checkpoints.claim_workdir(tmp_path, config, before).close()
+    assert checkpoints.recorded_inputs(tmp_path) == before
+    (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
+    checkpoints.check_workdir(tmp_path, config, before)
+    edited = Fingerprints("data", None, "new")
+    with pytest.raises(WorkdirError, match=r"config\.trees\.train_subset \(few\.txt\) was edited"):
+        checkpoints.check_workdir(tmp_path, config, edited)
+    checkpoints.check_evaluation(tmp_path, tmp_path, config, edited)  # metrics stay the same
+    full = runs.hover("")
+    with pytest.raises(WorkdirError, match=r"differs in .*train_subset \(few\.txt there, full now"):
+        checkpoints.check_workdir(tmp_path, full, Fingerprints("data"))
+
+
+def test_a_run_from_before_lists_were_recorded_resumes(tmp_path):
+    config = runs.hover("", **{"trees.train_subset": "few.txt"})
+    checkpoints.claim_workdir(tmp_path, config, Fingerprints("data")).close()
+    (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
+    checkpoints.check_workdir(tmp_path, config, Fingerprints("data", None, "new"))
+
+
 def test_patience_may_only_grow_on_resume_and_not_change_in_a_finished_run(started):
     patience = runs.tree().train.patience
     for change in (-1, 1):

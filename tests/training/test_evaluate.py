@@ -97,6 +97,32 @@ def test_parameters_without_finite_scores_have_no_metrics(run, data_dir, tmp_pat
     assert not any(path.exists() for path in (*outputs, tmp_path / "metrics"))
 
 
+@pytest.mark.parametrize(
+    ("scores", "embeddings", "message"),
+    [
+        ("x.npz", "x.npz", r"`scores`=\S+ and `embeddings`=\S+ are the same file"),
+        ("x.npz", "run/../x.npz", "are the same file"),
+        ("run/test_queries.npz", None, r"another name, such as \S+run/scores\.npz"),
+        (None, "run/config.json", r"another name, such as \S+run/embeddings\.npz"),
+        ("run/checkpoints/best/a.npz", None, "is a file that a run or an evaluation writes"),
+        ("out/test_queries.npz", None, "is a file that a run or an evaluation writes"),
+        ("other/test_metrics.json", None, "is a file that a run or an evaluation writes"),
+    ],
+)
+def test_outputs_replace_neither_each_other_nor_files_of_a_run(
+    run, data_dir, tmp_path, scores, embeddings, message
+):
+    files.write_json(tmp_path / "other" / "config.json", {})
+    before = (run / "test_queries.npz").read_bytes()
+    outputs = [tmp_path / name if name else None for name in (scores, embeddings)]
+    with pytest.raises(files.OutputError, match=message):
+        evaluate_checkpoint(
+            runs.retrieval(data_dir), run, outputs[0], _quiet, tmp_path / "out", True, outputs[1]
+        )
+    assert (run / "test_queries.npz").read_bytes() == before
+    assert not (tmp_path / "x.npz").exists()
+
+
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
 def test_disk_that_cannot_be_written_needs_another_workdir(run, data_dir, monkeypatch, number):
     def fail(dir):

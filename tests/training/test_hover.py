@@ -86,12 +86,18 @@ def test_test_split_may_be_another_collection(trees_dir, tmp_path, monkeypatch):
 
     def open_trees(config):
         opened.append((config.data.collection, config.data.feature))
+        subsets.append(config.trees.train_subset)
         return original(config)
 
     monkeypatch.setattr(hover, "open_trees", open_trees)
+    subsets = []
+    listed = tmp_path / "few.txt"
+    listed.write_text("train_00002\ntrain_00007\n")
     elsewhere = {"eval.test_collection": "charades", "eval.test_feature": "other"}
+    elsewhere |= {"trees.train_subset": str(listed)}
     family = training.build(runs.hover(trees_dir, **elsewhere))
-    assert len(family.data) == 4 and " " in family.fingerprint
+    assert " " in family.fingerprint and family.subset_fingerprint == family.data.train.subset
+    assert subsets == [str(listed), "full"]  # the other collection has no listed video
     assert opened[1] == ("charades", "other") != opened[0]
 
 
