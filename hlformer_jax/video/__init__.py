@@ -22,9 +22,10 @@ print(frames.warning)
 """
 
 from hlformer_jax.video.clips import copy, cut, thumbnail
+from hlformer_jax.video.faults import VideoError
 from hlformer_jax.video.listing import find
 from hlformer_jax.video.players import Playback, playback
-from hlformer_jax.video.read import Frame, Info, Samples, VideoError, probe, sample
+from hlformer_jax.video.read import Frame, Info, Samples, probe, sample
 
 __all__ = [
     "Frame", "Info", "Playback", "Samples", "VideoError", "copy", "cut", "find", "playback",

@@ -27,6 +27,7 @@ from PIL import Image
 from hlformer_jax import files
 from hlformer_jax.video.clocks import is_steady
 from hlformer_jax.video.dates import recording_time
+from hlformer_jax.video.faults import VideoError, explain, fault, name_errors
 from hlformer_jax.video.packets import (
     EncoderMessage,
     Timestamps,
@@ -38,12 +39,8 @@ from hlformer_jax.video.read import (
     WITHOUT_PRESENTATION_TIMES,
     Clock,
     Video,
-    VideoError,
     demuxer,
-    explain,
-    fault,
     frames_from,
-    name_errors,
     opened,
     tolerance,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hlformer_jax import files
 from hlformer_jax.video import subtitles
-from hlformer_jax.video.read import explain, fault, name_errors
+from hlformer_jax.video.faults import explain, fault, name_errors
 
 VIDEO_SUFFIXES = frozenset(
     ".3g2 .3gp .amv .asf .avi .divx .dv .f4v .flv .gif .ivf .m1v .m2p .m2ts .m2v .m4v .mj2 .mjpeg"

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from hlformer_jax.video.read import NO_FILM, name_errors, opened
+from hlformer_jax.video.faults import name_errors
+from hlformer_jax.video.read import NO_FILM, opened
 
 
 class Playback(NamedTuple):

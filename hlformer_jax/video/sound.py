@@ -22,7 +22,8 @@ from av.stream import Discard, Disposition
 from jaxtyping import Float32
 
 from hlformer_jax.video.clocks import DISORDER, shifted
-from hlformer_jax.video.read import LONGEST_GAP, Video, demuxer, explain, fault
+from hlformer_jax.video.faults import explain, fault
+from hlformer_jax.video.read import LONGEST_GAP, Video, demuxer
 
 Waveform = Float32[np.ndarray, "channels samples"]
 

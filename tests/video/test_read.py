@@ -20,7 +20,7 @@ import videos
 from videos import noisy, ordinary
 
 from hlformer_jax import video
-from hlformer_jax.video import listing, read
+from hlformer_jax.video import faults, listing, read
 from hlformer_jax.video.read import MAX_PIXELS, Clock, check_size, frames_from, opened
 
 
@@ -303,7 +303,7 @@ def test_an_error_can_be_sent_between_processes(tmp_path):
     ],
 )
 def test_errors_of_ffmpeg_and_of_the_disk_are_explained(error, what):
-    with pytest.raises(video.VideoError) as told, read.name_errors("a.mp4"):
+    with pytest.raises(video.VideoError) as told, faults.name_errors("a.mp4"):
         raise error
     assert str(told.value).startswith(f"'a.mp4' {what}")
     assert told.value.__cause__ is error and "\n" not in str(told.value)

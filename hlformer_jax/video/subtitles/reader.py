@@ -17,8 +17,9 @@ from av.stream import Discard
 
 from hlformer_jax import files
 from hlformer_jax.video.clocks import Recordings, Shifts
+from hlformer_jax.video.faults import VideoError, fault, name_errors
 from hlformer_jax.video.packets import Timestamps
-from hlformer_jax.video.read import Video, VideoError, fault, name_errors, opened
+from hlformer_jax.video.read import Video, opened
 from hlformer_jax.video.subtitles import charset, closed_captions, formats, ttml
 from hlformer_jax.video.subtitles.text import (
     MAX_CUE_CHARACTERS,

@@ -11,7 +11,7 @@ import pytest
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search import export, times
-from hlformer_jax.video import read
+from hlformer_jax.video import faults
 
 
 def test_times_are_formatted_and_parsed():
@@ -84,7 +84,7 @@ def test_cut_continues_after_a_failed_clip(ask, films, calls, monkeypatch, tmp_p
     def cut(path, start, end, out, margin, replace):
         if not made and not failed:
             failed.append(out)
-            raise read.VideoError(f"{str(out)!r} cannot be written (no reason): try again")
+            raise faults.VideoError(f"{str(out)!r} cannot be written (no reason): try again")
         made.append(out)
 
     failed: list[Path] = []

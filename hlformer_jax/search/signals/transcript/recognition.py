@@ -252,9 +252,10 @@ class SpeechRecogniser:
         Raises:
           VideoError: if the video or its sound cannot be read, with the reason.
         """
-        read, sound = optional("hlformer_jax.video.read", "search"), _sound()
+        faults, read = (optional(f"hlformer_jax.video.{x}", "search") for x in ("faults", "read"))
+        sound = _sound()
         heard: dict[str, Any] = {"tracks": {}} if state is None else state
-        with read.name_errors(path), read.opened(path) as video:
+        with faults.name_errors(path), read.opened(path) as video:
             tracks = sound.tracks(video.container)
             if not tracks:
                 return Outcome(NO_AUDIO, [])
@@ -304,7 +305,7 @@ class SpeechRecogniser:
         self, video: Any, stream: int, track_state: dict[str, Any], heard: dict[str, Any]
     ) -> Iterator[Step]:
         """Transcribe the rest of a track; `track_state` is updated after each piece."""
-        fault = optional("hlformer_jax.video.read", "search").fault
+        fault = optional("hlformer_jax.video.faults", "search").fault
         with _sound().reading(video, stream, rate=SAMPLE_RATE, layout="mono") as audio:
             if audio is None:
                 raise fault(video.path, "has no timestamps", "convert it to another container")
@@ -531,7 +532,7 @@ def _check_decoded(video: Any, audio: Any, track_state: dict[str, Any]) -> None:
     """Refuse a track without any decodable packet; note in its state if it ended too early."""
     if audio.packets and not audio.decoded:
         what = f"has {audio.packets} packets of sound, none of which can be decoded"
-        fault = optional("hlformer_jax.video.read", "search").fault
+        fault = optional("hlformer_jax.video.faults", "search").fault
         raise fault(video.path, what, "try it in a player, or copy it again")
     end, stated = audio.position / SAMPLE_RATE, float(audio.stated_end or 0)
     reason = f" ({audio.stopped})" if audio.stopped else ""
