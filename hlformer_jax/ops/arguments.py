@@ -54,8 +54,8 @@ def vary_together(*arrays: Array) -> Sequence[Array]:
     if not any(AxisType.Manual in mesh.axis_types for mesh in meshes):
         return arrays
     # No element is any, and the type of the answer says what the type of the array does.
-    none = functools.reduce(jnp.logical_or, (jnp.any(x.ravel()[:0] != 0) for x in arrays))
-    return [jnp.where(none, jnp.zeros_like(x), x) for x in arrays]
+    is_any = functools.reduce(jnp.logical_or, (jnp.any(x.ravel()[:0] != 0) for x in arrays))
+    return [jnp.where(is_any, jnp.zeros_like(x), x) for x in arrays]
 
 
 def as_vectors(x: ArrayLike, least: int = 1) -> Array:

@@ -83,8 +83,8 @@ def _name_axes(subscripts: str, x: Array, y: Array) -> tuple[str, Array, Array]:
         shape = _batch_shape(subscript, factor)
         start = len(batch) - len(shape)
         repeated = [i for i, size in enumerate(shape) if size != batch[start + i]]
-        named = [letters[start + i] for i in range(len(shape)) if i not in repeated]
-        return subscript.replace("...", "".join(named)), jnp.squeeze(factor, repeated)
+        kept_letters = [letters[start + i] for i in range(len(shape)) if i not in repeated]
+        return subscript.replace("...", "".join(kept_letters)), jnp.squeeze(factor, repeated)
 
     (first, x), (second, y) = name(first, x), name(second, y)
     return f"{first},{second}->{result.replace('...', letters)}", x, y
@@ -124,16 +124,19 @@ def _pull_to_first(
     gradient: Array, x: Any, y: Array, *, subscripts: str, dtype: Any, precision: Any
 ) -> Array:
     first, second, result = _parts(subscripts)
-    gradient = gradient.astype(y.dtype)
-    return _bind(f"{result},{second}->{first}", gradient, y, y.dtype, precision)
+    return _pull(f"{result},{second}->{first}", gradient, y, precision)
 
 
 def _pull_to_second(
     gradient: Array, x: Array, y: Any, *, subscripts: str, dtype: Any, precision: Any
 ) -> Array:
     first, second, result = _parts(subscripts)
-    gradient = gradient.astype(x.dtype)
-    return _bind(f"{result},{first}->{second}", gradient, x, x.dtype, precision)
+    return _pull(f"{result},{first}->{second}", gradient, x, precision)
+
+
+def _pull(subscripts: str, gradient: Array, factor: Array, precision: Any) -> Array:
+    """Multiply the gradient of a product, in the dtype of a factor, by this factor."""
+    return _bind(subscripts, gradient.astype(factor.dtype), factor, factor.dtype, precision)
 
 
 def _batch(

@@ -9,6 +9,7 @@
     sound     decoding of audio tracks as one continuous signal
     clips     clips with exact bounds, and thumbnails
     players   playback by browsers
+    faults    errors that name the fault of a file, and what to do
     subtitles    cues of subtitle files, subtitle tracks and closed captions
 
 ```python

@@ -48,8 +48,7 @@ def evaluate(
     entries, examine = library.examiner()
     columns = _columns(entries, captions)
     contents = np.asarray([entry.content for entry in entries])
-    is_first = np.zeros(len(entries), bool)  # of each content, one video competes
-    is_first[np.unique(contents, return_index=True)[1]] = True
+    is_first = _are_first(contents)  # of each content, one video competes
     correct_rows, wrong_rows, centres, score_rows, overlaps = [], [], [], [], []
     without_video: dict[str, list[float]] = {}
     for caption in (caption for caption in captions if caption.is_visual):
@@ -78,10 +77,16 @@ def evaluate(
         metrics["AUC"] = auc(present, absent)
     best = np.maximum(present, absent)
     metrics |= {f"AUC {kind}": auc(best, scores) for kind, scores in absent_by_kind.items()}
-    sentences = [normalise(x.sentence).split() for x in captions if x.is_visual and x.video]
-    is_first = np.zeros(len(sentences), bool)
-    is_first[np.unique([" ".join(words) for words in sentences], return_index=True)[1]] = True
-    return metrics, Separation(present, absent, videos, absent_by_kind, is_first)
+    queries = [x.sentence for x in captions if x.is_visual and x.video]
+    sentences = np.asarray([" ".join(normalise(query).split()) for query in queries])
+    return metrics, Separation(present, absent, videos, absent_by_kind, _are_first(sentences))
+
+
+def _are_first(values: np.ndarray) -> np.ndarray:
+    """Return which values differ from all before them."""
+    are_first = np.zeros(len(values), bool)
+    are_first[np.unique(values, return_index=True)[1]] = True
+    return are_first
 
 
 def _columns(entries: Sequence[Entry], captions: Sequence[Caption]) -> dict[str, int]:

@@ -530,6 +530,10 @@ class Index:
         """Return whether a content has embeddings, damaged ones too."""
         return bool(self._database.select("SELECT 1 FROM contents WHERE hash = ?", [content]))
 
+    def check_embeddings_writable(self) -> None:
+        """Check that embeddings can be added; see `Embeddings.check_writable`."""
+        self.embeddings.check_writable(self._database.setting("generation"))
+
     def frames(self, contents: Sequence[str]) -> ContentRows:
         """Map the embeddings of contents into memory.
 

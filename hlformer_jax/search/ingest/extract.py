@@ -593,10 +593,7 @@ class _Run:
                     self.index.read(content)
                 except DamagedError as error:
                     if isinstance(error, UnreadableError):
-                        [[generation]] = self.index.select(
-                            "SELECT value FROM settings WHERE name = 'generation'"
-                        )
-                        self.index.embeddings.check_writable(generation)
+                        self.index.check_embeddings_writable()
                     self._faults[content], _, _ = str(error).rpartition(": ")
                     self._intact[content] = False
         return self._intact[content]

@@ -616,10 +616,11 @@ class Library:
                     if self._encoder is None and not index.contents():
                         raise _empty(index)
                     encoder, state = self._loaded(index), index.state
-                    if self._snapshot is None or not self._is_current(self._snapshot):
+                    snapshot = self._snapshot
+                    if snapshot is None or (snapshot.index, snapshot.state) != (index, state):
                         take = functools.partial(self._take_snapshot, state, index, encoder)
-                        self._snapshot = _without_damaged(take)
-                    return self._snapshot, encoder
+                        snapshot = self._snapshot = _without_damaged(take)
+                    return snapshot, encoder
 
     def _is_current(self, snapshot: _Snapshot) -> bool:
         """Return whether a snapshot is of the current state of the index."""

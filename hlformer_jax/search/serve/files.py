@@ -53,26 +53,31 @@ class VideoFile:
         return MEDIA_TYPES.get(suffix, "application/octet-stream")
 
 
-def indexed(library: Library, id: str) -> Any:
-    """Return the entry of an indexed video.
+def find_entry(library: Library, id: str) -> Any:
+    """Return the entry of an indexed or failed video.
 
     Args:
       library: the archive.
       id: the id of the video in the index.
 
     Raises:
-      Refusal: 404 if the index has no video with this id, or could not index it.
+      Refusal: 404 if the index has no video with this id.
       MissingIndexError: if the index was deleted or moved.
     """
     try:
-        entry = library.entry(id)
+        return library.entry(id)
     except MissingIndexError:
         raise
     except (LookupError, UserError):  # the error may contain paths of this machine
         raise Refusal("video.unknown") from None
-    if entry.state != "failed":
-        return entry
-    raise Refusal("video.unknown")
+
+
+def indexed(library: Library, id: str) -> Any:
+    """Return the entry of an indexed video; see `find_entry`. Refuse failed ones as unknown."""
+    entry = find_entry(library, id)
+    if entry.state == "failed":
+        raise Refusal("video.unknown")
+    return entry
 
 
 def open_video(library: Library, id: str) -> VideoFile:

@@ -25,7 +25,7 @@ from starlette.responses import Response
 
 from hlformer_jax.errors import UserError, describe
 from hlformer_jax.files import jsonable
-from hlformer_jax.search.index import Index, MissingIndexError
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest.extract import (
     Progress,
     format_counts,
@@ -35,6 +35,7 @@ from hlformer_jax.search.ingest.extract import (
 )
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.serve import schemas
+from hlformer_jax.search.serve.files import find_entry
 from hlformer_jax.search.serve.guard import Answer, ParameterError
 from hlformer_jax.search.serve.refusals import Refusal
 from hlformer_jax.search.serve.schemas import Job, Kind, Roots
@@ -262,14 +263,6 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
     def answer(job: Job) -> Response:
         return Answer(job.model_dump())
 
-    def find_entry(id: str) -> Any:
-        try:
-            return library.entry(id)
-        except MissingIndexError:
-            raise
-        except (LookupError, UserError):
-            raise Refusal("video.unknown") from None
-
     @router.get("/api/roots", responses=schemas.responses(Roots))
     def roots() -> Response:
         """The folders of the index, with their paths."""
@@ -293,7 +286,7 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
     @router.post("/api/retry/{id}", responses=schemas.responses(Job))
     def retry(id: str) -> Response:
         """Start to try a failed file again."""
-        return answer(jobs.retry(find_entry(id).path))
+        return answer(jobs.retry(find_entry(library, id).path))
 
     @router.post("/api/add", responses=schemas.responses(Job))
     def add(path: Annotated[str, Query(min_length=1, max_length=4096)]) -> Response:
@@ -311,7 +304,7 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
         id: Ids = (), folder: Annotated[str | None, Query(max_length=4096)] = None
     ) -> Response:
         """Start to remove videos, or an added folder by its name. The files stay."""
-        videos = [find_entry(video).video for video in id]
+        videos = [find_entry(library, video).video for video in id]
         if folder is not None:
             roots = {name: str(root) for name, root in library.open_index().roots.items()}
             roots.pop("", None)

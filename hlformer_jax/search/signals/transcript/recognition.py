@@ -252,8 +252,8 @@ class SpeechRecogniser:
         Raises:
           VideoError: if the video or its sound cannot be read, with the reason.
         """
-        faults, read = (optional(f"hlformer_jax.video.{x}", "search") for x in ("faults", "read"))
-        sound = _sound()
+        faults = optional("hlformer_jax.video.faults", "search")
+        read, sound = optional("hlformer_jax.video.read", "search"), _sound()
         heard: dict[str, Any] = {"tracks": {}} if state is None else state
         with faults.name_errors(path), read.opened(path) as video:
             tracks = sound.tracks(video.container)
