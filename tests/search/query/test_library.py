@@ -1,5 +1,6 @@
 """An archive that is asked: the right video and second, filters, what is refused, what changes."""
 
+import dataclasses
 import datetime
 import errno
 import os
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
@@ -295,6 +297,21 @@ def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, ind
     films.rmdir()
     (tmp_path / "away").rename(films)
     assert found(library.query("red", k=9)) == every
+
+
+def test_warning_about_a_missing_root_is_linear_in_its_videos(library, films, tmp_path):
+    snapshot, _ = library._ready()
+    films.rename(tmp_path / "away")
+
+    def seconds(count):
+        many = [snapshot.videos[0]._replace(video=f"trips/{i}.film") for i in range(count)]
+        large = dataclasses.replace(snapshot, videos=many, missing=set(range(count)))
+        started = time.process_time()
+        [line] = library._warnings(large, np.ones(count, bool))
+        assert f"{films} is missing" in line
+        return time.process_time() - started
+
+    assert seconds(20_000) < 8 * seconds(5_000) + 0.1
 
 
 def test_folders_that_were_not_listed_are_named_until_they_are(library, films, index):

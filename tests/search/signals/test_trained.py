@@ -14,6 +14,7 @@ from hlformer_jax.config import default
 from hlformer_jax.data.sources import extracted
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import Threshold
 from hlformer_jax.search.signals import trained
 from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.training.loaded_run import LoadedRun
@@ -144,6 +145,15 @@ def test_model_of_the_last_token_reads_it_of_every_text(index, tmp_path):
     library = archive.opened(index, checkpoint=write_run(tmp_path / "run", config))
     short, long = (library.query(text) for text in ("blue", "red green yellow white blue"))
     assert long.warnings == [] and [hit.score for hit in long] == [hit.score for hit in short]
+
+
+def test_model_has_no_warning_about_the_threshold_of_a_ranker(index, tmp_path):
+    with index.writing() as writer:
+        writer.set_thresholds({"best_frame": Threshold(0.1, 10.0, 9, frames=1)})
+    assert "calibrate it again" in archive.opened(index).query("red").warnings[0]
+    config = configuration("clip4clip_meanp", **{"model.glance": False})
+    library = archive.opened(index, checkpoint=write_run(tmp_path / "run", config))
+    assert library.query("red").warnings == []
 
 
 @pytest.mark.slow  # it takes seconds
