@@ -219,13 +219,18 @@ def put(writer: Writer, content: str, transcript: Transcript) -> None:
             content, position, source, json.dumps(facts, allow_nan=False),
             _compress(fields["cues"]),
         )  # fmt: skip
+    mark_changed(writer)
+
+
+def mark_changed(writer: Writer) -> None:
+    """Change the version of the transcripts, so that open libraries read them again."""
     writer.execute(
         "UPDATE settings SET value = ? WHERE name = 'transcripts'", secrets.token_hex(16)
     )
 
 
 def version(index: Index) -> str:
-    """Return a text that changes whenever a transcript changes."""
+    """Return a text that changes whenever transcripts or embeddings of their passages change."""
     statement = "SELECT value FROM settings WHERE name = 'transcripts'"
     return str(index.decode(only_value, statement))
 
