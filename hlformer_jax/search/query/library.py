@@ -294,11 +294,13 @@ class Library:
         to, index = self._store, self.open_index()
 
         def upload_whole(damaged: dict[str, str]) -> Uploaded:
-            records = [
-                record for content, record in index.records().items() if content not in damaged
-            ]
-            ranker = self._ranker(index, records if self._checkpoint else None)
-            return postgres.upload(to, index, ranker, progress, damaged)
+            records = index.records()
+            readable = [record for content, record in records.items() if content not in damaged]
+            ranker = self._ranker(index, readable if self._checkpoint else None)
+            contents = [record.content for record in readable]
+            return postgres.upload(
+                to, index, ranker, contents, records.keys() & damaged.keys(), progress
+            )
 
         return _without_damaged(upload_whole)
 
@@ -642,10 +644,10 @@ class Library:
           DamagedError: if further contents are damaged, or all are.
           SearchError: if the index has no indexed video.
         """
-        entries = [entry for entry in index.entries() if entry.state != "failed"]
-        entries = [entry for entry in entries if entry.content not in damaged]
         records = [record for content, record in index.records().items() if content not in damaged]
         numbers = {record.content: i for i, record in enumerate(records)}
+        # Another process may have added videos since the records were read.
+        entries = [x for x in index.entries() if x.state != "failed" and x.content in numbers]
         content_of = np.asarray([numbers[entry.content] for entry in entries], np.int64)
         if not records and damaged:
             raise DamagedError.from_contents(damaged)

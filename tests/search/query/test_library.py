@@ -299,6 +299,27 @@ def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, ind
     assert found(library.query("red", k=9)) == every
 
 
+def test_video_that_is_replaced_while_the_index_is_read(films, index, monkeypatch):
+    entries, records = search.Index.entries, search.Index.records
+    again = search.open(index.directory).open_index()
+
+    def replace_after(read):
+        def reading(self):
+            found = read(self)
+            monkeypatch.undo()
+            archive.film(films / "b.film", ["red"] * 9)
+            archive.fill(again)
+            return found
+
+        return reading
+
+    monkeypatch.setattr(search.Index, "entries", replace_after(entries))
+    monkeypatch.setattr(search.Index, "records", replace_after(records))
+    library = archive.opened(index)
+    assert library.query("red")[0].video == "a.film"
+    assert [hit.video for hit in library.query("red", k=2)] == ["a.film", "b.film"]
+
+
 def test_warning_about_a_missing_root_is_linear_in_its_videos(library, films, tmp_path):
     snapshot, _ = library._ready()
     films.rename(tmp_path / "away")

@@ -218,6 +218,29 @@ def test_a_store_adds_the_best_of_both_branches(index, tmp_path, dtype, name, ad
         unlike.query("red")
 
 
+@pytest.mark.slow
+def test_upload_leaves_out_videos_that_are_indexed_meanwhile(index, tmp_path, address, monkeypatch):
+    run = write_run(tmp_path / "run", configuration("gmmformer_v2"))
+    stored = archive.opened(index, checkpoint=run, store=address)
+    make = stored._ranker
+
+    def make_and_index(*given):
+        ranker = make(*given)
+        archive.random_film(tmp_path / "films" / "new.film", 9, seed=9)
+        archive.fill(Index.open(index.directory))
+        return ranker
+
+    monkeypatch.setattr(stored, "_ranker", make_and_index)
+    assert stored.upload().sent == len(FRAMES)
+    monkeypatch.undo()
+    assert stored.upload()[:2] == (1, len(FRAMES))
+    plain = archive.opened(index, checkpoint=run)
+    found, expected = (each.query("red blue white", k=9) for each in (stored, plain))
+    assert [hit.video for hit in found] == [hit.video for hit in expected]
+    scores = [hit.score for hit in expected]
+    np.testing.assert_allclose([hit.score for hit in found], scores, atol=1e-6)
+
+
 @pytest.mark.slow  # it takes seconds
 def test_a_store_refuses_the_score_of_ms_sl(index, tmp_path):
     pytest.importorskip("psycopg", reason="the extra postgres is not installed")
