@@ -20,8 +20,9 @@ import pytest
 from PIL import Image
 
 from hlformer_jax import search
-from hlformer_jax.errors import DamagedError, QueryError, SearchError
+from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search import times
+from hlformer_jax.search.index import embeddings
 from hlformer_jax.search.query import filters
 from hlformer_jax.search.query.query import Query
 
@@ -318,6 +319,34 @@ def test_video_that_is_replaced_while_the_index_is_read(films, index, monkeypatc
     library = archive.opened(index)
     assert library.query("red")[0].video == "a.film"
     assert [hit.video for hit in library.query("red", k=2)] == ["a.film", "b.film"]
+
+
+def test_embeddings_that_cannot_be_read_are_read_again_by_the_next_query(library, monkeypatch):
+    expected = library.query("red")
+    read = embeddings._read
+
+    def fail_once(*given):
+        monkeypatch.setattr(embeddings, "_read", read)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(embeddings, "_read", fail_once)
+    results = library.query("red", k=9)
+    assert len(results) == 2 and "(Too many open files)" in results.warnings[0]
+    again = library.query("red")
+    assert [hit.video for hit in again] == [hit.video for hit in expected]
+    assert again.warnings == []
+
+
+def test_many_embeddings_that_cannot_be_read_are_an_error(library, monkeypatch):
+    def fail(*given):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(embeddings, "_read", fail)
+    results = library.query("red")
+    assert results == [] and "of 3 videos" in results.warnings[0]
+    monkeypatch.setattr("hlformer_jax.search.query.library.WINDOW", 2)
+    with pytest.raises(UnreadableError, match="Input/output error"):
+        library.query("red")
 
 
 def test_warning_about_a_missing_root_is_linear_in_its_videos(library, films, tmp_path):
