@@ -100,12 +100,7 @@ class _Snapshot:
         self.missing = {names[name] for name in find_missing(paths)}
 
     def scope(self, passing: Bool[np.ndarray, " V"], unreadable: Collection[str] = ()) -> Scope:
-        """Return the videos that pass filters, have a file, and are neither damaged nor unreadable.
-
-        Args:
-          passing: the videos that pass the filters.
-          unreadable: contents whose embeddings cannot be read at the moment.
-        """
+        """Return the videos that pass filters, have a file, and can be read."""
         allowed = passing.copy()
         allowed[list(self.missing)] = False
         digests = [record.content for record in self.contents]

@@ -329,16 +329,15 @@ class SpeechRecogniser:
                 cut = None if is_last else _place_to_cut(stretches, len(buffer))
                 if cut is not None:
                     stretches = [stretch for stretch in stretches if stretch[1] <= cut]
-                words, groups = self._hear_piece(buffer, stretches, track_state)
+                words = self._hear_piece(buffer, stretches, track_state)
                 if is_last:
                     cut = len(buffer)
                 elif cut is None:
                     cut, words = _cut_words(words, len(buffer))
-                cues = _cues_of(words, groups)
                 shift = start / SAMPLE_RATE
                 track_state["cues"] += [
                     [round(cue.start + shift, 3), round(cue.end + shift, 3), cue.text]
-                    for cue in cues
+                    for cue in _cues_of(words, stretches)
                 ]
                 buffer = buffer[cut:]
                 track_state |= {
@@ -352,7 +351,7 @@ class SpeechRecogniser:
 
     def _hear_piece(
         self, samples: Samples, stretches: Sequence[Stretch], track_state: dict[str, Any]
-    ) -> tuple[list[Word], list[Stretch]]:
+    ) -> list[Word]:
         """Recognise the words of a piece; their times are in seconds from the piece's start."""
         if stretches and not (self._language or track_state["language"] or self.is_english_only):
             voices = np.concatenate([samples[onset:end] for onset, end in stretches])
@@ -382,7 +381,7 @@ class SpeechRecogniser:
                     Word(float(word.start) + shift, float(word.end) + shift, word.word)
                     for word in segment.words or ()
                 ]
-        return words, list(stretches)
+        return words
 
 
 def _sound() -> Any:
