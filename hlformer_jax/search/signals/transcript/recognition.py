@@ -688,8 +688,8 @@ def recognise(
 
     The caller holds the index's lock and has called `transcripts.update`. The cues of a content are
     written when its recognition is complete; unfinished speech recognition is stored as a
-    `Checkpoint`. Speech is not recognised in videos with subtitles. A video that fails is reported
-    in one line, and is tried again in the next run.
+    `Checkpoint`. Speech is not recognised if all copies have subtitles. A video that fails is
+    reported in one line, and is tried again in the next run.
 
     Args:
       index: the index.
@@ -707,7 +707,8 @@ def recognise(
     waiting: dict[str, Path] = {}
     for content, path in paths.items():
         transcript = transcripts.load(index, content) or transcripts.Transcript()
-        if recogniser.source == "speech" and transcript.subtitles:
+        has_subtitles = all(map(transcript.has_subtitles, index.paths(content)))
+        if recogniser.source == "speech" and has_subtitles:
             counts[SUBTITLED] += 1
         elif transcript.recognised.get(recogniser.source, {}).get("by") == recogniser.by:
             counts[DONE] += 1

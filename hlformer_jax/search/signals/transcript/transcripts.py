@@ -92,10 +92,9 @@ class Transcript:
     files: list[Source] = dataclasses.field(default_factory=list)
     recognised: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
-    @property
-    def subtitles(self) -> list[Cue]:
-        """The cues of all subtitles, sorted, without repetitions."""
-        return sorted({*self.tracks.cues, *(cue for file in self.files for cue in file.cues)})
+    def has_subtitles(self, video: str) -> bool:
+        """Return whether the copy with this name in the index has subtitles."""
+        return any(source.cues for source in (self.tracks, *self._files_of(video)))
 
     def cues(self, video: str) -> list[Cue]:
         """Return the cues of one copy; speech is left out if the copy has subtitles.
@@ -103,9 +102,10 @@ class Transcript:
         Args:
           video: the index's name of the copy.
         """
-        return self._cues(
-            [file for file in self.files if file.videos is None or video in file.videos]
-        )
+        return self._cues(self._files_of(video))
+
+    def _files_of(self, video: str) -> list[Source]:
+        return [file for file in self.files if file.videos is None or video in file.videos]
 
     def by_copies(self) -> list[tuple[Copies, list[Cue]]]:
         """Return the cues of each group of copies that have the same cues.
