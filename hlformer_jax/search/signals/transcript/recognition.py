@@ -310,10 +310,8 @@ class SpeechRecogniser:
             if audio is None:
                 raise fault(video.path, "has no timestamps", "convert it to another container")
             duration = float(audio.stated_end or video.end or 0)
-            for _ in audio.read(
-                track_state["position"]
-            ):  # decoding is fast, and seeking is not exact
-                pass
+            for _ in audio.read(track_state["position"]):
+                pass  # decoding is fast, and seeking is not exact
             yield Step(track_state["position"] / SAMPLE_RATE, duration)
             size = int(MAX_PIECE * SAMPLE_RATE)
             buffer = np.zeros(0, np.float32)
