@@ -265,6 +265,15 @@ CAPTIONS = [
 ]
 
 
+def test_records_are_read_once_for_features_of_all_videos(index, tmp_path, monkeypatch):
+    videos, reads = type(index).videos, []
+    monkeypatch.setattr(
+        type(index), "videos", property(lambda self: reads.append(None) or videos.fget(self))
+    )
+    features.write_features(index, archive.Encoder(), CAPTIONS, tmp_path / "out")
+    assert len(reads) == 1  # each read copies the records of all videos
+
+
 def test_features_are_index_vectors_and_encoder_tokens(index, tmp_path):
     lines = []
     asked = [*CAPTIONS, Caption("gone.film", "red")]
