@@ -454,6 +454,12 @@ def test_rolling_captions_give_each_sentence_once(tmp_path):
     assert len(read(tmp_path, again)) == 2
 
 
+def test_rolling_line_extends_the_cue_that_contains_it(tmp_path):
+    cues = (1, 4, "THE OLD\nSHOP"), (2, 3, "hello there"), (4, 6, "THE OLD\nSHOP"), (6, 8, "SHOP")
+    text = "\n\n".join(f"00:00:0{start} --> 00:00:0{end}\n{shown}" for start, end, shown in cues)
+    assert rows(read(tmp_path, text)) == [(1, 8, "THE OLD SHOP"), (2, 3, "hello there")]
+
+
 def test_a_sign_of_many_frames_is_one_cue(tmp_path):
     lines = "".join(
         dialogue(f"{1 + i * 0.04:05.2f}", f"{1.04 + i * 0.04:05.2f}", rf"{{\pos({i},2)}}SHOP")

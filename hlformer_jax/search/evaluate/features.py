@@ -48,7 +48,8 @@ def write_features(
       OutputError: if `out` contains something that must not be replaced.
       OSError: if the folder cannot be written.
     """
-    contents = {video: record.content for video, record in index.videos.items() if record.indexed}
+    records = {video: record for video, record in index.videos.items() if record.indexed}
+    contents = {video: record.content for video, record in records.items()}
     visual = [caption for caption in captions if caption.is_visual and caption.video]
     if left_out := len(captions) - len(visual):
         report(
@@ -70,7 +71,7 @@ def write_features(
             video: content for video, content in contents.items() if content not in error.contents
         }
     captions = _join_copies([x for x in captions if x.video in contents], contents, report)
-    durations = {video: index.videos[video].duration for video in contents}
+    durations = {video: record.duration for video, record in records.items()}
     captions = cut_times(captions, durations, 1 / index.fps)
     splits = extracted.split_captions(
         [

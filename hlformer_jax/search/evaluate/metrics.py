@@ -117,7 +117,8 @@ def by_kind(
 
     A caption that is a single sentence is searched by the visual signal, and if the archive has a
     transcript, also by the transcript and by both. A caption with several parts is searched once,
-    by all signals that accept it; this counts as "visual".
+    by all signals that accept it; this counts as "visual". Only the ranker "best_frame" can search
+    for it; for others it is left out.
 
     Args:
       library: the archive.
@@ -144,6 +145,8 @@ def by_kind(
     for caption in captions:
         is_single = not (caption.following or caption.without)
         rows = SIGNALS if has_transcript and is_single else {"visual": "visual"}
+        if not is_single and library.ranker_name != rankers.DEFAULT:
+            rows = {}
         for signal, signals in rows.items():
             results = library.query(
                 caption.sentence, k=5, moments=1, then=caption.following, without=caption.without,

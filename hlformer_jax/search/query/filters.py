@@ -79,10 +79,11 @@ def _inside(videos: Sequence[Entry], folder: str) -> Bool[np.ndarray, " V"]:
     parts = PurePosixPath(caseless(folder.strip("/"))).parts
     if not parts:
         return np.ones(len(videos), bool)
-    folders = [PurePosixPath(caseless(legible(video.folder))).parts for video in videos]
-    mask = np.asarray([path[: len(parts)] == parts for path in folders], bool)
+    folders = {video.folder: legible(video.folder) for video in videos}
+    shown_parts = {path: PurePosixPath(caseless(shown)).parts for path, shown in folders.items()}
+    mask = np.asarray([shown_parts[video.folder][: len(parts)] == parts for video in videos], bool)
     if not mask.any():
-        hint = suggestion(folder, {legible(video.folder) for video in videos})
+        hint = suggestion(folder, folders.values())
         raise QueryError(
             "the index has no videos in a folder {value!r}{hint}",
             field="folder", value=folder, hint=hint,

@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from hlformer_jax import files
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder, LimitsTexts, TokenEncoder
-from hlformer_jax.errors import DamagedError, QueryError, SearchError
+from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search.encoder import is_demo_encoder, reload_encoder
 from hlformer_jax.search.index import (
     EncoderFacts,
@@ -99,13 +99,13 @@ class _Snapshot:
         paths = {name: self.videos[position].path for name, position in names.items()}
         self.missing = {names[name] for name in find_missing(paths)}
 
-    def scope(self, passing: Bool[np.ndarray, " V"]) -> Scope:
-        """Return the videos that pass filters, have a file, and are not damaged."""
+    def scope(self, passing: Bool[np.ndarray, " V"], unreadable: Collection[str] = ()) -> Scope:
+        """Return the videos that pass filters, have a file, and can be read."""
         allowed = passing.copy()
         allowed[list(self.missing)] = False
-        damaged = [i for i, record in enumerate(self.contents) if record.content in self.damaged]
-        allowed &= ~np.isin(self.content_of, damaged)
         digests = [record.content for record in self.contents]
+        left_out = self.damaged.keys() | unreadable
+        allowed &= ~np.isin(self.content_of, [i for i, x in enumerate(digests) if x in left_out])
         return Scope(self.videos, digests, self.content_of, allowed)
 
 
@@ -294,11 +294,13 @@ class Library:
         to, index = self._store, self.open_index()
 
         def upload_whole(damaged: dict[str, str]) -> Uploaded:
-            records = [
-                record for content, record in index.records().items() if content not in damaged
-            ]
-            ranker = self._ranker(index, records if self._checkpoint else None)
-            return postgres.upload(to, index, ranker, progress, damaged)
+            records = index.records()
+            readable = [record for content, record in records.items() if content not in damaged]
+            ranker = self._ranker(index, readable if self._checkpoint else None)
+            contents = [record.content for record in readable]
+            return postgres.upload(
+                to, index, ranker, contents, records.keys() & damaged.keys(), progress
+            )
 
         return _without_damaged(upload_whole)
 
@@ -364,7 +366,8 @@ class Library:
           SearchError: if the video of `like` is not in the index, or none of the query's signals
             has anything to search.
           OSError: if the file of the picture cannot be read.
-          DamagedError: if the database or all embeddings are damaged.
+          DamagedError: if the database or all embeddings are damaged, or very many embeddings
+            cannot be read.
         """
         if not isinstance(query, Query):
             query = Query(query, **fields)
@@ -384,8 +387,9 @@ class Library:
             encoder, query.text, query.then, query.without, query.within or DEFAULT_WITHIN, picture
         )
         search = self._search_signals(snapshot, query, signal_query)
+        unreadable: dict[str, str] = {}  # for this query; the next one reads them again
         while True:
-            scope = snapshot.scope(passing)
+            scope = snapshot.scope(passing, unreadable)
             try:
                 places = _ranked(query, search, scope)
                 positions = [place.group.position for place in places]
@@ -399,16 +403,17 @@ class Library:
             except ReplacedIndexError:  # while it was read: query the new one
                 return self.query(query)
             except DamagedError as error:
-                if not error.contents.keys() - snapshot.damaged.keys():
+                found = unreadable if isinstance(error, UnreadableError) else snapshot.damaged
+                if not error.contents.keys() - found.keys() or len(unreadable) >= WINDOW:
                     raise
                 # The contents may be missing because another process has just removed them.
                 if not self._is_current(snapshot):
                     return self.query(query)
-                snapshot.damaged |= error.contents
+                found.update(error.contents)
                 continue
             reaching = [result for result in results if _reaches(result, query.min_score, search)]
             reason = "" if reaching else _reason(query, filtered, scope, search.names, len(places))
-            warnings = self._warnings(snapshot, passing)
+            warnings = self._warnings(snapshot, passing, unreadable)
             warnings += _cut_texts(encoder, query, snapshot.visual.ranker.max_tokens)
             warnings += _changed(snapshot, places[query.offset :])
             return Results(reaching, warnings, search.match_threshold, reason)
@@ -548,14 +553,16 @@ class Library:
         embedding = unit(arrays.vectors[nearest].astype(np.float32))
         return embedding, int(snapshot.content_of[position])
 
-    def _warnings(self, snapshot: _Snapshot, passing: np.ndarray) -> list[str]:
+    def _warnings(
+        self, snapshot: _Snapshot, passing: np.ndarray, unreadable_contents: Mapping[str, str] = {}
+    ) -> list[str]:
         """Return lines on videos that pass the filters but cannot be searched."""
         lines = list(snapshot.index.notes)
         missing = [snapshot.videos[i].video for i in sorted(snapshot.missing) if passing[i]]
         for name, root in snapshot.index.roots.items():
-            in_root = [video for video in missing if split_name(video)[0] == name]
-            if in_root and files.is_gone(root, follow=True):
-                missing = [video for video in missing if video not in in_root]
+            elsewhere = [video for video in missing if split_name(video)[0] != name]
+            if len(elsewhere) < len(missing) and files.is_gone(root, follow=True):
+                missing = elsewhere
                 lines.append(
                     f"{root} is missing, so its videos are left out: mount its disk, or, if the"
                     " folder has moved, index its new path as the moved root"
@@ -575,7 +582,7 @@ class Library:
             lines.append(
                 f"videos may be missing: the last indexing run reported {unlisted[0]}{more}"
             )
-        calibrated = snapshot.index.thresholds.get(self._label)
+        calibrated = snapshot.visual.calibrated
         frames = sum(record.frames for record in snapshot.contents)
         if calibrated is not None and frames > 2 * calibrated.frames:
             lines.append(
@@ -583,8 +590,8 @@ class Library:
                 f" the index now has {frames}, so more absent things reach it: calibrate it"
                 " again"
             )
-        if snapshot.damaged:
-            lines.append(str(DamagedError.from_contents(snapshot.damaged)))
+        if damaged := {**snapshot.damaged, **unreadable_contents}:
+            lines.append(str(DamagedError.from_contents(damaged)))
         if isinstance(snapshot.visual.ranker, Stored):
             absent = snapshot.visual.ranker.absent()
             videos = [
@@ -642,10 +649,10 @@ class Library:
           DamagedError: if further contents are damaged, or all are.
           SearchError: if the index has no indexed video.
         """
-        entries = [entry for entry in index.entries() if entry.state != "failed"]
-        entries = [entry for entry in entries if entry.content not in damaged]
         records = [record for content, record in index.records().items() if content not in damaged]
         numbers = {record.content: i for i, record in enumerate(records)}
+        # Another process may have added videos since the records were read.
+        entries = [x for x in index.entries() if x.state != "failed" and x.content in numbers]
         content_of = np.asarray([numbers[entry.content] for entry in entries], np.int64)
         if not records and damaged:
             raise DamagedError.from_contents(damaged)

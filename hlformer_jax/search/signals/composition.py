@@ -137,7 +137,7 @@ def chain(
       there is none; and the position of that sequence's last frame, or -1.
     """
     first = np.searchsorted(times, times, side="right")
-    end = np.searchsorted(times, times + within, side="right")
+    end = np.searchsorted(times, times + within + 1e-6, side="right")  # 0.7 + 0.1 is below 0.8
     total, ends = parts[-1].astype(np.float64), np.arange(len(times))
     for part in parts[-2::-1]:
         best = _argmax_between(total, first, end)

@@ -449,17 +449,19 @@ def upload(
     store: Store,
     index: Index,
     ranker: RowRanker,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    contents: Sequence[str],
     damaged: Collection[str] = (),
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Uploaded:
     """Bring a store up to date with an index; create the schema if it is missing.
 
     Args:
       store: the store.
       index: the index.
-      ranker: a ranker over the contents of the index that are not damaged, in the index's order.
-      progress: takes the number of contents that are done, and the number of all.
+      ranker: a ranker over the contents.
+      contents: the contents of the index that are not damaged, in the order of the ranker.
       damaged: the contents with damaged embeddings, whose stored rows are left as they are.
+      progress: takes the number of contents that are done, and the number of all.
 
     Raises:
       QueryError: if PostgreSQL cannot compute the ranker's score.
@@ -467,16 +469,14 @@ def upload(
       DamagedError: if another content turns out to be damaged.
     """
     names = list(_weights(ranker))
-    indexed = list(index.records())  # in the order of the ranker
-    readable = [content for content in indexed if content not in damaged]
     with store.uploading(index, ranker) as schema:
         uploaded = schema.contents()
-        for i, content in enumerate(readable):
+        for i, content in enumerate(contents):
             if content not in uploaded:
                 vectors = ranker.vectors(i, index.read(content))
                 schema.add(content, [vectors[name] for name in names])
-            progress(i + 1, len(readable))
-        removed = uploaded.difference(indexed)
+            progress(i + 1, len(contents))
+        removed = uploaded.difference(contents, damaged)
         schema.delete(removed)
-    sent = len(set(readable) - uploaded)
-    return Uploaded(sent, len(readable) - sent, len(removed), len(indexed) - len(readable))
+    sent = len(set(contents) - uploaded)
+    return Uploaded(sent, len(contents) - sent, len(removed), len(damaged))

@@ -8,7 +8,7 @@ signal is a class with the protocol `Signal` and an entry in `signals.SIGNALS`.
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -201,29 +201,3 @@ class Signal(Protocol):
 
     def search(self, query: SignalQuery) -> Matches:
         """Search for a query that the signal accepts."""
-
-
-class ContentMatches(NamedTuple):
-    """Matches of a signal for which all copies of a content have the same moments."""
-
-    moments: Mapping[str, Sequence[Moment]]
-    """Moments above the match threshold, by content; contents and moments best first."""
-    score_kind: ScoreKind | None = None
-    is_selective: bool = True
-
-    def rank(self, count: int, scope: Scope) -> list[Group]:
-        """Return a group for each content that has an allowed video; see `Matches`."""
-        allowed = scope.allowed_contents()
-        numbers = {content: i for i, content in enumerate(scope.contents) if allowed[i]}
-        matching = [content for content in self.moments if content in numbers]
-        return [
-            scope.group(numbers[content], self.moments[content][0].score)
-            for content in matching[:count]
-        ]
-
-    def evidence(self, group: Group, scope: Scope, count: int) -> Evidence | None:
-        """Return the moments of a group's content; see `Matches`."""
-        moments = self.moments.get(scope.videos[group.position].content)
-        if moments is None:
-            return None
-        return Evidence(True, moments[0].score, [*moments[:count]])

@@ -93,7 +93,9 @@ class Visual:
         self.index, self.ranker = archive.index, archive.ranker
         self.notes: list[str] = []
         self._contents = [record.content for record in archive.records]
-        self._calibrated: Threshold | None = archive.index.thresholds.get(archive.ranker_label)
+        self.calibrated: Threshold | None = None  # stores and trained models have no threshold
+        if isinstance(self.ranker, Untrained):
+            self.calibrated = archive.index.thresholds.get(archive.ranker_label)
 
     @staticmethod
     def update(
@@ -128,7 +130,7 @@ class Visual:
             return matches
         has_parts = len(query.texts) > 1 or bool(query.then or query.without)
         required_count = len(vectors) - len(query.without)
-        calibrated = self._calibrated if query.picture is None else None
+        calibrated = self.calibrated if query.picture is None else None
         thresholds = self._thresholds(query, vectors, has_parts, calibrated)
         if self._can_choose_threshold(query) or calibrated and not has_parts:
             matches = dataclasses.replace(

@@ -307,8 +307,6 @@ def read_sbv(text: str) -> Parsed:
 
 _ASS_FIELDS = "layer start end style name marginl marginr marginv effect text".split()
 _ASS_TIME = re.compile(r"\s*-?\d{1,5}:\d{1,3}(?::\d{1,3})?(?:[.,:]\d{1,9})?\s*")
-
-
 _COLON_OF_HUNDREDTHS = re.compile(r"(:\d{1,3}:\d{1,3}):(\d{1,9}\s*)$")
 
 

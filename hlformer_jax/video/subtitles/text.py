@@ -129,29 +129,30 @@ def merge_repeated(cues: Iterable[tuple[float, float, list[str]]]) -> Iterator[C
     merged: list[tuple[float, float, str]] = []
     latest: dict[str, int] = {}  # number of the last cue with a text
     previous: tuple[float, list[str]] = (-1.0, [])  # end and lines of the cue before, unmerged
+    number = 0  # of the merged cue that contains the cue before
     for start, end, lines in cues:
         text = " ".join(lines)
         index = latest.get(text)
         if index is not None and start <= merged[index][1] + REPEAT_SECONDS:
-            merged[index] = (merged[index][0], max(end, merged[index][1]), text)
+            number = index
+            merged[number] = (merged[number][0], max(end, merged[number][1]), text)
             previous = (end, lines)
             continue
         fresh = lines
         if start <= previous[0] + REPEAT_SECONDS:
             fresh = _fresh_lines(previous[1], lines)
-            follows = start >= merged[-1][1] - REPEAT_SECONDS
-            grown = follows and _grown(merged[-1][2], fresh)
+            first, last, before = merged[number]
             if not fresh:
-                merged[-1] = (merged[-1][0], max(end, merged[-1][1]), merged[-1][2])
-            elif grown:
-                latest.pop(merged[-1][2], None)
-                merged[-1] = (merged[-1][0], end, " ".join(fresh))
-                latest[merged[-1][2]] = len(merged) - 1
+                merged[number] = (first, max(end, last), before)
+            elif start >= last - REPEAT_SECONDS and _grown(before, fresh):
+                latest.pop(before, None)
+                merged[number] = (first, end, " ".join(fresh))
+                latest[" ".join(fresh)] = number
                 fresh = []
         previous = (end, lines)
         if fresh:
-            text = " ".join(fresh)
-            latest[text] = len(merged)
+            text, number = " ".join(fresh), len(merged)
+            latest[text] = number
             merged.append((start, end, text))
     for start, end, text in merged:
         yield Cue(round(start, 3), round(end, 3), text)

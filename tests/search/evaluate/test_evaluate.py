@@ -245,12 +245,33 @@ def test_by_kind_reports_each_signal(tmp_path, films):
     assert kinds["absent"]["transcript"] == {"queries": 1, "matches": 0}
 
 
+def test_by_kind_leaves_out_parts_that_its_ranker_cannot_search(index):
+    captions = [Caption("a.film", "red"), Caption("a.film", "black", following=("red",))]
+    normalised = archive.opened(index, ranker="best_frame", normalise=True)
+    report = metrics.report(normalised, {}, captions)
+    assert report["kinds"][""]["visual"]["queries"] == 1
+    only_parts = metrics.report(normalised, {}, captions[1:])
+    assert only_parts["kinds"] == {}
+    metrics.print_report(only_parts)
+    plain = metrics.by_kind(archive.opened(index), captions)
+    assert plain[""]["visual"]["queries"] == 2
+
+
 CAPTIONS = [
     Caption("a.film", "red on black", 5.0, 8.0),
     Caption("b.film", "green"),
     Caption("trips/c.film", "blue black", 10.0, 14.0),
     Caption("a.film", "red again", 14.0, 16.0),
 ]
+
+
+def test_records_are_read_once_for_features_of_all_videos(index, tmp_path, monkeypatch):
+    videos, reads = type(index).videos, []
+    monkeypatch.setattr(
+        type(index), "videos", property(lambda self: reads.append(None) or videos.fget(self))
+    )
+    features.write_features(index, archive.Encoder(), CAPTIONS, tmp_path / "out")
+    assert len(reads) == 1  # each read copies the records of all videos
 
 
 def test_features_are_index_vectors_and_encoder_tokens(index, tmp_path):

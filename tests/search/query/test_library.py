@@ -1,5 +1,6 @@
 """An archive that is asked: the right video and second, filters, what is refused, what changes."""
 
+import dataclasses
 import datetime
 import errno
 import os
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
@@ -18,8 +20,9 @@ import pytest
 from PIL import Image
 
 from hlformer_jax import search
-from hlformer_jax.errors import DamagedError, QueryError, SearchError
+from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search import times
+from hlformer_jax.search.index import embeddings
 from hlformer_jax.search.query import filters
 from hlformer_jax.search.query.query import Query
 
@@ -295,6 +298,70 @@ def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, ind
     films.rmdir()
     (tmp_path / "away").rename(films)
     assert found(library.query("red", k=9)) == every
+
+
+def test_video_that_is_replaced_while_the_index_is_read(films, index, monkeypatch):
+    entries, records = search.Index.entries, search.Index.records
+    again = search.open(index.directory).open_index()
+
+    def replace_after(read):
+        def reading(self):
+            found = read(self)
+            monkeypatch.undo()
+            archive.film(films / "b.film", ["red"] * 9)
+            archive.fill(again)
+            return found
+
+        return reading
+
+    monkeypatch.setattr(search.Index, "entries", replace_after(entries))
+    monkeypatch.setattr(search.Index, "records", replace_after(records))
+    library = archive.opened(index)
+    assert library.query("red")[0].video == "a.film"
+    assert [hit.video for hit in library.query("red", k=2)] == ["a.film", "b.film"]
+
+
+def test_embeddings_that_cannot_be_read_are_read_again_by_the_next_query(library, monkeypatch):
+    expected = library.query("red")
+    read = embeddings._read
+
+    def fail_once(*given):
+        monkeypatch.setattr(embeddings, "_read", read)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(embeddings, "_read", fail_once)
+    results = library.query("red", k=9)
+    assert len(results) == 2 and "(Too many open files)" in results.warnings[0]
+    again = library.query("red")
+    assert [hit.video for hit in again] == [hit.video for hit in expected]
+    assert again.warnings == []
+
+
+def test_many_embeddings_that_cannot_be_read_are_an_error(library, monkeypatch):
+    def fail(*given):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(embeddings, "_read", fail)
+    results = library.query("red")
+    assert results == [] and "of 3 videos" in results.warnings[0]
+    monkeypatch.setattr("hlformer_jax.search.query.library.WINDOW", 2)
+    with pytest.raises(UnreadableError, match="Input/output error"):
+        library.query("red")
+
+
+def test_warning_about_a_missing_root_is_linear_in_its_videos(library, films, tmp_path):
+    snapshot, _ = library._ready()
+    films.rename(tmp_path / "away")
+
+    def seconds(count):
+        many = [snapshot.videos[0]._replace(video=f"trips/{i}.film") for i in range(count)]
+        large = dataclasses.replace(snapshot, videos=many, missing=set(range(count)))
+        started = time.process_time()
+        [line] = library._warnings(large, np.ones(count, bool))
+        assert f"{films} is missing" in line
+        return time.process_time() - started
+
+    assert seconds(20_000) < 8 * seconds(5_000) + 0.1
 
 
 def test_folders_that_were_not_listed_are_named_until_they_are(library, films, index):

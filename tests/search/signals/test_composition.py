@@ -9,6 +9,7 @@ import pytest
 from hlformer_jax.errors import QueryError
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.signals import visual
+from hlformer_jax.search.signals.composition import chain
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +129,9 @@ def test_queries_with_parts_search_only_frames(index):
             library.query("red", then="blue")
         assert refused.value.field == "ranker"
         assert library.query("red").good in (True, False)
+
+
+def test_gap_of_a_sequence_includes_its_longest_length():
+    times = np.arange(100) / 10
+    parts = np.zeros((2, 100), np.float32)
+    assert np.isfinite(chain(parts, times, within=0.1)[0][:-1]).all()

@@ -367,6 +367,16 @@ def test_complete_embeddings_survive_an_interruption(spoken, monkeypatch):
     assert len(encoder.asked) == 50 and len(set(encoder.asked)) == 45  # a third was half done
 
 
+def test_open_library_uses_embeddings_that_were_computed_later(spoken):
+    for content in spoken.contents():
+        spoken.text_vectors(content).unlink()
+    library = archive.opened(spoken, encoder=Words())
+    assert library.query("boat leaves noon", signals="transcript") == []
+    with spoken.running():
+        passages.embed_passages(spoken, Words(), print)
+    assert library.query("boat leaves noon", signals="transcript")[0].video == "b.film"
+
+
 def ranked(found):
     """Ranked contents whose passages are in memory."""
     scores = {content: first.score for content, (first, *_) in found.items()}

@@ -367,6 +367,16 @@ def test_subtitles_that_come_later_replace_speech(index, model):
     assert told_texts(index, "loud.mkv") == ["ahoy"]
 
 
+def test_copy_without_subtitles_is_recognised(index, model, capsys):
+    shutil.copyfile(index.root / "loud.mkv", index.root / "copy.mkv")
+    (index.root / "copy.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nahoy\n")
+    index_folder(index, archive.Encoder(), workers=0)
+    assert transcribe(index, "--speech=small") == 0
+    assert "1 transcribed" in capsys.readouterr().out
+    assert told_texts(index, "loud.mkv") == ["300", "500", "700"]
+    assert told_texts(index, "copy.mkv") == ["ahoy"]
+
+
 @pytest.mark.parametrize(
     "error", [OSError(5, "Input/output error"), RuntimeError("CUDA failed\nout of memory")]
 )

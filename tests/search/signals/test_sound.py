@@ -1,6 +1,7 @@
 """A third signal in this file alone: sounds are searched, listed and fused like the other two."""
 
 import json
+from typing import NamedTuple
 
 import archive
 import numpy as np
@@ -13,7 +14,7 @@ from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli import console
 from hlformer_jax.search.serve import server
 from hlformer_jax.search.signals import SIGNALS
-from hlformer_jax.search.signals.protocol import ContentMatches
+from hlformer_jax.search.signals.protocol import Evidence
 
 NOTES = {"bark": 0, "bell": 1, "rain": 2}
 THRESHOLD = 0.9
@@ -30,6 +31,24 @@ def encode_sound(path):
     sounds = path.with_suffix(".sound").read_text().split()
     noise = np.random.default_rng(0).normal(0, 0.05, (len(sounds), len(NOTES)))
     return np.asarray([encode_text(sound) for sound in sounds]) + noise
+
+
+class SoundMatches(NamedTuple):
+    """Moments by content; all copies of a content have the same."""
+
+    moments: dict
+    score_kind: str = "cosine"
+    is_selective: bool = True
+
+    def rank(self, count, scope):
+        allowed = scope.allowed_contents()
+        numbers = {content: i for i, content in enumerate(scope.contents) if allowed[i]}
+        matching = [content for content in self.moments if content in numbers]
+        return [scope.group(numbers[x], self.moments[x][0].score) for x in matching[:count]]
+
+    def evidence(self, group, scope, count):
+        moments = self.moments.get(scope.videos[group.position].content)
+        return moments and Evidence(True, moments[0].score, [*moments[:count]])
 
 
 class Sound:
@@ -64,7 +83,7 @@ class Sound:
             if moments:
                 found[content] = moments
         best = sorted(found, key=lambda content: -found[content][0].score)
-        return ContentMatches({content: found[content] for content in best}, "cosine")
+        return SoundMatches({content: found[content] for content in best})
 
 
 @pytest.fixture

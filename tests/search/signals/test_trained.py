@@ -14,6 +14,7 @@ from hlformer_jax.config import default
 from hlformer_jax.data.sources import extracted
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.records import Threshold
 from hlformer_jax.search.signals import trained
 from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.training.loaded_run import LoadedRun
@@ -146,6 +147,15 @@ def test_model_of_the_last_token_reads_it_of_every_text(index, tmp_path):
     assert long.warnings == [] and [hit.score for hit in long] == [hit.score for hit in short]
 
 
+def test_model_has_no_warning_about_the_threshold_of_a_ranker(index, tmp_path):
+    with index.writing() as writer:
+        writer.set_thresholds({"best_frame": Threshold(0.1, 10.0, 9, frames=1)})
+    assert "calibrate it again" in archive.opened(index).query("red").warnings[0]
+    config = configuration("clip4clip_meanp", **{"model.glance": False})
+    library = archive.opened(index, checkpoint=write_run(tmp_path / "run", config))
+    assert library.query("red").warnings == []
+
+
 @pytest.mark.slow  # it takes seconds
 def test_passages_are_ranked_by_the_encoder_for_every_ranker(index, tmp_path, monkeypatch):
     monkeypatch.setattr(passages, "MIN_EMBEDDED_PASSAGES", 1)
@@ -206,6 +216,29 @@ def test_a_store_adds_the_best_of_both_branches(index, tmp_path, dtype, name, ad
     unlike = archive.opened(index, checkpoint=other, store=address)
     with pytest.raises(SearchError, match="another ranker"):
         unlike.query("red")
+
+
+@pytest.mark.slow
+def test_upload_leaves_out_videos_that_are_indexed_meanwhile(index, tmp_path, address, monkeypatch):
+    run = write_run(tmp_path / "run", configuration("gmmformer_v2"))
+    stored = archive.opened(index, checkpoint=run, store=address)
+    make = stored._ranker
+
+    def make_and_index(*given):
+        ranker = make(*given)
+        archive.random_film(tmp_path / "films" / "new.film", 9, seed=9)
+        archive.fill(Index.open(index.directory))
+        return ranker
+
+    monkeypatch.setattr(stored, "_ranker", make_and_index)
+    assert stored.upload().sent == len(FRAMES)
+    monkeypatch.undo()
+    assert stored.upload()[:2] == (1, len(FRAMES))
+    plain = archive.opened(index, checkpoint=run)
+    found, expected = (each.query("red blue white", k=9) for each in (stored, plain))
+    assert [hit.video for hit in found] == [hit.video for hit in expected]
+    scores = [hit.score for hit in expected]
+    np.testing.assert_allclose([hit.score for hit in found], scores, atol=1e-6)
 
 
 @pytest.mark.slow  # it takes seconds

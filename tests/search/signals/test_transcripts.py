@@ -137,7 +137,7 @@ def test_cues_after_the_end_of_the_video_are_left_out_and_counted(index, films, 
     assert f"subtitles: {line}" in status(index, capsys)[1]
     assert found(index, "next film") == ([], []) and found(index, "last words")[0] == ["b.film"]
     transcript = transcripts.load(index, content(index, "b.film"))
-    assert [cue[:2] for cue in transcript.subtitles] == [(0, 21), (20.5, 21)]
+    assert [cue[:2] for cue in transcript.cues("b.film")] == [(0, 21), (20.5, 21)]
     # An index from before this rule loses such cues when it is updated.
     transcript.tracks.cues = [transcripts.Cue(500.0, 501.0, "too late")]
     with index.running():

@@ -185,15 +185,22 @@ def embed_passages(
         report(f"encoding {count} passages of transcripts")
     passages = ((content, texts, text) for content, texts in waiting for text in texts)
     embeddings: list[np.ndarray] = []  # of the content in progress
-    while batch := list(itertools.islice(passages, PASSAGES_PER_BATCH)):
-        pulse()
-        encoded = np.asarray(encoder.encode_texts([text for *_, text in batch])).astype(np.float16)
-        for (content, texts, _), embedding in zip(batch, encoded, strict=True):
-            embeddings.append(embedding)
-            if len(embeddings) == len(texts):
-                raw = np.stack(embeddings).tobytes()
-                files.write_bytes(index.text_vectors(content), _add_checksum(index, texts, raw))
-                embeddings = []
+    try:
+        while batch := list(itertools.islice(passages, PASSAGES_PER_BATCH)):
+            pulse()
+            encoded = np.asarray(encoder.encode_texts([text for *_, text in batch])).astype(
+                np.float16
+            )
+            for (content, texts, _), embedding in zip(batch, encoded, strict=True):
+                embeddings.append(embedding)
+                if len(embeddings) == len(texts):
+                    raw = np.stack(embeddings).tobytes()
+                    files.write_bytes(index.text_vectors(content), _add_checksum(index, texts, raw))
+                    embeddings = []
+    finally:
+        if waiting:  # libraries that have read the transcripts without these embeddings
+            with index.writing() as writer:
+                transcripts.mark_changed(writer)
 
 
 # Search

@@ -310,10 +310,8 @@ class SpeechRecogniser:
             if audio is None:
                 raise fault(video.path, "has no timestamps", "convert it to another container")
             duration = float(audio.stated_end or video.end or 0)
-            for _ in audio.read(
-                track_state["position"]
-            ):  # decoding is fast, and seeking is not exact
-                pass
+            for _ in audio.read(track_state["position"]):
+                pass  # decoding is fast, and seeking is not exact
             yield Step(track_state["position"] / SAMPLE_RATE, duration)
             size = int(MAX_PIECE * SAMPLE_RATE)
             buffer = np.zeros(0, np.float32)
@@ -329,16 +327,15 @@ class SpeechRecogniser:
                 cut = None if is_last else _place_to_cut(stretches, len(buffer))
                 if cut is not None:
                     stretches = [stretch for stretch in stretches if stretch[1] <= cut]
-                words, groups = self._hear_piece(buffer, stretches, track_state)
+                words = self._hear_piece(buffer, stretches, track_state)
                 if is_last:
                     cut = len(buffer)
                 elif cut is None:
                     cut, words = _cut_words(words, len(buffer))
-                cues = _cues_of(words, groups)
                 shift = start / SAMPLE_RATE
                 track_state["cues"] += [
                     [round(cue.start + shift, 3), round(cue.end + shift, 3), cue.text]
-                    for cue in cues
+                    for cue in _cues_of(words, stretches)
                 ]
                 buffer = buffer[cut:]
                 track_state |= {
@@ -352,7 +349,7 @@ class SpeechRecogniser:
 
     def _hear_piece(
         self, samples: Samples, stretches: Sequence[Stretch], track_state: dict[str, Any]
-    ) -> tuple[list[Word], list[Stretch]]:
+    ) -> list[Word]:
         """Recognise the words of a piece; their times are in seconds from the piece's start."""
         if stretches and not (self._language or track_state["language"] or self.is_english_only):
             voices = np.concatenate([samples[onset:end] for onset, end in stretches])
@@ -382,7 +379,7 @@ class SpeechRecogniser:
                     Word(float(word.start) + shift, float(word.end) + shift, word.word)
                     for word in segment.words or ()
                 ]
-        return words, list(stretches)
+        return words
 
 
 def _sound() -> Any:
@@ -689,8 +686,8 @@ def recognise(
 
     The caller holds the index's lock and has called `transcripts.update`. The cues of a content are
     written when its recognition is complete; unfinished speech recognition is stored as a
-    `Checkpoint`. Speech is not recognised in videos with subtitles. A video that fails is reported
-    in one line, and is tried again in the next run.
+    `Checkpoint`. Speech is not recognised if all copies have subtitles. A video that fails is
+    reported in one line, and is tried again in the next run.
 
     Args:
       index: the index.
@@ -708,7 +705,8 @@ def recognise(
     waiting: dict[str, Path] = {}
     for content, path in paths.items():
         transcript = transcripts.load(index, content) or transcripts.Transcript()
-        if recogniser.source == "speech" and transcript.subtitles:
+        has_subtitles = all(map(transcript.has_subtitles, index.paths(content)))
+        if recogniser.source == "speech" and has_subtitles:
             counts[SUBTITLED] += 1
         elif transcript.recognised.get(recogniser.source, {}).get("by") == recogniser.by:
             counts[DONE] += 1

@@ -92,10 +92,9 @@ class Transcript:
     files: list[Source] = dataclasses.field(default_factory=list)
     recognised: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
-    @property
-    def subtitles(self) -> list[Cue]:
-        """The cues of all subtitles, sorted, without repetitions."""
-        return sorted({*self.tracks.cues, *(cue for file in self.files for cue in file.cues)})
+    def has_subtitles(self, video: str) -> bool:
+        """Return whether the copy with this name in the index has subtitles."""
+        return any(source.cues for source in (self.tracks, *self._files_of(video)))
 
     def cues(self, video: str) -> list[Cue]:
         """Return the cues of one copy; speech is left out if the copy has subtitles.
@@ -103,9 +102,10 @@ class Transcript:
         Args:
           video: the index's name of the copy.
         """
-        return self._cues(
-            [file for file in self.files if file.videos is None or video in file.videos]
-        )
+        return self._cues(self._files_of(video))
+
+    def _files_of(self, video: str) -> list[Source]:
+        return [file for file in self.files if file.videos is None or video in file.videos]
 
     def by_copies(self) -> list[tuple[Copies, list[Cue]]]:
         """Return the cues of each group of copies that have the same cues.
@@ -219,13 +219,18 @@ def put(writer: Writer, content: str, transcript: Transcript) -> None:
             content, position, source, json.dumps(facts, allow_nan=False),
             _compress(fields["cues"]),
         )  # fmt: skip
+    mark_changed(writer)
+
+
+def mark_changed(writer: Writer) -> None:
+    """Change the version of the transcripts, so that open libraries read them again."""
     writer.execute(
         "UPDATE settings SET value = ? WHERE name = 'transcripts'", secrets.token_hex(16)
     )
 
 
 def version(index: Index) -> str:
-    """Return a text that changes whenever a transcript changes."""
+    """Return a text that changes whenever transcripts or embeddings of their passages change."""
     statement = "SELECT value FROM settings WHERE name = 'transcripts'"
     return str(index.decode(only_value, statement))
 
