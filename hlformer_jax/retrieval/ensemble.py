@@ -167,7 +167,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             f"{path} has {arrays['data'].size} texts as data, which must be the fingerprint of the"
             " data: write it again"
         )
-    with np.errstate(over="ignore"):  # ranks are computed in float32
+    with np.errstate(over="ignore"):  # the squares of larger scores would overflow in `combine`
         infinite = int(np.sum(~np.isfinite(arrays["scores"].astype(np.float32))))
     if infinite:
         raise EnsembleError(
@@ -236,7 +236,7 @@ def _aligned(arrays: dict[str, np.ndarray], first: dict[str, np.ndarray]) -> np.
 
 
 def _result(scores: np.ndarray, relevant: np.ndarray) -> Result:
-    rank = np.asarray(ranking.ranks(scores.astype(np.float32), relevant))
+    rank = np.asarray(ranking.ranks(scores, relevant))
     queries, videos = scores.shape
     per_query = {"ranks": rank, "videos": relevant}
     return Result(ranking.metrics(rank), queries, videos, per_query)
