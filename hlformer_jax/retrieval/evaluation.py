@@ -10,7 +10,7 @@ blocks, and no array of queries x videos x positions is stored.
 import dataclasses
 import functools
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -243,11 +243,13 @@ class Evaluator:
         Raises:
           ScoreError: if a score is not finite.
         """
-        scores = np.empty((len(queries.vectors), len(split)), np.float32)
-        for start, block in self._blocks(np.asarray(queries.vectors)):
-            rows = devices.to_host(self._programs.score(stored, block))
-            rows = rows[: len(scores) - start, : scores.shape[1]]
-            scores[start : start + len(rows)] = rows
+        vectors, size = np.asarray(queries.vectors), self._config.eval.query_batch
+        scores = np.empty((len(vectors), len(split)), np.float32)
+        for start in range(0, len(vectors), size):
+            block = vectors[start : start + size]
+            padded = np.pad(block, ((0, size - len(block)), (0, 0)))
+            rows = devices.to_host(self._programs.score(stored, padded))
+            scores[start : start + size] = rows[: len(block), : len(split)]
         ranking.check_finite(np.all(np.isfinite(scores), axis=-1))
         return scores
 
@@ -296,9 +298,7 @@ class Evaluator:
           ScoreError: if a score is not finite.
         """
         ranking.check_finite(np.all(np.isfinite(scores), axis=-1))
-        pairs = zip(self._blocks(scores), self._blocks(split.caption_video), strict=True)
-        blocks = [_rank_rows(scores, relevant) for (_, scores), (_, relevant) in pairs]
-        return self._result(np.concatenate(jax.device_get(blocks))[: len(scores)], split)
+        return self._result(np.asarray(ranking.ranks(scores, split.caption_video)), split)
 
     def _result(
         self,
@@ -352,13 +352,6 @@ class Evaluator:
             scores += list(self.scorer.over_time(rows, frames, data.max_clips, data.max_frames))
         return scores
 
-    def _blocks(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the start of each block of `eval.query_batch` rows, and the block, zero-padded."""
-        size = self._config.eval.query_batch
-        for start in range(0, len(rows), size):
-            block = rows[start : start + size]
-            yield start, np.pad(block, ((0, size - len(block)),) + ((0, 0),) * (rows.ndim - 1))
-
 
 def encode_words(
     model: Model, params: Any, words: Sequence[Float[np.ndarray, "_ E"]], config: ConfigDict
@@ -382,9 +375,6 @@ def encode_words(
 @jax.jit
 def _encode_words(model: Model, params: Any, captions: Captions) -> Array:
     return jnp.asarray(models.encode_query(model, params, captions))
-
-
-_rank_rows = jax.jit(ranking.ranks)
 
 
 def _pick_rows(rows: Any, index: Int[Array, " Q"]) -> Any:
