@@ -102,7 +102,7 @@ def evaluate(
                     " another `workdir`"
                 )
     read = [_read(path) for path in members]
-    first = read[0]
+    first, owners = read[0], _owners(read[0])
     for path, scores in zip(members[1:], read[1:], strict=True):
         for name in ("queries", "videos"):
             differing = set(first[name]) ^ set(scores[name])
@@ -111,8 +111,6 @@ def evaluate(
                     f"{path} has other {name} than {members[0]}: only one of the two has"
                     f" {str(min(differing))!r} ({len(differing)} differ)"
                 )
-    owners = _owners(first)
-    for path, scores in zip(members[1:], read[1:], strict=True):
         if _owners(scores) != owners:
             raise EnsembleError(f"{path} has other relevant videos than {members[0]}")
     _check_sentences(members, read)
@@ -136,8 +134,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise EnsembleError(
             f"{path} was not written by `scores`, or is damaged ({error})"
         ) from None
-    names = ("scores", "queries", "videos", "relevant")
-    missing = [name for name in names if name not in arrays]
+    missing = [name for name, _, _ in _CONTENTS[:4] if name not in arrays]
     if missing:
         raise EnsembleError(
             f"{path} has no array {missing[0]!r}, so `scores` did not write it: run"

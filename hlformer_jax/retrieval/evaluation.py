@@ -285,11 +285,14 @@ class Evaluator:
         more: dict[str, float] = {}
         if queries.inside is not None:
             more["InCone"] = 100 * float(np.mean(devices.to_host(queries.inside)))
-        overlaps = self._overlaps(stored, vectors, split)
-        if overlaps is None:
-            return self._result(ranks, split, more)
-        more |= moments.metrics(overlaps)
-        return self._result(ranks, split, more, {"overlaps": overlaps})
+        arrays: dict[str, np.ndarray] = {}
+        if split.spans:
+            rows = self.scores_over_time(stored, vectors, split.caption_video, split)
+            pairs = zip(rows, split.caption_spans(), strict=True)
+            overlaps = np.concatenate([moments.overlaps(row[None], [span]) for row, span in pairs])
+            arrays["overlaps"] = overlaps
+            more |= moments.metrics(overlaps)
+        return self._result(ranks, split, more, arrays)
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
         """Return the metrics of a split's score matrix that depend only on ranks.
@@ -313,16 +316,6 @@ class Evaluator:
             metrics |= ranking.metrics_by_ratio(ranks, moments.ratios(split.caption_spans()))
         per_query = {"ranks": ranks, "videos": split.caption_video, **arrays}
         return Result(metrics, len(ranks), len(split), per_query)
-
-    def _overlaps(
-        self, stored: Corpus, queries: Float[Array, "Q H"], split: Split
-    ) -> Float[np.ndarray, " Q"] | None:
-        """Return the overlaps of first and annotated moments; None if the split has no times."""
-        if not split.spans:
-            return None
-        rows = self.scores_over_time(stored, queries, split.caption_video, split)
-        pairs = zip(rows, split.caption_spans(), strict=True)
-        return np.concatenate([moments.overlaps(row[None], [span]) for row, span in pairs])
 
     def scores_over_time(
         self,
