@@ -113,7 +113,7 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     costs = cost(config)
     for dtype in scoring.DTYPES:
         stored = corpus.random(config, videos, dtype)
-        size = devices.nbytes(stored) / videos
+        size = devices.nbytes(stored.stored) / stored.mask.size  # the last block is padded
         facts = {"bytes/video": size, "parameters": float(costs.parameters)}
         for count in (1, 256):
             queries = random_queries(stored, count)

@@ -7,6 +7,7 @@ positioning    variance of the clips that the captions of a video match, before 
 ball           action trees of HOVER in the Poincaré disc
 """
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -294,11 +295,8 @@ def _points(
 ) -> tuple[Float[np.ndarray, "N n1"], float]:
     """Return the texts and then the videos of nodes as points of the Lorentz model, and c."""
     run, evaluator = subject.run, subject.run.family.evaluator
-    feed = evaluator.feed(split)
-    try:
+    with contextlib.closing(evaluator.feed(split)) as feed:
         points = evaluator.encode(run.params, feed)
-    finally:
-        feed.close()
     c = float(run.config.model.curvature)
     inside = run.config.model.geometry == "poincare"
     to_lorentz = poincare.to_lorentz if inside else lorentz.from_space

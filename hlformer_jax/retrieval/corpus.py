@@ -51,7 +51,7 @@ class Corpus(NamedTuple):
 class SearchResult(NamedTuple):
     """The k best videos of each query, best first.
 
-    Ranks beyond the last video of the corpus have index and position -1 and score -inf.
+    Ranks beyond the last video with a finite score have index and position -1 and score -inf.
 
     Attributes:
       videos: indices of the videos.
@@ -263,6 +263,7 @@ def search(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> SearchResult
 
 def _search_traced(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> SearchResult:
     all_scores = scores(corpus, queries)
+    all_scores = jnp.where(jnp.isnan(all_scores), -jnp.inf, all_scores)  # `top_k` puts NaN first
     available = min(k, all_scores.shape[-1])
     best, videos = jax.lax.top_k(all_scores, available)
     real = jnp.isfinite(best)

@@ -102,7 +102,7 @@ def evaluate(
                     " another `workdir`"
                 )
     read = [_read(path) for path in members]
-    first = read[0]
+    first, owners = read[0], _owners(read[0])
     for path, scores in zip(members[1:], read[1:], strict=True):
         for name in ("queries", "videos"):
             differing = set(first[name]) ^ set(scores[name])
@@ -111,8 +111,6 @@ def evaluate(
                     f"{path} has other {name} than {members[0]}: only one of the two has"
                     f" {str(min(differing))!r} ({len(differing)} differ)"
                 )
-    owners = _owners(first)
-    for path, scores in zip(members[1:], read[1:], strict=True):
         if _owners(scores) != owners:
             raise EnsembleError(f"{path} has other relevant videos than {members[0]}")
     _check_sentences(members, read)
@@ -136,8 +134,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise EnsembleError(
             f"{path} was not written by `scores`, or is damaged ({error})"
         ) from None
-    names = ("scores", "queries", "videos", "relevant")
-    missing = [name for name in names if name not in arrays]
+    missing = [name for name, _, _ in _CONTENTS[:4] if name not in arrays]
     if missing:
         raise EnsembleError(
             f"{path} has no array {missing[0]!r}, so `scores` did not write it: run"
@@ -167,7 +164,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             f"{path} has {arrays['data'].size} texts as data, which must be the fingerprint of the"
             " data: write it again"
         )
-    with np.errstate(over="ignore"):  # ranks are computed in float32
+    with np.errstate(over="ignore"):  # the squares of larger scores would overflow in `combine`
         infinite = int(np.sum(~np.isfinite(arrays["scores"].astype(np.float32))))
     if infinite:
         raise EnsembleError(
@@ -236,7 +233,7 @@ def _aligned(arrays: dict[str, np.ndarray], first: dict[str, np.ndarray]) -> np.
 
 
 def _result(scores: np.ndarray, relevant: np.ndarray) -> Result:
-    rank = np.asarray(ranking.ranks(scores.astype(np.float32), relevant))
+    rank = np.asarray(ranking.ranks(scores, relevant))
     queries, videos = scores.shape
     per_query = {"ranks": rank, "videos": relevant}
     return Result(ranking.metrics(rank), queries, videos, per_query)

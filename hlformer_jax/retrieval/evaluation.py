@@ -10,7 +10,7 @@ blocks, and no array of queries x videos x positions is stored.
 import dataclasses
 import functools
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -243,11 +243,13 @@ class Evaluator:
         Raises:
           ScoreError: if a score is not finite.
         """
-        scores = np.empty((len(queries.vectors), len(split)), np.float32)
-        for start, block in self._blocks(np.asarray(queries.vectors)):
-            rows = devices.to_host(self._programs.score(stored, block))
-            rows = rows[: len(scores) - start, : scores.shape[1]]
-            scores[start : start + len(rows)] = rows
+        vectors, size = np.asarray(queries.vectors), self._config.eval.query_batch
+        scores = np.empty((len(vectors), len(split)), np.float32)
+        for start in range(0, len(vectors), size):
+            block = vectors[start : start + size]
+            padded = np.pad(block, ((0, size - len(block)), (0, 0)))
+            rows = devices.to_host(self._programs.score(stored, padded))
+            scores[start : start + size] = rows[: len(block), : len(split)]
         ranking.check_finite(np.all(np.isfinite(scores), axis=-1))
         return scores
 
@@ -283,11 +285,14 @@ class Evaluator:
         more: dict[str, float] = {}
         if queries.inside is not None:
             more["InCone"] = 100 * float(np.mean(devices.to_host(queries.inside)))
-        overlaps = self._overlaps(stored, vectors, split)
-        if overlaps is None:
-            return self._result(ranks, split, more)
-        more |= moments.metrics(overlaps)
-        return self._result(ranks, split, more, {"overlaps": overlaps})
+        arrays: dict[str, np.ndarray] = {}
+        if split.spans:
+            rows = self.scores_over_time(stored, vectors, split.caption_video, split)
+            pairs = zip(rows, split.caption_spans(), strict=True)
+            overlaps = np.concatenate([moments.overlaps(row[None], [span]) for row, span in pairs])
+            arrays["overlaps"] = overlaps
+            more |= moments.metrics(overlaps)
+        return self._result(ranks, split, more, arrays)
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
         """Return the metrics of a split's score matrix that depend only on ranks.
@@ -296,9 +301,7 @@ class Evaluator:
           ScoreError: if a score is not finite.
         """
         ranking.check_finite(np.all(np.isfinite(scores), axis=-1))
-        pairs = zip(self._blocks(scores), self._blocks(split.caption_video), strict=True)
-        blocks = [_rank_rows(scores, relevant) for (_, scores), (_, relevant) in pairs]
-        return self._result(np.concatenate(jax.device_get(blocks))[: len(scores)], split)
+        return self._result(np.asarray(ranking.ranks(scores, split.caption_video)), split)
 
     def _result(
         self,
@@ -313,16 +316,6 @@ class Evaluator:
             metrics |= ranking.metrics_by_ratio(ranks, moments.ratios(split.caption_spans()))
         per_query = {"ranks": ranks, "videos": split.caption_video, **arrays}
         return Result(metrics, len(ranks), len(split), per_query)
-
-    def _overlaps(
-        self, stored: Corpus, queries: Float[Array, "Q H"], split: Split
-    ) -> Float[np.ndarray, " Q"] | None:
-        """Return the overlaps of first and annotated moments; None if the split has no times."""
-        if not split.spans:
-            return None
-        rows = self.scores_over_time(stored, queries, split.caption_video, split)
-        pairs = zip(rows, split.caption_spans(), strict=True)
-        return np.concatenate([moments.overlaps(row[None], [span]) for row, span in pairs])
 
     def scores_over_time(
         self,
@@ -352,13 +345,6 @@ class Evaluator:
             scores += list(self.scorer.over_time(rows, frames, data.max_clips, data.max_frames))
         return scores
 
-    def _blocks(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the start of each block of `eval.query_batch` rows, and the block, zero-padded."""
-        size = self._config.eval.query_batch
-        for start in range(0, len(rows), size):
-            block = rows[start : start + size]
-            yield start, np.pad(block, ((0, size - len(block)),) + ((0, 0),) * (rows.ndim - 1))
-
 
 def encode_words(
     model: Model, params: Any, words: Sequence[Float[np.ndarray, "_ E"]], config: ConfigDict
@@ -382,9 +368,6 @@ def encode_words(
 @jax.jit
 def _encode_words(model: Model, params: Any, captions: Captions) -> Array:
     return jnp.asarray(models.encode_query(model, params, captions))
-
-
-_rank_rows = jax.jit(ranking.ranks)
 
 
 def _pick_rows(rows: Any, index: Int[Array, " Q"]) -> Any:

@@ -8,16 +8,19 @@ comparison    tells which differences are real, by a paired bootstrap over queri
 
 This module defines a sweep and expands it to its runs. A file in ``configs/sweeps/`` calls
 `define`, whose arguments are the fields of the sweep's configuration. `base` and `bases` are
-complete configurations. If the command line changes a field of `base`
+complete configurations. If the command line sets a field of `base`
 (`--config.base.train.epochs=3`), the field changes in all bases. The additional field `defined` is
-a copy of `base` as the file defines it; changes are found by comparison with it.
+a copy of `base` as the file defines it; changes are found by comparison with it, and by
+`mark_given`.
 
 Nothing here loads JAX, so that a configuration file loads quickly.
 """
 
+import functools
 import itertools
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,6 +195,24 @@ def hover_base(name: str) -> tuple[str, str]:
         return "../hover.py:activitynet", name
     folder, _, size = name.partition(",")
     return f"../hover_own.py:{folder}", size
+
+
+def mark_given(sweep: ConfigDict, names: Iterable[str]) -> None:
+    """Count fields of `base` as changed if another base has another value, for `expand`.
+
+    Without it, a field that is set to the value that `base` already has changes no other base.
+
+    Args:
+      sweep: the sweep; the fields are removed from its `defined`.
+      names: names of the fields that the command line sets, such as "base.train.epochs".
+    """
+    bases = [flat(base) for base in (sweep.base, *sweep.bases.values())]
+    for name in names:
+        field = name.removeprefix("base.")
+        if len({repr(base.get(field)) for base in bases}) > 1:
+            *sections, key = field.split(".")
+            with sweep.unlocked():
+                del functools.reduce(operator.getitem, sections, sweep.defined)[key]
 
 
 def expand(sweep: ConfigDict) -> list[Run]:
@@ -409,13 +430,13 @@ def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str, section: s
 
 
 def _changes(before: ConfigDict, after: ConfigDict) -> dict[str, Any]:
-    """Return the fields of `after` that differ, nested."""
+    """Return the fields of `after` that differ or that `before` lacks, nested."""
     changes = {}
     for key, value in after.items():
         if isinstance(value, ConfigDict):
             if inner := _changes(before[key], value):
                 changes[key] = inner
-        elif value != before[key]:
+        elif key not in before or value != before[key]:
             changes[key] = value
     return changes
 

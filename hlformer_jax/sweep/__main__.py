@@ -21,7 +21,7 @@ from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import cli, terminal
 from hlformer_jax.errors import UserError, describe
-from hlformer_jax.sweep import Run, choose, expand, share, task_of_array
+from hlformer_jax.sweep import Run, choose, expand, mark_given, share, task_of_array
 
 CONFIG = config_flags.DEFINE_config_file(
     "config",
@@ -64,6 +64,7 @@ def main(argv: Sequence[str]) -> int:
                 "--config is not a sweep: give a file of configs/sweeps, or train with"
                 " hlformer_jax.main"
             )
+        mark_given(sweep, config_flags.get_override_values(flags.FLAGS[CONFIG.name]))
         planned = expand(sweep)
         if task is None or tasks is None:
             task, tasks = task_of_array(os.environ)

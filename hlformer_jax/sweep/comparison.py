@@ -68,7 +68,7 @@ def compare(
     Returns:
       For each pair the names "first" and "second", the "difference", the intervals "queries" and
       "queries_seeds", and whether the difference is "real". The last two are None if one of the
-      variants has at most one run on each corpus.
+      variants has a single run on one of these corpora, which does not show the effect of seeds.
 
     Raises:
       UserError: if a run's file of ranks is damaged, or two runs ranked other queries.
@@ -112,9 +112,7 @@ def _compare(first: str, second: str, common: Sequence[Mapping[str, "Draws"]]) -
     difference = float(np.mean([a.value - b.value for a, b in pairs]))
     queries = np.mean([a.queries - b.queries for a, b in pairs], axis=0)
     result: dict[str, Any] = {"difference": difference, "queries": _interval(queries)}
-    freedom = [
-        sum(draws.runs - 1 for draws in per_variant) for per_variant in zip(*pairs, strict=True)
-    ]
+    freedom = [draws.runs - 1 for pair in pairs for draws in pair]
     if not min(freedom):
         return {**result, "queries_seeds": None, "real": None}
     seeds = np.mean([a.seeds - b.seeds for a, b in pairs], axis=0)

@@ -302,7 +302,7 @@ def _footnotes(sweep: ConfigDict) -> list[dict[str, Any]]:
 def _absent(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """Return why metrics are missing from finished runs, a line for each group of queries."""
     runs = [run for row in rows for run in row["runs"]]
-    reasons: dict[tuple[str, ...], list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for name in names:
         lacking = [run["title"] for run in runs if name not in run["metrics"]]
         if not lacking:
@@ -311,10 +311,10 @@ def _absent(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str
         what = f"the test split has no query of {part_label(part)}" if part else f"no {name}"
         if any(name in run.get("undefined", ()) for run in runs):
             what = f"the test split has no pairs or trees to measure {name} on"
-        titles = reasons.setdefault((what,), [])
+        titles = reasons.setdefault(what, [])
         titles += [title for title in lacking if title not in titles]
     lines = []
-    for (what,), titles in reasons.items():
+    for what, titles in reasons.items():
         where = "every run" if len(titles) == len(runs) else "; ".join(titles)
         lines.append(f"{EMPTY} in {where}: {what}")
     return lines

@@ -56,6 +56,16 @@ def test_ranks_are_those_of_the_combined_scores(tmp_path, scores):
     ensemble.evaluate(files, tmp_path / "out", overwrite=True)
 
 
+@pytest.mark.parametrize("scale", [1, 10**9])
+def test_scores_that_float32_cannot_distinguish_are_ranked(tmp_path, scale):
+    exact = np.full((12, 6), 10**9)
+    exact[np.arange(12), RELEVANT] += 1
+    exact = exact if scale == 1 else exact / scale
+    files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate((exact, 2 * exact))]
+    results = ensemble.evaluate(files)
+    assert [result.metrics["R@1"] for result in results.values()] == [100, 100, 100]
+
+
 def test_rows_and_columns_are_aligned_by_name(tmp_path, scores):
     rng = np.random.default_rng(1)
     rows, columns = rng.permutation(12), rng.permutation(6)

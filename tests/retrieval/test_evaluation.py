@@ -76,6 +76,8 @@ def test_metrics_agree_for_ranks_and_scores(evaluator, split, expected):
     assert (result.queries, result.videos) == (CAPTIONS, VIDEOS)
     assert result.metrics == pytest.approx(ranking.metrics(ranks))
     assert evaluator.result(expected.astype(np.float32), split) == result
+    close = 1 + 1e-10 * expected.astype(np.float64)  # equal in float32
+    assert evaluator.result(close, split) == result
 
 
 def test_captions_without_finite_scores_are_counted(evaluator, split, expected):

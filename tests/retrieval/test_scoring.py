@@ -357,6 +357,16 @@ def test_scores_are_those_of_the_equation(encoded, queries, dtype, block, at_onc
     np.testing.assert_allclose(alone, scores[2:3], rtol=0, atol=2e-7)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_search_finds_no_video_with_nan(dtype):
+    frames = np.random.default_rng(0).normal(size=(4, 3, 8)).astype(np.float32)
+    frames[1, 2, 5] = np.nan
+    found = corpus.search(corpus.build(VideoEncoding(None, frames), dtype=dtype), frames[:1, 0], 4)
+    assert found.videos[0, 0] == 0 and set(found.videos[0, :3].tolist()) == {0, 2, 3}
+    assert found.videos[0, 3] == found.positions["frames"][0, 3] == -1
+    assert found.scores[0, 3] == -np.inf
+
+
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("k", [1, 4, 15])
 def test_search_returns_the_best_with_their_positions(encoded, queries, k):

@@ -13,7 +13,15 @@ from hlformer_jax.data.annotations import moments_from_json
 from hlformer_jax.data.dataset import choose_tree_source
 from hlformer_jax.data.trees import build_all
 from hlformer_jax.retrieval import ranking
-from hlformer_jax.sweep import METRICS, expand, runs, share, task_of_array
+from hlformer_jax.sweep import (
+    METRICS,
+    changed_fields,
+    expand,
+    mark_given,
+    runs,
+    share,
+    task_of_array,
+)
 
 FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
 
@@ -124,6 +132,17 @@ def test_command_line_changes_every_base_but_no_variant(sweep_of):
     sweep.base.seed = 4
     with pytest.raises(ConfigError, match="config.seeds"):
         expand(sweep)
+
+
+def test_the_value_of_the_first_base_can_be_given_to_all_bases(sweep_of):
+    variants = {"tvr": {"base": "tvr"}, "anet": {}}
+    for given, expected in (((), [0.09, 0.6]), (("seeds", "base.model.temperature"), [0.6] * 2)):
+        sweep = sweep_of(variants, bases={"tvr": "../tvr.py"}, seeds=(0,))
+        assert sweep.base.model.temperature == 0.6
+        mark_given(sweep, given)
+        mark_given(sweep, ("base.train.epochs",))  # equal in both
+        assert [run.config.model.temperature for run in expand(sweep)] == expected
+        assert changed_fields(sweep) == ({"model.temperature": 0.6} if given else {})
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -293,6 +293,10 @@ CASES = {
     "no variant left": ((WINDOW, "--only=none", "--except=none"), "leave no variant"),
     "unknown section": ((WINDOW, "--config.base.modl.x=3"), "did you mean 'model'?"),
     "choice": ((WINDOW, "--config.base.dtype=x"), "config.dtype"),
+    "a value of the first base for all": (
+        ("--config=configs/sweeps/gmmformer_v2_table5.py", "--config.base.model.name=gmmformer_v2"),
+        "variant 'GMMFormer, 4': config.model.name",
+    ),
     "no data": (
         (WINDOW, "--config.base.data.manual_dir=nowhere", "--config.base.data.data_dir=prepared"),
         "nowhere/activitynet",

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 
 import numpy as np
@@ -674,6 +675,19 @@ def test_where_there_is_no_difference_seldom_one_is_called_real(monkeypatch):
         real += comparison._compare("a", "b", [draws])["real"]
     # 5 % are 10, with a deviation of 3; without the quantile of t there would be some 30.
     assert 3 <= real <= 19
+
+
+@pytest.mark.parametrize("variant", ["a", "b"])
+def test_a_corpus_with_a_single_run_leaves_the_effect_of_seeds_unknown(variant, tmp_path):
+    runs = [
+        leave(tmp_path, name, seed, random_ranks(10 * k + seed, 20), corpus)
+        for k, (name, corpus) in enumerate(itertools.product("ab", "56"))
+        for seed in range(3)
+        if (name, corpus) != (variant, "6") or not seed
+    ]
+    [found] = comparison.compare([("a", "b")], runs, tmp_path)
+    assert found["queries_seeds"] is found["real"] is None
+    assert width(found["queries"]) > 0
 
 
 def test_a_planted_difference_is_real_and_none_is_not(tmp_path):
