@@ -151,6 +151,13 @@ def max_hyperbolic_norm(dtype: DTypeLike) -> float:
     return -2 * math.log(float(jnp.finfo(dtype).eps))
 
 
+def within_reach(
+    distance: Float[Array, "*#batch"], c: Float[Array, "*#batch"]
+) -> Float[Array, "*#batch"]:
+    """Return the smaller of a distance and twice the largest one that maps of points reach."""
+    return jnp.minimum(distance, 2 * max_hyperbolic_norm(distance.dtype) / jnp.sqrt(c))
+
+
 def largest_coordinate(
     v: Float[Array, "*#batch n"], negligible: float | Float[Array, "*#batch 1"] | None = None
 ) -> Float[Array, "*#batch 1"]:

@@ -93,6 +93,7 @@ from hlformer_jax.ops.numerics import (
     weigh_each,
     weights_between,
     with_norm,
+    within_reach,
 )
 from hlformer_jax.typing import Array
 
@@ -353,8 +354,9 @@ def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
     """
     p = as_vectors(p)
     limit, curvature = per_batch(limit, p, "limit"), per_batch(c, p)
+    root = jnp.sqrt(curvature)
     return project(
-        limit_norm(p, jnp.tanh(jnp.sqrt(curvature) * limit / 2) / jnp.sqrt(curvature)), c
+        limit_norm(p, jnp.tanh(root * within_reach(limit, curvature) / 2) / root), curvature
     )
 
 

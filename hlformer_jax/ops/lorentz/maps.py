@@ -45,6 +45,7 @@ from hlformer_jax.ops.numerics import (
     shortest_direction,
     sinhc_sqrt,
     weights_between,
+    within_reach,
 )
 from hlformer_jax.typing import Array
 
@@ -355,11 +356,13 @@ def limit_distance0(x: Point, limit: ArrayLike, c: ArrayLike = 1.0) -> Point:
 
     Args:
       x: points.
-      limit: largest geodesic distance from the origin, positive; broadcasts like ``c``.
+      limit: largest geodesic distance from the origin, positive, may be infinite; broadcasts like
+        ``c``.
       c: curvature, positive; broadcasts to ``*batch``.
     """
     space = without_time(x)
     limit, c = per_batch(limit, space, "limit"), per_batch(c, space)
+    limit = within_reach(limit, c)
     return point_from_space(limit_norm(space, limit * sinhc_sqrt(c * limit * limit)), c)
 
 
