@@ -36,6 +36,7 @@ from hlformer_jax.ops.arguments import (
     common_batch,
     per_batch,
 )
+from hlformer_jax.ops.lorentz.maps import transport_in_frame
 from hlformer_jax.ops.numerics import (
     asinhc_sqrt,
     cosh_sqrt,
@@ -251,9 +252,8 @@ class Lorentz(_Hyperbolic):
         return lorentz.transport0(x, u, self.c)
 
     def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
-        """Apply the gyration by the points of the ball that correspond to y and −x."""
-        p, q = poincare.from_lorentz(x, self.c), poincare.from_lorentz(y, self.c)
-        return poincare.gyration(q, poincare.antipode(p), u, self.c)
+        """Apply a rotation; see `lorentz.maps.transport_in_frame`."""
+        return transport_in_frame(x, y, u, self.c)
 
     position_in_frame = _at_curvature("log_map0")
 
