@@ -740,6 +740,18 @@ def combine_ends(
     return jax.lax.cond(is_any(~is_valid), *branches, weights, t, x, y)
 
 
+def squares_between(
+    x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], sign: int = 1
+) -> tuple[Float[Array, "*#batch M N"], Bool[Array, "*#batch M N"]]:
+    """Return |x_i − sign y_j|² of all pairs by one matrix product, and where it lost digits."""
+    size = dot(x, x)[..., :, None] + dot(y, y)[..., None, :]
+    product = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    squares = size - 2 * sign * product
+    # Squares of tiny vectors have lost digits. NaN counts as near.
+    tiny = smallest(x.dtype) / float(jnp.finfo(x.dtype).eps)
+    return squares, ~((squares > size / 16) & (squares > tiny))
+
+
 def replace_near(
     by_product: Float[Array, "*#batch M N"],
     is_near: Bool[Array, "*#batch M N"],

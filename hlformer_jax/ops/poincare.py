@@ -87,6 +87,7 @@ from hlformer_jax.ops.numerics import (
     shortest_direction,
     sinhc_sqrt,
     smallest,
+    squares_between,
     sum_products,
     tanhc_sqrt,
     unit,
@@ -98,9 +99,6 @@ from hlformer_jax.ops.numerics import (
 from hlformer_jax.typing import Array
 
 Ball = Float[Array, "*#batch n"]
-
-# Pairs with |p − q|² below this fraction of |p|² + |q|² are computed one by one.
-_NEAR = 1 / 16
 
 
 def project(p: Ball, c: ArrayLike = 1.0, max_radius: ArrayLike | None = None) -> Ball:
@@ -150,10 +148,16 @@ def _gap(z: Scalar) -> Scalar:
     return 1 - (z - jax.lax.stop_gradient(jnp.maximum(z - _max_radius(z.dtype), 0)))
 
 
-def _inverse(x: Scalar) -> Scalar:
-    """Return 1 / x for a product of gaps, whose cube would underflow in second derivatives."""
-    root = 1 / jnp.sqrt(x)
-    return root * root
+@jax.custom_jvp
+def _divide(x: Array, gaps: Array) -> Array:
+    """Divide by a product of gaps, whose cube would underflow in second derivatives."""
+    return x / gaps
+
+
+@_divide.defjvp
+def _divide_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    value = _divide(*primals)
+    return value, (tangents[0] - value * tangents[1]) / primals[1]
 
 
 def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Ball:
@@ -303,7 +307,7 @@ def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     difference = q - p
     size2 = c * dot(difference, difference)
     # artanh(√c |w|) is the asinh of √z, and w = (γ_p D − c |D|² p) / (γ_p γ_q (1 + z)).
-    z = size2 * _inverse(gap_p * gap_q)
+    z = _divide(size2, gap_p * gap_q)
     size = asinhc_sqrt(z) / jnp.sqrt(1 + z) / gap_q
     return size[..., None] * (gap_p[..., None] * difference - size2[..., None] * p)
 
@@ -325,7 +329,7 @@ def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     c, (p, q) = align(c, p, q)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
     difference = q - p
-    rise = c * dot(difference, difference) * _inverse(gap_p * gap_q)
+    rise = _divide(c * dot(difference, difference), gap_p * gap_q)
     t, p, q, *numbers = broadcast_number(
         t, p, q, *(number[..., None] for number in (gap_p, gap_q, rise, c))
     )
@@ -480,7 +484,7 @@ def squared_distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     c, (p, q) = align(c, p, q)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
     difference = p - q
-    return 4 * dot(difference, difference) * _inverse(gap_p * gap_q)
+    return _divide(4 * dot(difference, difference), gap_p * gap_q)
 
 
 def distance0(p: Ball, c: ArrayLike = 1.0) -> Scalar:
@@ -525,14 +529,9 @@ def _rise_between(
     """
     p, q, c = align_sets(as_sets(p), as_sets(q), c)
     (p, gap_p), (q, gap_q) = inside(p, c[..., None]), inside(q, c[..., None])
-    factor = (1 / gap_p)[..., :, None] * (1 / gap_q)[..., None, :]  # see `_inverse`
-    size = dot(p, p)[..., :, None] + dot(q, q)[..., None, :]
-    product = jnp.matmul(p, jnp.swapaxes(q, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    squares = size - 2 * product
-    # Squares of tiny points have lost digits. NaN counts as near.
-    tiny = smallest(p.dtype) / float(jnp.finfo(p.dtype).eps)
-    is_near = ~((squares > _NEAR * size) & (squares > tiny))
-    return p, q, c, jnp.where(is_near, 1, squares * factor), is_near
+    room = gap_p[..., :, None] * gap_q[..., None, :]
+    squares, is_near = squares_between(p, q)
+    return p, q, c, jnp.where(is_near, 1, _divide(squares, room)), is_near
 
 
 def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -553,7 +552,8 @@ def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     add_q = gap_p[..., None] * (q + qq[..., None] * p)
     add_p = (gap_p + total2)[..., None] * p - (pp * (1 + qq) + 2 * pq)[..., None] * q
     numerator = jnp.where(short_p, add_p, gap_p[..., None] * total + total2[..., None] * p)
-    numerator = jnp.where(short_q, add_q, numerator) * _inverse(total2 + gap_p * gap_q)[..., None]
+    den = (total2 + gap_p * gap_q)[..., None]
+    numerator = _divide(jnp.where(short_q, add_q, numerator), den)
     return project(jnp.where(short_q, p, jnp.where(short_p, q, 0)) + numerator, curvature)
 
 
@@ -637,7 +637,7 @@ def _rotate(
     total = p + q
     total2 = c * dot(total, total)
     along, lean = dot(total, v), dot(q, v)
-    factor = 2 * c * _inverse(total2 + gap_p * gap_q)
+    factor = _divide(2 * c, total2 + gap_p * gap_q)
     by_p = factor * (gap_q * along + total2 * lean)
     by_total = factor * (along - gap_p * lean)
     return v + by_p[..., None] * p - by_total[..., None] * total, factor
