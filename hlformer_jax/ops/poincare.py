@@ -553,8 +553,8 @@ def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     add_p = (gap_p + total2)[..., None] * p - (pp * (1 + qq) + 2 * pq)[..., None] * q
     numerator = jnp.where(short_p, add_p, gap_p[..., None] * total + total2[..., None] * p)
     den = (total2 + gap_p * gap_q)[..., None]
-    numerator = _divide(jnp.where(short_q, add_q, numerator), den)
-    return project(jnp.where(short_q, p, jnp.where(short_p, q, 0)) + numerator, curvature)
+    added = _divide(jnp.where(short_q, add_q, numerator), den)
+    return project(jnp.where(short_q, p, jnp.where(short_p, q, 0)) + added, curvature)
 
 
 def mobius_scalar_mul(r: ArrayLike, p: Ball, c: ArrayLike = 1.0) -> Ball:
