@@ -345,10 +345,11 @@ def query_diversity(
       released code.
     """
     cosine, are_pairs = _same_video(queries, pairs)
-    # Rounding may put 1 + cos at or below 0, where a power has no gradient.
+    # Rounding may put 1 + cos at or below 0, where a power has no gradient; 0 to the power 0 is 1.
     focal = 1 + cosine
     positive = focal > 0
-    focal = jnp.where(positive, jnp.where(positive, focal, 1.0) ** gamma, 0.0)
+    at_zero = jnp.asarray(gamma == 0, focal.dtype)
+    focal = jnp.where(positive, jnp.where(positive, focal, 1.0) ** gamma, at_zero)
     terms = jnp.where(are_pairs, focal * jax.nn.softplus(scale * (cosine + margin)), 0)
     if per_video:
         positives = pairs.positives()

@@ -34,11 +34,6 @@ FIRST_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0
 """Initial and largest scale of the logits, as in CLIP."""
 
 
-def _identity(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
-    del key
-    return jnp.eye(*shape, dtype=dtype)
-
-
 class CLIP4ClipMeanP(TwoBranch):
     """CLIP4Clip without a temporal encoder; a video has one vector, in the frame branch."""
 
@@ -54,7 +49,11 @@ class CLIP4ClipMeanP(TwoBranch):
         """Build the maps of both modalities, and the temporal encoder."""
         options, block = self.options, self.options.bank.block
         linear = functools.partial(
-            layers.Dense, options.hidden_size, block.dtype, use_bias=False, kernel_init=_identity
+            layers.Dense,
+            options.hidden_size,
+            block.dtype,
+            use_bias=False,
+            kernel_init=layers.identity,
         )
         self.text_map, self.frame_map = linear(), linear()
         first = nn.initializers.constant(math.log(FIRST_SCALE))

@@ -315,11 +315,6 @@ class Points(NamedTuple):
     text: Float[Array, "U n"]
 
 
-def _identity(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
-    del key
-    return jnp.eye(*shape, dtype=dtype)
-
-
 class HyperbolicLinear(nn.Module):
     """A hyperbolic linear layer on features of the tangent space at the origin.
 
@@ -341,7 +336,7 @@ class HyperbolicLinear(nn.Module):
         size = x.shape[-1]
         init_matrix = init_bias = _uniform(1 / math.sqrt(size))
         if self.start == "identity":
-            init_matrix, init_bias = _identity, nn.initializers.zeros
+            init_matrix, init_bias = layers.identity, nn.initializers.zeros
         matrix = self.param("matrix", init_matrix, (self.features, size))
         bias = self.param("bias", init_bias, (self.features,)).astype(x.dtype)
         # The bias stays a single point. With a copy for each feature, XLA would move the broadcast

@@ -28,6 +28,12 @@ UNDECAYED = ("bias", "LayerNorm")
 """Names of parameters and of modules that do not decay."""
 
 
+def identity(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
+    """Initialise a kernel as the identity."""
+    del key
+    return jnp.eye(*shape, dtype=dtype)
+
+
 class LayerNorm(nn.Module):
     """A layer norm as released (epsilon 1e-5), with its statistics in float32 at least."""
 

@@ -271,8 +271,10 @@ def as_indices(name: str, indices: Any, count: int, where: Any = None) -> Int[Ar
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise ValueError(f"{name} must be integers, got the dtype {indices.dtype}")
     if not isinstance(indices, jax.core.Tracer) and not isinstance(where, jax.core.Tracer):
-        missing = (indices < 0) | (indices >= count)
-        missing = np.asarray(missing if where is None else missing & np.asarray(where))
+        # NumPy compares with any count. JAX would wrap it to the dtype of narrow indices.
+        values = np.asarray(indices)
+        missing = (values < 0) | (values >= count)
+        missing = missing if where is None else missing & np.asarray(where)
         if missing.any():
             place = tuple(int(axis[0]) for axis in np.nonzero(missing))
             raise ValueError(

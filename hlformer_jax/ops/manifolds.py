@@ -36,6 +36,7 @@ from hlformer_jax.ops.arguments import (
     common_batch,
     per_batch,
 )
+from hlformer_jax.ops.lorentz.maps import transport_in_frame
 from hlformer_jax.ops.numerics import (
     asinhc_sqrt,
     cosh_sqrt,
@@ -46,6 +47,7 @@ from hlformer_jax.ops.numerics import (
     safe_normalize,
     safe_sqrt,
     sinhc_sqrt,
+    squares_between,
     unit,
 )
 from hlformer_jax.pytrees import register_dataclass
@@ -251,9 +253,8 @@ class Lorentz(_Hyperbolic):
         return lorentz.transport0(x, u, self.c)
 
     def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
-        """Apply the gyration by the points of the ball that correspond to y and −x."""
-        p, q = poincare.from_lorentz(x, self.c), poincare.from_lorentz(y, self.c)
-        return poincare.gyration(q, poincare.antipode(p), u, self.c)
+        """Apply a rotation; see `lorentz.maps.transport_in_frame`."""
+        return transport_in_frame(x, y, u, self.c)
 
     position_in_frame = _at_curvature("log_map0")
 
@@ -313,7 +314,7 @@ class Euclidean:
     def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
         """Return lengths |y_j − x_i|, by one matrix product; for near points from differences."""
         x, y, c = align_sets(as_sets(x), as_sets(y), 1.0)
-        squares, is_near = _squares_apart(x, y, 1)
+        squares, is_near = squares_between(x, y)
         by_product = safe_sqrt(jnp.where(is_near, 1, squares))
         return replace_near(by_product, is_near, x, y, c, lambda x, y, _: safe_norm(x - y))
 
@@ -324,18 +325,6 @@ class Euclidean:
     def random(self, key: Array, n: int, shape: tuple[int, ...] = (), scale: float = 1.0) -> Points:
         """Draw normal vectors; see `Manifold.random`."""
         return _normal(key, self.origin(n), n, shape, scale)
-
-
-def _squares_apart(
-    x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], sign: int
-) -> tuple[Array, Array]:
-    """Return |x_i − sign y_j|² of all pairs by one matrix product, and where it lost digits."""
-    size = dot(x, x)[..., :, None] + dot(y, y)[..., None, :]
-    product = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    squares = size - 2 * sign * product
-    # Squares of tiny vectors have lost digits. NaN counts as near.
-    tiny = float(jnp.finfo(x.dtype).tiny / jnp.finfo(x.dtype).eps)
-    return squares, ~((squares > size / 16) & (squares > tiny))
 
 
 @register_dataclass
@@ -452,8 +441,8 @@ class Sphere:
         """
         x, y, c = align_sets(as_sets(x), as_sets(y), self.c)
         check_positive("c", self.c)
-        squares, is_near = _squares_apart(x, y, 1)
-        together, opposite = _squares_apart(x, y, -1)
+        squares, is_near = squares_between(x, y)
+        together, opposite = squares_between(x, y, -1)
         is_near = is_near | opposite
         roots = (safe_sqrt(jnp.where(is_near, 1, square)) for square in (squares, together))
         by_product = 2 * jnp.arctan2(*roots) / jnp.sqrt(c)[..., None, None]

@@ -151,6 +151,13 @@ def max_hyperbolic_norm(dtype: DTypeLike) -> float:
     return -2 * math.log(float(jnp.finfo(dtype).eps))
 
 
+def within_reach(
+    distance: Float[Array, "*#batch"], c: Float[Array, "*#batch"]
+) -> Float[Array, "*#batch"]:
+    """Return the smaller of a distance and twice the largest one that maps of points reach."""
+    return jnp.minimum(distance, 2 * max_hyperbolic_norm(distance.dtype) / jnp.sqrt(c))
+
+
 def largest_coordinate(
     v: Float[Array, "*#batch n"], negligible: float | Float[Array, "*#batch 1"] | None = None
 ) -> Float[Array, "*#batch 1"]:
@@ -731,6 +738,18 @@ def combine_ends(
     # XLA for CPUs would compute the weights again for every coordinate.
     branches = jax.checkpoint(replace), jax.checkpoint(combine)
     return jax.lax.cond(is_any(~is_valid), *branches, weights, t, x, y)
+
+
+def squares_between(
+    x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], sign: int = 1
+) -> tuple[Float[Array, "*#batch M N"], Bool[Array, "*#batch M N"]]:
+    """Return |x_i − sign y_j|² of all pairs by one matrix product, and where it lost digits."""
+    size = dot(x, x)[..., :, None] + dot(y, y)[..., None, :]
+    product = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    squares = size - 2 * sign * product
+    # Squares of tiny vectors have lost digits. NaN counts as near.
+    tiny = smallest(x.dtype) / float(jnp.finfo(x.dtype).eps)
+    return squares, ~((squares > size / 16) & (squares > tiny))
 
 
 def replace_near(

@@ -87,19 +87,18 @@ from hlformer_jax.ops.numerics import (
     shortest_direction,
     sinhc_sqrt,
     smallest,
+    squares_between,
     sum_products,
     tanhc_sqrt,
     unit,
     weigh_each,
     weights_between,
     with_norm,
+    within_reach,
 )
 from hlformer_jax.typing import Array
 
 Ball = Float[Array, "*#batch n"]
-
-# Pairs with |p − q|² below this fraction of |p|² + |q|² are computed one by one.
-_NEAR = 1 / 16
 
 
 def project(p: Ball, c: ArrayLike = 1.0, max_radius: ArrayLike | None = None) -> Ball:
@@ -147,6 +146,18 @@ def _max_radius(dtype: DTypeLike) -> float:
 def _gap(z: Scalar) -> Scalar:
     """Return 1 − z for z = c |p|², positive even if z was rounded up."""
     return 1 - (z - jax.lax.stop_gradient(jnp.maximum(z - _max_radius(z.dtype), 0)))
+
+
+@jax.custom_jvp
+def _divide(x: Array, gaps: Array) -> Array:
+    """Divide by a product of gaps, whose cube would underflow in second derivatives."""
+    return x / gaps
+
+
+@_divide.defjvp
+def _divide_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    value = _divide(*primals)
+    return value, (tangents[0] - value * tangents[1]) / primals[1]
 
 
 def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Ball:
@@ -296,7 +307,7 @@ def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     difference = q - p
     size2 = c * dot(difference, difference)
     # artanh(√c |w|) is the asinh of √z, and w = (γ_p D − c |D|² p) / (γ_p γ_q (1 + z)).
-    z = size2 / (gap_p * gap_q)
+    z = _divide(size2, gap_p * gap_q)
     size = asinhc_sqrt(z) / jnp.sqrt(1 + z) / gap_q
     return size[..., None] * (gap_p[..., None] * difference - size2[..., None] * p)
 
@@ -318,7 +329,7 @@ def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     c, (p, q) = align(c, p, q)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
     difference = q - p
-    rise = c * dot(difference, difference) / (gap_p * gap_q)
+    rise = _divide(c * dot(difference, difference), gap_p * gap_q)
     t, p, q, *numbers = broadcast_number(
         t, p, q, *(number[..., None] for number in (gap_p, gap_q, rise, c))
     )
@@ -353,8 +364,9 @@ def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
     """
     p = as_vectors(p)
     limit, curvature = per_batch(limit, p, "limit"), per_batch(c, p)
+    root = jnp.sqrt(curvature)
     return project(
-        limit_norm(p, jnp.tanh(jnp.sqrt(curvature) * limit / 2) / jnp.sqrt(curvature)), c
+        limit_norm(p, jnp.tanh(root * within_reach(limit, curvature) / 2) / root), curvature
     )
 
 
@@ -362,7 +374,7 @@ def parallel_transport(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     """Transport v from p to q along the geodesic: (λ_p / λ_q) gyr[q, −p] v (Ungar, 2009)."""
     c, (p, q, v) = align(c, p, q, v)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
-    return (gap_q / gap_p)[..., None] * _rotate(q, -p, v, gap_q, gap_p, c)
+    return (gap_q / gap_p)[..., None] * _rotate(q, -p, v, gap_q, gap_p, c)[0]
 
 
 def transport0(q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -472,7 +484,7 @@ def squared_distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     c, (p, q) = align(c, p, q)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
     difference = p - q
-    return 4 * dot(difference, difference) / (gap_p * gap_q)
+    return _divide(4 * dot(difference, difference), gap_p * gap_q)
 
 
 def distance0(p: Ball, c: ArrayLike = 1.0) -> Scalar:
@@ -493,9 +505,8 @@ def pairwise_distance(
     at most 16 times the error of p · q in units of |p| |q|, a few eps. See
     `lorentz.pairwise_distance`.
     """
-    p, q, c, squares, room, is_near = _squares_between(p, q, c)
-    squares = squares / room
-    by_product = 2 * scaled_asinh(safe_sqrt(squares), c[..., None, None])
+    p, q, c, rise, is_near = _rise_between(p, q, c)
+    by_product = 2 * scaled_asinh(safe_sqrt(rise), c[..., None, None])
     return replace_near(by_product, is_near, p, q, c, _distance)
 
 
@@ -503,29 +514,24 @@ def pairwise_squared_distance(
     p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch M N"]:
     """Return squared Lorentzian distances of all pairs, computed as in `pairwise_distance`."""
-    p, q, c, squares, room, is_near = _squares_between(p, q, c)
-    return replace_near(4 * squares / room, is_near, p, q, c, squared_distance)
+    p, q, c, rise, is_near = _rise_between(p, q, c)
+    return replace_near(4 * rise, is_near, p, q, c, squared_distance)
 
 
-def _squares_between(
+def _rise_between(
     p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike
-) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """Compute squared Euclidean distances of all pairs by one matrix product.
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Compute |p_i − q_j|² / (γ_i γ_j) of all pairs by one matrix product.
 
     Returns:
-      p, q (both moved inside) and c with the same batch axes; |p_i − q_j|², 1 for near pairs; the
-      products γ_i γ_j; and which pairs are near.
+      p, q (both moved inside) and c with the same batch axes; the quotients, 1 for near pairs; and
+      which pairs are near.
     """
     p, q, c = align_sets(as_sets(p), as_sets(q), c)
     (p, gap_p), (q, gap_q) = inside(p, c[..., None]), inside(q, c[..., None])
     room = gap_p[..., :, None] * gap_q[..., None, :]
-    size = dot(p, p)[..., :, None] + dot(q, q)[..., None, :]
-    product = jnp.matmul(p, jnp.swapaxes(q, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    squares = size - 2 * product
-    # Squares of tiny points have lost digits. NaN counts as near.
-    tiny = smallest(p.dtype) / float(jnp.finfo(p.dtype).eps)
-    is_near = ~((squares > _NEAR * size) & (squares > tiny))
-    return p, q, c, jnp.where(is_near, 1, squares), room, is_near
+    squares, is_near = squares_between(p, q)
+    return p, q, c, jnp.where(is_near, 1, _divide(squares, room)), is_near
 
 
 def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -546,8 +552,9 @@ def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     add_q = gap_p[..., None] * (q + qq[..., None] * p)
     add_p = (gap_p + total2)[..., None] * p - (pp * (1 + qq) + 2 * pq)[..., None] * q
     numerator = jnp.where(short_p, add_p, gap_p[..., None] * total + total2[..., None] * p)
-    numerator = jnp.where(short_q, add_q, numerator) / (total2 + gap_p * gap_q)[..., None]
-    return project(jnp.where(short_q, p, jnp.where(short_p, q, 0)) + numerator, curvature)
+    den = (total2 + gap_p * gap_q)[..., None]
+    added = _divide(jnp.where(short_q, add_q, numerator), den)
+    return project(jnp.where(short_q, p, jnp.where(short_p, q, 0)) + added, curvature)
 
 
 def mobius_scalar_mul(r: ArrayLike, p: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -608,28 +615,32 @@ def gyration(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     # If one point is much shorter, derivatives of `_rotate` in the longer point lose digits, and W
     # does not cancel.
     pp, qq, pq, pv, qv = c * dot(p, p), c * dot(q, q), c * dot(p, q), dot(p, v), dot(q, v)
-    total = p + q
-    factor = 2 * c / (c * dot(total, total) + gap_p * gap_q)  # without cancellation if q is near −p
+    rotated, factor = _rotate(p, q, v, gap_p, gap_q, c)
     by_p, by_q = factor * ((1 + 2 * pq) * qv - qq * pv), factor * (pv + pp * qv)
     is_short = ((4 * pp < qq) | (4 * qq < pp))[..., None]
     by_lengths = v + by_p[..., None] * p - by_q[..., None] * q
-    return jnp.where(is_short, by_lengths, _rotate(p, q, v, gap_p, gap_q, c))
+    return jnp.where(is_short, by_lengths, rotated)
 
 
-def _rotate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) -> Ball:
+def _rotate(
+    p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar
+) -> tuple[Ball, Scalar]:
     """Apply `gyration` by points that are `inside`, with their gaps and the same batch axes.
 
     With D = p + q, the terms in W are 2 c / den times
 
         (γ_q D · v + c |D|² q · v) p − (D · v − γ_p q · v) D.
+
+    Returns:
+      The vector, and 2 c / den.
     """
     total = p + q
     total2 = c * dot(total, total)
     along, lean = dot(total, v), dot(q, v)
-    factor = 2 * c / (total2 + gap_p * gap_q)
+    factor = _divide(2 * c, total2 + gap_p * gap_q)
     by_p = factor * (gap_q * along + total2 * lean)
     by_total = factor * (along - gap_p * lean)
-    return v + by_p[..., None] * p - by_total[..., None] * total
+    return v + by_p[..., None] * p - by_total[..., None] * total, factor
 
 
 def gyromidpoint(

@@ -315,6 +315,21 @@ def test_diversity_is_finite_for_opposite_and_equal_captions():
         assert np.all(np.isfinite(gradient))
 
 
+def test_diversity_without_focal_factor_counts_opposite_captions():
+    pairs = Pairs(np.zeros(2, np.int32), np.ones(2, bool), np.ones(1, bool))
+    opposite = np.array([[1, 0], [-1, 0]], np.float32)
+    for gamma, factor in ((0.0, 1), (np.float32(0), 1), (0.5, 0)):
+        value = retrieval.query_diversity(opposite, pairs, 0.2, 1.0, gamma)
+        np.testing.assert_allclose(value, factor * np.log1p(np.exp(-0.8)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
+def test_captions_may_name_videos_by_narrow_integers(dtype):
+    video, videos = np.array([100, 0], dtype), np.ones(300, bool)
+    for column in (video, jnp.asarray(video)):
+        assert Pairs(column, np.ones(2, bool), videos).positives()[0, 100]
+
+
 BATCH = tiny.batch(taught=True)
 PAIRS = Pairs(BATCH.captions.video, BATCH.captions.mask, BATCH.videos.mask)
 RNG = np.random.default_rng(0)

@@ -169,6 +169,20 @@ def test_transport_in_the_frame_is_transport(name):
     np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("radius", [1.0, 12.0, 17.0])
+def test_transport_in_the_frame_keeps_its_angle_far_out(radius):
+    """Twice the angle of τ_x + τ_y + 1 − ⟨x, y⟩ and the area x_1 y_2, for x on the first axis."""
+    x = np.asarray([np.sinh(radius), 0, 0], np.float32)
+    y = x + np.asarray([0.5, 1.5, 0], np.float32)
+    x, y = np.asarray(lorentz.from_space(x)), np.asarray(lorentz.from_space(y))
+    got = jax.jit(Lorentz().transport_in_frame)(x, y, np.eye(3, dtype=np.float32)[0])
+    start, end = x[1:].astype(float), y[1:].astype(float)
+    tau_x, tau_y = np.sqrt(1 + start @ start), np.sqrt(1 + end @ end)
+    real = tau_x + tau_y + 1 + tau_x * tau_y - start @ end
+    angle = 2 * np.arctan2(start[0] * end[1], real)
+    np.testing.assert_allclose(got, [np.cos(angle), -np.sin(angle), 0], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.usefixtures("float64")
 def test_a_gradient_far_out_on_the_hyperboloid_keeps_its_transverse_part():
     x = lorentz.exp_map0(jnp.asarray([25.0, 0, 0]))

@@ -315,6 +315,45 @@ def test_second_derivatives_are_finite_in_float32():
         assert all(np.isfinite(array).all() for array in jax.tree.leaves(arrays)), name
 
 
+_AT_THE_RIM = {
+    "squared_distance": lambda p, q, c: ball.squared_distance(p, q, c),
+    "pairwise_distance": lambda p, q, c: ball.pairwise_distance(p, q, c),
+    "log_map": lambda p, q, c: ball.log_map(p, q, c),
+    "mobius_add": lambda p, q, c: ball.mobius_add(p, q, c),
+    "gyration": lambda p, q, c: ball.gyration(p, q, jnp.ones_like(p), c),
+    "parallel_transport": lambda p, q, c: ball.parallel_transport(p, q, jnp.ones_like(p), c),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "squared_distance" else pytest.param(name, marks=pytest.mark.slow)
+        for name in _AT_THE_RIM
+    ],
+)
+def test_second_derivatives_of_coincident_and_opposite_points_at_the_rim(name):
+    """At c = 1000 the gaps of points are rounded down to 2 eps; the cube of their product is 0."""
+    way = np.array([0.6, -0.64, 0.48])
+    p, q = (np.asarray(np.outer(sign, way / 1000**0.5), np.float32) for sign in ([1, 1], [1, -1]))
+    gradient = jax.grad(lambda *args: jnp.sum(_AT_THE_RIM[name](*args)), (0, 1, 2))
+    args = p, q, np.float32(1000)
+    ways = np.full_like(p, 0.01), np.full_like(q, -0.02), np.float32(100)
+    for array in jax.jit(lambda *args: jax.jvp(gradient, args, ways))(*args)[1]:
+        assert np.isfinite(array).all()
+
+
+def test_a_limit_beyond_all_points_leaves_them_and_their_derivatives_alone():
+    p = np.array([[0.3, 0.4], [0.0, 0.0]], np.float32)
+    for module, x in ((lorentz, np.asarray(lorentz.from_space(p))), (poincare, p)):
+        limited = lambda limit, c, m=module, x=x: m.limit_distance0(x, limit, c)[..., -2:]
+        for limit in (100.0, np.inf):
+            slopes = jax.jacfwd(limited, (0, 1)), jax.jacrev(limited, (0, 1))
+            np.testing.assert_array_equal(limited(limit, 1.0), p)
+            for slope in jax.tree.leaves([f(np.float32(limit), np.float32(1)) for f in slopes]):
+                np.testing.assert_array_equal(slope, 0)
+
+
 def test_a_flat_ball_is_euclidean_and_so_is_the_gradient_in_its_curvature():
     x, y, v = _points(3, np.array([0.3, 1.0, 2.5, 0.3, 1.0, 2.5])).astype(np.float32)
     size = np.linalg.norm(x - y, axis=-1)

@@ -28,15 +28,15 @@ float64, all are computed in float64; c, t, weights and other numbers are cast t
 Complex numbers are a TypeError. Vectors of different lengths and batches that do not broadcast are
 a ValueError.
 
-Relative errors (of a vector: in its norm) are below 1e-12 in float64 and 2e-5 in float32 for
-√c · norm up to 25, unless a docstring says otherwise. Values and gradients are finite for points as
-far out as the exponential maps reach: √c times the distance from the origin up to 31.9 in float32
-and 72.1 in float64. In float32 this holds for c from 1e-22 to 1e18, if the number can be
-represented (the gradient in c of a squared distance m is about m / c). Distances below 1e-19
-(float32; 1e-154 in float64) times the smaller of 1 and the largest coordinate of the two points are
-returned as 0. `distance`, `log_map` and `parallel_transport` are faster for batches without pairs
-that need their longest formulas, so other pairs of a batch may change the rounding of a result.
-docs/geometry.md explains the formulas in "How formulas keep their digits".
+Relative errors (of a vector: in its norm) are below 1e-12 in float64 and 2e-5 in float32 for √c ·
+norm up to 25, unless a docstring says otherwise. Values and gradients are finite for points as far
+out as the exponential maps reach: √c times the distance from the origin up to 31.9 in float32 and
+72.1 in float64. In float32 this holds for c from 1e-22 to 1e18, if the squares of coordinates and
+the number can be represented (the gradient in c of a squared distance m is about m / c). Distances
+below 1e-19 (float32; 1e-154 in float64) times the smaller of 1 and the largest coordinate of the
+two points are returned as 0. `distance`, `log_map` and `parallel_transport` are faster for batches
+without pairs that need their longest formulas, so other pairs of a batch may change the rounding of
+a result. docs/geometry.md explains the formulas in "How formulas keep their digits".
 
 References:
   HLFormer, section 3.1, eqs. 1-6. Law, Liao, Snell and Zemel, Lorentzian distance learning for

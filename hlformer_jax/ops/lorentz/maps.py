@@ -19,6 +19,7 @@ from hlformer_jax.ops.lorentz.pairs import (
     Point,
     Scalar,
     Space,
+    chord_of,
     displace,
     gradient,
     logarithm,
@@ -27,6 +28,7 @@ from hlformer_jax.ops.lorentz.pairs import (
     space_components,
     split_tangent,
     squared_distance_of_pair,
+    sum_pair,
     tangent_length,
     time_component,
     with_tangent_time,
@@ -45,6 +47,7 @@ from hlformer_jax.ops.numerics import (
     shortest_direction,
     sinhc_sqrt,
     weights_between,
+    within_reach,
 )
 from hlformer_jax.typing import Array
 
@@ -355,11 +358,13 @@ def limit_distance0(x: Point, limit: ArrayLike, c: ArrayLike = 1.0) -> Point:
 
     Args:
       x: points.
-      limit: largest geodesic distance from the origin, positive; broadcasts like ``c``.
+      limit: largest geodesic distance from the origin, positive, may be infinite; broadcasts like
+        ``c``.
       c: curvature, positive; broadcasts to ``*batch``.
     """
     space = without_time(x)
     limit, c = per_batch(limit, space, "limit"), per_batch(c, space)
+    limit = within_reach(limit, c)
     return point_from_space(limit_norm(space, limit * sinhc_sqrt(c * limit * limit)), c)
 
 
@@ -386,6 +391,32 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     reach = jnp.where(chord.aligned, slope.turn, farther)
     moved = reach[..., None] * pair.x - slope.vector
     return point_from_space(moved * pair.scale[..., None], curvature)
+
+
+def transport_in_frame(x: Point, y: Point, u: Space, c: ArrayLike = 1.0) -> Space:
+    """Transport u from x to y, with coordinates in the frames transported from the origin.
+
+    It is a rotation in the plane of x_space and y_space, which is `poincare.gyration` by y and −x:
+    u + 2 (T + T²) u / (1 + s²), where T u = c ((y_⊥ · u) x − (x · u) y_⊥) / R for the part y_⊥ of
+    y_space orthogonal to x_space, R = τ_x + τ_y + 1 − c ⟨x, y⟩, and s = c |x_space| |y_⊥| / R is
+    the tangent of half the angle. In the ball far points would be rounded to the sphere.
+    """
+    x, y, u = common_batch(without_time(x), without_time(y), u)
+    pair = rescale(x, y, per_batch(c, x))
+    sums, across = sum_pair(pair.x, pair.y)
+    chord = chord_of(sums, pair.c)
+    # Both vectors times √c; y_⊥ is also divided by R, which may be as large as τ_x τ_y.
+    root = jnp.sqrt(pair.c)
+    start = pair.x * root[..., None]
+    size = chord.tau_x + chord.tau_y + 2 + pair.c * chord.m / 2
+    side = across * -(root / size)[..., None]
+
+    def turn(u: Space) -> Space:
+        return dot(side, u)[..., None] * start - dot(start, u)[..., None] * side
+
+    once = turn(u)
+    factor = 2 / (1 + dot(start, start) * dot(side, side))
+    return u + factor[..., None] * (once + turn(once))
 
 
 def log_map_in_frame(x: Point, y: Point, c: ArrayLike = 1.0) -> Space:
