@@ -452,14 +452,14 @@ def scale_by_length_adam(
       per_coordinate: whether the second moment is the mean, not the sum, of squared coordinates.
 
     Returns:
-      The transformation, for floating arrays [*batch, n] with vectors along the last axis. Updates
-      have the dtype of the gradients.
+      The transformation, for floating arrays [*batch, n] with vectors along the last axis; a scalar
+      is a vector of one coordinate. Updates have the dtype of the gradients.
     """
     reduce = jnp.mean if per_coordinate else jnp.sum
 
     def init(params: Params) -> LengthAdamState:
         mu = jax.tree.map(lambda x: jnp.zeros_like(x, wide(x.dtype)), params)
-        nu = jax.tree.map(lambda m: jnp.zeros_like(m[..., :1]), mu)
+        nu = jax.tree.map(lambda m: jnp.zeros_like(m[..., :1] if m.ndim else m), mu)
         return LengthAdamState(jnp.zeros([], jnp.int32), mu, nu, nu if amsgrad else None)
 
     def update(
@@ -473,7 +473,9 @@ def scale_by_length_adam(
 
         def second_moment(v: Array, g: Array) -> Array:
             square = jnp.square(g.astype(v.dtype))
-            return _moving_average(b2, v, reduce(square, axis=-1, keepdims=True))
+            if square.ndim:
+                square = reduce(square, axis=-1, keepdims=True)
+            return _moving_average(b2, v, square)
 
         def scale(m: Array, v: Array, g: Array) -> Array:
             first, second = (_bias_correction(b, steps, m.dtype) for b in (b1, b2))

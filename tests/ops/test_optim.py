@@ -219,6 +219,19 @@ def test_length_adam_arrives_with_a_rate_of_one(amsgrad):
     assert lorentz.distance(run(start), goal)[0] < 1e-3
 
 
+def test_length_adam_moves_a_scalar_as_adam_does():
+    inner = (optax.chain(scale_by_length_adam(), optax.scale(-0.1)), optax.adam(0.1))
+    moved = []
+    for transformation in inner:
+        c = jnp.float32(1.0)
+        state = transformation.init(c)
+        for gradient in (0.5, -2.0, 3.0):
+            updates, state = transformation.update(jnp.float32(gradient), state)
+            c += updates
+        moved.append(float(c))
+    assert moved[0] == pytest.approx(moved[1], rel=1e-6)  # rounding of a few operations
+
+
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_length_adam_keeps_float32_moments_of_narrow_parameters(dtype, amsgrad):
