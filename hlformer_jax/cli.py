@@ -201,6 +201,10 @@ def parse(argv: Sequence[str]) -> list[str]:
         sys.exit(stopped.code if options.isdisjoint(_HELP) else 0)
     except Exception as error:  # ml_collections passes on any error of a configuration file
         sys.exit(fail(_flag_error(error, argv)))
+    for flag in (flags.FLAGS[x[2:]] for x in _FLAGS.values() if x[2:] in flags.FLAGS):
+        values = flag.value if isinstance(flag.value, list) else [flag.value]
+        if flag.present and "" in values:  # for example an unset variable of the shell
+            sys.exit(fail(f"--{flag.name} is empty: give a value, or leave it out"))
     terminal.silence(QUIET.value)
     if not flags.FLAGS["verbosity"].present:  # JAX logs, for example, that it finds no TPU
         logging.set_verbosity(logging.WARNING)

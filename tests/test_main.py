@@ -53,6 +53,11 @@ CASES = {
         ("--mode=query", "--workdir=x", "--processes=2"),
         "--processes goes with",
     ),
+    "empty initial parameters": (
+        (f"{ANET}:debug", "--init=", "--workdir=unused", "--config.data.data_dir=p"),
+        "--init is empty",
+    ),
+    "empty member": (("--mode=ensemble", "--member=a.npz", "--member="), "--member is empty"),
     "wrong coordinator": ((ANET, "--processes=2", "--coordinator=here"), "HOST:PORT"),
     "missing run": (("--config=run:nowhere", "--mode=evaluate"), "nowhere"),
     "missing checkpoint": ((ANET, "--mode=evaluate", "--checkpoint=nowhere"), "nowhere"),
