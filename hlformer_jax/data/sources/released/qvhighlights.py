@@ -105,9 +105,7 @@ class QVHighlights:
         for path in paths:
             if not path.exists():
                 raise MissingDataError(f"{path}: no such file or folder", remedy)
-        found: list[Any] = []  # entries of folders have a name and a `stat` too
-        for path in paths:
-            found += os.scandir(path) if path.is_dir() else [path]
+        found = [x for path in paths for x in (os.scandir(path) if path.is_dir() else [path])]
         return digest(self.name, *stamps(sorted(found, key=lambda file: file.name)))
 
     def open(self) -> contextlib.nullcontext["QVReader"]:
