@@ -57,7 +57,7 @@ def convert(
       TorchFileError: if the file is not a PyTorch checkpoint.
       ConversionError: if it is not a complete checkpoint of a released model: a tensor is missing,
         is not of the model or has another shape.
-      WorkdirError: if `out` is not a new directory.
+      CheckpointError: if `out` is not a new directory.
       OSError: if the file cannot be read or the directory cannot be written.
     """
     checkpoints.check_new(out)
