@@ -211,9 +211,7 @@ def _is_complete(directory: Path) -> bool:
     """
     try:
         return _read_index(directory)["files"] == _file_sizes(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
