@@ -55,6 +55,10 @@ _HELP = ("?", "help", "helpshort", "helpfull", "helpxml")
 _ARGUMENT = re.compile(rf"`({'|'.join(_FLAGS)})((?:\.\w+)*)`")
 
 
+_HOME = re.compile("^(--?[a-z_]+=)~/")
+"""An option with a path that begins with ~, which a shell expands only at the start of a word."""
+
+
 def fail(message: str) -> int:
     """Print an error on standard error; return the exit status 1.
 
@@ -97,10 +101,10 @@ def cores() -> int:
 
 
 def path_argument(text: str) -> Path:
-    """Parse a path for argparse; refuse an empty text, which would name the current folder."""
+    """Parse a path, which may begin with ~, for argparse; refuse an empty text."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty: give a path (. is the current folder)")
-    return Path(text)
+    return Path(os.path.expanduser(text))
 
 
 def three_digits(value: float) -> str:
@@ -192,6 +196,7 @@ def parse(argv: Sequence[str]) -> list[str]:
     """
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         optional("argcomplete", "search").autocomplete(_completion_parser())
+    argv = [_HOME.sub(rf"\1{os.path.expanduser('~/')}", option) for option in argv]
     argv = _with_located_configs(argv)
     files.discard_drafts_on_signals()
     try:
