@@ -55,6 +55,10 @@ _HELP = ("?", "help", "helpshort", "helpfull", "helpxml")
 _ARGUMENT = re.compile(rf"`({'|'.join(_FLAGS)})((?:\.\w+)*)`")
 
 
+_HOME = re.compile("^(--?[a-z_]+=)~/")
+"""An option with a path that begins with ~, which a shell expands only at the start of a word."""
+
+
 def fail(message: str) -> int:
     """Print an error on standard error; return the exit status 1.
 
@@ -97,10 +101,10 @@ def cores() -> int:
 
 
 def path_argument(text: str) -> Path:
-    """Parse a path for argparse; refuse an empty text, which would name the current folder."""
+    """Parse a path, which may begin with ~, for argparse; refuse an empty text."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty: give a path (. is the current folder)")
-    return Path(text)
+    return Path(os.path.expanduser(text))
 
 
 def three_digits(value: float) -> str:
@@ -192,6 +196,7 @@ def parse(argv: Sequence[str]) -> list[str]:
     """
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         optional("argcomplete", "search").autocomplete(_completion_parser())
+    argv = [_HOME.sub(rf"\1{os.path.expanduser('~/')}", option) for option in argv]
     argv = _with_located_configs(argv)
     files.discard_drafts_on_signals()
     try:
@@ -201,6 +206,10 @@ def parse(argv: Sequence[str]) -> list[str]:
         sys.exit(stopped.code if options.isdisjoint(_HELP) else 0)
     except Exception as error:  # ml_collections passes on any error of a configuration file
         sys.exit(fail(_flag_error(error, argv)))
+    for flag in (flags.FLAGS[x[2:]] for x in _FLAGS.values() if x[2:] in flags.FLAGS):
+        values = flag.value if isinstance(flag.value, list) else [flag.value]
+        if flag.present and "" in values:  # for example an unset variable of the shell
+            sys.exit(fail(f"--{flag.name} is empty: give a value, or leave it out"))
     terminal.silence(QUIET.value)
     if not flags.FLAGS["verbosity"].present:  # JAX logs, for example, that it finds no TPU
         logging.set_verbosity(logging.WARNING)

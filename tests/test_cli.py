@@ -91,8 +91,9 @@ def test_default_workdir_follows_the_configuration(monkeypatch, file, workdir):
     assert cli.default_workdir() == workdir
 
 
-def test_empty_path_argument_is_refused():
+def test_path_argument_may_begin_with_the_home_and_is_not_empty():
     assert cli.path_argument(".").is_dir()
+    assert cli.path_argument("~/runs") == Path.home() / "runs"
     with pytest.raises(argparse.ArgumentTypeError):
         cli.path_argument("")
 

@@ -1,6 +1,7 @@
 """The training command: an error is one line on standard error, with exit status 1."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from processes import ROOT, calls, finish, run
@@ -53,9 +54,18 @@ CASES = {
         ("--mode=query", "--workdir=x", "--processes=2"),
         "--processes goes with",
     ),
+    "empty initial parameters": (
+        (f"{ANET}:debug", "--init=", "--workdir=unused", "--config.data.data_dir=p"),
+        "--init is empty",
+    ),
+    "empty member": (("--mode=ensemble", "--member=a.npz", "--member="), "--member is empty"),
     "wrong coordinator": ((ANET, "--processes=2", "--coordinator=here"), "HOST:PORT"),
     "missing run": (("--config=run:nowhere", "--mode=evaluate"), "nowhere"),
     "missing checkpoint": ((ANET, "--mode=evaluate", "--checkpoint=nowhere"), "nowhere"),
+    "missing checkpoint at home": (
+        (ANET, "--mode=evaluate", "--checkpoint=~/nowhere"),
+        str(Path.home() / "nowhere"),
+    ),
     "missing data": (
         (ANET, "--config.data.manual_dir=nowhere", "--config.data.data_dir=p", "--workdir=unused"),
         "nowhere/activitynet",

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from hlformer_jax import files
+from hlformer_jax.config import default
 from hlformer_jax.data import prepared
 from hlformer_jax.data.sources import extracted
+from hlformer_jax.training import checkpoints
 
 EIO = os.strerror(errno.EIO)
 
@@ -63,6 +65,23 @@ def test_an_own_file_is_not_called_foreign(tmp_path, unreadable):
     unreadable(files.WRITTEN)
     with pytest.raises(OSError, match=EIO):
         files.check_output(tmp_path / "table.txt", files.Replace.OWN)
+
+
+def test_a_run_whose_checkpoints_cannot_be_listed_is_not_begun_anew(tmp_path, monkeypatch):
+    config = default()
+    checkpoints.claim_workdir(tmp_path, config, checkpoints.UNKNOWN).close()
+    (tmp_path / "checkpoints" / "newest" / "4").mkdir(parents=True)
+    before = (tmp_path / "config.json").read_bytes()
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
+    config.seed += 1
+    with pytest.raises(PermissionError, match="newest"):
+        checkpoints.claim_workdir(tmp_path, config, checkpoints.UNKNOWN)
+    assert (tmp_path / "config.json").read_bytes() == before
 
 
 def test_packed_rows_that_cannot_be_listed_are_damaged(tmp_path, unreadable):

@@ -211,9 +211,7 @@ def _is_complete(directory: Path) -> bool:
     """
     try:
         return _read_index(directory)["files"] == _file_sizes(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
@@ -296,7 +294,7 @@ class Prvr(tfds.core.DatasetBuilder):
             index = {
                 **{field: getattr(config, field) for field in _IDENTITY},
                 **({"teacher_dim": config.teacher_dim} if config.teacher_dim else {}),
-                "splits": {split: records.index(split) for split in SPLITS},
+                "splits": records.indices,
             }
         if source.fingerprint() != config.fingerprint:
             raise DataError(
@@ -382,8 +380,8 @@ def _write(builder: Prvr, source: Source) -> None:
                 download_config=tfds.download.DownloadConfig(try_download_gcs=False),
                 file_format="array_record",
             )
-    except RuntimeError as error:  # array_record reports a full disk by a RuntimeError
-        if "space" not in str(error):
+    except RuntimeError as error:  # array_record reports a full disk or quota by a RuntimeError
+        if "() failed: " not in str(error):
             raise
         raise OSError(f"{builder.data_dir}: {str(error).splitlines()[0]}") from error
     except OSError:
@@ -435,6 +433,7 @@ class Records:
 
     Attributes:
       sizes: for each split, the bytes of each record with features in float32.
+      indices: for each split, ids, sizes and annotations of its videos, for the index of the set.
     """
 
     def __init__(self, source: Source, reader: Reader, storage: str) -> None:
@@ -446,9 +445,9 @@ class Records:
             split: [self._input_bytes(split, video) for video in reader.splits[split]]
             for split in SPLITS
         }
-        indices = [self.index(split) for split in SPLITS]
+        self.indices = {split: self._index(split) for split in SPLITS}
         captions, frames, words = (
-            sum(sum(index[f"{key}_per_video"]) for index in indices)
+            sum(sum(index[f"{key}_per_video"]) for index in self.indices.values())
             for key in ("captions", "frames", "words")
         )
         videos = sum(map(len, self.sizes.values()))
@@ -485,8 +484,7 @@ class Records:
             **self._teacher(split, video),
         }
 
-    def index(self, split: str) -> dict[str, Any]:
-        """Return ids, sizes and annotations of the videos of a split, for the index of the set."""
+    def _index(self, split: str) -> dict[str, Any]:
         videos, num_words = self._reader.splits[split], self._reader.num_words
         annotations = self._reader.annotations(split)
         taught = self._teacher_dim if split == TAUGHT_SPLIT else 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from hlformer_jax import training
 from hlformer_jax.cli import command_line
@@ -57,7 +58,7 @@ def convert(
       TorchFileError: if the file is not a PyTorch checkpoint.
       ConversionError: if it is not a complete checkpoint of a released model: a tensor is missing,
         is not of the model or has another shape.
-      WorkdirError: if `out` is not a new directory.
+      CheckpointError: if `out` is not a new directory.
       OSError: if the file cannot be read or the directory cannot be written.
     """
     checkpoints.check_new(out)
@@ -81,8 +82,7 @@ def _family(info: Mapping[str, Any]) -> Any:
     Raises:
       ConversionError: if the sizes of the tensors contradict each other.
     """
-    file, _, data_set = config_file(info).partition(":")
-    config = load_config(file, data_set)
+    config = _configuration(info)
     config.update_from_flattened_dict({name: x for name, x in _fields(info).items() if "." in name})
     try:
         return training.build(config)
@@ -175,7 +175,7 @@ def undetermined_fields(info: Mapping[str, Any]) -> dict[str, Any]:
     Args:
       info: the facts that `convert` has returned.
     """
-    defaults, known = _defaults(info), set(info)
+    defaults, known = flat(_configuration(info)), set(info)
     if info["model.fusion"] == "mean":
         known.add("model.temperature")  # not used
     return {field: defaults[field] for field, _ in OPTIONS.values() if field not in known}
@@ -187,7 +187,7 @@ def differing_blocks(info: Mapping[str, Any]) -> list[str]:
     Args:
       info: the facts that `convert` has returned.
     """
-    defaults = _defaults(info)
+    defaults = flat(_configuration(info))
     return [
         f"{field} is {info[field]} in the file, but {defaults[field]} in {config_file(info)}"
         for field in ("model.euclidean_blocks", "model.lorentz_blocks")
@@ -195,10 +195,10 @@ def differing_blocks(info: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _defaults(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the configuration that evaluates a converted checkpoint."""
+def _configuration(info: Mapping[str, Any]) -> ConfigDict:
+    """Return the published configuration of the model of a converted checkpoint."""
     file, _, data_set = config_file(info).partition(":")
-    return flat(load_config(file, data_set).to_dict())
+    return load_config(file, data_set)
 
 
 def config_file(info: Mapping[str, Any]) -> str:

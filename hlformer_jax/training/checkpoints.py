@@ -226,7 +226,7 @@ class Series:
             newest = directory.parent / "newest"
             hint = (
                 f" ({newest} has the state of the last epoch: put a copy of {directory.name} back)"
-                if directory.name == "best" and newest.is_dir() and any(newest.glob("[0-9]*"))
+                if directory.name == "best" and _has_steps(newest)
                 else ""
             )
             raise CheckpointError(f"{directory} holds no checkpoint{hint}")
@@ -299,7 +299,7 @@ def describe_unfinished(workdir: Path) -> str:
     A run whose newest state was removed, or cannot be read, counts as finished.
     """
     directory, recorded = Path(workdir) / "checkpoints" / "newest", _recorded(Path(workdir))
-    if recorded is None or not any(directory.glob("[0-9]*")):
+    if recorded is None or not _has_steps(directory):
         return ""
     with contextlib.closing(Series(directory)) as saved, contextlib.suppress(CheckpointError):
         progress, train = Progress(**saved.info()), recorded["config"]["train"]
@@ -350,7 +350,7 @@ def open_params(path: Path) -> Series:
     """
     path = Path(path)
     directory = path / "checkpoints" / "best" if (path / "checkpoints").is_dir() else path
-    if not directory.is_dir() or not any(child.name.isdigit() for child in directory.iterdir()):
+    if not _has_steps(directory):
         raise CheckpointError(
             f"{path} holds no checkpoint: give the directory of a run (`workdir` of the training)"
             " or of a converted checkpoint (OUT of hlformer_jax.torch_checkpoint)"
@@ -467,6 +467,14 @@ def _check_sums(directory: Path) -> None:
     for name, digest in written.items():
         if files.digest(directory / name) != digest:
             raise ValueError(f"{name} has changed since it was written")
+
+
+def _has_steps(series: Path) -> bool:
+    """Return whether a directory has a checkpoint; an OSError if it cannot be listed."""
+    try:
+        return any(map(str.isdigit, os.listdir(series)))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _names(directory: Path) -> set[str]:
@@ -590,14 +598,18 @@ def check_workdir(
             f"{workdir} holds {existing[0]}, but no config.json, so its run is unknown: restore"
             " config.json, or choose another `workdir`"
         )
+    newest, best = (workdir / "checkpoints" / name for name in ("newest", "best"))
+    has_newest, has_best = _has_steps(newest), _has_steps(best)
     is_tested = (workdir / ranking.METRICS_FILE).exists()  # even if its checkpoints were removed
-    has_begun = is_tested or any(
-        child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*")
-    )
-    if has_begun:
-        if recorded is not None:
-            _compare(recorded, workdir, config, inputs, init, movable)
-        _check_resumable(workdir)
+    has_begun = has_newest or has_best or is_tested
+    if has_begun and recorded is not None:
+        _compare(recorded, workdir, config, inputs, init, movable)
+    # A run that was killed in its first save has no newest state either, and begins again.
+    if has_best and not has_newest and not (newest / _SAVING).exists():
+        raise WorkdirError(
+            f"{newest} has no state to resume from, but {best} has the best parameters of the run:"
+            " evaluate them (`mode`=evaluate), or choose another `workdir` to train again"
+        )
     return has_begun
 
 
@@ -615,22 +627,6 @@ def check_finished(workdir: Path, config: ConfigDict) -> Fingerprints:
         return UNKNOWN
     _compare(recorded, workdir, config, UNKNOWN, is_finished=True)
     return _inputs(recorded)
-
-
-def _check_resumable(workdir: Path) -> None:
-    """Raise WorkdirError if the run's newest state was removed, but not its best parameters.
-
-    A run that was killed in its first save has no newest state either, and begins again.
-    """
-    newest, best = (workdir / "checkpoints" / name for name in ("newest", "best"))
-    has_newest, has_best = (
-        any(child.name.isdigit() for child in series.glob("*")) for series in (newest, best)
-    )
-    if has_best and not has_newest and not (newest / _SAVING).exists():
-        raise WorkdirError(
-            f"{newest} has no state to resume from, but {best} has the best parameters of the run:"
-            " evaluate them (`mode`=evaluate), or choose another `workdir` to train again"
-        )
 
 
 def check_evaluation(

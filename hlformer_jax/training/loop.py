@@ -190,6 +190,9 @@ class MetricsLogger:
 
     In a terminal it shows a progress bar; otherwise it prints a line per minute. In both cases it
     prints a line per epoch.
+
+    Attributes:
+      log: the log of the scalars.
     """
 
     def __init__(
@@ -213,7 +216,7 @@ class MetricsLogger:
         """
         self._directory, self._config = directory, config
         self._steps_per_epoch, self._rates = steps_per_epoch, rates
-        self._log = ScalarLog(
+        self.log = ScalarLog(
             directory, progress.log_position, first, processes.is_first(), progress.log_digest
         )
         self._pending: list[tuple[Chunk, Scalars]] = []
@@ -256,11 +259,11 @@ class MetricsLogger:
             if self._rates is not None:
                 values["learning_rate"] = float(self._rates[step])
             if (step + 1) % self._config.train.log_every == 0:
-                self._log.write(step, values, epoch=epoch)
+                self.log.write(step, values, epoch=epoch)
         self._loss = values["loss"]
         speed = (step + 1 - self._first) / (time.monotonic() - self._since)
         rate = speed * self._config.train.batch_size
-        self._log.board(step, {"rate/examples_per_second": rate})
+        self.log.board(step, {"rate/examples_per_second": rate})
         self._bar.update(chunk.num_steps)
         best = "-" if self._best is None else f"{self._best:.4g}"
         self._bar.set_postfix(
@@ -296,8 +299,8 @@ class MetricsLogger:
           progress: progress of the run, including this validation.
         """
         scalars = {f"validation/{name}": value for name, value in result.metrics.items()}
-        self._log.write(step, scalars, epoch=epoch)
-        self._log.board(step, {"rate/validation_seconds": seconds})
+        self.log.write(step, scalars, epoch=epoch)
+        self.log.board(step, {"rate/validation_seconds": seconds})
         self._best = progress.best_metric
         end = time.monotonic()
         report(self._epoch_line(step, epoch, result, end - self._epoch_start, progress))
@@ -335,17 +338,9 @@ class MetricsLogger:
         """Measure rates from this step on."""
         self._since, self._first = time.monotonic(), step
 
-    def position(self) -> int:
-        """Flush metrics.jsonl to the disk, and return its length in bytes."""
-        return self._log.position()
-
-    def digest(self) -> str:
-        """Return the SHA-256 of the bytes of metrics.jsonl so far."""
-        return self._log.digest()
-
     def close(self) -> None:
         """Close the log and the bar."""
-        self._log.close()
+        self.log.close()
         self._bar.close()
 
 
@@ -609,11 +604,11 @@ class Trainer:
                 f" begins. config.train.batch_size is {size} for {examples} training examples:"
                 " lower it for more steps in an epoch"
             )
-        log = MetricsLogger(
+        logger = MetricsLogger(
             self.directory, self.config, steps_per_epoch, first, self.progress, rates
         )
         with (
-            contextlib.closing(log),
+            contextlib.closing(logger),
             contextlib.closing(self.feed),
             received_signal() as received,
         ):
@@ -631,15 +626,15 @@ class Trainer:
                         jax.block_until_ready(self.state)
                 ends_epoch = end % steps_per_epoch == 0
                 stop = processes.any_process(received() is not None)
-                log.steps(chunk, scalars, wait=ends_epoch or stop)
+                logger.steps(chunk, scalars, wait=ends_epoch or stop)
                 if ends_epoch or stop:
                     self._check_params(end - 1)
                 if ends_epoch:
-                    self._validate(log)
+                    self._validate(logger)
                 if stop:
                     self.progress = self._clocked()
                     break
-            self._save(log)
+            self._save(logger.log)
             report(self._end())
             # Also after the last step, because the test or another run would follow.
             if processes.any_process(received() is not None):
@@ -692,7 +687,7 @@ class Trainer:
                 scalars = {f"test/{name}/{key}": value for key, value in result.metrics.items()}
                 log.write(step, scalars)
 
-    def _validate(self, log: MetricsLogger) -> None:
+    def _validate(self, logger: MetricsLogger) -> None:
         epoch, step = self.progress.epochs, int(self.state.step)  # the number of the next step
         progress, start = self._clocked(), time.monotonic()
         result = self.family.validate(self.state.params)
@@ -712,12 +707,12 @@ class Trainer:
             info = {"epoch": epoch, "step": step, f"validation_{select}": metric}
             self.checkpoints.keep_best(step, self.state.params, info | self.family.describe())
         seconds = time.monotonic() - start
-        log.validation(step - 1, epoch, result, seconds, self.progress)
+        logger.validation(step - 1, epoch, result, seconds, self.progress)
         self._report_notes()
         if self.checkpoints.is_due():
-            self._save(log)
+            self._save(logger.log)
         self._epoch_start = time.monotonic()
-        log.restart_clock(step)
+        logger.restart_clock(step)
 
     def _report_notes(self) -> None:
         """Print each remark of the family once; of a split it has none before it has read it."""
@@ -731,7 +726,7 @@ class Trainer:
         seconds = time.monotonic() - self._epoch_start
         return self.progress._replace(seconds=self.progress.seconds + seconds)
 
-    def _save(self, log: MetricsLogger) -> None:
+    def _save(self, log: ScalarLog) -> None:
         self.progress = self.progress._replace(log_position=log.position(), log_digest=log.digest())
         self.checkpoints.save(self.state, self.progress)
 

@@ -6,6 +6,7 @@ import doctest
 import os
 import pickle
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -423,6 +424,17 @@ def test_full_disk_is_reported_before_writing(tiny, write, tmp_path, monkeypatch
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: full)
     with pytest.raises(OSError, match="float16"):
         prepare(write(tiny), tmp_path / "out")
+    assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []
+
+
+def test_write_that_the_system_refuses_is_an_error_of_the_system(tiny, write, tmp_path):
+    collection, (before, most) = write(tiny), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))
+    try:
+        with pytest.raises(OSError, match=r"1\.0\.0: write\(\) failed: File too large"):
+            prepare(collection, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
     assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []
 
 

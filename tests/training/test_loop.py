@@ -428,7 +428,7 @@ def test_chunk_is_recorded_during_the_next_one(logger, tmp_path):
     logger.steps(*_chunk(4, 1.0, 8.0), wait=True)
     found = [(line["step"], line["epoch"], line["loss"]) for line in runs.records(tmp_path)]
     assert found == [(1, 0, 0.25), (3, 1, 2.0), (5, 1, 8.0)]
-    assert logger.position() == (tmp_path / "metrics.jsonl").stat().st_size
+    assert logger.log.position() == (tmp_path / "metrics.jsonl").stat().st_size
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -269,12 +269,7 @@ class TimedReader(ExtractedReader):
         # Features that an earlier version extracted have no texts of parents.
         self._joined: dict[str, dict[str, str]] = contents(folder).get(PARENTS, {})
         for split, videos in self._splits.items():
-            timed = {
-                video: tuple(
-                    sorted(filter(_is_timed, captions), key=lambda caption: caption.start or 0.0)
-                )
-                for video, captions in videos.items()
-            }
+            timed = {video: _in_time(captions) for video, captions in videos.items()}
             untimed += sum(map(len, videos.values())) - sum(map(len, timed.values()))
             self._timed[split] = {video: captions for video, captions in timed.items() if captions}
             self._splits[split] = {
@@ -298,13 +293,10 @@ class TimedReader(ExtractedReader):
         timed = super().annotations(split)
         spans = {name: Span(*span) for name, span in timed["spans"].items()}
         possible_times(spans, self._folder / CONTENTS, timed["seconds_per_frame"])
-        videos = []
-        for video, captions in self._timed[split].items():
-            moments = tuple(
-                AnnotatedMoment(x.caption_id, x.start or 0.0, x.end or 0.0, x.sentence)
-                for x in captions
-            )
-            videos.append(TimedVideo(video, self.duration(video), moments))
+        videos = [
+            TimedVideo(video, self.duration(video), _moments(captions))
+            for video, captions in self._timed[split].items()
+        ]
         notes = annotate(COLLECTION, videos, self)
         parents = [self._parents(video.video) for video in videos]
         words = [[self.num_words(text.caption_id) for text in texts] for texts in parents]
@@ -324,6 +316,17 @@ def _row_ranges(rows: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]
 
 def _is_timed(caption: Caption) -> bool:
     return caption.start is not None and caption.end is not None
+
+
+def _in_time(captions: Sequence[Caption]) -> tuple[Caption, ...]:
+    """Return the captions with times, in the order of their start."""
+    return tuple(sorted(filter(_is_timed, captions), key=lambda caption: caption.start or 0.0))
+
+
+def _moments(captions: Sequence[Caption]) -> tuple[AnnotatedMoment, ...]:
+    return tuple(
+        AnnotatedMoment(x.caption_id, x.start or 0.0, x.end or 0.0, x.sentence) for x in captions
+    )
 
 
 # Writing
@@ -394,10 +397,7 @@ def parents_of(
     ids = {caption.caption_id for _, captions in captioned for caption in captions}
     parents: dict[str, dict[str, str]] = {}
     for video, captions in captioned:
-        timed = sorted(filter(_is_timed, captions), key=lambda caption: caption.start or 0.0)
-        moments = tuple(
-            AnnotatedMoment(x.caption_id, x.start or 0.0, x.end or 0.0, x.sentence) for x in timed
-        )
+        moments = _moments(_in_time(captions))
         end = max((moment.end for moment in moments), default=0.0)
         texts = parents.setdefault(video, {})
         for text in parent_texts(TimedVideo(video, end, moments), COLLECTION):

@@ -15,7 +15,6 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -234,9 +233,9 @@ def digest(*parts: object) -> str:
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
 
 
-def stamps(paths: Iterable[Path]) -> list[object]:
-    """Return name, size and time of every file, for a fingerprint."""
-    stats = [(path.name, path.stat()) for path in paths]
+def stamps(files: Iterable[Any]) -> list[object]:
+    """Return name, size and time of files, given as paths or `os.DirEntry`, for a fingerprint."""
+    stats = [(file.name, file.stat()) for file in files]
     return [part for name, stat in stats for part in (name, stat.st_size, stat.st_mtime_ns)]
 
 

@@ -1,6 +1,7 @@
 """QVHighlights in Moment-DETR's layout: both protocols, every fault named, and trained on."""
 
 import json
+import os
 
 import corpora
 import numpy as np
@@ -49,6 +50,18 @@ def test_regrouped_video_joins_its_clips_in_time_order(tmp_path):
         assert [c.caption_id for c in reader.splits["train"]["a_b"]] == ["qid7", "qid9", "qid11"]
         first = len(clips["a_b_0.0_150.0"][0])
         assert "row 0 of clip 'a_b_150.0_300.0'" in reader.describe_frame("a_b", first)
+
+
+def test_file_that_is_written_again_in_place_changes_the_fingerprint(tmp_path):
+    corpora.write_qvhighlights(tmp_path)
+    source = QVHighlights(str(tmp_path))
+    before, path = source.fingerprint(), source.features("clip_features", "g_0.0_150.0")
+    folder = path.parent.stat()
+    with path.open("r+b") as file:
+        file.write(file.read())
+    os.utime(path, ns=(0, 0))
+    assert path.parent.stat().st_mtime_ns == folder.st_mtime_ns
+    assert source.fingerprint() != before
 
 
 def test_unlike_modalities_are_cut_with_a_warning(tmp_path):

@@ -13,6 +13,7 @@ read, because a query may have several windows and an evaluation uses one span.
 
 import contextlib
 import dataclasses
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from hlformer_jax.data.sources.protocol import (
     MissingSourceError,
     Reader,
     digest,
+    stamps,
 )
 from hlformer_jax.data.transforms import normalise
 
@@ -81,7 +83,7 @@ class QVHighlights:
         return self.root / "features" / folder / (f"{name}.npz" if name else "")
 
     def fingerprint(self) -> str:
-        """Return a fingerprint of the sizes and times of lists and folders; see `Source`."""
+        """Return a fingerprint of the names, sizes and times of all files; none is read."""
         remedy = (
             "get the annotations and features that Moment-DETR's authors published (docs/data.md), "
             "and point data.manual_dir at the folder that holds qvhighlights/"
@@ -103,8 +105,8 @@ class QVHighlights:
         for path in paths:
             if not path.exists():
                 raise MissingDataError(f"{path}: no such file or folder", remedy)
-        stats = [path.stat() for path in paths]
-        return digest(self.name, *((stat.st_size, stat.st_mtime_ns) for stat in stats))
+        found = [x for path in paths for x in (os.scandir(path) if path.is_dir() else [path])]
+        return digest(self.name, *stamps(sorted(found, key=lambda file: file.name)))
 
     def open(self) -> contextlib.nullcontext["QVReader"]:
         """Read the lists and the headers of all features; see `Source`."""
