@@ -219,6 +219,7 @@ def test_length_adam_arrives_with_a_rate_of_one(amsgrad):
     assert lorentz.distance(run(start), goal)[0] < 1e-3
 
 
+@pytest.mark.usefixtures("standard_promotion")
 def test_length_adam_moves_a_scalar_as_adam_does():
     inner = (optax.chain(scale_by_length_adam(), optax.scale(-0.1)), optax.adam(0.1))
     moved = []
