@@ -40,7 +40,7 @@ MANUAL_DIR = flags.DEFINE_string(
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "Directory of the prepared data sets, if they were moved."
 )
-SEED = flags.DEFINE_integer("seed", 0, "Seed of the samples and projections.")
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the samples and projections.", lower_bound=0)
 flags.declare_key_flag("quiet")
 
 CHANGES = {"eval.moments": MOMENTS, "data.manual_dir": MANUAL_DIR, "data.data_dir": DATA_DIR}
