@@ -52,10 +52,13 @@ def test_a_long_curve_keeps_its_peaks():
         ("'/srv/my films' is gone: see /srv/my films", "'my films' is gone: see my films"),
         ("'/home/o b/x y.mp4' and --index=/var/i", "'x y.mp4' and --index=i"),
         ("see http://host:6333/name and 1/2 or and/or", None),
+        ("2020/videos/a.mp4 and 'Rome (1)/b.mp4' and trips//videos/c.mp4 are damaged", None),
+        ("/videos-2/x/a.mp4 and /videos.old/b.mp4 (/videos/c/d.mp4)", "a.mp4 and b.mp4 (c/d.mp4)"),
     ],
 )
 def test_absolute_paths_are_shortened_to_their_last_name(line, told):
-    assert redaction.without_paths(line, {"folder": "/srv/my films", "videos": 3}) == (told or line)
+    summary = {"folder": "/srv/my films", "folders": {"more": "/videos"}, "videos": 3}
+    assert redaction.without_paths(line, summary) == (told or line)
 
 
 def test_relative_paths_of_the_index_are_shortened_too(index, tmp_path, monkeypatch):
