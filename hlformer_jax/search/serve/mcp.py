@@ -14,11 +14,13 @@ import io
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from anyio import from_thread
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
@@ -173,7 +175,11 @@ def server(library: Library, clips: Path | None = None) -> Any:
             out = clips / clip_name(name, max(start - margin, 0), end + margin)
             if os.path.lexists(out):
                 raise SearchError(f"the clip {out.name!r} exists: use it, or cut at other times")
-            reading(file, lambda path: video.cut(path, start, end, out, margin))
+
+            def write(path: Path) -> None:
+                video.cut(path, start, end, out, margin, pulse=from_thread.check_cancelled)
+
+            reading(file, write)
             return out.name
 
     tools.add_tool(search)
@@ -241,7 +247,7 @@ _PARSE_ERROR = (
 
 
 def run(tools: Any) -> None:
-    """Serve over standard input and output until the input ends.
+    """Serve over standard input and output until the input or a signal ends.
 
     Args:
       tools: the server, which the function `server` returns.
@@ -250,6 +256,8 @@ def run(tools: Any) -> None:
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     messages = io.BufferedReader(_Messages(sys.stdin.buffer, output.write))
     sys.stdin = io.TextIOWrapper(messages, encoding="utf-8")
+    # KeyboardInterrupt would wait for the thread that reads standard input.
+    files.discard_drafts_on_signals(signal.SIGINT)
     tools.run("stdio")
 
 
