@@ -47,9 +47,9 @@ def without_paths(line: str, summary: Mapping[str, Any]) -> str:
     paths = {str(value) for field, value in summary.items() if base_name(field, value) != value}
     paths |= {*summary.get("folders", {}).values()}
     for path in sorted(paths, key=len, reverse=True):
-        names = {"/": "", None: base_name("index", path)}
-        place = rf"{_BEGINNING}{re.escape(path)}(?:(/)|(?![\w-]|\.\w))"
-        line = re.sub(place, lambda match, names=names: names[match[1]], line)
+        name = base_name("index", path).replace("\\", r"\\")
+        place = _BEGINNING + re.escape(path)
+        line = re.sub(rf"{place}(?![\w/-]|\.\w)", name, re.sub(f"{place}/", "", line))
     line = _QUOTED_PATH.sub(r"\1\2\1", without_passwords(line))
     return _PATH.sub(r"\1", line)
 
