@@ -316,8 +316,8 @@ def app(
     async def cut(
         request: Request,
         id: str,
-        start: Annotated[float, Parameter(ge=0, allow_inf_nan=False)],
-        end: Annotated[float, Parameter(ge=0, allow_inf_nan=False)],
+        start: Annotated[float, Parameter(ge=0, le=1e7)],
+        end: Annotated[float, Parameter(ge=0, le=1e7)],
         margin: Annotated[float, Parameter(ge=0, le=60, allow_inf_nan=False)] = 0.0,
     ) -> FileResponse:
         """A clip of a video, to download. The cut ends early if the client disconnects."""
