@@ -209,7 +209,9 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return jsonable(value.tolist())
     if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
+        if not math.isfinite(value):
+            return None
+        return float(f"{value:.6g}") if abs(value) < 1 else round(value, 6)  # as a probability
     return value if value is None or isinstance(value, bool | int) else legible(str(value))
 
 

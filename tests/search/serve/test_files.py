@@ -33,6 +33,11 @@ def test_values_that_json_lacks_become_null():
     assert found == {"a": None, "b": [None, 0.5], "3": "{1}", "caf\ufffd.mp4": "caf\ufffd.mp4"}
 
 
+def test_numbers_keep_six_digits():
+    assert jsonable([1.23456789e-7, 0.123456789]) == [1.23457e-7, 0.123457]
+    assert jsonable([12345.123456789, -3.0]) == [12345.123457, -3.0]
+
+
 def test_a_long_curve_keeps_its_peaks():
     times = np.arange(10_000) / 2
     scores = np.zeros(10_000)
