@@ -29,24 +29,11 @@ from hlformer_jax.text import printable, suggestion
 QUIET = flags.DEFINE_bool("quiet", False, "Print no progress, only results, warnings and errors.")
 """Flag of all programs with absl flags; each declares it a key flag, so --helpshort lists it."""
 
-_FLAGS = {
-    name: f"--{name}"
-    for name in (
-        *(
-            "caption",
-            "checkpoint",
-            "config",
-            "coordinator",
-            "embeddings",
-            "encoder",
-            "init",
-            "member",
-            "mode",
-        ),
-        *("moments", "only", "overwrite", "process", "processes", "query", "scores", "task"),
-        *("tasks", "video", "workdir"),
-    )
-} | {"without": "--except"}
+_NAMES = (
+    "caption checkpoint config coordinator embeddings encoder init member mode moments only"
+    " overwrite process processes query scores task tasks video workdir"
+)
+_FLAGS = {name: f"--{name}" for name in _NAMES.split()} | {"without": "--except"}
 """The flag of each argument that an error of the library may name."""
 
 _HELP = ("?", "help", "helpshort", "helpfull", "helpxml")
