@@ -119,8 +119,10 @@ function showChanged() {    // shows the index as the job has left it
   else { showRoots(); if (document.activeElement === document.body) $("panel-close").focus(); }
   listChoices();
   const staysOpen = shown && job.kind !== "remove";
-  if (staysOpen && wants(values())) wanted = { video: shown.id, t: position() };
-  if (job.kind === "remove" || wants(values())) ask(0);
+  if (wants(values())) {
+    if (staysOpen) wanted = { video: shown.id, t: position() };
+    ask(0);
+  }
   showHome(staysOpen);
 }
 function enable() {    // disables changes while a job runs
