@@ -160,11 +160,9 @@ def _print_part(
         table.add_column(name, justify="left" if align_left else "right", no_wrap=index == 0)
     for row in rows:
         table.add_row(*(rich.markup.escape(printable(cell)) for cell in row))
-    console = rich.console.Console(width=width)
     if width is None:
-        wide = rich.console.Console(width=400)
-        console = rich.console.Console(width=wide.measure(table).maximum)
-    console.print(table)
+        width = rich.console.Console(width=10**6).measure(table).maximum
+    rich.console.Console(width=width).print(table)
 
 
 def parse(argv: Sequence[str]) -> list[str]:
