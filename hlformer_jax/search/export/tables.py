@@ -35,8 +35,9 @@ def encode_csv(title: str, moments: Sequence[ExportedMoment], probe: Any) -> byt
             _escape_cell, (result.video, str(result.path), "; ".join(result.tags))
         )
         by = f"{moment.score:.6g}", " and ".join(result.signals)
-        id, date = _escape_id(result.id), format_date(result.date)
-        rows.writerow([rank, id, video, *times, *by, date, path, tags])
+        # A spreadsheet would round an id such as 1234567890123456.
+        id = f"'{result.id}" if re.fullmatch(r"\d+(e\d+)?", result.id) else result.id
+        rows.writerow([rank, id, video, *times, *by, format_date(result.date), path, tags])
     return text.getvalue().encode("utf-8-sig")  # Excel recognises UTF-8 by the byte order mark
 
 
@@ -44,11 +45,6 @@ def _escape_cell(text: str) -> str:
     """Return visible text that no spreadsheet evaluates as a formula."""
     text = visible(text)
     return f"'{text}" if text.startswith(tuple("=+-@")) else text
-
-
-def _escape_id(id: str) -> str:
-    """Return an id with an apostrophe if a spreadsheet would round it, as 1234567890123456."""
-    return f"'{id}" if re.fullmatch(r"\d+(e\d+)?", id) else id
 
 
 def read_csv(path: Path) -> list[tuple[str, float, float]]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from anyio import from_thread
+from anyio.from_thread import check_cancelled
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
@@ -151,11 +151,8 @@ def server(library: Library, clips: Path | None = None) -> Any:
             _check_times(time=time)
             file = open_video(library, id)
             _check_end("time", time, file.entry.duration)
-
-            def draw(path: Path) -> bytes:
-                return video.thumbnail(path, time, FRAME_WIDTH)
-
-            return mcp.Image(data=reading(file, draw), format="jpeg")
+            picture = reading(file, lambda path: video.thumbnail(path, time, FRAME_WIDTH))
+            return mcp.Image(data=picture, format="jpeg")
 
     def cut(id: str, start: float, end: float, margin: float = 0.0) -> str:
         """Write the part of a video from start to end as a clip, and return the clip's name.
@@ -175,11 +172,9 @@ def server(library: Library, clips: Path | None = None) -> Any:
             out = clips / clip_name(name, max(start - margin, 0), end + margin)
             if os.path.lexists(out):
                 raise SearchError(f"the clip {out.name!r} exists: use it, or cut at other times")
-
-            def write(path: Path) -> None:
-                video.cut(path, start, end, out, margin, pulse=from_thread.check_cancelled)
-
-            reading(file, write)
+            reading(
+                file, lambda path: video.cut(path, start, end, out, margin, pulse=check_cancelled)
+            )
             return out.name
 
     tools.add_tool(search)

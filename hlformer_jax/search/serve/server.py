@@ -301,11 +301,10 @@ def app(
         key = file.entry.id, file.entry.modified, round(t, 3), width
         picture = thumbnails.get(key)
         if picture is None:
-
-            def draw(path: Path) -> bytes:
-                return video.thumbnail(path, round(t, 3), width)
-
-            picture = await drawing.run(request, lambda: reading(file, draw))
+            picture = await drawing.run(
+                request,
+                lambda: reading(file, lambda path: video.thumbnail(path, round(t, 3), width)),
+            )
             thumbnails[key] = picture
             if len(thumbnails) > MAX_THUMBNAILS:
                 del thumbnails[next(iter(thumbnails))]
