@@ -12,7 +12,7 @@ from hlformer_jax.text import without_passwords
 
 _QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
 
-_BEGINNING = r"""(?<![^\s'"`‘“=(\[{<>|,;])"""
+_BEGINNING = r"""(?<![^\s'"`‘“=(\[{<>|,:;])"""
 """Place in a line where a path may begin; a slash elsewhere is inside the path of a video."""
 
 _PATH = re.compile(_BEGINNING + r"""/(?:[^\s/'"]+/)*([^\s/'"]+)""")

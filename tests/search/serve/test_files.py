@@ -56,6 +56,7 @@ def test_a_long_curve_keeps_its_peaks():
         ("/srv/my films/a.mp4 is damaged", "a.mp4 is damaged"),
         ("'/srv/my films' is gone: see /srv/my films", "'my films' is gone: see my films"),
         ("'/home/o b/x y.mp4' and --index=/var/i", "'x y.mp4' and --index=i"),
+        ("file:/srv/my films/a.mp4: no such file", "file:a.mp4: no such file"),
         ("see http://host:6333/name and 1/2 or and/or", None),
         ("2020/videos/a.mp4 and 'Rome (1)/b.mp4' and trips//videos/c.mp4 are damaged", None),
         ("/videos-2/x/a.mp4 and /videos.old/b.mp4 (/videos/c/d.mp4)", "a.mp4 and b.mp4 (c/d.mp4)"),
