@@ -553,9 +553,9 @@ class Library:
         lines = list(snapshot.index.notes)
         missing = [snapshot.videos[i].video for i in sorted(snapshot.missing) if passing[i]]
         for name, root in snapshot.index.roots.items():
-            elsewhere = [video for video in missing if split_name(video)[0] != name]
-            if len(elsewhere) < len(missing) and files.is_gone(root, follow=True):
-                missing = elsewhere
+            in_root = [video for video in missing if split_name(video)[0] == name]
+            if in_root and files.is_gone(root, follow=True):
+                missing = [video for video in missing if video not in in_root]
                 lines.append(
                     f"{root} is missing, so its videos are left out: mount its disk, or, if the"
                     " folder has moved, index its new path as the moved root"
