@@ -26,6 +26,10 @@ As a library, where a namespace is loaded at its first use:
     hl.ops                              all modules of functions of arrays
 """
 
+import os
+import re
+import sys
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hlformer_jax import lazy
@@ -44,6 +48,20 @@ if TYPE_CHECKING:
     )
 
 __version__ = "0.1.0"
+
+
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an uncaught exception; for Ctrl-C without its traceback."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+# A command takes a second to import its packages before it can handle Ctrl-C.
+_PROGRAM = "".join(sys.orig_argv[-len(sys.argv) :][:1])
+if re.fullmatch(r"hlformer_jax(\.\w+)+|hlformer-\w+", os.path.basename(_PROGRAM)):
+    sys.excepthook = _report
 
 __getattr__, __dir__, __all__ = lazy.namespace(
     __name__,

@@ -29,24 +29,11 @@ from hlformer_jax.text import printable, suggestion
 QUIET = flags.DEFINE_bool("quiet", False, "Print no progress, only results, warnings and errors.")
 """Flag of all programs with absl flags; each declares it a key flag, so --helpshort lists it."""
 
-_FLAGS = {
-    name: f"--{name}"
-    for name in (
-        *(
-            "caption",
-            "checkpoint",
-            "config",
-            "coordinator",
-            "embeddings",
-            "encoder",
-            "init",
-            "member",
-            "mode",
-        ),
-        *("moments", "only", "overwrite", "process", "processes", "query", "scores", "task"),
-        *("tasks", "video", "workdir"),
-    )
-} | {"without": "--except"}
+_NAMES = (
+    "caption checkpoint config coordinator embeddings encoder init member mode moments only"
+    " overwrite process processes query scores task tasks video workdir"
+)
+_FLAGS = {name: f"--{name}" for name in _NAMES.split()} | {"without": "--except"}
 """The flag of each argument that an error of the library may name."""
 
 _HELP = ("?", "help", "helpshort", "helpfull", "helpxml")
@@ -177,11 +164,9 @@ def _print_part(
         table.add_column(name, justify="left" if align_left else "right", no_wrap=index == 0)
     for row in rows:
         table.add_row(*(rich.markup.escape(printable(cell)) for cell in row))
-    console = rich.console.Console(width=width)
     if width is None:
-        wide = rich.console.Console(width=400)
-        console = rich.console.Console(width=wide.measure(table).maximum)
-    console.print(table)
+        width = rich.console.Console(width=10**6).measure(table).maximum
+    rich.console.Console(width=width).print(table)
 
 
 def parse(argv: Sequence[str]) -> list[str]:

@@ -209,7 +209,9 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return jsonable(value.tolist())
     if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
+        if not math.isfinite(value):
+            return None
+        return float(f"{value:.6g}") if abs(value) < 1 else round(value, 6)  # as a probability
     return value if value is None or isinstance(value, bool | int) else legible(str(value))
 
 
@@ -357,11 +359,11 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def discard_drafts_on_signals() -> None:
-    """Let SIGTERM and SIGHUP delete the drafts of this process before they end it."""
+def discard_drafts_on_signals(*numbers: signal.Signals) -> None:
+    """Let signals, by default SIGTERM and SIGHUP, delete the drafts before they end the process."""
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
+        for number in numbers or (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, _end_without_drafts)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,18 @@ from hlformer_jax import cli, terminal
 def test_interrupt_has_the_status_of_a_shell(capsys):
     assert cli.interrupted() == 130
     assert "resumes from the newest checkpoint, if there is one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["main", "search", "data.moments"])
+def test_interrupted_import_of_a_command_is_one_line(tmp_path, module):
+    (tmp_path / "absl.py").write_text("raise KeyboardInterrupt")
+    environment = processes.environment()
+    environment["PYTHONPATH"] = f"{tmp_path}:{environment['PYTHONPATH']}"
+    done = processes.run(module, "--help", env=environment)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
+    library = [sys.executable, "-c", f"import hlformer_jax.{module}"]
+    done = processes.finish(library, env=environment)
+    assert done.stderr.startswith("Traceback")
 
 
 def test_marks_of_direction_in_a_line_are_escaped(capsys):

@@ -82,10 +82,11 @@ def test_a_pipe_has_lines_and_neither_bars_nor_colours(capsys):
         advance(bar)
         terminal.report("reading")
     cli.fail("no video")
-    cli.print_table(["name", "R@1"], [["a" * 120, "1.0"]], "title")
+    cli.print_table(["name", *["R@1"] * 90], [["a" * 120, *["1.0"] * 90]], "title")
     out, err = capsys.readouterr()
     assert err == "reading\nerror: no video\n"
     assert "a" * 120 in out and "\x1b" not in out
+    assert 90 in [line.count("1.0") for line in out.splitlines()]
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])

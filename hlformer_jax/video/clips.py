@@ -7,7 +7,7 @@ import io
 import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -106,6 +106,7 @@ def cut(
     out: str | Path,
     margin: float = 0.0,
     replace: files.Replace = files.Replace.NOTHING,
+    pulse: Callable[[], None] = lambda: None,
 ) -> None:
     """Write the part of a video from `start - margin` to `end + margin` as a clip.
 
@@ -121,6 +122,7 @@ def cut(
         `CONTAINERS`, decides the container.
       margin: seconds to add at both ends.
       replace: which existing file may be replaced.
+      pulse: called for every frame; an exception that it raises ends the cut.
 
     Raises:
       VideoError: if the video cannot be read, has no frame in this part, or the clip cannot be
@@ -128,12 +130,17 @@ def cut(
       OutputError: if something at the path of the clip must not be replaced.
     """
     path, out = Path(path), Path(out)
+
+    def pictures() -> Iterator[Shown]:
+        for begin, until, image in _part(video, first, last):
+            pulse()
+            yield begin - first, until - first, image
+
     with ExitStack() as stack:
         video, first, last = stack.enter_context(_part_of(path, start, end, out, margin, replace))
         sound = stack.enter_context(_SoundTrack.open(video, first, last))
-        pictures = ((a - first, b - first, image) for a, b, image in _part(video, first, last))
         with _writing(out), files.atomic_write(out, replace) as draft:
-            _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures, sound, first)
+            _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures(), sound, first)
 
 
 def copy(

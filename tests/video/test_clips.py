@@ -154,6 +154,13 @@ def test_unwritable_clip_leaves_nothing(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.mp4", "clip.mp4"]
 
 
+def test_a_stopped_cut_leaves_nothing(tmp_path):
+    path, frames = videos.write(tmp_path / "a.mp4"), [1, 2, 3]
+    with pytest.raises(IndexError):
+        video.cut(path, 0, 3, tmp_path / "clip.mp4", pulse=frames.pop)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+
+
 @pytest.mark.parametrize(
     ("name", "sound", "part", "heard"),
     [

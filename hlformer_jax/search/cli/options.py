@@ -120,22 +120,11 @@ QUERY_FLAGS = {
 FIELD_FLAGS = (
     QUERY_FLAGS
     | {
-        name: f"--{name}"
-        for name in (
-            "ranker",
-            "checkpoint",
-            "normalise",
-            "store",
-            "encoder",
-            "fps",
-            "index",
-            "precision",
-            "ray",
-            "host",
-            "manage",
-        )
+        name: f"--{name.replace('_', '-')}"
+        for name in "ranker checkpoint normalise store encoder fps index precision ray host manage"
+        " token_file no_token".split()
     }
-    | {"token_file": "--token-file", "no_token": "--no-token", "allow_hosts": "--allow-host"}
+    | {"allow_hosts": "--allow-host"}
 )
 """The flag of each field that a `QueryError` may name."""
 

@@ -123,9 +123,9 @@ def prune(options: Options) -> None:
         terminal.warn(f"{roots[name]} is missing, so its videos are kept: mount its disk")
     offline = [video for video in index.offline() if split_name(video)[0] not in missing_roots]
     names = [video for video in offline if index.is_deleted(video, follow=True)]
-    if unreadable := len(offline) - len(names):
-        first = next(video for video in offline if video not in names)
-        terminal.warn(f"{unreadable} videos cannot be read and are kept, first {first}")
+    if unreadable := sorted(set(offline) - set(names)):
+        count, first = len(unreadable), unreadable[0]
+        terminal.warn(f"{count} videos cannot be read and are kept, first {first}")
     for name in names:
         terminal.show(name)
     if not options.yes:

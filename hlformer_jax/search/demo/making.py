@@ -84,8 +84,8 @@ def render_training(
     for story in demo_stories:
         copy = folder / "videos" / "demo" / story.name
         if not copy.exists():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(out / "videos" / story.name, copy)
+            with files.atomic_write(copy, files.Replace.NOTHING) as draft:
+                shutil.copy2(out / "videos" / story.name, draft)
     lines = captions(demo_stories, "demo/", split="test")
     seeds = {"val": seed + 200} | {f"train{i}": seed + 100 + i for i in range(TRAINING_GROUPS)}
     for group, group_seed in seeds.items():

@@ -4,6 +4,7 @@ import codecs
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ def encode_csv(title: str, moments: Sequence[ExportedMoment], probe: Any) -> byt
             _escape_cell, (result.video, str(result.path), "; ".join(result.tags))
         )
         by = f"{moment.score:.6g}", " and ".join(result.signals)
-        rows.writerow([rank, result.id, video, *times, *by, format_date(result.date), path, tags])
+        # A spreadsheet would round an id such as 1234567890123456.
+        id = f"'{result.id}" if re.fullmatch(r"\d+(e\d+)?", result.id) else result.id
+        rows.writerow([rank, id, video, *times, *by, format_date(result.date), path, tags])
     return text.getvalue().encode("utf-8-sig")  # Excel recognises UTF-8 by the byte order mark
 
 
@@ -71,14 +74,15 @@ def read_csv(path: Path) -> list[tuple[str, float, float]]:
             )
         for row in rows:
             place = f"{path}:{rows.line_num}"
-            if not row["id"]:
+            id = re.sub(r"^'(?=[0-9a-f]{16}$)", "", row["id"] or "")
+            if not id:
                 raise SearchError(f"{place}: the column id is empty: give the id of a video")
             start, end = (_read_time(place, row, name) for name in ("start", "end"))
             if end <= start:
                 raise SearchError(
                     f"{place}: the end {row['end']!r} is not after the start {row['start']!r}"
                 )
-            moments.append((row["id"], start, end))
+            moments.append((id, start, end))
     except csv.Error as error:
         raise SearchError(f"{path}:{rows.line_num}: not a row of a table ({error})") from None
     return moments

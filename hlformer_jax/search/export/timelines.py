@@ -77,7 +77,8 @@ def _timecode_rate(rate: Fraction) -> Fraction:
 def encode_otio(title: str, moments: Sequence[ExportedMoment], probe: Any) -> bytes:
     """Return an OpenTimelineIO timeline with a clip for each moment."""
     otio = optional("opentimelineio", "editing")
-    schema, timings = otio.schema, _timings(moments, probe)
+    schema, paths = otio.schema, {exported.result.path for exported in moments}
+    timings = {path: Timing.from_info(probe(path)) for path in paths}
     timeline = schema.Timeline(title)
     track = schema.Track("moments", kind=schema.TrackKind.Video)
     for exported in moments:
@@ -152,13 +153,6 @@ def _fcpxml_time(timing: Timing, frames: int) -> str:
 def _xml_text(text: str) -> str:
     """Return a text with the characters that XML cannot hold replaced."""
     return re.sub("[\0-\x1f\ufffe\uffff]", "\ufffd", text)
-
-
-def _timings(moments: Sequence[ExportedMoment], probe: Callable[[Path], Any]) -> dict[Path, Timing]:
-    return {
-        path: Timing.from_info(probe(path))
-        for path in {exported.result.path for exported in moments}
-    }
 
 
 def _frames(timing: Timing, moment: Moment) -> tuple[int, int]:

@@ -14,11 +14,13 @@ import io
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from anyio.from_thread import check_cancelled
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
@@ -149,11 +151,8 @@ def server(library: Library, clips: Path | None = None) -> Any:
             _check_times(time=time)
             file = open_video(library, id)
             _check_end("time", time, file.entry.duration)
-
-            def draw(path: Path) -> bytes:
-                return video.thumbnail(path, time, FRAME_WIDTH)
-
-            return mcp.Image(data=reading(file, draw), format="jpeg")
+            picture = reading(file, lambda path: video.thumbnail(path, time, FRAME_WIDTH))
+            return mcp.Image(data=picture, format="jpeg")
 
     def cut(id: str, start: float, end: float, margin: float = 0.0) -> str:
         """Write the part of a video from start to end as a clip, and return the clip's name.
@@ -173,7 +172,9 @@ def server(library: Library, clips: Path | None = None) -> Any:
             out = clips / clip_name(name, max(start - margin, 0), end + margin)
             if os.path.lexists(out):
                 raise SearchError(f"the clip {out.name!r} exists: use it, or cut at other times")
-            reading(file, lambda path: video.cut(path, start, end, out, margin))
+            reading(
+                file, lambda path: video.cut(path, start, end, out, margin, pulse=check_cancelled)
+            )
             return out.name
 
     tools.add_tool(search)
@@ -241,7 +242,7 @@ _PARSE_ERROR = (
 
 
 def run(tools: Any) -> None:
-    """Serve over standard input and output until the input ends.
+    """Serve over standard input and output until the input or a signal ends.
 
     Args:
       tools: the server, which the function `server` returns.
@@ -250,6 +251,8 @@ def run(tools: Any) -> None:
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     messages = io.BufferedReader(_Messages(sys.stdin.buffer, output.write))
     sys.stdin = io.TextIOWrapper(messages, encoding="utf-8")
+    # KeyboardInterrupt would wait for the thread that reads standard input.
+    files.discard_drafts_on_signals(signal.SIGINT)
     tools.run("stdio")
 
 

@@ -12,8 +12,10 @@ from hlformer_jax.text import without_passwords
 
 _QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
 
-_PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")
+_BEGINNING = r"""(?<![^\s'"`‘“=(\[{<>|,:;])"""
+"""Place in a line where a path may begin; a slash elsewhere is inside the path of a video."""
 
+_PATH = re.compile(_BEGINNING + r"""/(?:[^\s/'"]+/)*([^\s/'"]+)""")
 
 PATH_FIELDS = "index", "folder", "checkpoint", "ranker", "clips"
 """Fields of a summary whose values may be paths relative to the server's directory."""
@@ -45,13 +47,9 @@ def without_paths(line: str, summary: Mapping[str, Any]) -> str:
     paths = {str(value) for field, value in summary.items() if base_name(field, value) != value}
     paths |= {*summary.get("folders", {}).values()}
     for path in sorted(paths, key=len, reverse=True):
-        name = base_name("index", path)
-        if PurePath(path).is_absolute():
-            line = line.replace(f"{path}/", "").replace(path, name)
-        else:  # the end of another word is no path
-            start, escaped = rf"(?<![\w/.-]){re.escape(path)}", name.replace("\\", r"\\")
-            line = re.sub(rf"{start}/", "", line)
-            line = re.sub(rf"{start}(?![\w-])", escaped, line)
+        name = base_name("index", path).replace("\\", r"\\")
+        place = _BEGINNING + re.escape(path)
+        line = re.sub(rf"{place}(?![\w/-]|\.\w)", name, re.sub(f"{place}/", "", line))
     line = _QUOTED_PATH.sub(r"\1\2\1", without_passwords(line))
     return _PATH.sub(r"\1", line)
 

@@ -16,7 +16,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
@@ -106,8 +106,8 @@ class BoundedExecutor:
     async def run(self, request: Request, work: Callable[[], T]) -> T:
         """Run a function in a thread and return its result.
 
-        If the client disconnects while the function is still waiting, the function is dropped: the
-        page sends a new query with every word that is typed.
+        If the client disconnects, a function that is still waiting is dropped: the page sends a new
+        query with every word that is typed. The result of a running function is dropped.
 
         Args:
           request: the request that needs the result.
@@ -115,7 +115,7 @@ class BoundedExecutor:
 
         Raises:
           Refusal: 503 if the queue is full.
-          HTTPException: 499 if the client disconnected before the function started.
+          HTTPException: 499 if the client disconnected.
         """
         with self._counting:
             if self._inside >= self._limit:
@@ -123,10 +123,11 @@ class BoundedExecutor:
             self._inside += 1
         future = self._pool.submit(work)
         future.add_done_callback(self._leave)
-        result = asyncio.ensure_future(asyncio.wrap_future(future))
+        result = asyncio.wrap_future(future)
         while not result.done():
             await asyncio.wait({result}, timeout=DISCONNECT_POLL_SECONDS)
-            if not result.done() and await request.is_disconnected() and future.cancel():
+            if not result.done() and await request.is_disconnected():
+                result.cancel()
                 raise HTTPException(499, "the request was closed")
         return result.result()
 
@@ -300,11 +301,10 @@ def app(
         key = file.entry.id, file.entry.modified, round(t, 3), width
         picture = thumbnails.get(key)
         if picture is None:
-
-            def draw(path: Path) -> bytes:
-                return video.thumbnail(path, round(t, 3), width)
-
-            picture = await drawing.run(request, lambda: reading(file, draw))
+            picture = await drawing.run(
+                request,
+                lambda: reading(file, lambda path: video.thumbnail(path, round(t, 3), width)),
+            )
             thumbnails[key] = picture
             if len(thumbnails) > MAX_THUMBNAILS:
                 del thumbnails[next(iter(thumbnails))]
@@ -315,24 +315,32 @@ def app(
     async def cut(
         request: Request,
         id: str,
-        start: Annotated[float, Parameter(ge=0, allow_inf_nan=False)],
-        end: Annotated[float, Parameter(ge=0, allow_inf_nan=False)],
+        start: Annotated[float, Parameter(ge=0, le=1e7)],
+        end: Annotated[float, Parameter(ge=0, le=1e7)],
         margin: Annotated[float, Parameter(ge=0, le=60, allow_inf_nan=False)] = 0.0,
     ) -> FileResponse:
-        """A clip of a video, to download."""
+        """A clip of a video, to download. The cut ends early if the client disconnects."""
         file = await run_in_threadpool(open_video, library, id)
         if end <= start:
             raise ParameterError(f"end: {end:g} s is not after start, {start:g} s")
         if end > start + MAX_CUT_SECONDS:
             raise ParameterError(f"end: give at most {MAX_CUT_SECONDS:.0f} s after start")
         out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
+        stopped = threading.Event()
+
+        def check() -> None:
+            if stopped.is_set():
+                out.unlink(missing_ok=True)
+                raise CancelledError
 
         def write(path: Path) -> None:
-            video.cut(path, start, end, out, margin=margin)
+            video.cut(path, start, end, out, margin, pulse=check)
+            check()
 
         try:
             await cutting.run(request, lambda: reading(file, write))
-        except BaseException:
+        except BaseException:  # also if the server ends
+            stopped.set()
             out.unlink(missing_ok=True)
             raise
         title = legible(PurePosixPath(file.entry.video).stem)
@@ -429,7 +437,7 @@ def serve(
             terminal.show(f"anyone who can reach {host} {who} can {what}")
         config = uvicorn.Config(
             app(library, hosts, bound.is_unspecified, token, manage), http=guard.Protocol,
-            ws="none", log_level="error", access_log=False, server_header=False,
+            ws="none", log_level="critical", access_log=False, server_header=False,
             log_config=None,  # another would close the logging handlers of this process
             timeout_graceful_shutdown=1,  # seconds; a playing video never closes its connection
         )  # fmt: skip

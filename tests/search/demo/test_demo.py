@@ -272,6 +272,20 @@ def test_training_videos_differ_from_the_demo_videos(tmp_path, calls, monkeypatc
         assert {f"{place}/{story.name}" for story in told} <= videos["train"] | videos["val"]
 
 
+def test_interrupted_copy_of_a_video_is_made_again(tmp_path, calls, monkeypatch):
+    def interrupt(source, copy):
+        copy.write_bytes(b"half of a video")
+        raise KeyboardInterrupt
+
+    out = tmp_path / "demo"
+    monkeypatch.setattr(making, "render", lambda *_: None)
+    monkeypatch.setattr(making.shutil, "copy2", interrupt)
+    demo.make(out, 1, silent)
+    with pytest.raises(KeyboardInterrupt):
+        demo.render_training(out, 1, silent)
+    assert not [path for path in (out / "training").rglob("*") if path.is_file()]
+
+
 # ---- made and asked: what a person sees who tries the search first
 
 

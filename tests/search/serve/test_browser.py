@@ -557,6 +557,22 @@ def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films
     expect(page.locator("#facts")).to_contain_text("3 videos")
 
 
+@pytest.mark.slow  # it takes seconds
+def test_video_stays_open_when_a_job_ends(managed, films):
+    page = managed()
+    search(page, "red")
+    page.locator("#results .open").nth(1).click()
+    name = page.locator("#results .open").nth(1).inner_text()
+    page.locator("#strip").focus()
+    page.keyboard.press("End")
+    archive.film(films / "new.film", ["red"] * 40)
+    page.get_by_role("button", name="Manage").click()
+    page.get_by_role("button", name="Index again").click()
+    expect(page.locator("#results .open")).to_have_count(4)
+    expect(page.locator("#name")).to_have_text(name)
+    assert page.evaluate("position() > shown.duration - 1")
+
+
 # Above a page that is opened anew shows the job, and test_jobs.py has a second one refused.
 @pytest.mark.slow
 def test_job_of_another_page_is_shown(managed, changing, films):

@@ -33,6 +33,11 @@ def test_values_that_json_lacks_become_null():
     assert found == {"a": None, "b": [None, 0.5], "3": "{1}", "caf\ufffd.mp4": "caf\ufffd.mp4"}
 
 
+def test_numbers_keep_six_digits():
+    assert jsonable([1.23456789e-7, 0.123456789]) == [1.23457e-7, 0.123457]
+    assert jsonable([12345.123456789, -3.0]) == [12345.123457, -3.0]
+
+
 def test_a_long_curve_keeps_its_peaks():
     times = np.arange(10_000) / 2
     scores = np.zeros(10_000)
@@ -51,11 +56,15 @@ def test_a_long_curve_keeps_its_peaks():
         ("/srv/my films/a.mp4 is damaged", "a.mp4 is damaged"),
         ("'/srv/my films' is gone: see /srv/my films", "'my films' is gone: see my films"),
         ("'/home/o b/x y.mp4' and --index=/var/i", "'x y.mp4' and --index=i"),
+        ("file:/srv/my films/a.mp4: no such file", "file:a.mp4: no such file"),
         ("see http://host:6333/name and 1/2 or and/or", None),
+        ("2020/videos/a.mp4 and 'Rome (1)/b.mp4' and trips//videos/c.mp4 are damaged", None),
+        ("/videos-2/x/a.mp4 and /videos.old/b.mp4 (/videos/c/d.mp4)", "a.mp4 and b.mp4 (c/d.mp4)"),
     ],
 )
 def test_absolute_paths_are_shortened_to_their_last_name(line, told):
-    assert redaction.without_paths(line, {"folder": "/srv/my films", "videos": 3}) == (told or line)
+    summary = {"folder": "/srv/my films", "folders": {"more": "/videos"}, "videos": 3}
+    assert redaction.without_paths(line, summary) == (told or line)
 
 
 def test_relative_paths_of_the_index_are_shortened_too(index, tmp_path, monkeypatch):

@@ -173,6 +173,8 @@ def test_malformed_request_is_refused_in_json(client, request_, caplog):
         ("/api/query?q=red&k=1000000", "k"), ("/api/query?q=red&k=many", "k"),
         ("/api/query?q=red&since=yesterday", "since"), ("/thumbnail/ID?t=nan", "t"),
         ("/thumbnail/ID?t=1&width=100000", "width"), ("/cut/ID?start=0&end=1e9", "end"),
+        ("/cut/ID?start=1e18&end=1000000000000001024", "start"),
+        ("/cut/ID?start=nan&end=1", "start"),
         ("/cut/ID?start=0&end=1&margin=1000", "margin"),
     ],
 )  # fmt: skip

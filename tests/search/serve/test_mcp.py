@@ -4,7 +4,10 @@ import base64
 import io
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import anyio
@@ -115,6 +118,28 @@ def test_error_of_a_clip_does_not_name_its_folder(library, tmp_path, monkeypatch
     assert "secrets" not in error(result)
 
 
+def test_a_cancelled_cut_ends(library, tmp_path, monkeypatch):
+    ended = []
+
+    def cut(path, start, end, out, margin, pulse):
+        limit = time.monotonic() + 20
+        try:
+            while time.monotonic() < limit:
+                pulse()
+                time.sleep(0.01)
+        finally:
+            ended.append(limit - time.monotonic())
+
+    async def cancelled():
+        with anyio.move_on_after(0.3):
+            await server.call_tool("cut", {"id": library.id("boat"), "start": 2, "end": 4})
+
+    monkeypatch.setattr(agents.video, "cut", cut)
+    server = agents.server(library, tmp_path)
+    anyio.run(cancelled)
+    assert ended[0] > 10
+
+
 def test_clips_are_not_written_into_an_index(library, index):
     with pytest.raises(OutputError, match="is inside the index"):
         agents.server(library, index.directory / "clips")
@@ -175,15 +200,36 @@ def test_malformed_message_gets_an_error():
     assert [json.loads(line)["error"]["code"] for line in told] == [-32700, -32700]
 
 
+PROGRAM = (
+    "import page_library, sys\nfrom hlformer_jax.search.serve import mcp\n"
+    "from pathlib import Path\n"
+    "mcp.run(mcp.server(page_library.Library(Path(sys.argv[1]))))"
+)
+
+
+@pytest.mark.slow  # it starts a process
+def test_ctrl_c_ends_the_server_while_it_reads(rendered):
+    restored = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", restored + PROGRAM, str(rendered)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=processes.environment(),
+    )  # fmt: skip
+    with process:
+        process.stdin.write(b"not JSON\n")
+        process.stdin.flush()
+        assert b"Parse error" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(10) == -signal.SIGINT and process.stderr.read() == b""
+        finally:
+            process.kill()
+
+
 @pytest.mark.slow  # it starts a process
 def test_the_server_speaks_over_stdin_and_stdout(rendered):
-    program = (
-        "import page_library, sys\nfrom hlformer_jax.search.serve import mcp\n"
-        "from pathlib import Path\n"
-        "mcp.run(mcp.server(page_library.Library(Path(sys.argv[1]))))"
-    )
     started = mcp.StdioServerParameters(
-        command=sys.executable, args=["-c", program, str(rendered)], env=processes.environment()
+        command=sys.executable, args=["-c", PROGRAM, str(rendered)], env=processes.environment()
     )
     names, [found] = call(started, ("search", {"text": "red", "k": 2}))
     assert names == ["search", "show"] and len(found.structured_content["results"]) == 2

@@ -170,6 +170,7 @@ def test_link_opens_a_video_that_is_not_listed(opened, url, library):
         expect(page.locator("#name")).to_have_text("boat ride.mp4")
         is_at(page, 8.5, 0.1)
         assert shown_colour(page) == "blue"
+        assert page.url.endswith(f"video={id}&t=8.5")  # also after a reload
         expect(page.locator("#toast")).to_be_empty()
     expect(page.locator("#results .open")).to_have_count(1)
     page.locator("#strip").focus()

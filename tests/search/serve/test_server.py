@@ -223,8 +223,8 @@ def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypat
     monkeypatch.setattr("tempfile.tempdir", str(clips))
     cut, half = server.video.cut, []
 
-    def fail(path, start, end, out, margin):
-        cut(path, start, end, out, margin)
+    def fail(path, start, end, out, margin, pulse):
+        cut(path, start, end, out, margin, pulse=pulse)
         half.append(out.name)
         raise page_library.RefusedError(f"{str(path)!r} cannot be cut into {str(out)!r}")
 
@@ -244,6 +244,36 @@ def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypat
         {"error": f"'trips/Küche & <b>Herd.mp4' cannot be cut into '{half[0]}'"},
     )
     assert left == [] and list(clips.iterdir()) == []
+
+
+@pytest.mark.parametrize("gone", ["client", "server"])
+def test_a_cut_ends_with_its_client_or_its_server(library, monkeypatch, gone):
+    begun, ended = threading.Event(), threading.Event()
+
+    def cut(path, start, end, out, margin, pulse):
+        out.write_bytes(b"a clip")
+        clips.append(out)
+        begun.set()
+        limit = time.monotonic() + 20
+        try:
+            while time.monotonic() < limit:
+                pulse()
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    clips = []
+    monkeypatch.setattr(server.video, "cut", cut)
+    address = f"/cut/{library.id('garden')}?start=0&end=5"
+    with page_library.running(library) as url, httpx.Client(base_url=url) as client:
+        if gone == "client":
+            with pytest.raises(httpx.ReadTimeout):
+                client.get(address, timeout=0.3)
+            assert ended.wait(5)
+        else:
+            threading.Thread(target=httpx.get, args=(url + address,), daemon=True).start()
+            assert begun.wait(5)
+    assert ended.wait(5) and not clips[0].exists()
 
 
 def test_page_loads_only_from_its_own_server():
@@ -455,15 +485,22 @@ def test_serve_prints_its_address_and_ends_with_ctrl_c():
     )
     environment = os.environ | {"PYTHONPATH": str(processes.ROOT)}
     process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
-    )
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=environment,
+    )  # fmt: skip
     with process:
         try:
             url = process.stdout.readline().split()[4]
             assert url.startswith("http://127.0.0.1:")
             answer = httpx.get(url + "api/folders", timeout=20).json()
             assert (answer["folders"], answer["tags"]) == ([], [])
-            process.send_signal(signal.SIGINT)
-            assert process.wait(15) == 0 and process.stdout.read() == "stopped\n"
+            place = httpx.URL(url)
+            with socket.create_connection((place.host, place.port)) as unfinished:
+                unfinished.sendall(b"POST /api/query HTTP/1.1\r\nHost: localhost\r\n")
+                unfinished.sendall(b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+                assert unfinished.recv(100).startswith(b"HTTP/1.1 100")  # the request has begun
+                process.send_signal(signal.SIGINT)
+                assert process.wait(15) == 0 and process.stdout.read() == "stopped\n"
+            assert process.stderr.read() == ""
         finally:
             process.kill()

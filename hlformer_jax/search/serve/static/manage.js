@@ -118,9 +118,12 @@ function showChanged() {    // shows the index as the job has left it
   if (!$("panel").open) toast($("job-line").textContent);
   else { showRoots(); if (document.activeElement === document.body) $("panel-close").focus(); }
   listChoices();
-  const isPlaying = Boolean(shown);
-  if (job.kind === "remove" || wants(values())) ask(0);
-  showHome(isPlaying && job.kind !== "remove");
+  const staysOpen = shown && job.kind !== "remove";
+  if (wants(values())) {
+    if (staysOpen) wanted = { video: shown.id, t: position() };
+    ask(0);
+  }
+  showHome(staysOpen);
 }
 function enable() {    // disables changes while a job runs
   for (const button of document.querySelectorAll(".change")) button.disabled = runs(job);

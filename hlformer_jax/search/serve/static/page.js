@@ -635,6 +635,7 @@ function restore() {    // shows the search of the address and of the history's 
   wanted = given.has("video") ? { video: given.get("video"), t: given.get("t") || 0 } : null;
   recorded = searchKey();
   ask(0);
+  if (wanted) history.replaceState(history.state, "", link(wanted));    // the address stays a link to the video
 }
 function move(step) {
   const opens = [...$("results").querySelectorAll(".open")];
