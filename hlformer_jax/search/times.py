@@ -10,6 +10,7 @@ import re
 import numpy as np
 
 from hlformer_jax.errors import SearchError
+from hlformer_jax.text import shown
 
 When = str | datetime.date | None
 """A date: ISO 8601, complete or shortened, or a date or datetime of Python; None: no date."""
@@ -31,6 +32,9 @@ _ISO = re.compile(
 _TIME = re.compile(
     r"(?:\d+|\d+:[0-5]?\d|\d+:[0-5]?\d:[0-5]?\d)(?:\.\d*)?s?"  # 90:30 is an hour and a half
 )
+MAX_SECONDS = 1e7
+"""Largest time in a video, in seconds (115 days)."""
+
 _LENGTHS = {
     "hour": datetime.timedelta(hours=1),
     "minute": datetime.timedelta(minutes=1),
@@ -56,15 +60,19 @@ def parse_seconds(text: str) -> float:
     """Parse a time: seconds, M:SS or H:MM:SS, each with optional decimals; return seconds.
 
     Raises:
-      SearchError: if the text is not a time.
+      SearchError: if the text is not a time, or a time above `MAX_SECONDS`.
     """
     if not _TIME.fullmatch(text):
         raise SearchError(
-            f"{text!r} is not a time: write seconds, M:SS or H:MM:SS, with MM and SS below 60"
+            f"{shown(text)} is not a time: write seconds, M:SS or H:MM:SS, with MM and SS below 60"
         )
     total = 0.0
     for part in text.removesuffix("s").split(":"):
         total = 60 * total + float(part)
+    if total > MAX_SECONDS:
+        raise SearchError(
+            f"{shown(text)} is not a time in a video: give at most {MAX_SECONDS:.0f} s"
+        )
     return total
 
 

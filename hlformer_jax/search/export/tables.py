@@ -3,7 +3,6 @@
 import codecs
 import csv
 import io
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from hlformer_jax import files
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.export.moments import ExportedMoment
 from hlformer_jax.search.times import format_date, parse_seconds
-from hlformer_jax.text import shown, visible
+from hlformer_jax.text import visible
 
 COLUMNS = "rank", "id", "video", "start", "end", "peak", "score", "by", "date", "path", "tags"
 
@@ -112,17 +111,10 @@ def _read_time(place: str, row: Mapping[str, str | None], column: str) -> float:
     Raises:
       SearchError: if it is not a time; the message begins with `place`.
     """
-    value = row[column] or ""
     try:
-        seconds = parse_seconds(value.strip().replace(",", "."))
-    except SearchError:
-        seconds = math.inf
-    if seconds == math.inf:  # also the value of hundreds of digits
-        raise SearchError(
-            f"{place}: the column {column} has {shown(value)}, which is not a time: write seconds,"
-            " M:SS or H:MM:SS, with MM and SS below 60"
-        )
-    return seconds
+        return parse_seconds((row[column] or "").strip().replace(",", "."))
+    except SearchError as error:
+        raise SearchError(f"{place}: the column {column}: {error}") from None
 
 
 def encode_m3u(title: str, moments: Sequence[ExportedMoment], probe: Any) -> bytes:

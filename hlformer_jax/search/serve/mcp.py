@@ -33,14 +33,14 @@ from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video, reading
 from hlformer_jax.search.serve.redaction import summarise, without_paths
-from hlformer_jax.search.times import SECONDS_AFTER_END
+from hlformer_jax.search.times import MAX_SECONDS, SECONDS_AFTER_END
 from hlformer_jax.text import legible, suggestion
 
 MAX_RESULTS = 100
 """Largest number of results of one search, as over HTTP."""
 
-MAX_SECONDS, MAX_MARGIN = 1e7, 60.0
-"""Largest time in a video, and largest margin of a clip, in seconds; as over HTTP."""
+MAX_MARGIN = 60.0
+"""Largest margin of a clip, in seconds; as over HTTP."""
 
 FRAME_WIDTH = 768
 """Width in pixels of the frames that `show` returns."""

@@ -293,7 +293,7 @@ def app(
     async def thumbnail(
         request: Request,
         id: str,
-        t: Annotated[float, Parameter(ge=0, le=1e7, allow_inf_nan=False)] = 0.0,
+        t: Annotated[float, Parameter(ge=0, le=times.MAX_SECONDS, allow_inf_nan=False)] = 0.0,
         width: Annotated[int, Parameter(ge=16, le=1920)] = 320,
     ) -> Response:
         """The frame at second t, as a JPEG."""
@@ -315,8 +315,8 @@ def app(
     async def cut(
         request: Request,
         id: str,
-        start: Annotated[float, Parameter(ge=0, le=1e7)],
-        end: Annotated[float, Parameter(ge=0, le=1e7)],
+        start: Annotated[float, Parameter(ge=0, le=times.MAX_SECONDS)],
+        end: Annotated[float, Parameter(ge=0, le=times.MAX_SECONDS)],
         margin: Annotated[float, Parameter(ge=0, le=60, allow_inf_nan=False)] = 0.0,
     ) -> FileResponse:
         """A clip of a video, to download. The cut ends early if the client disconnects."""
