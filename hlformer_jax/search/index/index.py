@@ -746,7 +746,8 @@ class Index:
         self._discard_older()
 
     def _discard_older(self) -> None:
-        self.embeddings.discard_older(self._database.setting("generation"))
+        generation = self._database.setting("generation")
+        self.embeddings.discard(lambda number: number < generation)
 
     def _discard_files(self, content: str) -> None:
         """Delete the files of a content."""

@@ -280,7 +280,10 @@ class Writer:
         return is_replaced or self._index.is_deleted(name)
 
     def compact(self) -> None:
-        """Copy the used rows to new files if more than `DEAD_SHARE` of all rows are unused."""
+        """Copy the used rows to new files if more than `DEAD_SHARE` of all rows are unused.
+
+        If that fails, such as on a full disk, the rows stay where they are until a later change.
+        """
         rows = self.execute(
             "SELECT hash, first_row, ifnull(rows, frames), checksum, rounded_checksum FROM contents"
             " LEFT JOIN repeats ON content = hash ORDER BY first_row"
@@ -289,10 +292,19 @@ class Writer:
         [[generation], [end]] = self.execute(
             "SELECT value FROM settings WHERE name IN ('generation', 'rows_end') ORDER BY name"
         )
-        used = sum(span.rows for span in spans)
+        embeddings, used = self._index.embeddings, sum(span.rows for span in spans)
+
+        def discard_copies() -> None:
+            embeddings.discard(lambda number: number > generation)
+
+        discard_copies()  # of a process that was killed
         if end - used <= DEAD_SHARE * end:
             return
-        firsts = self._index.embeddings.compact(generation, spans)
+        try:
+            firsts = embeddings.compact(generation, spans)
+        except OSError:
+            discard_copies()
+            return
         # No row moves to a larger position, so the positions stay unique after every update.
         for (content, *_), first in zip(rows, firsts, strict=True):
             self.execute("UPDATE contents SET first_row = ? WHERE hash = ?", first, content)
