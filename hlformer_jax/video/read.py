@@ -29,6 +29,7 @@ from av.stream import Discard, Disposition
 from av.video.stream import VideoStream
 from jaxtyping import UInt8
 
+from hlformer_jax.errors import DISK_ERRORS
 from hlformer_jax.video.clocks import DISORDER, Recording, find_recordings
 from hlformer_jax.video.dates import recording_time
 from hlformer_jax.video.faults import UNKNOWN_CODEC, explain, fault, name_errors
@@ -555,6 +556,8 @@ class Decoder:
             try:
                 packet = next(packets, None)
             except (av.FFmpegError, OSError) as error:
+                if getattr(error, "errno", None) in DISK_ERRORS:  # the file may be intact
+                    raise
                 self.stopped = explain(error)[0]
                 return
             if packet is None:

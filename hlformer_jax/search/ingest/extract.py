@@ -668,9 +668,9 @@ class _Run:
         self, event: Done | Failed, content: str, files: list[_File], encoded: "_Encoded"
     ) -> None:
         """Write the embeddings of a complete video, or record why it failed."""
-        reason = ""
+        reason, is_final = "", True
         if isinstance(event, Failed):
-            reason = event.reason
+            reason, is_final = event.reason, event.is_final
         elif not all(np.isfinite(part).all() for part in encoded.vectors):
             reason = "the encoder returned values that are not finite"
         elif _changed(event.path, files[0]):
@@ -685,10 +685,10 @@ class _Run:
             except ArraysError as error:
                 reason = str(error)
         if reason:
-            # The next run tries a file again that has changed meanwhile.
-            is_changed = _changed(event.path, files[0])
+            # The next run tries a file again that has changed meanwhile, or was not readable.
+            is_final = is_final and not _changed(event.path, files[0])
             for file in files:
-                failed = file._replace(stamp=UNKNOWN_STAMP) if is_changed else file
+                failed = file if is_final else file._replace(stamp=UNKNOWN_STAMP)
                 self._fail(failed, content, reason)
 
     def _keep(self, arrays: VideoArrays, content: str, files: list[_File]) -> None:
