@@ -236,11 +236,12 @@ class Writer:
           name: the name of the video.
           content: its content hash; "" for the content that its exclusion has recorded.
         """
-        excluded = self._index.excluded
-        content = content or excluded.get(name, "")
-        names = [path for path, removed in excluded.items() if content and removed == content]
-        missing = [path for path in names if self._index.is_deleted(path)]
-        self._delete_exclusions({name, *missing})
+        for [removed] in self.execute(
+            "SELECT content FROM exclusions WHERE root = ? AND path = ?", *_key(name)
+        ):
+            content = content or removed
+        names = self._index.excluded_paths(content)
+        self._delete_exclusions({name, *filter(self._index.is_deleted, names)})
 
     def keeps_out(self, name: str, content: str, stamp: Stamp, kept: int = 0) -> bool:
         """Exclude a path whose content a user has removed, there or under another path.

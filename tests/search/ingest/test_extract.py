@@ -295,6 +295,25 @@ def test_file_of_a_disk_that_goes_offline_is_retried(index, films, tmp_path):
     assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3}
 
 
+def test_restoring_reads_the_exclusions_as_often_for_many_videos(index, films, monkeypatch):
+    exclusions, counts = Index.exclusions, [0]
+
+    def reading(self):
+        counts[-1] += 1
+        return exclusions(self)
+
+    monkeypatch.setattr(Index, "exclusions", reading)
+    for name in ("a.film", "b.film"):
+        (films / f"copy of {name}").write_bytes((films / name).read_bytes())
+    archive.fill(index)
+    for names in (["a.film"], ["a.film", "b.film"]):
+        index.remove(names)
+        counts.append(0)
+        archive.fill(index, only=[films / name for name in names])
+        assert not index.excluded and index.videos.keys() >= set(names)
+    assert counts[1] == counts[2]
+
+
 @pytest.mark.parametrize(("number", "runs"), [(errno.ESTALE, 2), (errno.EINVAL, 1)])
 def test_video_that_the_disk_did_not_return_is_retried(index, films, number, runs):
     archive.film(films / "new.film", ["red"] * 5)
