@@ -688,6 +688,11 @@ class _Run:
             # The next run tries a file again that has changed meanwhile, or was not readable.
             is_final = is_final and not _changed(event.path, files[0])
             for file in files:
+                record = self.index.record(file.name)
+                if record and record.indexed and record.content == content:
+                    # Its embeddings are damaged. The record keeps its transcript.
+                    self._fail_unseen(file.name, record, reason, False)
+                    continue
                 failed = file if is_final else file._replace(stamp=UNKNOWN_STAMP)
                 self._fail(failed, content, reason)
 

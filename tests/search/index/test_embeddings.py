@@ -125,6 +125,25 @@ def test_damaged_embeddings_of_unreachable_videos_are_not_promised_anew(index, f
     ]
 
 
+def test_transcript_is_kept_if_embeddings_cannot_be_computed_anew(index):
+    archive.damage(index, "a.film")
+    record, cues = index.videos["a.film"], "SELECT content FROM cues"
+    with index.writing() as writer:
+        writer.execute("INSERT INTO cues VALUES (?, 0, 'speech', '{}', x'')", record.content)
+
+    def sample(path, fps, size):
+        raise archive.FilmError("cannot be read")
+        yield
+
+    video = archive.VIDEO._replace(sample=sample)
+    report, told = archive.fill(Index.open(index.directory), video=video)
+    assert "a.film: cannot be read; its embeddings are damaged" in told
+    assert (report.failed, report.unreadable) == (0, 1) and index.videos["a.film"] == record
+    assert index.select(cues) == [(record.content,)]
+    assert archive.fill(Index.open(index.directory))[0].indexed == 1
+    assert index.select(cues) == [(record.content,)] and index.verify() == {}
+
+
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.parametrize("suffix", [ROUNDED, BOUNDS])
 def test_search_recomputes_damaged_quantised_rows(index, large, damage, suffix):
