@@ -461,15 +461,23 @@ class _Run:
         """Count videos that cannot be reached; forget missing files that had failed."""
         self._count["forgotten"] += forget_deleted(self.index, self._present)
         locate, real_path = self.index.locate(), _real_paths()
-        names: dict[str, str] = {}  # names of the present videos by their real paths
+        names: dict[tuple[str, int], str] = {}  # names of the present videos by their files
+
+        def identify(video: str) -> tuple[str, int]:
+            """Return the folder and inode: a disk may ignore case and Unicode forms in names."""
+            path = locate(video)
+            with contextlib.suppress(OSError):
+                return os.path.dirname(real_path(path)), os.lstat(path).st_ino
+            return real_path(path), 0
+
         for name, record in sorted(self.index.videos.items()):
             self.pulse()
             if name in self._present:
                 continue
             is_offline = is_gone(locate(name), follow=True)
             if not is_offline:
-                names = names or {real_path(locate(video)): video for video in self._present}
-                if listed_name := names.get(real_path(locate(name))):
+                names = names or {identify(video): video for video in self._present}
+                if listed_name := names.get(identify(name)):
                     self.report(f"{name} is {listed_name}: kept by that name only")
                     with self.index.writing() as writer:
                         writer.drop(name)

@@ -98,6 +98,17 @@ def test_second_name_of_a_video_by_a_link_is_dropped(index, films):
     assert [entry.tags for entry in now.entries() if entry.video == "trips/c.film"] == [("kept",)]
 
 
+def test_name_that_differs_in_case_only_is_dropped_on_a_disk_that_ignores_case(index, films):
+    os.link(films / "a.film", films / "renamed.film")  # both names open, one is listed
+
+    def find(folder, report, pulse):
+        return [path for path in archive.find(folder, report, pulse) if path.name != "a.film"]
+
+    report, told = archive.fill(index, video=archive.VIDEO._replace(find=find))
+    assert "a.film is renamed.film: kept by that name only" in told and not report.unreadable
+    assert index.videos.keys() == {"renamed.film", "b.film", "trips/c.film"}
+
+
 def test_one_folder_that_cannot_be_listed_does_not_stop_the_others(index, films, tmp_path):
     further = tmp_path / "further"
     archive.film(further / "d.film", ["white"] * 3)
