@@ -206,8 +206,8 @@ class Writer:
                 self.exclude(name, record.content, record.stamp)
             else:
                 self.exclude(name, "")
-        for root in removed_roots:
-            names |= set(self._index.names(root))
+        if removed_roots:
+            names |= {name for name in self._index.videos if split_name(name)[0] in removed_roots}
         self.forget(names)
         for root in removed_roots:
             self.execute("DELETE FROM exclusions WHERE root = ?", os.fsencode(root))
