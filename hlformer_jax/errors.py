@@ -114,6 +114,14 @@ _ADVICE = {
 }
 """Advice for errors of the disk, by error number."""
 
+DISK_ERRORS = frozenset(errno.errorcode) - {
+    errno.EINVAL, errno.ENOMEM, errno.EPERM, errno.ENOSYS, errno.ERANGE, errno.EDOM
+}  # fmt: skip
+"""Error numbers that mean a fault of the disk or network and not of a file's content.
+
+FFmpeg also uses the numbers that are left out, for damaged files and unknown formats.
+"""
+
 
 def describe(error: Exception) -> str:
     """Return the message of an error; for an error of the system its file, reason and advice."""

@@ -29,6 +29,7 @@ from av.stream import Discard, Disposition
 from av.video.stream import VideoStream
 from jaxtyping import UInt8
 
+from hlformer_jax.errors import DISK_ERRORS
 from hlformer_jax.video.clocks import DISORDER, Recording, find_recordings
 from hlformer_jax.video.dates import recording_time
 from hlformer_jax.video.faults import UNKNOWN_CODEC, explain, fault, name_errors
@@ -545,23 +546,21 @@ class Decoder:
 
     def _read(self) -> Iterator[av.Packet]:
         container, stream = self._video.container, self._video.stream
-        demux = (
-            container.demux
-            if self._is_at_start
-            else functools.partial(packets_after_seek, container)
-        )
-        packets = demux(stream)
-        while True:
-            try:
-                packet = next(packets, None)
-            except (av.FFmpegError, OSError) as error:
-                self.stopped = explain(error)[0]
-                return
-            if packet is None:
-                return
-            if packet.size:  # FFmpeg's last packet is empty; AVI has empty packets for still frames
-                self.packets += 1
-                yield packet
+        try:
+            packets = (
+                container.demux(stream)
+                if self._is_at_start
+                else packets_after_seek(container, stream)
+            )
+            for packet in packets:
+                # FFmpeg's last packet is empty; AVI has empty packets for still frames.
+                if packet.size:
+                    self.packets += 1
+                    yield packet
+        except (av.FFmpegError, OSError) as error:
+            if getattr(error, "errno", None) in DISK_ERRORS:  # the file may be intact
+                raise
+            self.stopped = explain(error)[0]
 
 
 # Seeking and sampling
@@ -772,21 +771,17 @@ def probe(path: str | Path) -> Info:
                 height, width, _ = Painter(video.aspect).paint(frame).shape
                 break
             decoder.check()
-            duration = _stated(video)
-            rate, codec = float(1 / video.period), video.stream.codec_context.codec.canonical_name
-            start = float(video.start or 0)
-            since = recording_time(video.container, video.stream)
-            timecode = _timecode(video)
-            sound = bool(video.container.streams.audio)
-            base_rate = float(video.stream.base_rate or 0)
-            is_variable = _is_variable(video.stream)
+            duration, stream, container = _stated(video), video.stream, video.container
+            info = Info(
+                float(duration or 0), width, height, float(1 / video.period),
+                stream.codec_context.codec.canonical_name, float(video.start or 0),
+                recording_time(container, stream), _timecode(video), bool(container.streams.audio),
+                float(stream.base_rate or 0), _is_variable(stream),
+            )  # fmt: skip
         if duration is None:
             with opened(path) as video:
-                duration = _counted(video)
-    return Info(
-        float(duration), width, height, rate, codec, start, since, timecode, sound, base_rate,
-        is_variable,
-    )  # fmt: skip
+                info = info._replace(duration=float(_counted(video)))
+    return info
 
 
 _STEADY = 0.01

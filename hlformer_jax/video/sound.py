@@ -8,7 +8,6 @@ sound jump back, or forward by more than `LONGEST_GAP`, the sound continues with
 """
 
 import contextlib
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -21,6 +20,7 @@ from av.container import InputContainer
 from av.stream import Discard, Disposition
 from jaxtyping import Float32
 
+from hlformer_jax.errors import DISK_ERRORS
 from hlformer_jax.video.clocks import DISORDER, shifted
 from hlformer_jax.video.faults import explain, fault
 from hlformer_jax.video.read import LONGEST_GAP, Video, demuxer
@@ -312,13 +312,8 @@ class Sound:
                     return
             except (av.FFmpegError, OSError) as error:
                 self.stopped = explain(error)[0]
-                self.stopped_by_disk = getattr(error, "errno", None) in _DISK_ERRORS
+                self.stopped_by_disk = getattr(error, "errno", None) in DISK_ERRORS
                 return
-
-
-_DISK_ERRORS = frozenset(
-    {errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES}
-)
 
 
 def _bounded(frame: av.AudioFrame) -> Waveform:

@@ -553,6 +553,23 @@ def test_decodable_parts_are_used_and_the_rest_is_reported(tmp_path, capfd, kind
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_fault_of_the_disk_is_no_end_of_a_video(tmp_path, monkeypatch):
+    path, packets = ordinary(tmp_path, "a.mkv"), read.packets_after_seek
+
+    def count_frames(error):
+        def failing(container, stream):
+            yield from itertools.islice(packets(container, stream), 20)
+            raise error
+
+        monkeypatch.setattr(read, "packets_after_seek", failing)
+        with opened(path) as found:
+            return len(list(frames_from(found, Fraction(1))))
+
+    assert count_frames(av.error.InvalidDataError(1, "Invalid data", "a.mkv")) > 1
+    with pytest.raises(video.VideoError, match="Input/output error"):
+        count_frames(OSError(errno.EIO, "Input/output error"))
+
+
 def test_a_file_cut_off_at_any_place_ends_in_frames_or_one_line(tmp_path):
     whole = {
         suffix: ordinary(tmp_path, f"whole.{suffix}") for suffix in ("mp4", "mkv", "ts", "avi")

@@ -635,8 +635,7 @@ def _check_directory(directory: Path) -> None:
     Raises:
       QueryError: if it has none, or one of the format before SQLite.
     """
-    has_database = any(os.path.lexists(directory / name) for name in (DATABASE, COPY))
-    if has_database:
+    if any(os.path.lexists(directory / name) for name in (DATABASE, COPY)):
         return
     if any(os.path.lexists(directory / name) for name in OLDER):
         raise QueryError(

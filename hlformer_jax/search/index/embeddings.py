@@ -22,13 +22,14 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float16, Float64, Int
 
+from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.disk import translate_errors
@@ -291,14 +292,13 @@ class Embeddings:
                 os.fsync(file)
         return firsts[:-1]
 
-    def discard_older(self, generation: int) -> None:
-        """Delete the files of earlier generations."""
+    def discard(self, is_unused: Callable[[int], bool]) -> None:
+        """Delete the files of the generations for which a function returns True."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self._directory):
                 match = NAME.fullmatch(name)
-                path = self._directory / name
-                if match and int(match[1]) < generation and stat.S_ISREG(path.lstat().st_mode):
-                    path.unlink(missing_ok=True)
+                if match and is_unused(int(match[1])):
+                    files.discard(self._directory / name)
 
     def size(self, rows: int) -> int:
         """Return the number of bytes that a number of rows takes in all files."""

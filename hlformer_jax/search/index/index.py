@@ -339,16 +339,9 @@ class Index:
 
     def record(self, name: str) -> Record | None:
         """Return the record of a video by its name; None if the index has no such video."""
-        root, path = split_name(name)
-        key = os.fsencode(root), os.fsencode(path)
+        key = tuple(map(os.fsencode, split_name(name)))
         records = self._database.decode(_records, f"{_RECORDS} WHERE root = ? AND path = ?", key)
         return next(iter(records.values()), None)
-
-    def names(self, root: str) -> list[str]:
-        """Return the names of all videos of a root."""
-        return self._database.decode(
-            _names, "SELECT root, path FROM paths WHERE root = ?", [os.fsencode(root)]
-        )
 
     def paths(self, content: str) -> set[str]:
         """Return the names of all videos with a content; empty for the content ""."""
@@ -442,7 +435,9 @@ class Index:
         roots = {name: str(path) for name, path in self.roots.items()}
         offline = self.offline()
         unreadable = len(self.unreadable(offline))
-        rows = self._row_counts()
+        rows = dict(self.select(
+            "SELECT hash, ifnull(rows, frames) FROM contents LEFT JOIN repeats ON content = hash"
+        ))  # fmt: skip
         return {
             "index": str(self.directory),
             "folder": roots.pop(""),
@@ -464,13 +459,6 @@ class Index:
             "seconds": sum(record.duration for record in indexed),
             "bytes": self.embeddings.size(sum(rows.values())),
         }
-
-    def _row_counts(self) -> dict[str, int]:
-        """Return the number of rows of each content."""
-        rows = self._database.select(
-            "SELECT hash, ifnull(rows, frames) FROM contents LEFT JOIN repeats ON content = hash"
-        )
-        return dict(rows)
 
     def records(self) -> dict[str, Record]:
         """Return a record of each indexed content, in the order of their rows."""
@@ -639,14 +627,21 @@ class Index:
         Raises:
           DamagedError: if some are missing or damaged; the error names all such contents.
         """
+        if damaged_lines := self._find_damaged(contents):
+            raise DamagedError.from_contents(damaged_lines)
+
+    def _find_damaged(
+        self, contents: Iterable[str], progress: Callable[[], object] = lambda: None
+    ) -> dict[str, str]:
+        """Read the embeddings of contents; return a line for each content with damaged ones."""
         damaged_lines: dict[str, str] = {}
         for content in contents:
             try:
                 self.read(content)
             except DamagedError as error:
                 damaged_lines |= error.contents
-        if damaged_lines:
-            raise DamagedError.from_contents(damaged_lines)
+            progress()
+        return damaged_lines
 
     def verify(self, progress: Callable[[], object] = lambda: None) -> dict[str, str]:
         """Read the database and all embeddings; return a line for each damaged content or file.
@@ -654,13 +649,7 @@ class Index:
         Args:
           progress: called after each content.
         """
-        damaged_lines = {}
-        for content in self.contents():
-            try:
-                self.read(content)
-            except DamagedError as error:
-                damaged_lines[content] = str(error)
-            progress()
+        damaged_lines = self._find_damaged(self.contents(), progress)
         rows = self._database.select(f"{_SPANS} ORDER BY first_row")
         spans = [Span(*span) for _, _, *span, _ in rows]
         if spans and self.embeddings.damaged_rounded(rows[0][0], spans):
@@ -746,7 +735,8 @@ class Index:
         self._discard_older()
 
     def _discard_older(self) -> None:
-        self.embeddings.discard_older(self._database.setting("generation"))
+        generation = self._database.setting("generation")
+        self.embeddings.discard(lambda number: number < generation)
 
     def _discard_files(self, content: str) -> None:
         """Delete the files of a content."""

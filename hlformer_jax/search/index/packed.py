@@ -304,18 +304,16 @@ class ContentRows(NamedTuple):
 
     def sample(self, count: int) -> Float[np.ndarray, "n d"]:
         """Return the rows of at most `count` frames, at equal distances."""
-        if self.counts is not None:
-            frame_ends = np.cumsum(self.counts)
-            total = int(frame_ends[-1])
-            count = min(count, total)
-            sampled = np.arange(count) * total // count
-            return self.matrix[np.searchsorted(frame_ends, sampled, side="right")]
-        ends = np.cumsum(self.ends - self.starts)
-        total = int(ends[-1])
-        count = min(count, total)
-        sampled = np.arange(count) * total // count
-        content = np.searchsorted(ends, sampled, side="right")
-        return self.matrix[self.ends[content] - (ends[content] - sampled)]
+        counts = self.counts
+        if counts is None:  # 1 from the start to the end of each content
+            steps = np.zeros(len(self.matrix) + 1, np.int64)
+            steps[self.starts] += 1
+            steps[self.ends] -= 1
+            counts = np.cumsum(steps[:-1])
+        frame_ends = np.cumsum(counts)
+        total = int(frame_ends[-1])
+        sampled = np.arange(min(count, total)) * total // min(count, total)
+        return self.matrix[np.searchsorted(frame_ends, sampled, side="right")]
 
     def find_best(
         self,

@@ -206,8 +206,8 @@ class Writer:
                 self.exclude(name, record.content, record.stamp)
             else:
                 self.exclude(name, "")
-        for root in removed_roots:
-            names |= set(self._index.names(root))
+        if removed_roots:
+            names |= {name for name in self._index.videos if split_name(name)[0] in removed_roots}
         self.forget(names)
         for root in removed_roots:
             self.execute("DELETE FROM exclusions WHERE root = ?", os.fsencode(root))
@@ -236,11 +236,12 @@ class Writer:
           name: the name of the video.
           content: its content hash; "" for the content that its exclusion has recorded.
         """
-        excluded = self._index.excluded
-        content = content or excluded.get(name, "")
-        names = [path for path, removed in excluded.items() if content and removed == content]
-        missing = [path for path in names if self._index.is_deleted(path)]
-        self._delete_exclusions({name, *missing})
+        for [removed] in self.execute(
+            "SELECT content FROM exclusions WHERE root = ? AND path = ?", *_key(name)
+        ):
+            content = content or removed
+        names = self._index.excluded_paths(content)
+        self._delete_exclusions({name, *filter(self._index.is_deleted, names)})
 
     def keeps_out(self, name: str, content: str, stamp: Stamp, kept: int = 0) -> bool:
         """Exclude a path whose content a user has removed, there or under another path.
@@ -280,7 +281,10 @@ class Writer:
         return is_replaced or self._index.is_deleted(name)
 
     def compact(self) -> None:
-        """Copy the used rows to new files if more than `DEAD_SHARE` of all rows are unused."""
+        """Copy the used rows to new files if more than `DEAD_SHARE` of all rows are unused.
+
+        If that fails, such as on a full disk, the rows stay where they are until a later change.
+        """
         rows = self.execute(
             "SELECT hash, first_row, ifnull(rows, frames), checksum, rounded_checksum FROM contents"
             " LEFT JOIN repeats ON content = hash ORDER BY first_row"
@@ -289,10 +293,19 @@ class Writer:
         [[generation], [end]] = self.execute(
             "SELECT value FROM settings WHERE name IN ('generation', 'rows_end') ORDER BY name"
         )
-        used = sum(span.rows for span in spans)
+        embeddings, used = self._index.embeddings, sum(span.rows for span in spans)
+
+        def discard_copies() -> None:
+            embeddings.discard(lambda number: number > generation)
+
+        discard_copies()  # of a process that was killed
         if end - used <= DEAD_SHARE * end:
             return
-        firsts = self._index.embeddings.compact(generation, spans)
+        try:
+            firsts = embeddings.compact(generation, spans)
+        except OSError:
+            discard_copies()
+            return
         # No row moves to a larger position, so the positions stay unique after every update.
         for (content, *_), first in zip(rows, firsts, strict=True):
             self.execute("UPDATE contents SET first_row = ? WHERE hash = ?", first, content)

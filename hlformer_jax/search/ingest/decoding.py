@@ -10,7 +10,6 @@ fails.
 
 import contextlib
 import dataclasses
-import errno
 import math
 import multiprocessing
 import os
@@ -25,7 +24,7 @@ import numpy as np
 
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder, Preprocess
-from hlformer_jax.errors import SearchError, UserError
+from hlformer_jax.errors import DISK_ERRORS, SearchError, UserError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest.stills import is_still
 from hlformer_jax.search.signals.transcript import transcripts
@@ -169,6 +168,7 @@ class Failed(NamedTuple):
 
     path: Path
     reason: str
+    is_final: bool = True  # False: the disk may be the reason, and the next run tries again
 
 
 Event = Opened | Frames | Vectors | Done | Failed
@@ -383,9 +383,10 @@ def _read(path: Path, job: Job) -> Generator[Event, None, None]:
         end, warning = getattr(frames, "end", 0.0), getattr(frames, "warning", "")
         yield Done(path, float(end), _line(_unnamed(warning, path)) if warning else "")
     except UserError as error:
-        yield Failed(path, " ".join(_unnamed(str(error), path).split()))
+        reason = " ".join(_unnamed(str(error), path).split())
+        yield Failed(path, reason, not _is_of_disk(error))
     except OSError as error:
-        yield Failed(path, error.strerror or _line(error))
+        yield Failed(path, error.strerror or _line(error), is_final=False)
     except MemoryError:
         yield Failed(path, "its frames do not fit into memory")
     except Exception as error:  # on a damaged file, decoders raise nearly anything
@@ -418,16 +419,14 @@ def _unnamed(text: str, path: Path) -> str:
     return text.removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
 
 
+def _is_of_disk(error: UserError) -> bool:
+    """Return whether the disk or network caused an error, so that the next run reads again."""
+    return getattr(error.__cause__, "errno", None) in DISK_ERRORS
+
+
 def _line(error: BaseException | str) -> str:
     """Return the first line of a message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
-_DISK_ERRORS = frozenset(errno.errorcode) - {errno.EINVAL}
-"""Error numbers after which a file is read again in the next run.
-
-EINVAL is not among them, because FFmpeg also uses it for unknown formats.
-"""
 
 
 def _read_subtitles(
@@ -447,8 +446,7 @@ def _read_subtitles(
             read = reader.file(path, video)
         cues = [(cue[0], cue[1], cue[2]) for cue in read]
     except UserError as error:
-        number = getattr(error.__cause__, "errno", None)
-        return failed(_unnamed(str(error), path), number not in _DISK_ERRORS)
+        return failed(_unnamed(str(error), path), not _is_of_disk(error))
     except OSError as error:
         return failed(error.strerror or _line(error), False)
     except MemoryError:

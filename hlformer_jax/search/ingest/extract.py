@@ -67,7 +67,7 @@ class Progress(NamedTuple):
     @property
     def speed(self) -> float:
         """The seconds of video that were encoded per second."""
-        return _speed(self.seconds, self.elapsed)
+        return self.seconds / max(self.elapsed, 1e-9)
 
 
 class Report(NamedTuple):
@@ -91,7 +91,7 @@ class Report(NamedTuple):
     @property
     def speed(self) -> float:
         """The seconds of video that were encoded per second."""
-        return _speed(self.seconds, self.elapsed)
+        return self.seconds / max(self.elapsed, 1e-9)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -137,10 +137,6 @@ def remove_videos(index: Index, videos: Collection[str]) -> str:
     counts = [f"{indexed} of {total} videos"] if indexed or not failed else []
     counts += [f"{failed} failed file{'s' if failed > 1 else ''}"] if failed else []
     return f"removed {' and '.join(counts)}"
-
-
-def _speed(seconds: float, elapsed: float) -> float:
-    return seconds / max(elapsed, 1e-9)
 
 
 PATHS_AT_ONCE, SECONDS_AT_ONCE = 256, 1.0
@@ -461,15 +457,23 @@ class _Run:
         """Count videos that cannot be reached; forget missing files that had failed."""
         self._count["forgotten"] += forget_deleted(self.index, self._present)
         locate, real_path = self.index.locate(), _real_paths()
-        names: dict[str, str] = {}  # names of the present videos by their real paths
+        names: dict[tuple[str, int], str] = {}  # names of the present videos by their files
+
+        def identify(video: str) -> tuple[str, int]:
+            """Return the folder and inode: a disk may ignore case and Unicode forms in names."""
+            path = locate(video)
+            with contextlib.suppress(OSError):
+                return os.path.dirname(real_path(path)), os.lstat(path).st_ino
+            return real_path(path), 0
+
         for name, record in sorted(self.index.videos.items()):
             self.pulse()
             if name in self._present:
                 continue
             is_offline = is_gone(locate(name), follow=True)
             if not is_offline:
-                names = names or {real_path(locate(video)): video for video in self._present}
-                if listed_name := names.get(real_path(locate(name))):
+                names = names or {identify(video): video for video in self._present}
+                if listed_name := names.get(identify(name)):
                     self.report(f"{name} is {listed_name}: kept by that name only")
                     with self.index.writing() as writer:
                         writer.drop(name)
@@ -668,9 +672,9 @@ class _Run:
         self, event: Done | Failed, content: str, files: list[_File], encoded: "_Encoded"
     ) -> None:
         """Write the embeddings of a complete video, or record why it failed."""
-        reason = ""
+        reason, is_final = "", True
         if isinstance(event, Failed):
-            reason = event.reason
+            reason, is_final = event.reason, event.is_final
         elif not all(np.isfinite(part).all() for part in encoded.vectors):
             reason = "the encoder returned values that are not finite"
         elif _changed(event.path, files[0]):
@@ -685,10 +689,15 @@ class _Run:
             except ArraysError as error:
                 reason = str(error)
         if reason:
-            # The next run tries a file again that has changed meanwhile.
-            is_changed = _changed(event.path, files[0])
+            # The next run tries a file again that has changed meanwhile, or was not readable.
+            is_final = is_final and not _changed(event.path, files[0])
             for file in files:
-                failed = file._replace(stamp=UNKNOWN_STAMP) if is_changed else file
+                record = self.index.record(file.name)
+                if record and record.indexed and record.content == content:
+                    # Its embeddings are damaged. The record keeps its transcript.
+                    self._fail_unseen(file.name, record, reason, False)
+                    continue
+                failed = file if is_final else file._replace(stamp=UNKNOWN_STAMP)
                 self._fail(failed, content, reason)
 
     def _keep(self, arrays: VideoArrays, content: str, files: list[_File]) -> None:

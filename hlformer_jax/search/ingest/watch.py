@@ -151,12 +151,12 @@ class Follower:
         self._suffixes = frozenset(video.texts.suffixes if video.texts else ())
         # Files that differ from their records: their stamp, and the time when it was first seen.
         self._changed_files: dict[str, tuple[Stamp, float]] = {}
-        self._attempted: dict[str, Stamp] = {}  # files that this object indexed, or that failed
+        self._attempted: dict[str, Stamp] = {}  # files tried in the last `RESCAN` seconds
         self._unlisted: list[str] = []  # lines about folders or files that could not be listed
         self._changed_subtitles: set[str] = set()
         self._offline: set[str] | None = None  # None until all files have settled once
         self._offline_roots: set[str] = set()
-        self._next_scan = 0.0
+        self._next_scan = self._next_attempts = 0.0
         self._has_indexed = self._is_waiting = False
 
     def step(self, changed: Collection[str]) -> None:
@@ -173,6 +173,8 @@ class Follower:
             self._next_scan = min(self._next_scan, second + self._settle)
         if second < self._next_scan:
             return
+        if second >= self._next_attempts:  # a disk may have come back
+            self._attempted, self._next_attempts = {}, second + RESCAN
         index = Index.open(self._directory)
         self._scan(index, second)
         ready = self._settled_files(second)
@@ -291,8 +293,9 @@ def _changed_stamps(
     paths, errors = find_in_roots(_online_roots(index).values(), video, skip)
     for error in errors:
         skip(str(error))
+    name_below = index.locate_names()
     for file in paths:
-        path = index.name_below(file)
+        path = name_below(file)
         if path is None or index_path in file.parents:
             continue
         with contextlib.suppress(OSError):
@@ -312,7 +315,8 @@ def _missing_videos(index: Index, offline_roots: Collection[str]) -> set[str]:
         for path, record in index.videos.items()
         if record.indexed and split_name(path)[0] not in offline_roots
     ]
-    return find_missing({path: index.path(path) for path in paths})
+    locate = index.locate()
+    return find_missing({path: locate(path) for path in paths})
 
 
 def _describe_changes(before: Mapping[str, Record], after: Mapping[str, Record]) -> Iterator[str]:

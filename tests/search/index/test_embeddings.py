@@ -125,6 +125,25 @@ def test_damaged_embeddings_of_unreachable_videos_are_not_promised_anew(index, f
     ]
 
 
+def test_transcript_is_kept_if_embeddings_cannot_be_computed_anew(index):
+    archive.damage(index, "a.film")
+    record, cues = index.videos["a.film"], "SELECT content FROM cues"
+    with index.writing() as writer:
+        writer.execute("INSERT INTO cues VALUES (?, 0, 'speech', '{}', x'')", record.content)
+
+    def sample(path, fps, size):
+        raise archive.FilmError("cannot be read")
+        yield
+
+    video = archive.VIDEO._replace(sample=sample)
+    report, told = archive.fill(Index.open(index.directory), video=video)
+    assert "a.film: cannot be read; its embeddings are damaged" in told
+    assert (report.failed, report.unreadable) == (0, 1) and index.videos["a.film"] == record
+    assert index.select(cues) == [(record.content,)]
+    assert archive.fill(Index.open(index.directory))[0].indexed == 1
+    assert index.select(cues) == [(record.content,)] and index.verify() == {}
+
+
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.parametrize("suffix", [ROUNDED, BOUNDS])
 def test_search_recomputes_damaged_quantised_rows(index, large, damage, suffix):
@@ -271,3 +290,29 @@ def test_scores_with_dead_rows_are_those_of_brute_force(varied, large):
     assert rows.total == sum(record.frames for record in records.values()) < len(rows.matrix)
     every = np.concatenate([index.read(content).vectors for content in contents])
     np.testing.assert_array_equal(rows.sample(10**6), every)
+
+
+def test_compaction_that_fails_keeps_the_change_and_leaves_no_copy(index):
+    pwrite = os.pwrite
+
+    def half_written(file, data, offset):
+        pwrite(file, data[: len(data) // 2], offset)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pwrite", half_written)
+        assert index.remove(["a.film"]) == 1
+    assert generation(index) == 1 and not list(index.directory.glob("embeddings-2.*"))
+    place(index, ROUNDED).unlink()  # which compaction reads
+    assert index.remove(["b.film"]) == 1
+    assert generation(index) == 1 and index.videos.keys() == {"trips/c.film"}
+    archive.fill(Index.open(index.directory))  # computes the quantised rows anew
+    assert generation(index) == 2 and index.verify() == {}
+
+
+def test_rows_of_a_killed_compaction_are_deleted(index):
+    left = [index.embeddings.path(number, FRAMES) for number in (2, 7)]
+    for path in left:
+        path.write_bytes(b"rows")
+    archive.fill(index)
+    assert not any(path.exists() for path in left) and index.verify() == {}

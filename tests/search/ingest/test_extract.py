@@ -1,5 +1,7 @@
 """A folder into an index: new, changed, moved, offline, failed; decoding; kills at any moment."""
 
+import errno
+import itertools
 import os
 import random
 import signal
@@ -94,6 +96,17 @@ def test_second_name_of_a_video_by_a_link_is_dropped(index, films):
     now = Index.open(index.directory)
     assert "link/c.film" not in now.videos and now.verify() == {}
     assert [entry.tags for entry in now.entries() if entry.video == "trips/c.film"] == [("kept",)]
+
+
+def test_name_that_differs_in_case_only_is_dropped_on_a_disk_that_ignores_case(index, films):
+    os.link(films / "a.film", films / "renamed.film")  # both names open, one is listed
+
+    def find(folder, report, pulse):
+        return [path for path in archive.find(folder, report, pulse) if path.name != "a.film"]
+
+    report, told = archive.fill(index, video=archive.VIDEO._replace(find=find))
+    assert "a.film is renamed.film: kept by that name only" in told and not report.unreadable
+    assert index.videos.keys() == {"renamed.film", "b.film", "trips/c.film"}
 
 
 def test_one_folder_that_cannot_be_listed_does_not_stop_the_others(index, films, tmp_path):
@@ -293,6 +306,40 @@ def test_file_of_a_disk_that_goes_offline_is_retried(index, films, tmp_path):
     assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3}
 
 
+def test_restoring_reads_the_exclusions_as_often_for_many_videos(index, films, monkeypatch):
+    exclusions, counts = Index.exclusions, [0]
+
+    def reading(self):
+        counts[-1] += 1
+        return exclusions(self)
+
+    monkeypatch.setattr(Index, "exclusions", reading)
+    for name in ("a.film", "b.film"):
+        (films / f"copy of {name}").write_bytes((films / name).read_bytes())
+    archive.fill(index)
+    for names in (["a.film"], ["a.film", "b.film"]):
+        index.remove(names)
+        counts.append(0)
+        archive.fill(index, only=[films / name for name in names])
+        assert not index.excluded and index.videos.keys() >= set(names)
+    assert counts[1] == counts[2]
+
+
+@pytest.mark.parametrize(("number", "runs"), [(errno.ESTALE, 2), (errno.EINVAL, 1)])
+def test_video_that_the_disk_did_not_return_is_retried(index, films, number, runs):
+    archive.film(films / "new.film", ["red"] * 5)
+    called = []
+
+    def sample(path, fps, size):
+        called.append(path)
+        yield from itertools.islice(archive.sample(path, fps, size), 2)
+        raise archive.FilmError(f"{str(path)!r} cannot be read") from OSError(number, "reason")
+
+    for _ in range(2):
+        archive.fill(index, video=archive.VIDEO._replace(sample=sample))
+    assert len(called) == runs and not index.videos["new.film"].indexed
+
+
 def test_another_encoder_is_refused_before_anything_is_decoded(index):
     with pytest.raises(SearchError, match="fingerprint"):
         archive.fill(index, archive.Encoder("0" * 64))
@@ -448,18 +495,18 @@ def raises(error):
 
 
 @pytest.mark.parametrize(
-    ("sample", "reason"),
+    ("sample", "reason", "is_final"),
     [
-        (frames_at([]), "no frame of it can be decoded"),
-        (raises(OSError(5, "Input/output error")), "Input/output error"),
-        (raises(MemoryError()), "its frames do not fit into memory"),
-        (raises(RuntimeError("odd\nand more")), "RuntimeError: odd"),
-        (raises(KeyError()), "KeyError: KeyError"),
+        (frames_at([]), "no frame of it can be decoded", True),
+        (raises(OSError(5, "Input/output error")), "Input/output error", False),
+        (raises(MemoryError()), "its frames do not fit into memory", True),
+        (raises(RuntimeError("odd\nand more")), "RuntimeError: odd", True),
+        (raises(KeyError()), "KeyError: KeyError", True),
     ],
 )
-def test_undecodable_video_fails_with_one_line(tmp_path, sample, reason):
+def test_undecodable_video_fails_with_one_line(tmp_path, sample, reason, is_final):
     path = archive.film(tmp_path / "a.film", ["red"])
-    assert events(path, sample)[1:] == [Failed(path, reason)]
+    assert events(path, sample)[1:] == [Failed(path, reason, is_final)]
 
 
 @pytest.mark.slow  # it takes seconds

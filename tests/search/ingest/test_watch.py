@@ -1,6 +1,7 @@
 """An index that follows its folders: what it reads, when, and what it says."""
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -200,6 +201,42 @@ def test_removed_videos_stay_out_and_failures_are_tried_once(index, films):
     (films / "bad.film").unlink()
     watch.follow(index.directory, archive.Encoder(), 0.0, *options, workers=0)
     assert "bad.film" not in Index.open(index.directory).videos
+
+
+@pytest.mark.parametrize(("rescan", "runs"), [(0.0, 2), (600.0, 1)])
+def test_video_of_an_absent_disk_is_retried_from_time_to_time(
+    index, films, monkeypatch, rescan, runs
+):
+    archive.film(films / "new.film", ["white"] * 4)
+    told, tried = [], []
+
+    def sample(path, fps, size):
+        tried.append(path)
+        if len(tried) == 1:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return archive.sample(path, fps, size)
+
+    monkeypatch.setattr(watch, "RESCAN", rescan)
+    options = told.append, archive.VIDEO._replace(sample=sample), [["x"]] * 3
+    watch.follow(index.directory, archive.Encoder(), 0.0, *options, workers=0)
+    assert told == ["new.film: Stale file handle", "indexed new.film (4 s)"][:runs]
+
+
+def test_a_scan_reads_the_folders_as_often_for_many_files(index, films, monkeypatch):
+    roots, counts = Index.roots, []
+
+    def reading(self):
+        counts[-1] += 1
+        return roots.fget(self)
+
+    monkeypatch.setattr(Index, "roots", property(reading))
+    options = lambda line: None, archive.VIDEO, [["x"]]
+    for number in range(2):
+        counts.append(0)
+        watch.follow(index.directory, archive.Encoder(), 1e9, *options, workers=0)
+        for name in range(9):
+            archive.film(films / f"{number} {name}.film", ["red", "white"])
+    assert counts[0] >= counts[1] > 0
 
 
 def test_other_video_at_the_path_of_a_removed_one_is_indexed(index, films):
