@@ -681,6 +681,7 @@ print(cases)
 """
 
 EXPLICIT = """
+import sys
 import jax, jax.numpy as jnp, numpy as np
 jax.config.update("jax_enable_x64", True)
 from test_public import CASES, derivatives
@@ -688,7 +689,8 @@ from test_public import CASES, derivatives
 mesh = jax.make_mesh((2,), ("batch",), axis_types=(jax.sharding.AxisType.Explicit,))
 split, whole = (jax.sharding.NamedSharding(mesh, jax.P(*axes)) for axes in (("batch",), ()))
 c = np.asarray(0.7)
-for case in CASES:
+cases = CASES[int(sys.argv[1])::4]
+for case in cases:
     arrays, call = case.traceable(case.arguments((4,)))
     arrays = jax.tree.map(np.asarray, arrays)
     functions = [(derivatives(call), set(case.batched)), (derivatives(call), set(case.batched[:1]))]
@@ -703,7 +705,7 @@ for case in CASES:
             got = function(*jax.device_put((arrays, c), (places, whole)))
         for a, b in zip(*map(jax.tree.leaves, (got, want)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11, err_msg=case.name)
-print(len(CASES))
+print(len(cases))
 """
 
 
@@ -720,10 +722,10 @@ def derivatives(call):
     return compute
 
 
-def _run_on_two_devices(program):
+def _run_on_two_devices(program, *arguments):
     environment = processes.environment(devices=2)
     environment["PYTHONPATH"] += f"{os.pathsep}{processes.ROOT / 'tests' / 'ops'}"
-    done = processes.finish([sys.executable, "-c", program], env=environment)
+    done = processes.finish([sys.executable, "-c", program, *arguments], env=environment)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
@@ -745,8 +747,9 @@ HAS_EXPLICIT_MESHES = pytest.mark.skipif(
 
 @HAS_EXPLICIT_MESHES
 @pytest.mark.slow
-def test_functions_on_an_explicit_mesh():
-    assert _run_on_two_devices(EXPLICIT) == len(CASES)
+@pytest.mark.parametrize("part", range(4))
+def test_functions_on_an_explicit_mesh(part):
+    assert _run_on_two_devices(EXPLICIT, str(part)) == len(CASES[part::4])
 
 
 @HAS_EXPLICIT_MESHES
