@@ -36,6 +36,7 @@ from hlformer_jax.models.two_branch import (
     VideoEncoding,
     block_widths,
 )
+from hlformer_jax.ops.arguments import auto_sharded
 from hlformer_jax.ops.dropout import derive_key, part_of_batch
 from hlformer_jax.pytrees import STATIC, register_dataclass
 from hlformer_jax.runtime import compiler
@@ -212,7 +213,13 @@ def encode_video(
     Raises:
       ValueError: if the videos cannot be divided into equal parts.
     """
+    encode = auto_sharded(functools.partial(_encode_video, parts=parts), videos.mask)
+    return encode(model, params, videos, dropout_key)
 
+
+def _encode_video(
+    model: Model, params: Any, videos: Videos, dropout_key: Array | None, parts: int
+) -> Any:
     def encode(videos: Videos, dropout_key: Array | None) -> Any:
         inputs = videos, model.hyperparameters, dropout_key is not None
         return model.apply(params, *inputs, method="encode_video", rngs=_rngs(dropout_key))

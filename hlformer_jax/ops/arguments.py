@@ -1,13 +1,13 @@
 """Checks and casts of the arguments of operations: dtypes, shapes, batch axes, curvatures."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import ArrayLike, Float, Int
 
 from hlformer_jax.typing import Array
@@ -56,6 +56,48 @@ def vary_together(*arrays: Array) -> Sequence[Array]:
     # No element is any, and the type of the answer says what the type of the array does.
     is_any = functools.reduce(jnp.logical_or, (jnp.any(x.ravel()[:0] != 0) for x in arrays))
     return [jnp.where(is_any, jnp.zeros_like(x), x) for x in arrays]
+
+
+def shard_together(axes: int, *arrays: Array) -> Sequence[Array]:
+    """Shard leading axes of arrays alike, on a mesh with explicit axes.
+
+    There the type of an array says which of its axes are sharded. The factors of a matrix product
+    and the results of both branches of a condition must agree in it.
+
+    Args:
+      axes: number of axes to shard, if an array has them sharded. Axes that broadcast stay whole.
+      arrays: the arrays, each with at least as many axes.
+    """
+    shardings = [jax.typeof(x).sharding for x in arrays]
+    if not any(AxisType.Explicit in sharding.mesh.axis_types for sharding in shardings):
+        return arrays
+    mesh = max((sharding.mesh for sharding in shardings), key=lambda mesh: mesh.size)
+    specs = [list(sharding.spec) for sharding in shardings]
+    for axis, size in enumerate(np.broadcast_shapes(*(x.shape[:axes] for x in arrays))):
+        name = next((spec[axis] for spec in specs if spec[axis] is not None), None)
+        for x, spec in zip(arrays, specs, strict=True):
+            if spec[axis] is None and x.shape[axis] == size:
+                spec[axis] = name
+    return [
+        jax.lax.broadcast_in_dim(
+            x, x.shape, range(x.ndim), out_sharding=NamedSharding(mesh, PartitionSpec(*spec))
+        )
+        for x, spec in zip(arrays, specs, strict=True)
+    ]
+
+
+def auto_sharded(function: Callable[..., Array], like: Array) -> Callable[..., Array]:
+    """Return a function that leaves sharding to the compiler, on a mesh with explicit axes.
+
+    Args:
+      function: a function of arrays, for whose results JAX cannot tell a sharding.
+      like: an array with the shape and the sharding of the result.
+    """
+    sharding = jax.typeof(like).sharding
+    if AxisType.Explicit not in sharding.mesh.axis_types:
+        return function
+    automatic: Callable[..., Array] = jax.sharding.auto_axes(function, out_sharding=sharding)
+    return automatic
 
 
 def as_vectors(x: ArrayLike, least: int = 1) -> Array:
@@ -207,8 +249,8 @@ def per_batch(
             c = jnp.where(c >= 0, c, jnp.nan)
     elif name not in _UNBOUNDED:
         check_positive(name, argument)
-    c, _ = vary_together(c.reshape((1,) * missing + c.shape), x)
-    return c
+    c, x = vary_together(c.reshape((1,) * missing + c.shape), x)
+    return shard_together(c.ndim, c, x)[0]
 
 
 def broadcast_number(
@@ -303,13 +345,15 @@ def common_batch(*vectors: ArrayLike, least: int = 1) -> Sequence[Array]:
     floats = as_floats(*(as_vectors(v, least) for v in vectors))
     for vector in floats[1:]:
         same_length(floats[0], vector)
-    return jnp.broadcast_arrays(*floats)
+    floats = jnp.broadcast_arrays(*floats)
+    return shard_together(floats[0].ndim, *floats)
 
 
 def align(c: ArrayLike, *vectors: ArrayLike) -> tuple[Array, Sequence[Array]]:
     """Return the curvature, prepared by `per_batch`, and vectors, prepared by `common_batch`."""
     floats = common_batch(*vectors)
     c, *floats = vary_together(per_batch(c, floats[0]), *floats)
+    c, *floats = shard_together(c.ndim, c, *floats)
     return c, floats
 
 
@@ -322,6 +366,7 @@ def align_sets(
     lead = jnp.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     x, y = (jnp.broadcast_to(v, (*lead, *v.shape[-2:])) for v in (x, y))
     c, x, y = vary_together(jnp.broadcast_to(per_batch(c, x[..., 0]), lead), x, y)
+    c, x, y = shard_together(c.ndim, c, x, y)
     return x, y, c
 
 

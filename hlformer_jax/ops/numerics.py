@@ -18,7 +18,13 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Bool, Float
 
-from hlformer_jax.ops.arguments import as_float, per_batch, same_length
+from hlformer_jax.ops.arguments import (
+    as_float,
+    auto_sharded,
+    per_batch,
+    same_length,
+    shard_together,
+)
 from hlformer_jax.typing import Array
 
 # Largest mean number of near pairs per point for which only the near pairs are computed. In the
@@ -198,13 +204,14 @@ def mean_weights(
       ValueError: for weights that do not have the axes [*batch, M, L] for points [*batch, L, n].
     """
     if weights is None:
-        return jnp.ones((*points.shape[:-2], 1, points.shape[-2]), points.dtype)
+        weights, relative = jnp.ones((*points.shape[:-2], 1, points.shape[-2]), points.dtype), False
     weights = jnp.asarray(as_float(weights), points.dtype)
     if weights.ndim != points.ndim or weights.shape[-1] != points.shape[-2]:
         raise ValueError(
             f"weights of shape {weights.shape} do not match points of shape {points.shape}:"
             " pass [*batch, M, L] for points [*batch, L, n], with M = 1 for one mean"
         )
+    weights = shard_together(points.ndim - 2, weights, points)[0]
     if not relative:
         return weights
     largest = largest_coordinate(weights, smallest(weights.dtype))
@@ -356,8 +363,11 @@ def shortening(v: Array, limit: Array) -> Shortening:
     is_long = ~(square <= limit * limit)  # True for NaN
     return jax.lax.cond(
         is_any(is_long),
-        lambda: _shorten(v, limit, square),
-        lambda: Shortening(jnp.zeros_like(is_long), jnp.ones_like(square), square),
+        _shorten,
+        lambda _v, _limit, square: Shortening(
+            jnp.zeros_like(square, bool), jnp.ones_like(square), square
+        ),
+        *(v, limit, square),
     )
 
 
@@ -779,6 +789,13 @@ def replace_near(
     Returns:
       Values of all pairs.
     """
+    replace = functools.partial(_replace_near, exact=exact)
+    return auto_sharded(replace, by_product)(by_product, is_near, x, y, c)
+
+
+def _replace_near(
+    by_product: Array, is_near: Array, x: Array, y: Array, c: Array, exact: Callable
+) -> Array:
     shape, (rows, columns) = by_product.shape, by_product.shape[-2:]
     count = by_product.size
     capacity = min(_NEAR_PER_POINT * max(rows, columns) * (count // max(rows * columns, 1)), count)

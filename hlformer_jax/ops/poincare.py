@@ -421,7 +421,7 @@ def _chord(p: Ball, q: Ball, c: Scalar) -> tuple[Scalar, Shortening, Shortening]
     is_inside = (pp <= limit * limit) & (qq <= limit * limit)
     is_usual = is_inside & (square > least) & (square < 1 / least)
 
-    def by_moving() -> tuple[Scalar, Shortening, Shortening]:
+    def by_moving(_pp: Scalar, _qq: Scalar, _square: Scalar) -> tuple:
         short_p, short_q = shortening(p, limit), shortening(q, limit)
         # Multiply each vector by one factor that includes the scale: XLA then stores only the sum.
         per_scale = 1 / bounded_scale(2 / jnp.sqrt(c), p.dtype)
@@ -429,12 +429,14 @@ def _chord(p: Ball, q: Ball, c: Scalar) -> tuple[Scalar, Shortening, Shortening]
         scaled = jax.lax.stop_gradient(p * rows[0] - q * rows[1])
         return jnp.sqrt(dot(scaled, scaled)) / per_scale, short_p, short_q
 
-    def by_difference() -> tuple[Scalar, Shortening, Shortening]:
-        is_long, factor = jnp.zeros_like(is_usual), jnp.ones_like(pp)
+    def by_difference(pp: Scalar, qq: Scalar, square: Scalar) -> tuple:
+        is_long, factor = jnp.zeros_like(pp, bool), jnp.ones_like(pp)
         short_p, short_q = Shortening(is_long, factor, pp), Shortening(is_long, factor, qq)
         return jnp.sqrt(square), short_p, short_q
 
-    norm, short_p, short_q = jax.lax.cond(is_any(~is_usual), by_moving, by_difference)
+    norm, short_p, short_q = jax.lax.cond(
+        is_any(~is_usual), by_moving, by_difference, pp, qq, square
+    )
     difference = p * short_p.factor[..., None] - q * short_q.factor[..., None]
     return with_norm(difference, norm), short_p, short_q
 

@@ -93,6 +93,28 @@ def test_gradients_in_shard_map(compute):
 
 
 @pytest.mark.slow  # it takes seconds
+@pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="explicit meshes are experimental")
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize("parts", [1, 3])
+def test_gradients_on_an_explicit_mesh(parts):
+    config = tiny.config()
+    model, videos, params = models.build(config), tiny.batch().videos, tiny.params(config)
+
+    @jax.jit
+    @jax.grad
+    def slope(params, videos):
+        return jnp.sum(models.encode_video(model, params, videos, parts=parts).clips ** 3)
+
+    mesh = jax.make_mesh((1,), ("videos",), axis_types=(jax.sharding.AxisType.Explicit,))
+    whole, split = (jax.sharding.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ("videos",)))
+    expected = slope(params, videos)
+    with jax.set_mesh(mesh):
+        actual = slope(*jax.device_put((params, videos), (whole, split)))
+    for a, b in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.max(np.abs(b)))
+
+
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("precision", "dtype", "setting"),
     [

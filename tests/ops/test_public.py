@@ -680,11 +680,52 @@ for case in CURVED:
 print(cases)
 """
 
+EXPLICIT = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_enable_x64", True)
+from test_public import CASES, derivatives
 
-def _run_on_two_devices(program):
+mesh = jax.make_mesh((2,), ("batch",), axis_types=(jax.sharding.AxisType.Explicit,))
+split, whole = (jax.sharding.NamedSharding(mesh, jax.P(*axes)) for axes in (("batch",), ()))
+c = np.asarray(0.7)
+cases = CASES[int(sys.argv[1])::4]
+for case in cases:
+    arrays, call = case.traceable(case.arguments((4,)))
+    arrays = jax.tree.map(np.asarray, arrays)
+    functions = [(derivatives(call), set(case.batched)), (derivatives(call), set(case.batched[:1]))]
+    if case.batched and "sample" not in case.name:  # `jax.vmap` draws the same for each entry
+        axes = {name: 0 if name in case.batched else None for name in arrays}
+        functions.append((jax.vmap(call, in_axes=(axes, None)), set(case.batched)))
+    for function, names in functions[len(case.batched) < 2:]:
+        function = jax.jit(function)
+        want = function(arrays, c)
+        places = {name: split if name in names else whole for name in arrays}
+        with jax.set_mesh(mesh):
+            got = function(*jax.device_put((arrays, c), (places, whole)))
+        for a, b in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11, err_msg=case.name)
+print(len(cases))
+"""
+
+
+def derivatives(call):
+    """Returns a function of its values with their tangents, and of gradients of their mean."""
+
+    def mean(arrays, c):
+        return sum(jnp.mean(jnp.sin(x)) for x in jax.tree.leaves(call(arrays, c)))
+
+    def compute(arrays, c):
+        changes = jax.tree.map(jnp.cos, (arrays, c))
+        return jax.jvp(call, (arrays, c), changes), jax.grad(mean, (0, 1))(arrays, c)
+
+    return compute
+
+
+def _run_on_two_devices(program, *arguments):
     environment = processes.environment(devices=2)
     environment["PYTHONPATH"] += f"{os.pathsep}{processes.ROOT / 'tests' / 'ops'}"
-    done = processes.finish([sys.executable, "-c", program], env=environment)
+    done = processes.finish([sys.executable, "-c", program, *arguments], env=environment)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
@@ -697,3 +738,37 @@ def test_points_and_curvatures_that_are_sharded_over_two_devices_give_the_same_v
 @pytest.mark.slow
 def test_gradients_in_shard_map_are_those_of_the_whole_batch():
     assert _run_on_two_devices(MAPPED) == len(CURVED) - 6
+
+
+HAS_EXPLICIT_MESHES = pytest.mark.skipif(
+    not hasattr(jax, "set_mesh"), reason="this version of JAX has experimental explicit meshes only"
+)
+
+
+@HAS_EXPLICIT_MESHES
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_functions_on_an_explicit_mesh(part):
+    assert _run_on_two_devices(EXPLICIT, str(part)) == len(CASES[part::4])
+
+
+@HAS_EXPLICIT_MESHES
+@pytest.mark.parametrize(("transform", "call"), [
+    (jax.jit, lambda x, y: lorentz.distance(x, y[:1])),
+    (jax.jit, lambda x, y: lorentz.pairwise_distance(x, y)),
+    (jax.jit, lambda x, y: lorentz.centroid(jnp.stack([x, 2 * x], axis=1))),
+    (jax.jit, lambda x, y: statistics.lorentz_full_log_density(x, y[:1], 2 * jnp.eye(N))),
+    (lambda gradient: gradient, lambda x, y: poincare.project(x[:, 1:] / 4)),
+], ids=["distance", "pairs", "centroid", "density", "without jit"])  # fmt: skip
+def test_gradients_on_an_explicit_mesh(transform, call):
+    """Types say that the first axis is sharded, even if the mesh has one device."""
+    x, y = (jnp.asarray(lorentz.from_space(jnp.eye(5, N) * size)) for size in (0.5, 0.7))
+    gradient = transform(jax.grad(lambda x, y: jnp.mean(call(x, y)), (0, 1)))
+    want = gradient(x, y)
+    mesh = jax.make_mesh((1,), ("batch",), axis_types=(jax.sharding.AxisType.Explicit,))
+    split, whole = (jax.sharding.NamedSharding(mesh, jax.P(*axes)) for axes in (("batch",), ()))
+    with jax.set_mesh(mesh):
+        got = gradient(*jax.device_put((x, y), (split, whole)))
+    assert jax.typeof(got[0]).sharding.spec[0] == "batch"
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)

@@ -12,6 +12,7 @@ from hlformer_jax.ops.arguments import (
     broadcast_number,
     common_batch,
     per_batch,
+    shard_together,
     without_time,
 )
 from hlformer_jax.ops.lorentz import usual
@@ -341,7 +342,8 @@ def distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
     ``tangent_inner(x, v, v, c)`` with ``v = log_map(x, y, c)``.
     """
     x, y = common_batch(x, y, least=2)
-    return usual.distance(x, y, jnp.broadcast_to(per_batch(c, x), x.shape[:-1]))
+    c = jnp.broadcast_to(per_batch(c, x), x.shape[:-1])
+    return usual.distance(*shard_together(c.ndim, x, y, c))
 
 
 def distance0(x: Point, c: ArrayLike = 1.0) -> Scalar:

@@ -13,6 +13,7 @@ from hlformer_jax.ops.arguments import (
     as_sets,
     as_vectors,
     per_batch,
+    shard_together,
     without_time,
 )
 from hlformer_jax.ops.lorentz.pairs import point_from_space, squared_distance_of_pair
@@ -42,6 +43,8 @@ def pairwise_inner(
     so for squared distances between near points use `pairwise_squared_distance`.
     """
     x, y = as_floats(*(as_vectors(as_sets(v), least=2) for v in (x, y)))
+    if x.ndim == y.ndim:
+        x, y = shard_together(x.ndim - 2, x, y)
     x = jnp.concatenate([-x[..., :1], x[..., 1:]], axis=-1)
     return jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
 

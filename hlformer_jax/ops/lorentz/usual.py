@@ -173,7 +173,7 @@ def _distance_gradient(
     by_c = by_c - size * step * (step / (2 * tau_x * tau_y))  # step² may underflow
     turn, gap = size * c * step, x[..., first:] - y[..., first:]
     return DistanceGradient(
-        value, size, gap, -gap, turn / tau_x, -turn / tau_y, jnp.ones_like(c), by_c
+        value, size, gap, -gap, turn / tau_x, -turn / tau_y, jnp.ones_like(value), by_c
     )
 
 

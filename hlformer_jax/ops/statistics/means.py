@@ -24,10 +24,10 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
-from hlformer_jax.ops.arguments import as_float, as_sets, per_batch, vary_together
+from hlformer_jax.ops.arguments import as_sets, auto_sharded, per_batch, vary_together
 from hlformer_jax.ops.lorentz import Scalar, Space
 from hlformer_jax.ops.lorentz.maps import log_map_in_frame
-from hlformer_jax.ops.numerics import dot, unit
+from hlformer_jax.ops.numerics import dot, mean_weights, unit
 from hlformer_jax.typing import Array
 
 _STEPS = 50
@@ -59,24 +59,27 @@ def lorentz_mean(
     """
     points = as_sets(points)
     start = lorentz.centroid(points, weights, c)
-    if weights is None:
-        weights = jnp.ones((*points.shape[:-2], 1, points.shape[-2]), points.dtype)
-    weights = jnp.asarray(as_float(weights), points.dtype)
+    weights = mean_weights(weights, points, relative=False)
     if tolerance is None:
         tolerance = 16 * float(jnp.finfo(points.dtype).eps)
     curvature = per_batch(c, points[..., 0])[..., None]
+    means = auto_sharded(partial(_means, tolerance=tolerance), start)
+    space = means(start, points, weights, curvature)
+    return lorentz.from_space(space, jnp.broadcast_to(curvature, space.shape[:-1]))
+
+
+def _means(start: Array, points: Array, weights: Array, c: Array, tolerance: float) -> Array:
+    """Compute the space components of `lorentz_mean` from those of the centroids and the points."""
     lead = start.shape[:-1]
 
     def spread(x: Array, *tail: int) -> Array:
         return jnp.broadcast_to(x, (*lead, *tail)).reshape(-1, *tail)
 
     x = spread(points[..., None, :, 1:], *points.shape[-2:-1], points.shape[-1] - 1)
-    w, c_each = spread(weights, weights.shape[-1]), spread(curvature)
+    w, c_each = spread(weights, weights.shape[-1]), spread(c)
     first = spread(start[..., 1:], start.shape[-1] - 1)
     space = jax.vmap(partial(_mean, tolerance=tolerance))(first, x, w, c_each)
-    return lorentz.from_space(
-        space.reshape(*lead, space.shape[-1]), jnp.broadcast_to(curvature, lead)
-    )
+    return space.reshape(*lead, space.shape[-1])
 
 
 def poincare_mean(

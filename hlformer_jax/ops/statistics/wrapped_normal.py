@@ -17,13 +17,22 @@ References:
 """
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
-from hlformer_jax.ops.arguments import as_float, as_vectors, check_positive, common_batch, per_batch
+from hlformer_jax.ops.arguments import (
+    as_float,
+    as_vectors,
+    auto_sharded,
+    check_positive,
+    common_batch,
+    per_batch,
+    shard_together,
+)
 from hlformer_jax.ops.lorentz import Scalar, Space
 from hlformer_jax.ops.lorentz.maps import log_map_in_frame
 from hlformer_jax.ops.numerics import dot, sinhc_sqrt
@@ -217,7 +226,7 @@ def _correlated_normal(key: Array, like: Array, factor: Array, shape: tuple[int,
     factor = _as_factor(factor, like)
     drawn = jax.random.normal(key, (*shape, *like.shape), like.dtype)
     factor = factor.reshape((1,) * len(shape) + factor.shape)
-    return _times(factor, drawn[..., None])
+    return _times(*shard_together(drawn.ndim - 1, factor, drawn[..., None]))
 
 
 def _times(matrix: Array, column: Array) -> Array:
@@ -240,7 +249,8 @@ def _as_factor(factor: Array, like: Array) -> Float[Array, "*batch n n"]:
     factor = as_float(factor)
     check_positive("the diagonal of factor", jnp.diagonal(factor, axis1=-2, axis2=-1))
     factor = jnp.tril(jnp.asarray(factor, like.dtype))
-    return jnp.broadcast_to(factor, (*like.shape[:-1], n, n))
+    factor = jnp.broadcast_to(factor, (*like.shape[:-1], n, n))
+    return shard_together(like.ndim - 1, factor, like)[0]
 
 
 def _log_density(u: Space, scale: ArrayLike, c: ArrayLike) -> Scalar:
@@ -252,7 +262,8 @@ def _log_density(u: Space, scale: ArrayLike, c: ArrayLike) -> Scalar:
 
 def _full_log_density(u: Space, factor: Array, c: ArrayLike) -> Scalar:
     factor = _as_factor(factor, u)
-    white = jax.lax.linalg.triangular_solve(factor, u[..., None], left_side=True, lower=True)
+    solve = partial(jax.lax.linalg.triangular_solve, left_side=True, lower=True)
+    white = auto_sharded(solve, u[..., None])(factor, u[..., None])
     logarithms = jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1))
     return _wrap(-jnp.sum(jnp.square(white[..., 0]) / 2 + logarithms, axis=-1), u, c)
 
