@@ -780,18 +780,16 @@ def possible_times(
     possible: dict[str, Span] = {}
     reversed_names, long_names = [], []
     for name, span in spans.items():
-        start, end, duration = span
-        if not MIN_DURATION <= duration < math.inf:
-            raise DataError(
-                f"{place}: the video of moment {name!r} has a length of {duration:g} s; it must be"
-                f" at least {MIN_DURATION:g}: correct it"
-            )
+        where = f"{place}: moment {name!r}"
+        start = as_seconds(span.start, "the start", where)
+        end = as_seconds(span.end, "the end", where)
+        duration = as_duration(span.duration, "the length of its video", where)
         is_late = start > duration + overhang
         is_far = max(start, end) > MAX_LENGTHS * duration + overhang
         if is_late if is_file else is_far:
             what = f"begins at {start:g} s" if is_late else f"ends at {end:g} s"
             raise DataError(
-                f"{place}: moment {name!r} {what}, but its video ends at"
+                f"{where} {what}, but its video ends at"
                 f" {duration:g} s; correct one of them (times are in seconds)"
             )
         if start > end:

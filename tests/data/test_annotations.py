@@ -369,8 +369,12 @@ def test_times_of_a_data_set_allow_for_a_frame_interval(caplog):
     [
         ((3000.0, 4000.0), "moment 'x' begins at 3000 s, but its video ends at 20 s"),
         ((0.0, 4000.0), "moment 'x' ends at 4000 s, but its video ends at 20 s"),
-        ((0.0, 0.5, 0.0), "the video of moment 'x' has a length of 0 s; it must be at least 0.001"),
-        ((0.0, 0.5, math.nan), "the video of moment 'x' has a length of nan s"),
+        ((0.0, 0.5, 0.0), "moment 'x': the length of its video is 0.0; it must be the length"),
+        ((0.0, 0.5, math.nan), "moment 'x': the length of its video is nan; it must be the length"),
+        ((math.nan, 0.5), "moment 'x': the start is nan; it must be a time in seconds, 0 or more"),
+        ((0.0, math.nan), "moment 'x': the end is nan; it must be a time in seconds, 0 or more"),
+        ((-1.0, 0.5), "moment 'x': the start is -1.0; it must be a time in seconds, 0 or more"),
+        ((None, None), "moment 'x': the start is None; it must be a time in seconds, 0 or more"),
     ],
 )
 def test_impossible_times_of_a_data_set_are_refused(span, complaint):
