@@ -366,8 +366,8 @@ def read_moments(path: Path, warns: bool = True) -> list[tuple[TimedVideo, int]]
 
     A DataError names the first faulty line. A moment that ends more than `MAX_OVERHANG` after its
     video, or that does not end after its start, is kept, with a warning if `warns`, because
-    published annotations contain such moments. A moment that starts after the end of its video is
-    an error.
+    published annotations contain such moments. A moment that starts more than `MAX_OVERHANG` after
+    its video is an error.
     """
     videos: dict[str, tuple[TimedVideo, int]] = {}
     lines: dict[str, int] = {}
@@ -388,7 +388,7 @@ def read_moments(path: Path, warns: bool = True) -> list[tuple[TimedVideo, int]]
                     f"{where}: id {name!r} is also in line {lines[name]}; rename one of them"
                 )
             lines[name] = number
-            if moment.start > video.duration:
+            if moment.start > video.duration + MAX_OVERHANG:
                 raise DataError(
                     f"{where}: moment {name!r} begins at {moment.start:g} s, but its video ends"
                     f" at {video.duration:g} s; correct one of them"
