@@ -17,9 +17,9 @@ seeds 0, 1 and 2. Without the distillation, SumR stays near chance (95 to 99; ch
 linear baseline 121), because hard negatives are used from the first epoch on. With hard negatives
 from epoch 5 on, SumR is 327, 352 and 358 without the distillation and 369, 374 and 369 with it.
 
-The hyper-parameters are those of the scripts do_activitynet.sh and do_tvr.sh. The names of the
-published checkpoints show other forms and weights of the distillation; their training is not
-documented.
+The hyper-parameters are those of the scripts do_activitynet.sh and do_tvr.sh before June 2025, when
+their authors replaced them by those of DL-DKD++. The names of the published checkpoints show other
+forms and weights of the distillation; their training is not documented.
 """
 
 from ml_collections import ConfigDict

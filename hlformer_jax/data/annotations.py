@@ -366,8 +366,8 @@ def read_moments(path: Path, warns: bool = True) -> list[tuple[TimedVideo, int]]
 
     A DataError names the first faulty line. A moment that ends more than `MAX_OVERHANG` after its
     video, or that does not end after its start, is kept, with a warning if `warns`, because
-    published annotations contain such moments. A moment that starts after the end of its video is
-    an error.
+    published annotations contain such moments. A moment that starts more than `MAX_OVERHANG` after
+    its video is an error.
     """
     videos: dict[str, tuple[TimedVideo, int]] = {}
     lines: dict[str, int] = {}
@@ -388,7 +388,7 @@ def read_moments(path: Path, warns: bool = True) -> list[tuple[TimedVideo, int]]
                     f"{where}: id {name!r} is also in line {lines[name]}; rename one of them"
                 )
             lines[name] = number
-            if moment.start > video.duration:
+            if moment.start > video.duration + MAX_OVERHANG:
                 raise DataError(
                     f"{where}: moment {name!r} begins at {moment.start:g} s, but its video ends"
                     f" at {video.duration:g} s; correct one of them"
@@ -780,18 +780,16 @@ def possible_times(
     possible: dict[str, Span] = {}
     reversed_names, long_names = [], []
     for name, span in spans.items():
-        start, end, duration = span
-        if not MIN_DURATION <= duration < math.inf:
-            raise DataError(
-                f"{place}: the video of moment {name!r} has a length of {duration:g} s; it must be"
-                f" at least {MIN_DURATION:g}: correct it"
-            )
+        where = f"{place}: moment {name!r}"
+        start = as_seconds(span.start, "the start", where)
+        end = as_seconds(span.end, "the end", where)
+        duration = as_duration(span.duration, "the length of its video", where)
         is_late = start > duration + overhang
         is_far = max(start, end) > MAX_LENGTHS * duration + overhang
         if is_late if is_file else is_far:
             what = f"begins at {start:g} s" if is_late else f"ends at {end:g} s"
             raise DataError(
-                f"{place}: moment {name!r} {what}, but its video ends at"
+                f"{where} {what}, but its video ends at"
                 f" {duration:g} s; correct one of them (times are in seconds)"
             )
         if start > end:

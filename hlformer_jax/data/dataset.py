@@ -7,6 +7,7 @@ needs no new preparation.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -173,18 +174,18 @@ def text_encoder(data: ConfigDict) -> tuple[str, str] | None:
 
 
 def _prepare(source: Source, data: ConfigDict) -> Prepared:
-    for field, width in (("visual_dim", source.visual_dim), ("text_dim", source.text_dim)):
-        if data[field] != width:
-            raise DataError(
-                f"data.{field} is {data[field]} but the features of {source.name} are"
-                f" {width} wide; set data.{field} to {width}"
-            )
     try:
+        for field, width in (("visual_dim", source.visual_dim), ("text_dim", source.text_dim)):
+            if data[field] != width:
+                raise DataError(
+                    f"data.{field} is {data[field]} but the features of {source.name} are"
+                    f" {width} wide; set data.{field} to {width}"
+                )
         return prepare(source, data.data_dir, data.storage)
     except (UserError, OSError):
         raise
     except Exception as error:
-        path = Path(type(source).fingerprint.__code__.co_filename)
+        path = Path(inspect.unwrap(type(source).fingerprint).__code__.co_filename)
         if path.is_relative_to(Path(__file__).parents[1]):
             raise
         # A user's data set: name the line that failed.

@@ -23,7 +23,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from hlformer_jax.data.sources.protocol import (
     MAX_MAGNITUDE,
     SPLITS,
     TAUGHT_SPLIT,
+    Captions,
     DataError,
     MissingDataError,
     MissingSourceError,
@@ -287,9 +288,7 @@ class Prvr(tfds.core.DatasetBuilder):
                 mininterval=0.2 if sys.stderr.isatty() else 15.0,
             )
             with bar:
-                infos = [
-                    self._write_split(records, split, reader.splits[split], bar) for split in SPLITS
-                ]
+                infos = [self._write_split(records, split, bar) for split in SPLITS]
             records.warn_of_zeros()
             index = {
                 **{field: getattr(config, field) for field in _IDENTITY},
@@ -305,9 +304,7 @@ class Prvr(tfds.core.DatasetBuilder):
         text = json.dumps({**index, "files": _file_sizes(directory)})
         (directory / _INDEX).write_text(text, encoding="utf-8")
 
-    def _write_split(
-        self, records: "Records", split: str, video_ids: Iterable[str], bar: Any
-    ) -> tfds.core.SplitInfo:
+    def _write_split(self, records: "Records", split: str, bar: Any) -> tfds.core.SplitInfo:
         template = tfds.core.ShardedFileTemplate(
             data_dir=self.data_dir,
             dataset_name=self.name,
@@ -318,7 +315,7 @@ class Prvr(tfds.core.DatasetBuilder):
         serializer = tfds.core.ExampleSerializer(features.get_serialized_info())
         sizes = records.sizes[split]
         lengths = shard_lengths(sizes, _SHARD_BYTES)
-        videos = iter(zip(video_ids, sizes, strict=True))
+        videos = iter(zip(records.splits[split], sizes, strict=True))
         written = 0
         with ThreadPoolExecutor(max_workers=1) as background:  # writes while the next is read
             for shard, length in enumerate(lengths):
@@ -432,6 +429,7 @@ class Records:
     faulty, or a record is larger than the memory.
 
     Attributes:
+      splits: the reader's splits, which may be a property that makes them anew at each access.
       sizes: for each split, the bytes of each record with features in float32.
       indices: for each split, ids, sizes and annotations of its videos, for the index of the set.
     """
@@ -440,12 +438,14 @@ class Records:
         self._reader, self._storage = reader, np.dtype(storage)
         self._widths = source.visual_dim, source.text_dim
         self._teacher_dim = teacher_width(source)
-        _check_splits(reader, source.name)
+        self.splits = reader.splits
+        _check_splits(self.splits, reader, source.name)
         self.sizes = {
-            split: [self._input_bytes(split, video) for video in reader.splits[split]]
+            split: [self._input_bytes(split, video) for video in self.splits[split]]
             for split in SPLITS
         }
         self.indices = {split: self._index(split) for split in SPLITS}
+        json.dumps(self.indices)  # other types than JSON's fail before features are read
         captions, frames, words = (
             sum(sum(index[f"{key}_per_video"]) for index in self.indices.values())
             for key in ("captions", "frames", "words")
@@ -466,14 +466,15 @@ class Records:
             row are too small for it, or too many rows are zero.
         """
         reader = self._reader
-        captions = reader.splits[split][video]
+        captions = self.splits[split][video]
         words = []
         for name in (caption.caption_id for caption in captions):
-            describe = functools.partial(_describe_caption, reader, name)
-            shape = reader.num_words(name), self._widths[1]
+            shape = self._num_words(name), self._widths[1]
+            # An error names the caption, not one of its words.
+            describe = functools.partial(lambda name, row: reader.describe_caption(name), name)
             words.append(self._checked(reader.read_words(name), shape, describe, self._zero_words))
         describe = functools.partial(reader.describe_frame, video)
-        shape = reader.num_frames(video), self._widths[0]
+        shape = self._num_frames(video), self._widths[0]
         return {
             "video_id": video,
             "frames": self._checked(reader.read_frames(video), shape, describe, self._zero_frames),
@@ -485,16 +486,18 @@ class Records:
         }
 
     def _index(self, split: str) -> dict[str, Any]:
-        videos, num_words = self._reader.splits[split], self._reader.num_words
+        videos = self.splits[split]
         annotations = self._reader.annotations(split)
         taught = self._teacher_dim if split == TAUGHT_SPLIT else 0
         return {
             **({} if annotations is None else {"annotations": annotations}),
             **({"teacher_dim": taught} if taught else {}),
             "video_ids": list(videos),
-            "frames_per_video": [self._reader.num_frames(video) for video in videos],
+            "frames_per_video": [self._num_frames(video) for video in videos],
             "captions_per_video": [len(captions) for captions in videos.values()],
-            "words_per_video": [sum(num_words(c.caption_id) for c in cs) for cs in videos.values()],
+            "words_per_video": [
+                sum(self._num_words(c.caption_id) for c in cs) for cs in videos.values()
+            ],
         }
 
     def warn_of_zeros(self) -> None:
@@ -509,11 +512,17 @@ class Records:
                 *(self._num_underflows, 100 * share, self._num_nonzero, self._storage),
             )
 
+    def _num_frames(self, video: str) -> int:
+        return int(self._reader.num_frames(video))  # JSON has no numbers of NumPy
+
+    def _num_words(self, caption_id: str) -> int:
+        return int(self._reader.num_words(caption_id))
+
     def _input_bytes(self, split: str, video: str) -> int:
-        captions = self._reader.splits[split][video]
-        words = sum(self._reader.num_words(caption.caption_id) for caption in captions)
+        captions = self.splits[split][video]
+        words = sum(self._num_words(caption.caption_id) for caption in captions)
         visual_dim, text_dim = self._widths
-        frames = self._reader.num_frames(video)
+        frames = self._num_frames(video)
         size = 4 * (frames * visual_dim + words * text_dim)
         if split == TAUGHT_SPLIT:  # an estimate: the teacher may have another number of frames
             size += 4 * (frames + len(captions)) * self._teacher_dim
@@ -527,7 +536,7 @@ class Records:
         if split != TAUGHT_SPLIT:
             nothing = np.zeros((0, self._teacher_dim), self._storage)
             return {"teacher_frames": nothing, "teacher_captions": nothing}
-        ids = [caption.caption_id for caption in self._reader.splits[split][video]]
+        ids = [caption.caption_id for caption in self.splits[split][video]]
         teacher = self._reader.read_teacher(video, ids)
         record = {}
         for name, values, rows in (
@@ -598,14 +607,8 @@ class Records:
         self._num_underflows += num_nonzero - int(np.count_nonzero(stored))
 
 
-def _describe_caption(reader: Reader, caption_id: str, row: int) -> str:
-    del row  # an error names the caption, not one of its words
-    return reader.describe_caption(caption_id)
-
-
-def _check_splits(reader: Reader, name: str) -> None:
+def _check_splits(splits: Mapping[str, Captions], reader: Reader, name: str) -> None:
     """Refuse missing and empty splits, videos and captions without rows, and duplicate ids."""
-    splits = reader.splits
     if sorted(splits) != sorted(SPLITS):
         raise DataError(f"{name}: has the splits {sorted(splits)}; they must be {SPLITS}")
     for split in SPLITS:

@@ -420,7 +420,7 @@ def _node(entry: Any, places: Mapping[str, int], video: TimedVideo, where: str) 
     start, end = as_seconds(span[0], "the start", where), as_seconds(span[1], "the end", where)
     # The moments of the video were checked before; some published ones end late.
     latest = max(MAX_LENGTHS * video.duration + MAX_OVERHANG, *(m.end for m in video.moments))
-    if start > video.duration or end > latest:
+    if start > video.duration + MAX_OVERHANG or end > latest:
         raise DataError(
             f"{where}: spans {start:g} to {end:g} s, but its video {video.video!r} ends at"
             f" {video.duration:g} s; correct one of them (times are in seconds)"

@@ -1,6 +1,7 @@
 """The data set of a configuration: source, splits, chosen trees; every layout is trained on."""
 
 import contextlib
+import functools
 import json
 
 import corpora
@@ -89,6 +90,66 @@ def test_an_error_in_a_class_of_one_s_own_has_its_line(tmp_path):
     config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
     with pytest.raises(DataError, match=r'test_dataset\.py:\d+: return .*"no key".*KeyError'):
         open_data(config, Attributes(faulty=True))
+
+
+class Cached(Attributes):
+    fingerprint = functools.cache(Attributes.fingerprint)
+
+
+def test_an_error_is_named_if_the_fingerprint_is_cached(tmp_path):
+    config = default()
+    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    with pytest.raises(DataError, match=r'test_dataset\.py:\d+: return .*"no key".*KeyError'):
+        open_data(config, Cached(faulty=True))
+
+
+def test_a_missing_width_of_a_data_set_is_named(config):
+    source = Attributes()
+    del source.text_dim
+    with pytest.raises(DataError, match=r"test_dataset\.py: .* no attribute 'text_dim"):
+        open_data(config, source)
+
+
+def test_sizes_of_a_data_set_may_be_numbers_of_numpy(tmp_path):
+    source, config = Attributes(), default()
+    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    source.num_frames, source.num_words = lambda video: np.int64(5), lambda caption: np.int32(2)
+    assert open_data(config, source).train.words_per_video.tolist() == [2, 2]
+
+
+def test_annotations_other_than_json_fail_before_features_are_read(tmp_path):
+    source, config = Attributes(faulty=True), default()  # its features cannot be read
+    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    source.annotations = lambda split: {"spans": np.float32(1)}
+    with pytest.raises(DataError, match="float32 is not JSON serializable"):
+        open_data(config, source)
+
+
+def test_splits_are_not_asked_for_again_for_each_video(tmp_path):
+    class Property(Attributes):
+        num_calls = 0
+
+        @property
+        def splits(self):
+            self.num_calls += 1
+            return self.made
+
+        @splits.setter
+        def splits(self, made):
+            self.made = made
+
+    def count_calls(num_videos):
+        source, config = Property(), default()
+        source.made = {
+            split: {f"{split}{k}": [Caption(f"{split}{k}#0", "x")] for k in range(num_videos)}
+            for split in SPLITS
+        }
+        path = tmp_path / f"{num_videos}"
+        config.data.update(data_dir=str(path), visual_dim=6, text_dim=4)
+        open_data(config, source)
+        return source.num_calls
+
+    assert count_calls(1) == count_calls(3)
 
 
 def test_videos_of_both_validation_and_test_are_warned_of(tmp_path, caplog):

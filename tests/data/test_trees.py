@@ -316,6 +316,13 @@ def test_trees_by_hand_are_ordered_and_may_have_texts(tmp_path):
     assert tree.nodes[2].text == "All."
 
 
+def test_a_node_may_begin_within_a_second_after_its_video(tmp_path):
+    record = {"video": "v_a", "nodes": [LEAF | {"span": [60.5, 61]}, ROOT | {"span": [0, 61]}]}
+    (tmp_path / "t.jsonl").write_text(json.dumps(record | {"subtrees": [[1, 0]]}))
+    (tree,) = trees.read_trees(tmp_path / "t.jsonl", [VIDEO])
+    assert tree.nodes[0][:2] == (60.5, 61)
+
+
 LEAF, ROOT = (
     {"span": [0, 11], "moments": ["v_a#enc#0"]},
     {"span": [0, 31], "moments": ["v_a#enc#1"]},
@@ -345,8 +352,8 @@ LEAF, ROOT = (
             "node 1: spans 0 to 31000 s, but its video 'v",
         ),
         (
-            {"nodes": [LEAF, ROOT | {"span": [61, 70]}]},
-            "node 1: spans 61 to 70 s, but its video 'v_a' e",
+            {"nodes": [LEAF, ROOT | {"span": [62, 70]}]},
+            "node 1: spans 62 to 70 s, but its video 'v_a' e",
         ),
         (
             {"nodes": [LEAF, ROOT, LEAF]},

@@ -448,29 +448,29 @@ class ReleasedReader(Reader):
     def _read_captions(self, split: str) -> Captions:
         return annotations.read_captions(self.collection.captions(split))
 
-    def _listed(self, split: str) -> Iterator[tuple[str, Caption, str]]:
-        """Yield the video, the caption and its place (FILE:LINE) for all captions of a split."""
-        path = self.collection.captions(split)
-        for video, captions in self._splits[split].items():
-            for caption in captions:
-                yield video, caption, f"{path}:{caption.line}"
+    def _listed(self, *splits: str) -> Iterator[tuple[str, Caption, str]]:
+        """Yield the video, the caption and its place (FILE:LINE) for all captions of splits."""
+        for split in splits:
+            path = self.collection.captions(split)
+            for video, captions in self._splits[split].items():
+                for caption in captions:
+                    yield video, caption, f"{path}:{caption.line}"
 
     def _read_rows(self) -> dict[str, Rows]:
         path = self.collection.feature_dir / "video2frames.txt"
         captioned = {video for captions in self._splits.values() for video in captions}
         rows = read_frame_lists(path, read_row_names(self._ids, self._frames.num_rows), captioned)
-        for split in SPLITS:
-            for video, _, listed in self._listed(split):
-                if video not in rows:
-                    raise DataError(
-                        f"{listed}: video {video!r} is not in {path}; the two files belong to "
-                        f"different downloads, or the caption's id is misspelt"
-                    )
-                if not len(rows[video]):
-                    raise DataError(
-                        f"{path}: video {video!r}, captioned at {listed}, has no frames; remove "
-                        f"its captions or download the features again"
-                    )
+        for video, _, listed in self._listed(*SPLITS):
+            if video not in rows:
+                raise DataError(
+                    f"{listed}: video {video!r} is not in {path}; the two files belong to "
+                    f"different downloads, or the caption's id is misspelt"
+                )
+            if not len(rows[video]):
+                raise DataError(
+                    f"{path}: video {video!r}, captioned at {listed}, has no frames; remove "
+                    f"its captions or download the features again"
+                )
         if unused := [video for video in rows if video not in captioned]:
             logging.warning(
                 "%s: %d videos have no caption in any split and are left out (%s, ...)",
@@ -480,19 +480,17 @@ class ReleasedReader(Reader):
 
     def _count_frames(self, videos: FeatureFile) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for split in SPLITS:
-            for video, _, listed in self._listed(split):
-                if video not in counts:
-                    counts[video] = videos.count(self.collection.key(video), listed)
+        for video, _, listed in self._listed(*SPLITS):
+            if video not in counts:
+                counts[video] = videos.count(self.collection.key(video), listed)
         return counts
 
     def _count_words(self) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for split in SPLITS:
-            for _, caption, listed in self._listed(split):
-                name = caption.caption_id
-                if name not in counts:
-                    counts[name] = self._words.count(name, listed)
+        for _, caption, listed in self._listed(*SPLITS):
+            name = caption.caption_id
+            if name not in counts:
+                counts[name] = self._words.count(name, listed)
         return counts
 
     def _check_teacher(self) -> None:
@@ -530,10 +528,8 @@ class MomentReader(ReleasedReader):
         self._trees[split] = None
         if self._moments.trees(split).is_file():
             by_name = {video.video: video for video in timed}
-            self._trees[split] = [
-                trees.tree_to_json(tree, by_name[tree.video])
-                for tree in trees.read_trees(self._moments.trees(split), timed)
-            ]
+            read_trees = trees.read_trees(self._moments.trees(split), timed)
+            self._trees[split] = [trees.tree_to_json(x, by_name[x.video]) for x in read_trees]
         return {
             video.video: tuple(
                 Caption(moment.moment_id, moment.text, line=line) for moment in video.moments
