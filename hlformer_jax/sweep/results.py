@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
+from scipy.stats import rankdata
 
 from hlformer_jax.config import describe_data
 from hlformer_jax.retrieval import moments
-from hlformer_jax.retrieval.ranking import EMPTY, part_label
+from hlformer_jax.retrieval.ranking import EMPTY, LAST, part_label
 from hlformer_jax.sweep import Run, changed_fields
 from hlformer_jax.sweep.comparison import compare, describe_left_out
 from hlformer_jax.sweep.provenance import (
@@ -117,7 +118,7 @@ def collect(
         "coverage": _describe_coverage(rows),
         "corpora": list(sweep.corpora),
         "comparisons": compare(sweep.pairs, have_ended, root),
-        "select": " or ".join(sorted({run.config.eval.select for run in runs})),
+        "select": " or ".join(sorted({_describe_epoch(run.config.eval.select) for run in runs})),
         "changed": {
             name: value for name, value in changed_fields(sweep).items() if name not in LOCATIONS
         },
@@ -140,6 +141,10 @@ def collect(
         "total": len(runs),
         "variants": rows,
     }
+
+
+def _describe_epoch(select: str) -> str:
+    return "last epoch" if select == LAST else f"best epoch by validation {select}"
 
 
 def _read_finished(path: Path) -> dict[str, Any] | None:
@@ -395,16 +400,18 @@ def is_ranked(row: Mapping[str, Any]) -> bool:
 def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
     """Add the mean rank, from 1, among the variants that `is_ranked` selects, to their rows.
 
-    None for other variants, and if no pair of corpus and seed is finished for all ranked variants.
+    Equal values share the mean of their ranks. None for other variants, and if no pair of corpus
+    and seed is finished for all ranked variants.
     """
     ranked = [row for row in rows if is_ranked(row)]
     cells: dict[tuple[str, int], list[float]] = {}
     for row in ranked:
         for run in (run for run in row["runs"] if metric in run["metrics"]):
             cells.setdefault((run["corpus"], run["seed"]), []).append(run["metrics"][metric])
-    complete = [np.asarray(values) for values in cells.values() if len(values) == len(ranked)]
-    ranks = [1 + np.sum(values[None] > values[:, None], axis=-1) for values in complete]
+    complete = [values for values in cells.values() if len(values) == len(ranked)]
     for row in rows:
         row["rank"] = None
-    for k, row in enumerate(ranked):
-        row["rank"] = float(np.mean([corpus_ranks[k] for corpus_ranks in ranks])) if ranks else None
+    if complete:
+        means = rankdata(-np.array(complete), axis=1).mean(axis=0)
+        for row, rank in zip(ranked, means, strict=True):
+            row["rank"] = float(rank)

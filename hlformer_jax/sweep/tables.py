@@ -130,7 +130,7 @@ def sections(table: Table) -> list[Section]:
             cells = [f"{row['method']} (cited)", *_figures(table, row, columns)]
             rows.append(cells + [EMPTY] * (len(rows[0]) - len(cells)))
     note = (
-        f"Test split, best epoch by validation {table['select']}; mean ± standard deviation"
+        f"Test split, {table['select']}; mean ± standard deviation"
         f" over seeds{(' within a corpus' if ranked else '')}, if there are several."
     )
     if ranked:
@@ -408,7 +408,7 @@ def as_csv(table: Table) -> str:
     changes = [
         name
         for name in map(change_of, table["metrics"])
-        if any(name in row["published"] or name in row["corrected"] for row in rows_of_table)
+        if table["relative"] or any(name in row["published"] for row in rows_of_table)
     ]
     reasons = {(note["name"], note["metric"]): note["reason"] for note in table["footnotes"]}
     for row in rows_of_table:
