@@ -117,7 +117,7 @@ def run_figure(
     # Records have the index of a step; a validation has the index of the last step of its epoch.
     length = (validations[0]["step"] + 1) / (validations[0]["epoch"] + 1) if validations else 1
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
-    figure.suptitle("\n".join(filter(None, (title, about))), x=0.01, ha="left", fontsize=10)
+    drawing.add_title(figure, (title, about))
     inside = [record for record in validations if "validation/InCone" in record]
     heights = (3, 2, 2) if inside else (3, 2)
     rows = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
@@ -186,10 +186,9 @@ def sweep_figure(table: Mapping[str, Any]) -> Figure:
     plot, so that the picture can be read without the table.
     """
     figure, columns = _against_quantity(table) if table["quantity"] else _by_variant(table)
-    title = textwrap.wrap(table["title"], 78)
-    if table["finished"] < table["total"]:
-        title.append(f"({table['finished']} of {table['total']} runs so far)")
-    figure.suptitle("\n".join(title), x=0.01, ha="left", fontsize=10)
+    is_complete = table["finished"] == table["total"]
+    state = "" if is_complete else f"({table['finished']} of {table['total']} runs so far)"
+    drawing.add_title(figure, (table["title"], state))
     metric = table["metrics"][-1]
     # Tables of earlier versions do not have these.
     footnotes, about = table.get("footnotes", []), table.get("about", [])

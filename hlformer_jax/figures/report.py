@@ -91,10 +91,8 @@ def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
     drawn: Callable[[Sequence[Subject], Options], Drawing] = getattr(module, name)
     with drawing.styled():
         result = drawn(subjects, options)
-        result.figure.suptitle(
-            "\n".join(f"{line}; {options.split} split shown" for line in data_lines(subjects)),
-            x=0.01, ha="left", fontsize=8, color=drawing.GREY,
-        )  # fmt: skip
+        lines = [f"{line}; {options.split} split shown" for line in data_lines(subjects)]
+        drawing.add_title(result.figure, lines, 8, drawing.GREY)
     return result
 
 

@@ -151,6 +151,14 @@ def test_cone_share_is_drawn_where_known():
     assert (shares.get_xlabel(), recalls.get_xlabel()) == ("epoch", "")
 
 
+def test_the_line_of_the_data_is_not_cut_off():
+    about = "Data: captioned videos, 24 training, 8 validation and 8 test videos; " * 2 + "seed 0"
+    figure = curves.run_figure(list(_records(1)), "run", about=about)
+    figure.draw_without_rendering()
+    assert figure._suptitle.get_text().endswith("seed 0")
+    assert figure._suptitle.get_window_extent().x1 < figure.bbox.x1
+
+
 def test_a_term_that_is_zero_has_its_place_in_the_curves():
     losses, _ = curves.run_figure(list(_records(1, zero=True)), "run").axes
     assert losses.get_yscale() == "symlog"
