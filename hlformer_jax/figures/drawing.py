@@ -101,7 +101,7 @@ def add_title(
     figure: Figure, lines: Iterable[str], size: float = 10, colour: str = "black"
 ) -> None:
     """Write lines of text above a figure, wrapped to its width; `size` is in points."""
-    width = int(120 / size * figure.get_figwidth())
+    width = int(130 / size * figure.get_figwidth())
     wrapped = [part for line in lines for part in textwrap.wrap(line, width)]
     figure.suptitle("\n".join(wrapped), x=0.01, ha="left", fontsize=size, color=colour)
 

@@ -205,12 +205,14 @@ def metrics_table(subjects: Sequence[Subject]) -> str:
 
 
 def _metrics(directory: Path) -> dict[str, Any]:
-    """Return the content of a run's test_metrics.json; empty without a readable record."""
+    """Return the numbers of a run's test_metrics.json; empty if there is no such file."""
+    path = directory / ranking.METRICS_FILE
     try:
-        metrics = files.parse_json((directory / ranking.METRICS_FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        recorded = dict(files.parse_json(path.read_bytes()))
+    except FileNotFoundError:
         return {}
-    recorded = metrics if isinstance(metrics, dict) else {}
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}): restore it from a copy") from error
     return {
         name: value
         for name, value in recorded.items()
