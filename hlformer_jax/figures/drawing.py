@@ -97,13 +97,11 @@ def styled() -> contextlib.AbstractContextManager[Any]:
     return matplotlib.rc_context(STYLE)
 
 
-def add_title(
-    figure: Figure, lines: Iterable[str], size: float = 10, colour: str = "black"
-) -> None:
+def add_title(figure: Figure, lines: Iterable[str], size: float = 10, **style: str) -> None:
     """Write lines of text above a figure, wrapped to its width; `size` is in points."""
     width = int(130 / size * figure.get_figwidth())
     wrapped = [part for line in lines for part in textwrap.wrap(line, width)]
-    figure.suptitle("\n".join(wrapped), x=0.01, ha="left", fontsize=size, color=colour)
+    figure.suptitle("\n".join(wrapped), x=0.01, ha="left", fontsize=size, **style)
 
 
 def data_line(config: Mapping[str, Any] | ConfigDict) -> str:

@@ -92,7 +92,7 @@ def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
     with drawing.styled():
         result = drawn(subjects, options)
         lines = [f"{line}; {options.split} split shown" for line in data_lines(subjects)]
-        drawing.add_title(result.figure, lines, 8, drawing.GREY)
+        drawing.add_title(result.figure, lines, 8, color=drawing.GREY)
     return result
 
 

@@ -18,7 +18,7 @@ from scipy.stats import rankdata
 
 from hlformer_jax.config import describe_data
 from hlformer_jax.retrieval import moments
-from hlformer_jax.retrieval.ranking import EMPTY, LAST, part_label
+from hlformer_jax.retrieval.ranking import EMPTY, part_label
 from hlformer_jax.sweep import Run, changed_fields
 from hlformer_jax.sweep.comparison import compare, describe_left_out
 from hlformer_jax.sweep.provenance import (
@@ -118,7 +118,7 @@ def collect(
         "coverage": _describe_coverage(rows),
         "corpora": list(sweep.corpora),
         "comparisons": compare(sweep.pairs, have_ended, root),
-        "select": " or ".join(sorted({_describe_epoch(run.config.eval.select) for run in runs})),
+        "select": " or ".join(sorted({run.config.eval.select for run in runs})),
         "changed": {
             name: value for name, value in changed_fields(sweep).items() if name not in LOCATIONS
         },
@@ -141,10 +141,6 @@ def collect(
         "total": len(runs),
         "variants": rows,
     }
-
-
-def _describe_epoch(select: str) -> str:
-    return "last epoch" if select == LAST else f"best epoch by validation {select}"
 
 
 def _read_finished(path: Path) -> dict[str, Any] | None:
