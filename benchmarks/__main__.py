@@ -257,11 +257,12 @@ def _print(name: str, rows: Sequence[Row]) -> None:
         low, high = _seconds(row.timing.low), _seconds(row.timing.high)
         floor = _seconds(row.floor.seconds) if row.floor else "-"
         ratio = f"{row.timing.median / row.floor.seconds:.2f}" if row.floor else "-"
-        facts = "\n".join(f"{name} {cli.three_digits(value)}" for name, value in row.facts.items())
+        facts = [f"{name} {cli.three_digits(value)}" for name, value in row.facts.items()] or [""]
         median = _seconds(row.timing.median)
-        lines.append((row.what, median, f"{low} - {high}", floor, ratio, facts))
+        lines.append((row.what, median, f"{low} - {high}", floor, ratio, facts[0]))
+        lines += [("", "", "", "", "", fact) for fact in facts[1:]]
     head = ("", "median", "range", "floor", "ratio", "")
-    cli.print_table(head, lines, title, text_columns=("",), width=110)
+    cli.print_table(head, lines, title, text_columns=("",))
     used = {dtype: measure.ceilings(dtype) for dtype in ("float32", "bfloat16")}
     for dtype, ceiling in used.items():
         print(

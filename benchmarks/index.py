@@ -82,7 +82,8 @@ def index(config: ConfigDict, options: Options) -> Iterator[Row]:
         folder = Path(temporary)
         archive = QuickArchive(options.hours, WIDTH)
         videos = archive.videos
-        size = f"{videos * SECONDS / 3600:,.4g} hours"
+        hours = videos * SECONDS / 3600
+        size = f"{hours:,.4g} hour{'s' * (hours != 1)}"
         announce(f"write an index of {size}")
         write_archive(folder, archive)
         _run(ask, folder)  # derives matrices

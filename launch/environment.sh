@@ -145,6 +145,8 @@ install() {
     [[ ! -e $root/.venv || -e $root/.venv/.launch ]] ||
       die "$root/.venv is not of launch/'s making; move it away"
     say "making $root/.venv with Python $version"
+    # .launch is deleted last: if this is stopped, the next launch deletes what is left.
+    find "$root/.venv" -mindepth 1 ! -name .launch -delete 2>/dev/null || true
     rm -rf "$root/.venv"
     mkdir "$root/.venv"
     touch "$root/.venv/.launch"

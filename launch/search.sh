@@ -8,7 +8,8 @@
 # watch, transcribe, prune, verify, cut, mcp, evaluate, features, upload, demo. `COMMAND --help` lists
 # its options. (Write ./query for a folder with such a name.)
 #
-# --index=DIR is the directory of the index (default: FOLDER/.hlformer-search; demo: runs/search-demo).
+# --index=DIR is the directory of the index (default: FOLDER/.hlformer-search). With --demo it is the
+# directory of the demo (default: runs/search-demo), whose index is DIR/index.
 # --port, --host, --allow-host, --token-file, --no-token, --manage, --no-manage, --ranker and
 # --normalise are flags of serve; --encoder, --fps, --every-frame, --precision, --checkpoint, --workers,
 # --timeout, --retry and --ray are flags of index.

@@ -3,6 +3,7 @@
 So do their shell blocks, as they stand: `shell_blocks` says which.
 """
 
+import inspect
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ import pytest
 import shell_blocks
 import videos
 
+import hlformer_jax as hl
 from hlformer_jax import encoders, search
 from hlformer_jax.search.ingest.extract import index_folder
 
@@ -107,6 +109,16 @@ def test_the_files_that_the_readme_names_exist():
 def test_links_to_files_of_the_repository_lead_somewhere(name):
     links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / name).read_text(encoding="utf-8"))
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_function_of_a_namespace_has_an_entry_in_the_api():
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
+    entries = tuple(re.findall(r"^::: ([\w.]+)$", "\n".join(pages), re.MULTILINE))
+    for namespace in (hl.losses, hl.nn, hl.retrieval):
+        for name in namespace.__all__:
+            value = getattr(namespace, name)
+            module = value.__name__ if inspect.ismodule(value) else value.__module__
+            assert module in entries, name
 
 
 # Shell blocks

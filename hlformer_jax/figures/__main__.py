@@ -45,10 +45,8 @@ flags.declare_key_flag("quiet")
 
 CHANGES = {"eval.moments": MOMENTS, "data.manual_dir": MANUAL_DIR, "data.data_dir": DATA_DIR}
 
-
 PLACES = dict.fromkeys(
-    ("out", "video", "split", "moments", "manual_dir", "data_dir", "seed"),
-    ("figures of a trained model",),
+    "out video split moments manual_dir data_dir seed".split(), ("figures of a trained model",)
 )
 """Flags that have no effect on curves."""
 

@@ -107,8 +107,8 @@ def weights(subjects: Sequence[Subject], options: Options) -> Drawing:
     measured, left_out = applicable(subjects, lambda subject: mean_weights(subject, options))
     table = Columns("run", "branch", "block", "width", "position", "weight")
     heights = [max(len(next(iter(weights_of.values()))), 4) for _, weights_of in measured]
-    figure = Figure(figsize=(8.2, 0.4 + sum(0.9 + 0.2 * k for k in heights)))
-    figure.set_layout_engine("constrained")
+    size = 8.2, 0.4 + sum(0.9 + 0.2 * k for k in heights)
+    figure = Figure(figsize=size, layout="constrained")
     rows = figure.subplots(len(measured), 2, squeeze=False, height_ratios=heights)
     for (subject, weights_of), row in zip(measured, rows, strict=True):
         blocks_by_name = block_names(*bank_widths(subject.run.config))
@@ -119,10 +119,10 @@ def weights(subjects: Sequence[Subject], options: Options) -> Drawing:
                 continue
             for (block, width), line in zip(blocks_by_name, weights_of[branch], strict=True):
                 table.add(subject.label, branch, block, width, np.arange(len(line)), line)
-            shades: dict[str, Any] = {"cmap": drawing.MAP, "vmin": 0, "vmax": largest}
             image = axes.imshow(
-                weights_of[branch], aspect="auto", interpolation="nearest", **shades
-            )
+                weights_of[branch], drawing.MAP, aspect="auto", interpolation="nearest",
+                vmin=0, vmax=largest,
+            )  # fmt: skip
             labels = [f"{block}, {_width_name(width)}" for block, width in blocks_by_name]
             axes.set_yticks(range(len(blocks_by_name)), labels)
             axes.grid(visible=False)

@@ -48,7 +48,7 @@ def draw(directory: Path, replace: files.Replace = files.Replace.OWN) -> Path:
 def draw_run(directory: Path, title: str = "", replace: files.Replace = files.Replace.OWN) -> bool:
     """Draw the curves of a run as curves.png and curves.svg.
 
-    The validation metric is the metric that selects the best epoch, from the run's config.json.
+    A star marks the epoch that `eval.select` of the run's config.json selects.
 
     Args:
       directory: directory of the run.
@@ -59,8 +59,8 @@ def draw_run(directory: Path, title: str = "", replace: files.Replace = files.Re
       False if the run has no records, so that nothing was drawn.
     """
     path = directory / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    if lines and not lines[-1].endswith("\n"):
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    if lines and not lines[-1].endswith(b"\n"):
         lines.pop()  # an incomplete line: the run is writing it, or was killed while writing
     if not lines:
         return False
@@ -74,9 +74,6 @@ def draw_run(directory: Path, title: str = "", replace: files.Replace = files.Re
         metric = str(content.get("eval", {}).get("select", metric))
         with contextlib.suppress(KeyError):  # a family of models of your own has other fields
             about = drawing.data_line(content)
-    if metric == "last":  # no metric selects the epoch: draw the first validation metric
-        names = [name for record in records for name in record if name.startswith("validation/")]
-        metric = names[0].partition("/")[2] if names else metric
     with drawing.styled():
         figure = run_figure(records, title or directory.name, metric, about)
     drawing.write(figure, directory / "curves", replace=replace)
@@ -107,15 +104,20 @@ def run_figure(
     Args:
       records: the lines of metrics.jsonl.
       title: the title.
-      metric: the validation metric.
+      metric: the validation metric that selects the epoch; "last" selects the last epoch and draws
+        the first validation metric.
       about: a line below the title, with the data of the run.
     """
+    selects_last = metric == "last"
+    if selects_last:
+        names = [name for record in records for name in record if name.startswith("validation/")]
+        metric = names[0].partition("/")[2] if names else metric
     validations = [record for record in records if _is_defined(record, f"validation/{metric}")]
     steps = [record for record in records if "loss" in record]
     # Records have the index of a step; a validation has the index of the last step of its epoch.
     length = (validations[0]["step"] + 1) / (validations[0]["epoch"] + 1) if validations else 1
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
-    figure.suptitle("\n".join(filter(None, (title, about))), x=0.01, ha="left", fontsize=10)
+    drawing.add_title(figure, (title, about))
     inside = [record for record in validations if "validation/InCone" in record]
     heights = (3, 2, 2) if inside else (3, 2)
     rows = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
@@ -144,10 +146,10 @@ def run_figure(
     if validations:
         epochs = [record["epoch"] + 1 for record in validations]
         values = [record[f"validation/{metric}"] for record in validations]
-        best = int(np.argmax(values))
+        best = -1 if selects_last else int(np.argmax(values))
         marker = "o" if len(epochs) <= 30 else ""
         recalls.plot(epochs, values, color=COLOURS[0], marker=marker, label=metric)
-        label = f"best: {_short(values[best])}"
+        label = f"{'last' if selects_last else 'best'}: {_short(values[best])}"
         recalls.plot(epochs[best], values[best], "*", label=label, color=COLOURS[1], markersize=11)
         recalls.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         if len(epochs) <= 12:
@@ -184,10 +186,9 @@ def sweep_figure(table: Mapping[str, Any]) -> Figure:
     plot, so that the picture can be read without the table.
     """
     figure, columns = _against_quantity(table) if table["quantity"] else _by_variant(table)
-    title = textwrap.wrap(table["title"], 78)
-    if table["finished"] < table["total"]:
-        title.append(f"({table['finished']} of {table['total']} runs so far)")
-    figure.suptitle("\n".join(title), x=0.01, ha="left", fontsize=10)
+    is_complete = table["finished"] == table["total"]
+    state = "" if is_complete else f"({table['finished']} of {table['total']} runs so far)"
+    drawing.add_title(figure, (table["title"], state))
     metric = table["metrics"][-1]
     # Tables of earlier versions do not have these.
     footnotes, about = table.get("footnotes", []), table.get("about", [])
@@ -315,7 +316,8 @@ def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
     published, corrected = (
         [row.get(kind, {}).get(metric) for row in rows] for kind in ("published", "corrected")
     )
-    values = [*(x for results in seeds for x in results), *published, *corrected]
+    ends = [x + d for x, y in zip(means, deviations, strict=True) if y is not None for d in (-y, y)]
+    values = [*(x for results in seeds for x in results), *published, *corrected, *ends]
     low, high = _range([x for x in values if x is not None])
     done = [place for place, results in enumerate(seeds) if results]
     spread = [place for place in done if deviations[place] is not None]

@@ -9,7 +9,8 @@ change in lightness in one direction.
 import contextlib
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,6 +95,13 @@ class Columns:
 def styled() -> contextlib.AbstractContextManager[Any]:
     """Return a context that applies the style to figures made or written in its block."""
     return matplotlib.rc_context(STYLE)
+
+
+def add_title(figure: Figure, lines: Iterable[str], size: float = 10, **style: str) -> None:
+    """Write lines of text above a figure, wrapped to its width; `size` is in points."""
+    width = int(130 / size * figure.get_figwidth())
+    wrapped = [part for line in lines for part in textwrap.wrap(line, width)]
+    figure.suptitle("\n".join(wrapped), x=0.01, ha="left", fontsize=size, **style)
 
 
 def data_line(config: Mapping[str, Any] | ConfigDict) -> str:

@@ -63,11 +63,8 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
         parts = np.split(reduced, np.cumsum(list(map(len, points.values())))[:-1])
         bins = np.linspace(0, max(float(radii.max()) for radii in distances.values()) * 1.02, 61)
         for (kind, radii), at in zip(distances.items(), parts, strict=True):
-            shares, label = (
-                np.full(len(radii), 100 / len(radii)),
-                f"{kind}: mean {radii.mean():.3g}",
-            )
-            colour, marker = KINDS[kind]
+            shares = np.full(len(radii), 100 / len(radii))
+            label, (colour, marker) = f"{kind}: mean {radii.mean():.3g}", KINDS[kind]
             faint: dict[str, Any] = {"color": colour, "alpha": 0.55, "label": label}
             histogram.hist(radii, bins=bins, weights=shares, **faint)
             # Captions are drawn on top; a thin white edge separates points.
@@ -236,8 +233,8 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
                 for node in tree_nodes:
                     k, level = place[node], int(pool.level[node])
                     axes.plot(
-                        *at[k], marker, markersize=5.5, zorder=2, color=_level_colour(level),
-                        markerfacecolor=None if kind == "text" else "white",
+                        *at[k], marker, color=COLOURS[level % len(COLOURS)], zorder=2,
+                        markersize=5.5, markerfacecolor=None if kind == "text" else "white",
                     )  # fmt: skip
                     table.add(
                         subject.label, pool.videos[tree], node, parent_of.get(node), level, kind,
@@ -257,7 +254,7 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
 
     marks = [mark("text", GREY), mark("video", GREY, "s", markerfacecolor="white")]
     for level in range(highest + 1):
-        marks.append(mark(f"level {level}" if level else "leaf", _level_colour(level)))
+        marks.append(mark(f"level {level}" if level else "leaf", COLOURS[level % len(COLOURS)]))
     figure.legend(handles=marks, loc="outside lower center", ncols=min(len(marks), 6))
     shows = (
         "Nodes of some action trees, one panel per tree, with lines from parents to"
@@ -266,10 +263,6 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
         " give."
     )
     return Drawing(figure, table.columns, shows + left_out)
-
-
-def _level_colour(level: int) -> str:
-    return COLOURS[level % len(COLOURS)]
 
 
 def _check_ball(subject: Subject) -> None:

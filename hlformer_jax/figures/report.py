@@ -91,10 +91,8 @@ def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
     drawn: Callable[[Sequence[Subject], Options], Drawing] = getattr(module, name)
     with drawing.styled():
         result = drawn(subjects, options)
-        result.figure.suptitle(
-            "\n".join(f"{line}; {options.split} split shown" for line in data_lines(subjects)),
-            x=0.01, ha="left", fontsize=8, color=drawing.GREY,
-        )  # fmt: skip
+        lines = [f"{line}; {options.split} split shown" for line in data_lines(subjects)]
+        drawing.add_title(result.figure, lines, 8, color=drawing.GREY)
     return result
 
 
@@ -207,12 +205,14 @@ def metrics_table(subjects: Sequence[Subject]) -> str:
 
 
 def _metrics(directory: Path) -> dict[str, Any]:
-    """Return the content of a run's test_metrics.json; empty without a readable record."""
+    """Return the numbers of a run's test_metrics.json; empty if there is no such file."""
+    path = directory / ranking.METRICS_FILE
     try:
-        metrics = files.parse_json((directory / ranking.METRICS_FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        recorded = dict(files.parse_json(path.read_bytes()))
+    except FileNotFoundError:
         return {}
-    recorded = metrics if isinstance(metrics, dict) else {}
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}): restore it from a copy") from error
     return {
         name: value
         for name, value in recorded.items()

@@ -9,6 +9,7 @@
     optim            optax optimisers of points
     attention        attention in both geometries
     windows          attention windows over positions
+    products         products of arrays in bfloat16, summed in float32
     dropout          dropout from a cheap generator; random keys derived from names
     arguments        checks and casts of arguments
     numerics         primitives whose values and gradients stay finite in edge cases

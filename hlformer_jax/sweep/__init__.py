@@ -32,7 +32,6 @@ from hlformer_jax.text import suggestion
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
 """Test metrics that papers on partially relevant video retrieval publish."""
 
-
 PUBLISHED_ON = {
     "anet": "ActivityNet Captions, I3D and RoBERTa",
     "charades": "Charades-STA, I3D and RoBERTa",

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
+from scipy.stats import rankdata
 
 from hlformer_jax.config import describe_data
 from hlformer_jax.retrieval import moments
@@ -395,16 +396,18 @@ def is_ranked(row: Mapping[str, Any]) -> bool:
 def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
     """Add the mean rank, from 1, among the variants that `is_ranked` selects, to their rows.
 
-    None for other variants, and if no pair of corpus and seed is finished for all ranked variants.
+    Equal values share the mean of their ranks. None for other variants, and if no pair of corpus
+    and seed is finished for all ranked variants.
     """
     ranked = [row for row in rows if is_ranked(row)]
     cells: dict[tuple[str, int], list[float]] = {}
     for row in ranked:
         for run in (run for run in row["runs"] if metric in run["metrics"]):
             cells.setdefault((run["corpus"], run["seed"]), []).append(run["metrics"][metric])
-    complete = [np.asarray(values) for values in cells.values() if len(values) == len(ranked)]
-    ranks = [1 + np.sum(values[None] > values[:, None], axis=-1) for values in complete]
+    complete = [values for values in cells.values() if len(values) == len(ranked)]
     for row in rows:
         row["rank"] = None
-    for k, row in enumerate(ranked):
-        row["rank"] = float(np.mean([corpus_ranks[k] for corpus_ranks in ranks])) if ranks else None
+    if complete:
+        means = rankdata(-np.array(complete), axis=1).mean(axis=0)
+        for row, rank in zip(ranked, means, strict=True):
+            row["rank"] = float(rank)

@@ -129,8 +129,10 @@ def sections(table: Table) -> list[Section]:
         if any("=" not in metric for metric in row["published"]):
             cells = [f"{row['method']} (cited)", *_figures(table, row, columns)]
             rows.append(cells + [EMPTY] * (len(rows[0]) - len(cells)))
+    select = table["select"]
+    epoch = "last epoch" if select == ranking.LAST else f"best epoch by validation {select}"
     note = (
-        f"Test split, best epoch by validation {table['select']}; mean ± standard deviation"
+        f"Test split, {epoch}; mean ± standard deviation"
         f" over seeds{(' within a corpus' if ranked else '')}, if there are several."
     )
     if ranked:
@@ -144,7 +146,10 @@ def sections(table: Table) -> list[Section]:
     parts += [_costs(table)] if table["finished"] else []
     if table["localisation"]:
         names = table["localisation"]
-        rows = [["", *names], *([row["variant"], *_means(row, names)] for row in table["variants"])]
+        rows = [["", *names]]
+        for row in table["variants"]:
+            spreads = [_spread(name, row["mean"][name], row["std"][name]) for name in names]
+            rows.append([row["variant"], *spreads])
         note = f"The first moment in the caption's own video, in percent; over {over} as above."
         parts.append(Section("Localisation", rows, note + table["coverage"]))
     if table["comparisons"]:
@@ -212,10 +217,8 @@ def _superscript(number: int) -> str:
 def _count_runs(row: Mapping[str, Any]) -> str:
     """Return the number of a variant's finished runs, or the reason why no run is finished."""
     finished, planned = len(row["seeds"]), len(row["seeds"]) + len(row["missing_seeds"])
-    if not finished and row["left_out"]:
-        return "left out"
-    if not finished and row["skipped"]:
-        return "skipped"
+    if not finished and (row["left_out"] or row["skipped"]):
+        return "left out" if row["left_out"] else "skipped"
     return f"{finished}" if finished == planned else f"{finished} of {planned}"
 
 
@@ -307,10 +310,6 @@ def _cost(name: str, value: float | None) -> str:
     if form == ",d":
         return format(round(value / unit), form)
     return format(value / unit, form) if form else cli.three_digits(value / unit)
-
-
-def _means(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    return [_spread(name, row["mean"][name], row["std"][name]) for name in names]
 
 
 def _compared(pair: Mapping[str, Any]) -> list[str]:
@@ -408,7 +407,7 @@ def as_csv(table: Table) -> str:
     changes = [
         name
         for name in map(change_of, table["metrics"])
-        if any(name in row["published"] or name in row["corrected"] for row in rows_of_table)
+        if table["relative"] or any(name in row["published"] for row in rows_of_table)
     ]
     reasons = {(note["name"], note["metric"]): note["reason"] for note in table["footnotes"]}
     for row in rows_of_table:

@@ -87,6 +87,9 @@ def test_missing_data_of_curves_is_named(tmp_path):
         with pytest.raises(UserError, match=name) as raised:
             curves.draw(directory)
         assert "\n" not in str(raised.value)
+    log.write_bytes(b'{}\n{"loss": \xff}\n')
+    with pytest.raises(UserError, match="line 2 is not JSON"):
+        curves.draw(log.parent)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"config": 1}'])
@@ -121,6 +124,13 @@ def test_curves_have_every_term_and_the_best_epoch():
     assert sums["best: 100.0"] == ([2], [100])
 
 
+def test_the_last_epoch_has_the_star_if_it_is_selected():
+    _, recalls = curves.run_figure(list(_records(5)), "run", "last").axes
+    lines = _lines(recalls)
+    assert recalls.get_ylabel() == "validation SumR" and "best: 100.0" not in lines
+    assert lines["last: -44.0"] == ([5], [-44])
+
+
 def test_undefined_validation_is_left_out():
     records = [
         {"step": 3, "epoch": 0, "validation/m": None},
@@ -139,6 +149,14 @@ def test_cone_share_is_drawn_where_known():
     [line] = shares.lines
     assert [x.tolist() for x in line.get_data()] == [[1, 2, 3], [30, 31, 32]]
     assert (shares.get_xlabel(), recalls.get_xlabel()) == ("epoch", "")
+
+
+def test_the_line_of_the_data_is_not_cut_off():
+    about = "Data: captioned videos, 24 training, 8 validation and 8 test videos; " * 2 + "seed 0"
+    figure = curves.run_figure(list(_records(1)), "run", about=about)
+    figure.draw_without_rendering()
+    assert figure._suptitle.get_text().endswith("seed 0")
+    assert figure._suptitle.get_window_extent().x1 < figure.bbox.x1
 
 
 def test_a_term_that_is_zero_has_its_place_in_the_curves():
@@ -220,6 +238,13 @@ def test_bars_have_mean_spread_seeds_and_published_value():
     low, high = axes.get_xlim()
     assert 0 < low < 148 and high > 154.9
     assert f"begins at {low:g}" in axes.get_xlabel()  # bars that do not begin at 0 say so
+
+
+def test_the_axis_of_bars_contains_deviations():
+    [axes] = curves.sweep_figure(_table(_row("a", [100.0, 110.0]), _row("b", [105.0, 106.0]))).axes
+    deviation = np.std([100.0, 110.0], ddof=1)
+    low, high = axes.get_xlim()
+    assert low < 105 - deviation and high > 105 + deviation
 
 
 @pytest.mark.parametrize(

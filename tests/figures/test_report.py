@@ -13,6 +13,7 @@ import processes
 import pytest
 
 from hlformer_jax import files
+from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing, report
 from hlformer_jax.figures.drawing import Columns
 
@@ -195,6 +196,14 @@ def test_table_names_the_epoch_of_an_unfinished_run(subject, tmp_path):
     page = _Page(report.metrics_table([dataclasses.replace(subject, run=run)]))
     label = "HLFormer (unfinished: epoch 3 of 100)"
     assert [said for said in page.said if said] == ["test split", "SumR", label, "100.00"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b'{"SumR": 1', b"1"])
+def test_damaged_metrics_are_not_taken_for_missing_ones(content, subject, tmp_path):
+    (tmp_path / "test_metrics.json").write_bytes(content)
+    run = subject.run._replace(directory=tmp_path)
+    with pytest.raises(UserError, match=r"test_metrics\.json is damaged"):
+        report.metrics_table([dataclasses.replace(subject, run=run)])
 
 
 def test_every_picture_names_its_data_and_seed(subject, options, trees):

@@ -382,6 +382,14 @@ def test_deviations_are_within_a_corpus_and_ranks_the_mean_over_corpora_and_seed
     assert a["mean"]["IoU 0.5"] == 30.5 and a["std"]["IoU 0.5"] == pytest.approx(np.sqrt(0.5))
 
 
+def test_equal_values_share_the_mean_of_their_ranks(finished, result_of, tmp_path):
+    sweep, planned = finished
+    for run in planned:
+        files.write_json(tmp_path / run.directory / "result.json", result_of(run, 10.0))
+    table = tables.collect(sweep, planned, tmp_path)
+    assert [row["rank"] for row in table["variants"]] == [1.5, 1.5]
+
+
 def test_corpora_count_equally_and_a_missing_corpus_is_noted(finished, tmp_path):
     sweep, planned = finished
     (tmp_path / planned[-1].directory / "result.json").unlink()  # b, corpus 6, seed 1
@@ -438,6 +446,13 @@ def test_ranks_are_among_the_variants_that_are_trained(reason, finished, tmp_pat
     if reason == "left out":  # now it is awaited
         assert [row["rank"] for row in table["variants"]] == [None] * 3
         assert note not in tables.notes(table)
+
+
+def test_the_note_names_the_epoch_that_is_tested(sweep_of, tmp_path):
+    for select, words in (("SumR", "best epoch by validation SumR;"), ("last", "last epoch;")):
+        sweep = sweep_of({"a": {}}, settings={"eval": {"select": select}})
+        table = tables.collect(sweep, expand(sweep), tmp_path)
+        assert f"Test split, {words}" in tables.sections(table)[0].note
 
 
 def test_the_table_says_which_settings_are_not_the_files(small, tmp_path):
@@ -506,6 +521,10 @@ def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_o
         ["leaves ≥ 5, flat", "0.300", "–", "–", "–"],
         ["leaves ≥ 5, ball", "0.330", "0.120", "+10.00 %", "+8.33 %"],
     ]
+    flat, ball, _ = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
+    assert float(ball["Δ t2v/MRR_measured"]) == pytest.approx(25)
+    assert float(ball["leaves=1/Δ t2v/MRR_measured"]) == pytest.approx(-25)
+    assert flat["Δ t2v/MRR_measured"] == ball["Δ t2v/MRR_published"] == ""
 
 
 def test_published_costs_stand_beside_measured_ones(sweep_of, result_of, tmp_path):

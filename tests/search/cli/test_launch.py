@@ -101,6 +101,23 @@ def test_every_script_has_help_without_installing(tmp_path, script):
     assert sorted(tmp_path.iterdir()) == [tmp_path / "launch"]
 
 
+def test_the_mark_of_an_environment_is_deleted_last(tmp_path):
+    shutil.copytree(processes.ROOT / "launch", tmp_path / "launch")
+    (tmp_path / "pyproject.toml").touch()
+    for name in ("lib/a.py", "bin/python", ".launch"):
+        (tmp_path / ".venv" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / ".venv" / name).touch()
+    (tmp_path / "rm").write_text("#!/bin/sh\nexit 1\n")  # the launch is stopped here
+    (tmp_path / "rm").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", f"source {tmp_path}/launch/environment.sh; environment"],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 1 and "making" in done.stderr
+    assert os.listdir(tmp_path / ".venv") == [".launch"]
+
+
 NVIDIA_SMI = """#!/usr/bin/env bash
 case $1 in
   -L) echo "GPU 0: NVIDIA" ;;
