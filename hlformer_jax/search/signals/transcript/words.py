@@ -53,7 +53,7 @@ _ARTICLE = re.compile(
 
 _NON_JOINER = "\u200c"
 
-_NON_JOINED = re.compile(f"[{_ARABIC}]+(?:{_NON_JOINER}[{_ARABIC}]+)+")
+_NON_JOINED = re.compile(f"(?<![{_ARABIC}])[{_ARABIC}]++(?:{_NON_JOINER}[{_ARABIC}]++)+")
 """Word of Persian with parts that a zero-width non-joiner separates, such as an ending."""
 
 _VOICED = 8
