@@ -398,7 +398,9 @@ def _by_unit(rows: list[tuple[int, int | None, str]], unit: float) -> list[Block
 
 # Tags of TTML and SAMI. Document types are ignored, so their entities are not expanded.
 
-_ELEMENT = re.compile(r"<(/?)([A-Za-z][\w:.\-]{0,60})((?:\s[^<>]{0,2000}|/)?)>")
+_ELEMENT = re.compile(  # a value in quotation marks may contain ">"
+    r"<(/?)([A-Za-z][\w:.\-]{0,60})((?:\s(?:=\s*(?:\"[^\"<]*\"|'[^'<]*')|[^<>])*+|/)?)>"
+)
 _OPENING = re.compile(r"<(?=[A-Za-z/!?])")
 _ATTRIBUTE = re.compile(
     r"(?<![\w:.\-])([\w:.\-]{1,60})\s{0,20}=\s{0,20}(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))"
