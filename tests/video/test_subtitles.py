@@ -289,6 +289,20 @@ def test_unreadable_time_loses_only_its_block(tmp_path, broken, name):
     assert rows(read(tmp_path, close, "a.srt")) == [ONE, FIVE]
 
 
+@pytest.mark.parametrize("text", ["The train 12:30 -> 14:00", "from x -> 2.5"])
+def test_arrow_in_a_sentence_is_text(tmp_path, text):
+    found = read(tmp_path, SUBRIP.replace("purple elephant", text))
+    assert rows(found) == [(1, 3, text), FIVE] and not found.skipped
+
+
+def test_text_beside_the_times_keeps_its_words(tmp_path):
+    close = SUBRIP.replace(
+        ":03,000\npurple", ":03,000 align: start X1:1 Ending credits start\npurple"
+    )
+    [cue, _] = read(tmp_path, close)
+    assert cue.text == "Ending credits start purple elephant"
+
+
 WEB = "00:01.000 --> 00:03.000\npurple elephant\n\n00:05.000 --> 00:06.000\ngreen bicycle\n"
 
 
@@ -349,7 +363,8 @@ def test_substation_lines_are_read_by_the_fields_stated(tmp_path):
         + "[Fonts]\nfontname: a.ttf\n!#$%&\n[Events]\n"
         + dialogue("05.00", "06.00", "green bicycle")
     )
-    for text in (ASS_HEAD + broken, broken, (ASS_HEAD + broken).replace("\n", "\r\n")):
+    indented = broken.replace("Dialogue:", "  dialogue:")
+    for text in (ASS_HEAD + broken, broken, indented, (ASS_HEAD + broken).replace("\n", "\r\n")):
         found = read(tmp_path, text, "a.srt")
         assert rows(found) == [ONE, FIVE] and found.skipped == 2 and found.format == "ass"
     with pytest.raises(VideoError, match="drawings, not text"):
@@ -552,6 +567,11 @@ def test_microdvd_takes_its_own_frame_rate_or_the_videos(tmp_path):
             '<s t="500"> elephant</s></p>'
             '<p t="5000" d="1000">green bicycle</p></body></timedtext>',
         ),
+        (
+            "a.ttml",
+            '<timedtext><text t="1000" d="2000">purple elephant</text>'
+            '<text t="5000" d="1000">green bicycle</text></timedtext>',
+        ),
     ],
 )  # fmt: skip
 def test_further_formats_give_the_same_cues(tmp_path, name, text):
@@ -717,11 +737,20 @@ def test_utf8_mark_before_another_encoding_is_ignored(tmp_path):
     assert read(tmp_path, b"\xef\xbb\xbf" + data).cues[0].text == "Мы идём на рынок"
 
 
+def test_words_of_ascii_do_not_favour_an_encoding(tmp_path):
+    for text in ("Kas see on öö? See on see, kas see on öö", "Jestem tu, jestem, jestem gość"):
+        data = SUBRIP.encode().replace(b"purple elephant", text.encode("cp1250"))
+        assert read(tmp_path, data).cues[0].text == text
+
+
 def test_a_language_in_the_name_settles_a_doubtful_encoding(tmp_path):
     data = SUBRIP.encode().replace(b"purple elephant", "Le titre à part".encode("cp1252"))
     assert read(tmp_path, data, "a.fr.srt").cues[0].text == "Le titre à part"
     greek = SUBRIP.encode().replace(b"purple elephant", "Ναι, ναι".encode("cp1253"))
     assert read(tmp_path, greek, "a.el.forced.srt").cues[0].text == "Ναι, ναι"
+    hebrew = SUBRIP.encode().replace(b"purple elephant", "כן".encode("cp1255"))
+    for name in ("a.he.srt", "a_he.srt", "a-he-IL.srt", "2_Hebrew.srt", "a (Hebrew).srt"):
+        assert read(tmp_path, hebrew, name).cues[0].text == "כן"
 
 
 HEADS = {
