@@ -110,10 +110,10 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
 
 
 def _language(path: Path) -> str:
-    """Return the last part of a file's stem that may be a language; "" if there is none."""
-    parts = path.stem.lower().split(".")[1:]
+    """Return the last two words of a file's stem, which may be a language and a country."""
     kinds = {"forced", "sdh", "cc", "hi", "default", "full", "signs", "songs"}
-    return next((part for part in reversed(parts) if part not in kinds), "")
+    words = re.split(r"[\W_]+", path.stem.lower())[1:]
+    return "-".join([word for word in words if word not in kinds][-2:])
 
 
 _SIGNATURES = {
