@@ -225,9 +225,8 @@ _PLAIN_CODECS = {
 """FFmpeg's names of codecs whose packets are text, with the kind of their markup."""
 
 _DECODED_CODECS = frozenset(
-    {"eia_608", "jacosub", "microdvd", "mpl2", "pjs", "realtext", "sami", "stl", "subviewer",
-     "subviewer1", "ttml", "vplayer", "hdmv_text_subtitle"}
-)  # fmt: skip
+    "eia_608 jacosub microdvd mpl2 pjs realtext sami stl subviewer subviewer1 vplayer".split()
+)
 """FFmpeg's names of further text codecs, which FFmpeg decodes to SubStation Alpha."""
 
 
