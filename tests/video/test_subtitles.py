@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import tracemalloc
 import unicodedata
 
 import av
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax.video import VideoError, sample, subtitles
-from hlformer_jax.video.subtitles import read_file, read_tracks, reader
+from hlformer_jax.video.subtitles import charset, read_file, read_tracks, reader
 
 TWO = [(1.0, 2.5, "Hello there, world"), (3.0, 4.0, "Second line of two")]
 SRT = (
@@ -771,6 +772,15 @@ def test_time_is_linear_in_the_length_of_a_file(tmp_path, head, unit):
     with contextlib.suppress(VideoError):
         read(tmp_path, HEADS[head] + unit * (30_000 // len(unit)))
     assert time.process_time() - start < 1.5  # once 4 s: each opener was followed to the end
+
+
+def test_memory_for_the_encoding_is_a_few_copies_of_a_file():
+    content = ("лес " * 60_000).encode()
+    tracemalloc.start()
+    assert charset.detect(content) == "utf-8"
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * len(content)  # once 40 times: a string for each letter
 
 
 def test_too_many_cues_and_letters_are_cut_with_a_warning(tmp_path, monkeypatch):

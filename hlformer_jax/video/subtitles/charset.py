@@ -200,7 +200,7 @@ def detect(content: bytes, language: str = "") -> str:
         return "iso2022_jp" if b"\x1b$" in content else "utf-8"
     text = content.decode("utf-8", errors="replace")
     damaged = text.count("\ufffd")
-    letters = len(re.findall(r"[^\x00-\x7f\ufffd]", text))
+    letters = len(text) - len(text.encode("ascii", "ignore")) - damaged
     if (not damaged and letters > _ENOUGH) or 0 < 2 * damaged <= letters:
         return "utf-8"
     sample = _sample(content)
