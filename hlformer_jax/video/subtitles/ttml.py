@@ -71,9 +71,6 @@ class _Clock:
 class _Element:
     """An open element with its interval, in seconds; the end is infinite if it is not stated."""
 
-    __slots__ = ("display", "end", "has_own_end", "has_own_times", "is_metadata", "is_sequential",
-                 "is_timed", "last_end", "name", "start", "visibility")  # fmt: skip
-
     def __init__(self, name: str, start: float = 0.0, end: float = math.inf) -> None:
         self.name, self.start, self.end = name, start, end
         self.is_sequential = False  # whether a child begins at the end of the child before it
