@@ -384,6 +384,8 @@ def test_substation_lines_are_read_by_the_fields_stated(tmp_path):
         (r"{\an8\fad(1,2)}{\i1}purple{\i0} elephant", "purple elephant"),
         (r"purple elephant, it said, {unclosed", "purple elephant, it said, {unclosed"),
         (r"5 < 6 and 7 > 3", "5 < 6 and 7 > 3"),
+        (r"\{laughs\} {\i1}purple", "{laughs} purple"),  # as FFmpeg writes braces of WebVTT
+        (r"\{{}laughs} purple", "{laughs} purple"),
     ],
 )
 def test_substation_overrides_are_no_text(tmp_path, raw, text):
