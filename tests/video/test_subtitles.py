@@ -404,6 +404,7 @@ def test_substation_overrides_are_no_text(tmp_path, raw, text):
         ('<i>lean</i>ing <font color="#ff0000">red</font><br/>line', "leaning red line"),
         ("<FONT COLOR='red' FACE='x'>red</FONT >", "red"),
         ("<laughs> loudly", "<laughs> loudly"),
+        ("Tom&nbsp&amp;&nbsp;Ann&nbsp", "Tom & Ann"),
         ("Tom &amp; Ann &lt;3 &#9835; &#x266A; caf&eacute;", "Tom & Ann <3 ♫ ♪ café"),
         ("New&nbsp;York&ensp;city AT&T &unknown; &amp", "New York city AT&T &unknown; &amp"),
         ("it&amp;#39;s &amp;quot;fine&amp;quot;", 'it\'s "fine"'),

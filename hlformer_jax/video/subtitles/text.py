@@ -44,7 +44,7 @@ _KNOWN_TAGS = frozenset(
     " pre q rp rt ruby s small span strike strong style sub sup table tbody td tr tt u v".split()
 )
 _TAGS_THAT_BREAK = frozenset({"br", "p", "div", "li", "td", "tr", "rt"})
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|&nbsp")
 _OVERRIDE = re.compile(
     r"\{(?:\\[^{}]*|[yYcCfFsSpPoOhH]:[^{}]{0,200}|/?[ibuIBU]|[^{}]{0,20}\bDEFAULT)\}"
 )
