@@ -132,6 +132,8 @@ def test_ttml_spans_and_their_texts(tmp_path, paragraph, expected):
         ('ttp:frameRate="25"', "00:00:01:05", 1.2),
         ('ttp:frameRate="25" ttp:subFrameRate="2"', "00:00:01:05.1", 1.22),
         ('ttp:frameRate="25"', "50t", 2),
+        ('ttp:frameRate="23.976"', "00:00:01:12", 1.5005),
+        ('ttp:frameRate="29.97" ttp:timeBase="smpte"', "01:00:00:00", 3603.6036),
         ("", "2t", 2),
         ('ttp:tickRate="10000000"', "25000000t", 2.5),
         ("", "45f", 1.5),

@@ -26,8 +26,8 @@ class _Clock:
     def state(self, root: dict[str, str]) -> None:
         """Set the rates from the attributes of the root element."""
         rate = root.get("framerate", "")
-        if re.fullmatch(r"\d{1,4}", rate) and int(rate):
-            self.counted_rate = self.frame_rate = float(rate)
+        if re.fullmatch(r"\d{1,4}(?:\.\d{1,6})?", rate) and float(rate):  # 23.976 is a mistake
+            self.counted_rate, self.frame_rate = math.ceil(float(rate)), float(rate)
         factor = re.fullmatch(r"(\d{1,6})[ :](\d{1,6})", root.get("frameratemultiplier", ""))
         if factor and int(factor[1]) and int(factor[2]):
             self.frame_rate *= int(factor[1]) / int(factor[2])
