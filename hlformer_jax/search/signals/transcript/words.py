@@ -29,8 +29,8 @@ _LETTERS = {
     "\u093c": "", "\u0901": "\u0902",
     # Kept until the article is removed.
     "\u0653": "\u0653", "\u0654": "\u0654", "\u0655": "\u0655",
-    # Letters that are apostrophes, as in Ukrainian and Hawaiian.
-    "\u02bb": " ", "\u02bc": " ",
+    # Letters that are apostrophes, as in Hawaiian, Ukrainian and transcribed Arabic.
+    "\u02bb": " ", "\u02bc": " ", "\u02be": " ", "\u02bf": " ",
 }  # fmt: skip
 """Replacements of letters that Unicode does not decompose, after the folding of case."""
 
