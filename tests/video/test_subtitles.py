@@ -1,6 +1,7 @@
 """Subtitle files and tracks: formats, encodings, damaged blocks, text without markup."""
 
 import contextlib
+import itertools
 import time
 import tracemalloc
 import unicodedata
@@ -93,6 +94,18 @@ def test_a_track_in_an_older_encoding_is_read(tmp_path):
     (tmp_path / "a.srt").write_bytes(text.encode("cp1251"))
     found = read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt"))
     assert rows(found)[0] == (1, 2.5, "Мы идём на рынок") and found.encoding == "cp1251"
+
+
+def test_packets_of_mp4_text_are_utf8_or_utf16():
+    texts = ["Grüße", "ein grüner Elefant", "次の日", "ein Fahrrad"]
+    for encodings in itertools.product(["utf-8", "utf-16"], repeat=4):
+        contents = [text.encode(name) for text, name in zip(texts, encodings, strict=True)]
+        packets = [
+            reader._Packet(i, i + 1, len(content).to_bytes(2, "big") + content, 0)
+            for i, content in enumerate(contents)
+        ]
+        blocks, *_ = reader._blocks(packets, "mov_text")
+        assert [block.text for block in blocks] == texts
 
 
 def caption_pairs(lines, pause):

@@ -356,12 +356,13 @@ def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, s
     contents = [packet.content for packet in packets]
     if codec == "mov_text":  # two bytes of length before the text, and styles after it
         contents = [content[2 : 2 + int.from_bytes(content[:2], "big")] for content in contents]
-    joined = b"\n".join(contents)
+    marks = (b"\xfe\xff", b"\xff\xfe")  # of UTF-16, which each packet may have
+    joined = b"\n".join([content for content in contents if not content.startswith(marks)])
     encoding = charset.detect(joined)
     blocks = []
     wrong = 0
     for packet, content in zip(packets, contents, strict=True):
-        if codec == "mov_text" and content[:2] in (b"\xfe\xff", b"\xff\xfe"):
+        if content.startswith(marks):
             text = content.decode("utf-16", errors="replace")
         else:
             text = content.decode(encoding, errors="replace").strip("\x00")
