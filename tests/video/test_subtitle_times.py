@@ -95,6 +95,11 @@ def test_ttml_times_follow_containers(tmp_path, body, expected):
             'four</span></p><p begin="5s" end="6s" tts:visibility="visible">five</p>',
             [(3, 4, "four"), (5, 6, "five")],
         ),
+        (  # XML allows ">" in a value
+            '<p xml:id="a > b" begin="1s" end="2s">one</p>'
+            "<p begin='3s' end='4s' region='c > d'>two</p>",
+            [(1, 2, "one"), (3, 4, "two")],
+        ),
         (  # shown after half a second
             '<p begin="1s" end="2s" tts:visibility="hidden">'
             '<set begin="0.5s" tts:visibility="visible"/>one</p>',
@@ -109,6 +114,7 @@ def test_ttml_times_follow_containers(tmp_path, body, expected):
         "untimed text",
         "metadata",
         "hidden",
+        "greater sign",
         "shown later",
     ],
 )
@@ -126,9 +132,14 @@ def test_ttml_spans_and_their_texts(tmp_path, paragraph, expected):
         ('ttp:frameRate="25"', "00:00:01:05", 1.2),
         ('ttp:frameRate="25" ttp:subFrameRate="2"', "00:00:01:05.1", 1.22),
         ('ttp:frameRate="25"', "50t", 2),
+        ('ttp:frameRate="23.976"', "00:00:01:12", 1.5005),
+        ('ttp:frameRate="29.97" ttp:timeBase="smpte"', "01:00:00:00", 3603.6036),
         ("", "2t", 2),
         ('ttp:tickRate="10000000"', "25000000t", 2.5),
         ("", "45f", 1.5),
+        ("", "1.3333333333333333s", 1.333),
+        ("", "00:00:01.3333333333333333", 1.333),
+        (f'xmlns:a="{"a" * 3000}" ttp:tickRate="10000000"', "25000000t", 2.5),
     ],
 )
 def test_ttml_frames_and_ticks(tmp_path, root, begin, start):

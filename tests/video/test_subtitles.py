@@ -1,7 +1,9 @@
 """Subtitle files and tracks: formats, encodings, damaged blocks, text without markup."""
 
 import contextlib
+import itertools
 import time
+import tracemalloc
 import unicodedata
 
 import av
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax.video import VideoError, sample, subtitles
-from hlformer_jax.video.subtitles import read_file, read_tracks, reader
+from hlformer_jax.video.subtitles import charset, read_file, read_tracks, reader
 
 TWO = [(1.0, 2.5, "Hello there, world"), (3.0, 4.0, "Second line of two")]
 SRT = (
@@ -92,6 +94,18 @@ def test_a_track_in_an_older_encoding_is_read(tmp_path):
     (tmp_path / "a.srt").write_bytes(text.encode("cp1251"))
     found = read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt"))
     assert rows(found)[0] == (1, 2.5, "Мы идём на рынок") and found.encoding == "cp1251"
+
+
+def test_packets_of_mp4_text_are_utf8_or_utf16():
+    texts = ["Grüße", "ein grüner Elefant", "次の日", "ein Fahrrad"]
+    for encodings in itertools.product(["utf-8", "utf-16"], repeat=4):
+        contents = [text.encode(name) for text, name in zip(texts, encodings, strict=True)]
+        packets = [
+            reader._Packet(i, i + 1, len(content).to_bytes(2, "big") + content, 0)
+            for i, content in enumerate(contents)
+        ]
+        blocks, *_ = reader._blocks(packets, "mov_text")
+        assert [block.text for block in blocks] == texts
 
 
 def caption_pairs(lines, pause):
@@ -289,6 +303,20 @@ def test_unreadable_time_loses_only_its_block(tmp_path, broken, name):
     assert rows(read(tmp_path, close, "a.srt")) == [ONE, FIVE]
 
 
+@pytest.mark.parametrize("text", ["The train 12:30 -> 14:00", "from x -> 2.5"])
+def test_arrow_in_a_sentence_is_text(tmp_path, text):
+    found = read(tmp_path, SUBRIP.replace("purple elephant", text))
+    assert rows(found) == [(1, 3, text), FIVE] and not found.skipped
+
+
+def test_text_beside_the_times_keeps_its_words(tmp_path):
+    close = SUBRIP.replace(
+        ":03,000\npurple", ":03,000 align: start X1:1 Ending credits start\npurple"
+    )
+    [cue, _] = read(tmp_path, close)
+    assert cue.text == "Ending credits start purple elephant"
+
+
 WEB = "00:01.000 --> 00:03.000\npurple elephant\n\n00:05.000 --> 00:06.000\ngreen bicycle\n"
 
 
@@ -349,7 +377,8 @@ def test_substation_lines_are_read_by_the_fields_stated(tmp_path):
         + "[Fonts]\nfontname: a.ttf\n!#$%&\n[Events]\n"
         + dialogue("05.00", "06.00", "green bicycle")
     )
-    for text in (ASS_HEAD + broken, broken, (ASS_HEAD + broken).replace("\n", "\r\n")):
+    indented = broken.replace("Dialogue:", "  dialogue:")
+    for text in (ASS_HEAD + broken, broken, indented, (ASS_HEAD + broken).replace("\n", "\r\n")):
         found = read(tmp_path, text, "a.srt")
         assert rows(found) == [ONE, FIVE] and found.skipped == 2 and found.format == "ass"
     with pytest.raises(VideoError, match="drawings, not text"):
@@ -368,6 +397,8 @@ def test_substation_lines_are_read_by_the_fields_stated(tmp_path):
         (r"{\an8\fad(1,2)}{\i1}purple{\i0} elephant", "purple elephant"),
         (r"purple elephant, it said, {unclosed", "purple elephant, it said, {unclosed"),
         (r"5 < 6 and 7 > 3", "5 < 6 and 7 > 3"),
+        (r"\{laughs\} {\i1}purple", "{laughs} purple"),  # as FFmpeg writes braces of WebVTT
+        (r"\{{}laughs} purple", "{laughs} purple"),
     ],
 )
 def test_substation_overrides_are_no_text(tmp_path, raw, text):
@@ -386,6 +417,7 @@ def test_substation_overrides_are_no_text(tmp_path, raw, text):
         ('<i>lean</i>ing <font color="#ff0000">red</font><br/>line', "leaning red line"),
         ("<FONT COLOR='red' FACE='x'>red</FONT >", "red"),
         ("<laughs> loudly", "<laughs> loudly"),
+        ("Tom&nbsp&amp;&nbsp;Ann&nbsp", "Tom & Ann"),
         ("Tom &amp; Ann &lt;3 &#9835; &#x266A; caf&eacute;", "Tom & Ann <3 ♫ ♪ café"),
         ("New&nbsp;York&ensp;city AT&T &unknown; &amp", "New York city AT&T &unknown; &amp"),
         ("it&amp;#39;s &amp;quot;fine&amp;quot;", 'it\'s "fine"'),
@@ -552,6 +584,11 @@ def test_microdvd_takes_its_own_frame_rate_or_the_videos(tmp_path):
             '<s t="500"> elephant</s></p>'
             '<p t="5000" d="1000">green bicycle</p></body></timedtext>',
         ),
+        (
+            "a.ttml",
+            '<timedtext><text t="1000" d="2000">purple elephant</text>'
+            '<text t="5000" d="1000">green bicycle</text></timedtext>',
+        ),
     ],
 )  # fmt: skip
 def test_further_formats_give_the_same_cues(tmp_path, name, text):
@@ -717,11 +754,20 @@ def test_utf8_mark_before_another_encoding_is_ignored(tmp_path):
     assert read(tmp_path, b"\xef\xbb\xbf" + data).cues[0].text == "Мы идём на рынок"
 
 
+def test_words_of_ascii_do_not_favour_an_encoding(tmp_path):
+    for text in ("Kas see on öö? See on see, kas see on öö", "Jestem tu, jestem, jestem gość"):
+        data = SUBRIP.encode().replace(b"purple elephant", text.encode("cp1250"))
+        assert read(tmp_path, data).cues[0].text == text
+
+
 def test_a_language_in_the_name_settles_a_doubtful_encoding(tmp_path):
     data = SUBRIP.encode().replace(b"purple elephant", "Le titre à part".encode("cp1252"))
     assert read(tmp_path, data, "a.fr.srt").cues[0].text == "Le titre à part"
     greek = SUBRIP.encode().replace(b"purple elephant", "Ναι, ναι".encode("cp1253"))
     assert read(tmp_path, greek, "a.el.forced.srt").cues[0].text == "Ναι, ναι"
+    hebrew = SUBRIP.encode().replace(b"purple elephant", "כן".encode("cp1255"))
+    for name in ("a.he.srt", "a_he.srt", "a-he-IL.srt", "2_Hebrew.srt", "a (Hebrew).srt"):
+        assert read(tmp_path, hebrew, name).cues[0].text == "כן"
 
 
 HEADS = {
@@ -742,6 +788,15 @@ def test_time_is_linear_in_the_length_of_a_file(tmp_path, head, unit):
     with contextlib.suppress(VideoError):
         read(tmp_path, HEADS[head] + unit * (30_000 // len(unit)))
     assert time.process_time() - start < 1.5  # once 4 s: each opener was followed to the end
+
+
+def test_memory_for_the_encoding_is_a_few_copies_of_a_file():
+    content = ("лес " * 60_000).encode()
+    tracemalloc.start()
+    assert charset.detect(content) == "utf-8"
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * len(content)  # once 40 times: a string for each letter
 
 
 def test_too_many_cues_and_letters_are_cut_with_a_warning(tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ def sniff(text: str, suffix: str) -> str:
     for number, line in enumerate(text.split("\n")):
         if number > 5000 and any(counts.values()):
             break
-        counts["ass"] += line.startswith("Dialogue:")
+        counts["ass"] += line.lstrip()[:9].lower() == "dialogue:"
         counts["microdvd"] += bool(_FRAMES["{"].match(line))
         counts["mpl2"] += bool(_FRAMES["["].match(line))
         counts["srt"] += _arrow_times(line) is not None
@@ -76,7 +76,7 @@ _COMMA_TIMES = re.compile(
     r"(-?\d{1,5}:\d{1,2}:\d{1,2}(?:[.,]\d{1,3})?)\s?[,;]\s?(-?\d{1,5}:\d{1,2}:\d{1,2}(?:[.,]\d{1,3})?)"
 )
 _SETTING = re.compile(
-    r"(?:align|line|position|size|vertical|region|[XY][12]):\S*|start|middle|end", re.IGNORECASE
+    r"(?<!\S)(?:align|line|position|size|vertical|region|[XY][12]):\s?\S*", re.IGNORECASE
 )
 _WIDE = str.maketrans("\uff1a\uff0c\uff0e\u066b\ufe50", ":,.,,")
 
@@ -246,9 +246,8 @@ def _times(line: str) -> tuple[float, float, str] | None:
             return None
         match = _COMMA_TIMES.fullmatch(line)
         return None if match is None else (seconds(match[1]), seconds(match[2]), "")
-    rest = match[3].lstrip("])").split()
-    text = " ".join(word for word in rest if not _SETTING.match(word))
-    return seconds(match[1]), seconds(match[2]), text
+    text = _SETTING.sub("", match[3].lstrip("])"))
+    return seconds(match[1]), seconds(match[2]), " ".join(text.split())
 
 
 def _is_broken_time(line: str, first: bool) -> bool:
@@ -257,7 +256,8 @@ def _is_broken_time(line: str, first: bool) -> bool:
         return False
     sides = re.split(r"\s*(?:-->|--?&gt;|->|\u2192|=>|[\u2013\u2014]>)\s*", line, maxsplit=1)
     timely = [bool(re.match(r"[\W_]*[\d?x]+\s?[:.;]\s?[\dx?]", side)) for side in sides]
-    return any(timely) or (first and "-->" in line and sum(c.isdigit() for c in line) >= 2)
+    has_digits = "-->" in line and sum(c.isdigit() for c in line) >= 2
+    return timely[0] or first and (any(timely) or has_digits)
 
 
 def read_srt(text: str) -> Parsed:
@@ -285,9 +285,8 @@ def read_vtt(text: str) -> Parsed:
         if match := _TIMESTAMP_MAP.search(segment):
             ticks, local = int(match["ticks"]), seconds(match["local"])
             first = first or (ticks, local)
-            difference = (
-                ticks - first[0] + _TICKS_PERIOD // 2
-            ) % _TICKS_PERIOD - _TICKS_PERIOD // 2
+            half = _TICKS_PERIOD // 2
+            difference = (ticks - first[0] + half) % _TICKS_PERIOD - half
             shift = difference / _TICKS_PER_SECOND - (local - first[1])
         parsed = read_timed_lines(segment, strict=True)
         blocks += [
@@ -398,7 +397,9 @@ def _by_unit(rows: list[tuple[int, int | None, str]], unit: float) -> list[Block
 
 # Tags of TTML and SAMI. Document types are ignored, so their entities are not expanded.
 
-_ELEMENT = re.compile(r"<(/?)([A-Za-z][\w:.\-]{0,60})((?:\s[^<>]{0,2000}|/)?)>")
+_ELEMENT = re.compile(  # a value in quotation marks may contain ">"
+    r"<(/?)([A-Za-z][\w:.\-]{0,60})((?:\s(?:=\s*(?:\"[^\"<]*\"|'[^'<]*')|[^<>])*+|/)?)>"
+)
 _OPENING = re.compile(r"<(?=[A-Za-z/!?])")
 _ATTRIBUTE = re.compile(
     r"(?<![\w:.\-])([\w:.\-]{1,60})\s{0,20}=\s{0,20}(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))"

@@ -110,10 +110,10 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
 
 
 def _language(path: Path) -> str:
-    """Return the last part of a file's stem that may be a language; "" if there is none."""
-    parts = path.stem.lower().split(".")[1:]
+    """Return the last two words of a file's stem, which may be a language and a country."""
     kinds = {"forced", "sdh", "cc", "hi", "default", "full", "signs", "songs"}
-    return next((part for part in reversed(parts) if part not in kinds), "")
+    words = re.split(r"[\W_]+", path.stem.lower())[1:]
+    return "-".join([word for word in words if word not in kinds][-2:])
 
 
 _SIGNATURES = {
@@ -225,9 +225,8 @@ _PLAIN_CODECS = {
 """FFmpeg's names of codecs whose packets are text, with the kind of their markup."""
 
 _DECODED_CODECS = frozenset(
-    {"eia_608", "jacosub", "microdvd", "mpl2", "pjs", "realtext", "sami", "stl", "subviewer",
-     "subviewer1", "ttml", "vplayer", "hdmv_text_subtitle"}
-)  # fmt: skip
+    "eia_608 jacosub microdvd mpl2 pjs realtext sami stl subviewer subviewer1 vplayer".split()
+)
 """FFmpeg's names of further text codecs, which FFmpeg decodes to SubStation Alpha."""
 
 
@@ -357,12 +356,13 @@ def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, s
     contents = [packet.content for packet in packets]
     if codec == "mov_text":  # two bytes of length before the text, and styles after it
         contents = [content[2 : 2 + int.from_bytes(content[:2], "big")] for content in contents]
-    joined = b"\n".join(contents)
+    marks = (b"\xfe\xff", b"\xff\xfe")  # of UTF-16, which each packet may have
+    joined = b"\n".join([content for content in contents if not content.startswith(marks)])
     encoding = charset.detect(joined)
     blocks = []
     wrong = 0
     for packet, content in zip(packets, contents, strict=True):
-        if codec == "mov_text" and content[:2] in (b"\xfe\xff", b"\xff\xfe"):
+        if content.startswith(marks):
             text = content.decode("utf-16", errors="replace")
         else:
             text = content.decode(encoding, errors="replace").strip("\x00")

@@ -44,11 +44,11 @@ _KNOWN_TAGS = frozenset(
     " pre q rp rt ruby s small span strike strong style sub sup table tbody td tr tt u v".split()
 )
 _TAGS_THAT_BREAK = frozenset({"br", "p", "div", "li", "td", "tr", "rt"})
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|&nbsp")
 _OVERRIDE = re.compile(
     r"\{(?:\\[^{}]*|[yYcCfFsSpPoOhH]:[^{}]{0,200}|/?[ibuIBU]|[^{}]{0,20}\bDEFAULT)\}"
 )
-_BRACES = re.compile(r"\{([^{}]*)\}")
+_BRACES = re.compile(r"(?<!\\)\{([^{}]*)\}")
 _DRAWING = re.compile(r"\\p(\d{1,3})(?![a-z])")
 _ESCAPED_BREAK = re.compile(r"\\[Nnh]")
 _INVISIBLE = re.compile(
@@ -111,7 +111,7 @@ def _without_ass_overrides(text: str) -> str:
             drawing = int(scales[-1]) > 0
     if not drawing:
         texts.append(text[position:])
-    return "".join(texts)
+    return "".join(texts).replace("\\{", "{").replace("\\}", "}")
 
 
 def merge_repeated(cues: Iterable[tuple[float, float, list[str]]]) -> Iterator[Cue]:

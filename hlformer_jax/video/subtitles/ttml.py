@@ -26,8 +26,8 @@ class _Clock:
     def state(self, root: dict[str, str]) -> None:
         """Set the rates from the attributes of the root element."""
         rate = root.get("framerate", "")
-        if re.fullmatch(r"\d{1,4}", rate) and int(rate):
-            self.counted_rate = self.frame_rate = float(rate)
+        if re.fullmatch(r"\d{1,4}(?:\.\d{1,6})?", rate) and float(rate):  # 23.976 is a mistake
+            self.counted_rate, self.frame_rate = math.ceil(float(rate)), float(rate)
         factor = re.fullmatch(r"(\d{1,6})[ :](\d{1,6})", root.get("frameratemultiplier", ""))
         if factor and int(factor[1]) and int(factor[2]):
             self.frame_rate *= int(factor[1]) / int(factor[2])
@@ -45,13 +45,13 @@ class _Clock:
     def seconds(self, time: str) -> float | None:
         """Return the seconds of an offset or a clock time; None if it is neither."""
         time = time.strip()
-        offset = re.fullmatch(r"(\d{1,15}(?:[.,]\d{1,9})?)(ms|h|m|s|f|t)?", time)
+        offset = re.fullmatch(r"(\d{1,15}(?:[.,]\d+)?)(ms|h|m|s|f|t)?", time)
         if offset:
             number = float(offset[1].replace(",", "."))
             units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "f": 1 / self.frame_rate}
             return number * units.get(offset[2] or "s", 1 / self.tick_rate)
         clock = re.fullmatch(
-            r"(\d{1,5}:\d{1,3}(?::\d{1,3})?(?:[.,]\d{1,9})?)(?:[:;](\d{1,4})(?:\.(\d{1,4}))?)?",
+            r"(\d{1,5}:\d{1,3}(?::\d{1,3})?(?:[.,]\d{1,40})?)(?:[:;](\d{1,4})(?:\.(\d{1,4}))?)?",
             time,
         )
         if clock is None:
@@ -70,9 +70,6 @@ class _Clock:
 
 class _Element:
     """An open element with its interval, in seconds; the end is infinite if it is not stated."""
-
-    __slots__ = ("display", "end", "has_own_end", "has_own_times", "is_metadata", "is_sequential",
-                 "is_timed", "last_end", "name", "start", "visibility")  # fmt: skip
 
     def __init__(self, name: str, start: float = 0.0, end: float = math.inf) -> None:
         self.name, self.start, self.end = name, start, end
@@ -294,7 +291,7 @@ def _times(name: str, stated: dict[str, str]) -> tuple[str, str, str]:
         return begin, end, duration
     if name == "text" and stated.get("start"):  # YouTube's: seconds, or milliseconds
         return f"{stated['start']}s", "", f"{duration}s" if duration else ""
-    if name == "p" and stated.get("t"):
+    if name in ("p", "text") and stated.get("t"):
         length = stated.get("d", "")
         return f"{stated['t']}ms", "", f"{length}ms" if length else ""
     return ("", "", "") if name == "s" else (begin, end, duration)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import time
 
 import archive
 import numpy as np
@@ -18,7 +19,7 @@ from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.protocol import Group
 from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Reader
-from hlformer_jax.search.signals.transcript.words import normalise
+from hlformer_jax.search.signals.transcript.words import normalise, spaced
 
 WORDS = {
     "a.film": [(1, 3, "Good morning, captain"), (3.5, 5, "the ships are leaving")],
@@ -530,10 +531,11 @@ def test_words_are_found_in_scripts_without_spaces(index, films, text, asked, ab
         ("كتاب على مكتبة", ["الكتاب", "مكتبه", "المكتبة", "علي", "کتاب"], []),
         ("والله يعلم اليد", ["والله", "اليد"], ["له"]),
         ("یک کتاب\u200cها\u200cی خانهٔ", ["كتاب", "کتاب ها", "کتابهای", "خانه", "يك"], ["تاب"]),
+        ("PDF\u200cها فیلم\u200cهای2023", ["pdf", "PDFها", "فیلم", "فیلم\u200cهای2023"], []),
         ("لڑکی اور ٱلله", ["لڑکي", "الله"], ["لڑکے"]),
         ("Raum ٣٤ و ۱۹ में ३ ３", ["34", "۳۴", "19", "3"], ["4"]),
         ("चाँद ज़रूरत", ["चांद", "जरूरत"], ["चद"]),
-        ("пʼять Hawaiʻi", ["п'ять", "п’ять", "Hawai'i"], []),
+        ("пʼять Hawaiʻi Qurʾān", ["п'ять", "п’ять", "Hawai'i", "Qur'an", "Qur’ān"], []),
         ("𠮷野家𠮷", ["𠮷野", "𠮷", "家𠮷"], ["野𠮷"]),
     ],
 )
@@ -548,6 +550,12 @@ def test_words_are_compared_as_their_readers_do(tmp_path, text, found, absent):
         assert result.passages[0].text == text  # as it was written
     for words in absent:
         assert archive.opened(index).query(words, signals="transcript") == [], words
+
+
+def test_time_is_linear_in_the_length_of_a_word():
+    start = time.process_time()
+    spaced("\u0628" * 20_000)
+    assert time.process_time() - start < 1  # once 3 s
 
 
 @pytest.mark.parametrize(

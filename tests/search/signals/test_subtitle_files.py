@@ -36,7 +36,7 @@ def owner(videos, file, **options):
             ".mp4.en", ".pt_BR", ".zh-Hans", ".es-419", ".eng.2", ".日本語", ".Deutsch", "_en",
             "-fr", " (English)", " - English", ".[ger]", ".en-orig", ".Portuguese (Brazil)",
             ".en.hi", ".track3.eng", ".EN", ".fr.commentary", ".Français",
-            ".turkce", ".yue", ".chi.sdh",
+            ".turkce", ".yue", ".chi.sdh", ".und", ".mul.forced",
         )),
         ("UP.mp4", "up.SRT"),
         ("up.MP4", "UP.en.srt"),

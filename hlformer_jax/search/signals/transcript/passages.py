@@ -261,12 +261,13 @@ class PassageIndex:
             return
         path = self._path(index, [transcripts.version(index), *listing])
         matrix_path, width = path.with_suffix(".npy"), index.encoder.width
-        self._db, matrix = self._open_database(), None
+        self._db, matrix = sqlite3.connect(":memory:", check_same_thread=False), None
         if self._load(path):
             count = self._select_number("SELECT count(*) FROM vectors")
             matrix = packed.load_matrix(matrix_path, (count, width), "float16")
         if matrix is None:
-            self._db = self._open_database()  # a damaged copy leaves its connection unusable
+            # A damaged copy leaves its connection unusable.
+            self._db = sqlite3.connect(":memory:", check_same_thread=False)
             self._db.executescript(_TABLES)
             empty, damaged = np.empty((0, width), np.float16), list[Path]()
             embeddings = np.concatenate([empty, *self._fill(index, contents, damaged)])
@@ -379,10 +380,6 @@ class PassageIndex:
     def has_embeddings(self) -> bool:
         """True if there are enough embeddings to search by."""
         return self._matrix is not None
-
-    def _open_database(self) -> sqlite3.Connection:
-        """Open an empty database in memory, which SQLite closes with this object."""
-        return sqlite3.connect(":memory:", check_same_thread=False)
 
     def _load(self, path: Path) -> bool:
         """Load a stored table; return False if it is missing or damaged."""

@@ -43,7 +43,7 @@ def _plain_words(text: str) -> frozenset[str]:
     return frozenset(map(_plain, text.split()))
 
 
-_CODES_BESIDE_ISO = frozenset("chs cht cmn fil pob spl tgl tl yue zhs zht".split())
+_CODES_BESIDE_ISO = frozenset("chs cht cmn fil mul pob spl tgl tl und yue zhs zht".split())
 """Usual codes of languages that have no two-letter code in ISO 639, or are not in ISO 639."""
 
 _ENGLISH_WORDS = frozenset("her kin lat lug mar may nav pan run sag san snd sun ton vol".split())

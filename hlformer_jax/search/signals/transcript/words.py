@@ -12,7 +12,7 @@ import itertools
 import re
 import unicodedata
 
-VERSION = 4, unicodedata.unidata_version
+VERSION = 5, unicodedata.unidata_version
 """Version of the form; tables of passages with another version are made again."""
 
 _ACCENTS = ("COMBINING ", "HEBREW ", "ARABIC ", "SYRIAC ")
@@ -29,8 +29,8 @@ _LETTERS = {
     "\u093c": "", "\u0901": "\u0902",
     # Kept until the article is removed.
     "\u0653": "\u0653", "\u0654": "\u0654", "\u0655": "\u0655",
-    # Letters that are apostrophes, as in Ukrainian and Hawaiian.
-    "\u02bb": " ", "\u02bc": " ",
+    # Letters that are apostrophes, as in Hawaiian, Ukrainian and transcribed Arabic.
+    "\u02bb": " ", "\u02bc": " ", "\u02be": " ", "\u02bf": " ",
 }  # fmt: skip
 """Replacements of letters that Unicode does not decompose, after the folding of case."""
 
@@ -53,8 +53,8 @@ _ARTICLE = re.compile(
 
 _NON_JOINER = "\u200c"
 
-_NON_JOINED = re.compile(f"[{_ARABIC}]+(?:{_NON_JOINER}[{_ARABIC}]+)+")
-"""Word of Persian with parts that a zero-width non-joiner separates, such as an ending."""
+_NON_JOINED = re.compile(f"[{_ARABIC}]{_NON_JOINER}|{_NON_JOINER}[{_ARABIC}]")
+"""Separator of the parts of a Persian word, such as an ending, also after a foreign word."""
 
 _VOICED = 8
 """Canonical combining class of the marks that make か into が, which is another letter."""
@@ -120,8 +120,11 @@ def spaced(text: str) -> str:
     Each character of a script without spaces is a word, and so is each syllable of Korean. A
     Persian word with a zero-width non-joiner is followed by its parts.
     """
-    text = _NON_JOINED.sub(lambda word: f"{word[0]} {word[0].replace(_NON_JOINER, ' ')}", text)
-    separated = _UNSPACED.sub(lambda character: f" {character[0]} ", normalise(text))
+    parts = [
+        f"{word} {word.replace(_NON_JOINER, ' ')}" if _NON_JOINED.search(word) else word
+        for word in text.split()
+    ]
+    separated = _UNSPACED.sub(lambda letter: f" {letter[0]} ", normalise(" ".join(parts)))
     return _SYLLABLES.sub(lambda run: f" {_START} {' '.join(run[0])} ", separated)
 
 
