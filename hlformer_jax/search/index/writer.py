@@ -223,10 +223,11 @@ class Writer:
             removed.
           stamp: the stamp of the file.
         """
+        root, path = _key(name)
         self.execute(
             "INSERT OR REPLACE INTO exclusions (root, path, content, size, modified_ns, changed_ns)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            *_key(name), content, *stamp,
+            " SELECT name, ?, ?, ?, ?, ? FROM roots WHERE name = ?",
+            path, content, *stamp, root,
         )  # fmt: skip
 
     def include(self, name: str, content: str = "") -> None:
@@ -319,7 +320,10 @@ class Writer:
             self.execute("DELETE FROM exclusions WHERE root = ? AND path = ?", *_key(name))
 
     def _put(self, name: str, record: Record) -> None:
-        """Record a path; if its content is new and has no tags, copy the old content's tags."""
+        """Record a path; if its content is new and has no tags, copy the old content's tags.
+
+        A path below a root that another process has removed is not recorded.
+        """
         check_record(name, record)
         before = self._index.record(name)
         if before is not None and record.content and before.content != record.content:
@@ -328,14 +332,15 @@ class Writer:
                 " AND NOT EXISTS (SELECT 1 FROM tags WHERE content = ?)",
                 record.content, before.content, record.content,
             )  # fmt: skip
-        reason = "" if record.indexed else record.reason
+        reason, (root, path) = "" if record.indexed else record.reason, _key(name)
         self.execute(
             "INSERT INTO paths (root, path, id, content, size, modified_ns, changed_ns, state,"
-            " reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (root, path) DO UPDATE SET"
+            " reason) SELECT name, ?, ?, ?, ?, ?, ?, ?, ? FROM roots WHERE name = ?"
+            " ON CONFLICT (root, path) DO UPDATE SET"
             " id = excluded.id, content = excluded.content, size = excluded.size,"
             " modified_ns = excluded.modified_ns, changed_ns = excluded.changed_ns,"
             " state = excluded.state, reason = excluded.reason",
-            *_key(name), record.id, record.content, *record.stamp, record.state, reason,
+            path, record.id, record.content, *record.stamp, record.state, reason, root,
         )  # fmt: skip
 
     def _id(self, name: str, content: str) -> str:

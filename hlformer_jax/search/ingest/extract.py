@@ -590,16 +590,17 @@ class _Run:
         Raises:
           SearchError: if they cannot be read at the moment, and no others can be written.
         """
+        if not self.index.has_embeddings(content):  # another process may have removed it
+            return False
         if content not in self._intact:
-            self._intact[content] = self.index.has_embeddings(content)
-            if self._intact[content]:
-                try:
-                    self.index.read(content)
-                except DamagedError as error:
-                    if isinstance(error, UnreadableError):
-                        self.index.check_embeddings_writable()
-                    self._faults[content], _, _ = str(error).rpartition(": ")
-                    self._intact[content] = False
+            self._intact[content] = True
+            try:
+                self.index.read(content)
+            except DamagedError as error:
+                if isinstance(error, UnreadableError):
+                    self.index.check_embeddings_writable()
+                self._faults[content], _, _ = str(error).rpartition(": ")
+                self._intact[content] = False
         return self._intact[content]
 
     def _report_damage(self, line: str) -> None:
@@ -701,12 +702,12 @@ class _Run:
                 self._fail(failed, content, reason)
 
     def _keep(self, arrays: VideoArrays, content: str, files: list[_File]) -> None:
-        excluded = self.index.excluded  # another process may have removed a path meanwhile
-        paths = {
-            file.name: file.stamp for file in files if excluded.get(file.name) not in ("", content)
-        }
         with self.index.writing() as writer:
-            writer.keep(content, arrays, paths)
+            excluded = self.index.excluded  # another process may have removed a path meanwhile
+            stamps = {
+                name: stamp for name, stamp in files if excluded.get(name) not in ("", content)
+            }
+            writer.keep(content, arrays, stamps)
         self._intact[content] = True
         if arrays.warning:
             self.report(f"{files[0].name}: {arrays.warning}")
