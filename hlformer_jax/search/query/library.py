@@ -389,6 +389,7 @@ class Library:
         search = self._search_signals(snapshot, query, signal_query)
         unreadable: dict[str, str] = {}  # for this query; the next one reads them again
         while True:
+            left_out = snapshot.damaged.keys() | unreadable  # other threads add damaged contents
             scope = snapshot.scope(passing, unreadable)
             try:
                 places = _ranked(query, search, scope)
@@ -404,7 +405,7 @@ class Library:
                 return self.query(query)
             except DamagedError as error:
                 found = unreadable if isinstance(error, UnreadableError) else snapshot.damaged
-                if not error.contents.keys() - found.keys() or len(unreadable) >= WINDOW:
+                if not error.contents.keys() - left_out or len(unreadable) >= WINDOW:
                     raise
                 # The contents may be missing because another process has just removed them.
                 if not self._is_current(snapshot):
