@@ -202,10 +202,8 @@ class Writer:
         }
         for name in names:
             record = self._index.record(name)
-            if record is not None:
-                self.exclude(name, record.content, record.stamp)
-            else:
-                self.exclude(name, "")
+            assert record is not None
+            self.exclude(name, record.content, record.stamp)
         if removed_roots:
             names |= {name for name in self._index.videos if split_name(name)[0] in removed_roots}
         self.forget(names)
@@ -320,10 +318,7 @@ class Writer:
             self.execute("DELETE FROM exclusions WHERE root = ? AND path = ?", *_key(name))
 
     def _put(self, name: str, record: Record) -> None:
-        """Record a path; if its content is new and has no tags, copy the old content's tags.
-
-        A path below a root that another process has removed is not recorded.
-        """
+        """Record a path; if its content is new and has no tags, copy the old content's tags."""
         check_record(name, record)
         before = self._index.record(name)
         if before is not None and record.content and before.content != record.content:
@@ -332,6 +327,7 @@ class Writer:
                 " AND NOT EXISTS (SELECT 1 FROM tags WHERE content = ?)",
                 record.content, before.content, record.content,
             )  # fmt: skip
+        # Without its root, another process has just removed the path.
         reason, (root, path) = "" if record.indexed else record.reason, _key(name)
         self.execute(
             "INSERT INTO paths (root, path, id, content, size, modified_ns, changed_ns, state,"
