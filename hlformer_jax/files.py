@@ -424,11 +424,11 @@ def _is_own(path: Path) -> bool:
     mode = _mode(path.parent / WRITTEN)
     if mode is None or not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
         return False
+    line = f"{digest(path)}  {path.name}"  # before the list, which has each file before it is there
     try:
-        lines = read_bytes(path.parent / WRITTEN).decode().split("\n")
+        return line in read_bytes(path.parent / WRITTEN).decode().split("\n")
     except (FileNotFoundError, UnicodeDecodeError):
         return False
-    return f"{digest(path)}  {path.name}" in lines
 
 
 @contextlib.contextmanager

@@ -141,6 +141,20 @@ def test_a_write_that_was_killed_leaves_no_file_that_is_not_ours(tmp_path, monke
     files.write_bytes(tmp_path / "x", b"three", files.Replace.OWN)
 
 
+def test_file_that_another_process_replaces_meanwhile_is_ours(tmp_path, monkeypatch):
+    path, digest = tmp_path / "table.md", files.digest
+    files.write_bytes(path, b"first", files.Replace.OWN)
+
+    def replace_and_digest(place):
+        monkeypatch.undo()
+        files.write_bytes(path, b"second", files.Replace.OWN)
+        return digest(place)
+
+    monkeypatch.setattr(files, "digest", replace_and_digest)
+    files.check_output(path, files.Replace.OWN)
+    assert path.read_bytes() == b"second"
+
+
 def test_writing_through_a_list_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "theirs").write_bytes(b"theirs")
     (tmp_path / files.WRITTEN).symlink_to("theirs")

@@ -174,8 +174,14 @@ class Series:
                 self._directory(step).with_name(_SAVING).unlink()
 
     def announce(self, step: int) -> None:
-        """Record that a save has begun; `save` removes the record when it is complete."""
+        """Record that a save has begun; `save` removes the record when it is complete.
+
+        The record replaces that of a killed save, whose checkpoint then needs its digests.
+        """
         if jax.process_index() == 0:
+            latest = self.latest()
+            if latest is not None and not (self._directory(latest) / _SUMS).exists():
+                _write_sums(self._directory(latest))
             self._directory(step).with_name(_SAVING).write_text(str(step), encoding="utf-8")
 
     def info(self) -> dict[str, Any]:
@@ -452,9 +458,11 @@ def _check_sums(directory: Path) -> None:
     Orbax checks the lists of arrays, but not their numbers. If an array cannot be read, orbax
     prints a traceback for each array that is still being read.
     """
-    sums, saving = directory / _SUMS, directory.with_name(_SAVING)
+    sums, saving = directory / _SUMS, b""
+    with contextlib.suppress(FileNotFoundError):  # read first: it is removed after `sums` is there
+        saving = directory.with_name(_SAVING).read_bytes()
     if not sums.exists():
-        if saving.exists() and saving.read_text(encoding="utf-8") == directory.name:
+        if saving.decode() == directory.name:
             return  # the save was killed before its last file
         raise ValueError(f"{_SUMS} is missing")
     lines = sums.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -347,9 +347,30 @@ def test_save_killed_before_its_digests_is_readable(series, tmp_path):
     Series(tmp_path / "series").announce(3)
     again = Series(tmp_path / "series")
     np.testing.assert_array_equal(again.restore(TREE)["bias"], TREE["bias"])
+    again.announce(4)  # a save that is killed, too
+    again = Series(tmp_path / "series")
+    np.testing.assert_array_equal(again.restore(TREE)["bias"], TREE["bias"])
     again.save(4, TREE, {})
     assert again.latest() == 4
     assert {path.name for path in (tmp_path / "series").iterdir()} == {"4"}
+
+
+def test_save_that_ends_while_it_is_checked_is_no_damage(series, tmp_path, monkeypatch):
+    sums, saving = tmp_path / "series" / "3" / "SHA256SUMS", tmp_path / "series" / ".saving"
+    content, exists = sums.read_bytes(), Path.exists
+    sums.unlink()
+    saving.write_text("3")
+
+    def end_save(path):
+        before = exists(path)
+        if path == sums and not before:
+            sums.write_bytes(content)
+            saving.unlink()
+        return before
+
+    monkeypatch.setattr(Path, "exists", end_save)
+    Series(tmp_path / "series").check()
+    assert sums.read_bytes() == content
 
 
 @pytest.mark.parametrize(

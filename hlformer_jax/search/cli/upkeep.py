@@ -134,8 +134,8 @@ def prune(options: Options) -> None:
         )
         return
     with index.writing() as writer:
-        offline_now = set(index.offline()) & set(names)
-        missing = {video for video in offline_now if index.is_deleted(video, follow=True)}
+        indexed = {name for name, record in index.videos.items() if record.indexed}
+        missing = {name for name in indexed & {*names} if index.is_deleted(name, follow=True)}
         writer.forget(missing)
     left = sum(record.indexed for record in index.videos.values())
     terminal.show(f"dropped {len(missing)} videos, {left} are left")
@@ -152,9 +152,8 @@ def verify(options: Options) -> None:
     for line in damaged.values():
         terminal.show(line)
     contents = index.contents()
-    total = len(contents)
+    total = 3 + len(contents)  # with the database, its copy, and the quantised embeddings
     total += sum(os.path.lexists(index.text_vectors(content)) for content in contents)
-    total += 3  # the database, its copy, and the quantised embeddings
     with contextlib.suppress(OSError):  # listed by `packed.find_damaged`
         total += len(packed.list_files(index.directory))
     if damaged:

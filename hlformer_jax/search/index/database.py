@@ -452,6 +452,8 @@ class Database:
             try:
                 files.write_bytes(self.directory / COPY, content)
                 _write_sums(self.directory, {DATABASE: entry, COPY: entry})
+            except FileNotFoundError:  # a run that has begun deleted the draft, and renews both
+                return
             except OSError as error:
                 raise SearchError(
                     f"the change is stored, but {self.directory / COPY}, the copy of the database,"

@@ -155,7 +155,7 @@ def write_matrix(
                 _allocate(file.fileno(), draft.stat().st_size)
             fill(matrix)
             matrix.flush()
-            with draft.open("ab") as file:
+            with open(os.open(draft, os.O_WRONLY | os.O_APPEND), "ab") as file:  # it exists
                 file.write(_digest(matrix).encode())
     except OSError:
         unmapped = np.empty(shape, dtype)

@@ -202,10 +202,8 @@ class Writer:
         }
         for name in names:
             record = self._index.record(name)
-            if record is not None:
-                self.exclude(name, record.content, record.stamp)
-            else:
-                self.exclude(name, "")
+            assert record is not None
+            self.exclude(name, record.content, record.stamp)
         if removed_roots:
             names |= {name for name in self._index.videos if split_name(name)[0] in removed_roots}
         self.forget(names)
@@ -223,10 +221,11 @@ class Writer:
             removed.
           stamp: the stamp of the file.
         """
+        root, path = _key(name)
         self.execute(
             "INSERT OR REPLACE INTO exclusions (root, path, content, size, modified_ns, changed_ns)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            *_key(name), content, *stamp,
+            " SELECT name, ?, ?, ?, ?, ? FROM roots WHERE name = ?",
+            path, content, *stamp, root,
         )  # fmt: skip
 
     def include(self, name: str, content: str = "") -> None:
@@ -328,14 +327,16 @@ class Writer:
                 " AND NOT EXISTS (SELECT 1 FROM tags WHERE content = ?)",
                 record.content, before.content, record.content,
             )  # fmt: skip
-        reason = "" if record.indexed else record.reason
+        # Without its root, another process has just removed the path.
+        reason, (root, path) = "" if record.indexed else record.reason, _key(name)
         self.execute(
             "INSERT INTO paths (root, path, id, content, size, modified_ns, changed_ns, state,"
-            " reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (root, path) DO UPDATE SET"
+            " reason) SELECT name, ?, ?, ?, ?, ?, ?, ?, ? FROM roots WHERE name = ?"
+            " ON CONFLICT (root, path) DO UPDATE SET"
             " id = excluded.id, content = excluded.content, size = excluded.size,"
             " modified_ns = excluded.modified_ns, changed_ns = excluded.changed_ns,"
             " state = excluded.state, reason = excluded.reason",
-            *_key(name), record.id, record.content, *record.stamp, record.state, reason,
+            path, record.id, record.content, *record.stamp, record.state, reason, root,
         )  # fmt: skip
 
     def _id(self, name: str, content: str) -> str:

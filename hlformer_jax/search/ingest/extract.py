@@ -27,7 +27,7 @@ from hlformer_jax.errors import DamagedError, SearchError, UnreadableError, User
 from hlformer_jax.files import digest, is_gone
 from hlformer_jax.lazy import optional
 from hlformer_jax.search import signals
-from hlformer_jax.search.index import Exclusion, Index, Record, Stamp, VideoArrays, Writer
+from hlformer_jax.search.index import Index, Record, Stamp, VideoArrays, Writer
 from hlformer_jax.search.index.records import (
     MAX_FILE_BYTES,
     MAX_SECONDS,
@@ -417,7 +417,9 @@ class _Run:
         pending = [
             name
             for name in names
-            if name not in excluded or not _is_removed(locate(name), excluded[name])
+            if name not in excluded
+            or (stamp := _stamp(locate(name))) is not None
+            and not excluded[name].covers(stamp)
         ]
         self._count["removed"] += len(names) - len(pending)
         while pending:
@@ -590,16 +592,17 @@ class _Run:
         Raises:
           SearchError: if they cannot be read at the moment, and no others can be written.
         """
+        if not self.index.has_embeddings(content):  # another process may have removed it
+            return False
         if content not in self._intact:
-            self._intact[content] = self.index.has_embeddings(content)
-            if self._intact[content]:
-                try:
-                    self.index.read(content)
-                except DamagedError as error:
-                    if isinstance(error, UnreadableError):
-                        self.index.check_embeddings_writable()
-                    self._faults[content], _, _ = str(error).rpartition(": ")
-                    self._intact[content] = False
+            self._intact[content] = True
+            try:
+                self.index.read(content)
+            except DamagedError as error:
+                if isinstance(error, UnreadableError):
+                    self.index.check_embeddings_writable()
+                self._faults[content], _, _ = str(error).rpartition(": ")
+                self._intact[content] = False
         return self._intact[content]
 
     def _report_damage(self, line: str) -> None:
@@ -677,7 +680,7 @@ class _Run:
             reason, is_final = event.reason, event.is_final
         elif not all(np.isfinite(part).all() for part in encoded.vectors):
             reason = "the encoder returned values that are not finite"
-        elif _changed(event.path, files[0]):
+        elif _stamp(event.path) != files[0].stamp:
             reason = "it changed while it was read"
         else:
             try:
@@ -690,7 +693,7 @@ class _Run:
                 reason = str(error)
         if reason:
             # The next run tries a file again that has changed meanwhile, or was not readable.
-            is_final = is_final and not _changed(event.path, files[0])
+            is_final = is_final and not _stamp(event.path) != files[0].stamp
             for file in files:
                 record = self.index.record(file.name)
                 if record and record.indexed and record.content == content:
@@ -701,11 +704,11 @@ class _Run:
                 self._fail(failed, content, reason)
 
     def _keep(self, arrays: VideoArrays, content: str, files: list[_File]) -> None:
-        excluded = self.index.excluded  # another process may have removed a path meanwhile
-        paths = {
-            file.name: file.stamp for file in files if excluded.get(file.name) not in ("", content)
-        }
         with self.index.writing() as writer:
+            excluded = self.index.excluded  # another process may have removed a path meanwhile
+            paths = {
+                file: stamp for file, stamp in files if excluded.get(file) not in ("", content)
+            }
             writer.keep(content, arrays, paths)
         self._intact[content] = True
         if arrays.warning:
@@ -765,16 +768,9 @@ def _name(path: Path, name_below: Callable[[Path], str | None], root: Path) -> s
     return name
 
 
-def _is_removed(path: Path, exclusion: Exclusion) -> bool:
-    """Return whether the file of a removed path is still the removed one, without reading it."""
+def _stamp(path: Path) -> Stamp | None:
+    """Return the stamp of a file; None if it is missing or cannot be examined."""
     try:
-        return exclusion.covers(Stamp.from_status(path.stat()))
+        return Stamp.from_status(path.stat())
     except OSError:
-        return True
-
-
-def _changed(path: Path, file: _File) -> bool:
-    try:
-        return Stamp.from_status(path.stat()) != file.stamp
-    except OSError:
-        return True
+        return None

@@ -159,11 +159,6 @@ class Library:
         self._listing: tuple[Any, dict[str, Entry]] = (None, {})
         self._lock, self._listing_lock = threading.Lock(), threading.Lock()
 
-    @classmethod
-    def open(cls, directory: str | Path, **options: Any) -> "Library":
-        """Open an index, as `hlformer_jax.search.open` does."""
-        return cls(directory, **options)
-
     @property
     def directory(self) -> Path:
         """The directory of the index."""
@@ -389,6 +384,7 @@ class Library:
         search = self._search_signals(snapshot, query, signal_query)
         unreadable: dict[str, str] = {}  # for this query; the next one reads them again
         while True:
+            left_out = snapshot.damaged.keys() | unreadable  # other threads add damaged contents
             scope = snapshot.scope(passing, unreadable)
             try:
                 places = _ranked(query, search, scope)
@@ -404,7 +400,7 @@ class Library:
                 return self.query(query)
             except DamagedError as error:
                 found = unreadable if isinstance(error, UnreadableError) else snapshot.damaged
-                if not error.contents.keys() - found.keys() or len(unreadable) >= WINDOW:
+                if not error.contents.keys() - left_out or len(unreadable) >= WINDOW:
                     raise
                 # The contents may be missing because another process has just removed them.
                 if not self._is_current(snapshot):
@@ -834,8 +830,9 @@ def _changed(snapshot: _Snapshot, places: Sequence[_Place]) -> list[str]:
             changed.append(entry.video)
     if not changed:
         return []
+    verb = "have" if len(changed) > 1 else "has"
     return [
-        f"{len(changed)} of these videos {_have(changed)} another size or time than when indexed"
+        f"{len(changed)} of these videos {verb} another size or time than when indexed"
         f" ({_example(changed)}), so their moments may be wrong: index the folder again"
     ]
 
@@ -847,10 +844,6 @@ def _example(videos: Sequence[str]) -> str:
 
 def _are(videos: Sequence[str]) -> str:
     return "are" if len(videos) > 1 else "is"
-
-
-def _have(videos: Sequence[str]) -> str:
-    return "have" if len(videos) > 1 else "has"
 
 
 def _reaches(result: Result, min_score: float | None, search: _Search) -> bool:

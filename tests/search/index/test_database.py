@@ -1,5 +1,6 @@
 """The database of an index: damage is named and mended from the copy, other formats are refused."""
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -308,6 +309,26 @@ def test_threads_that_tag_wait_for_each_other(index):
     for thread in threads:
         thread.join()
     assert {len(own) for own in Index.open(index.directory).tags.values()} == {3}
+
+
+@pytest.mark.parametrize("name", [COPY, SUMS])
+def test_change_does_not_fail_if_a_run_begins_while_it_is_copied(index, monkeypatch, name):
+    write = files.atomic_write
+
+    @contextlib.contextmanager
+    def begin_run(path, *options):
+        with write(path, *options) as draft:
+            yield draft
+            if path.name == name:
+                monkeypatch.undo()
+                with Index.open(index.directory).running():
+                    pass
+
+    monkeypatch.setattr(files, "atomic_write", begin_run)
+    with index.writing() as writer:
+        writer.tag(["a.film"], ["kept"])
+    (index.directory / DATABASE).unlink()
+    assert list(Index.open(index.directory).tags.values()) == [["kept"]]
 
 
 def test_copied_index_and_moved_root_keep_their_identity(index, films, tmp_path):

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from hlformer_jax.search.index import packed
+from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.ingest.extract import default_workers
 
 
@@ -204,3 +204,14 @@ def test_quantised_rows_are_stored_and_recomputed_if_missing(tmp_path):
     for found in (again, packed.load_quantised(path, rows), packed.quantise(rows)):
         for one, other in zip(found, made, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_matrix_whose_draft_a_run_deletes_is_not_stored_in_part(index):
+    def fill(matrix):
+        matrix[:] = 1
+        with Index.open(index.directory).running():
+            pass
+
+    path = index.directory / "packed" / f"bank-{'0' * 32}.npy"
+    assert packed.write_matrix(path, (50, 50), "float32", fill).sum() == 2500
+    assert list(path.parent.iterdir()) == [] and packed.find_damaged(index.directory) == {}

@@ -306,6 +306,75 @@ def test_file_of_a_disk_that_goes_offline_is_retried(index, films, tmp_path):
     assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3}
 
 
+def removing(index, *videos):
+    """A function that removes videos like another process, at its first call."""
+    waiting = [videos]
+
+    def remove():
+        while waiting:
+            Index.open(index.directory).remove(waiting.pop())
+
+    return remove
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_folder_that_is_removed_while_it_is_indexed_ends_no_run(
+    index, films, tmp_path, is_readable
+):
+    folder = tmp_path / "more"
+    for name in ("x.film", "y.film"):
+        archive.film(folder / name, ["red"] * len(name))
+    remove = removing(index, str(folder))
+
+    def sample(path, fps, size):
+        remove()
+        if not is_readable:
+            raise VideoError("no frame of it can be decoded")
+        return archive.sample(path, fps, size)
+
+    paths = [folder / "x.film", folder / "y.film", archive.film(films / "z.film", ["blue"] * 4)]
+    options = {"only": paths, "further": [folder], "video": archive.VIDEO._replace(sample=sample)}
+    archive.fill(index, **options)
+    assert set(index.videos) == {"a.film", "b.film", "trips/c.film", "z.film"}
+    archive.fill(index)
+    assert index.verify() == {} and not index.excluded
+
+
+def test_copy_of_a_video_that_is_pruned_meanwhile_is_indexed(index, films, monkeypatch):
+    (films / "z.film").write_bytes((films / "a.film").read_bytes())
+    os.utime(films / "a.film", (1, 1))
+    monkeypatch.setattr(extract, "PATHS_AT_ONCE", 1)
+    digest = extract.digest
+
+    def prune_and_digest(path, pulse):
+        if path.name == "z.film":
+            with Index.open(index.directory).writing() as writer:
+                writer.forget(["a.film"])
+        return digest(path, pulse)
+
+    monkeypatch.setattr(extract, "digest", prune_and_digest)
+    assert counts(archive.fill(index)[0]) == {"recognised": 1, "unchanged": 2, "indexed": 1}
+    assert set(index.videos) == {"b.film", "trips/c.film", "z.film"} and index.verify() == {}
+
+
+def test_video_that_is_removed_before_it_is_written_stays_removed(index, monkeypatch):
+    archive.damage(index, "a.film")
+    remove, writing, decoded = removing(index, "a.film"), index.writing, []
+
+    def write():
+        if decoded:
+            remove()
+        return writing()
+
+    def sample(path, fps, size):
+        decoded.append(path)
+        return archive.sample(path, fps, size)
+
+    monkeypatch.setattr(index, "writing", write)
+    archive.fill(index, video=archive.VIDEO._replace(sample=sample))
+    assert decoded and set(index.videos) == {"b.film", "trips/c.film"}
+
+
 def test_restoring_reads_the_exclusions_as_often_for_many_videos(index, films, monkeypatch):
     exclusions, counts = Index.exclusions, [0]
 

@@ -265,6 +265,25 @@ def test_damaged_vectors_are_left_out_with_a_line(index, ranker, asked):
     assert str(error.value).count("embeddings-") == 1
 
 
+def test_two_queries_may_meet_the_same_damage(index, monkeypatch):
+    library = archive.opened(index)
+    library.query("red")
+    archive.damage(index, "b.film")
+    results, meanwhile = library._results, []
+
+    def query_meanwhile(*args):
+        try:
+            return results(*args)
+        except DamagedError:
+            monkeypatch.undo()
+            meanwhile.append(library.query("red"))
+            raise
+
+    monkeypatch.setattr(library, "_results", query_meanwhile)
+    assert [hit.video for hit in library.query("red")] == ["a.film", "trips/c.film"]
+    assert [hit.video for hit in meanwhile[0]] == ["a.film", "trips/c.film"]
+
+
 def test_damage_of_several_videos_is_one_line(index):
     for video in ("a.film", "b.film"):
         archive.damage(index, video)

@@ -419,6 +419,25 @@ def test_killed_run_goes_on_within_the_video(index, model, capsys):
     assert [start for start, *_ in cues] == pytest.approx([1, 12, 25], abs=0.01)
 
 
+@pytest.mark.parametrize("has_state", [True, False])
+def test_video_that_is_removed_while_it_is_transcribed_ends_no_run(tmp_path, films, has_state):
+    index = archive.indexed(tmp_path / "index", films)
+
+    class Hearing:
+        source, name, by = "speech", "hearing", "hearing"
+
+        def recognise(self, path, state):
+            if path.name == "a.film":
+                Index.open(index.directory).remove(["a.film"])
+            yield recognition.Step(0.0, 1.0, {"done": 1} if has_state else None)
+            return recognition.Outcome(recognition.TRANSCRIBED, [(0.0, 1.0, "ahoy")], [])
+
+    with index.running():
+        recognition.recognise(index, Hearing(), print)
+    assert set(told(index)) == {"b.film", "trips/c.film"} and index.verify() == {}
+    assert all(told(index).values()) and not partial_files(index)
+
+
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("change", ["model", "language", "video"])
 def test_partial_result_of_something_else_is_discarded(index, model, change):

@@ -129,6 +129,24 @@ def test_no_transcript_stays_when_a_video_is_dropped(index):
     assert index.select("SELECT count(*) FROM cues WHERE source = 'speech'") == [(0,)]
 
 
+@pytest.mark.parametrize("source", ["file", "tracks"])
+def test_video_that_is_removed_while_its_subtitles_are_read_ends_no_run(index, films, source):
+    (films / "a.srt").write_text('[[0, 1, "beside a"]]')
+
+    def read(path, video=None):
+        if path.name.startswith("a."):
+            Index.open(index.directory).remove(set(index.videos) & {"a.film"})
+            raise archive.FilmError("it is broken")
+        return []
+
+    with index.writing() as writer:  # its tracks are read again
+        writer.execute("DELETE FROM cues")
+    reader = archive.TOLD.texts._replace(**{source: read})
+    archive.fill(index, video=archive.TOLD._replace(texts=reader))
+    assert set(index.videos) == {"b.film", "trips/c.film"} and index.verify() == {}
+    assert found(index, "beside b")[0] == ["b.film"] * (source == "tracks")
+
+
 def test_cues_after_the_end_of_the_video_are_left_out_and_counted(index, films, capsys):
     late = [[0, 99, "beside b"], [20.5, 21, "last words"], [442_801, 442_805, "next film"]]
     (films / "b.srt").write_text(json.dumps(late))

@@ -636,12 +636,13 @@ class Checkpoint:
         )
 
     def write(self, state: dict[str, Any]) -> None:
-        """Store a state in place of the one before."""
+        """Store a state in place of the one before, unless the content was removed."""
         text = json.dumps(state, allow_nan=False)
         with self._index.writing() as writer:
             writer.execute(
-                "INSERT OR REPLACE INTO partial_recognitions VALUES (?, ?, ?)",
-                self._content, self._by, text,
+                "INSERT OR REPLACE INTO partial_recognitions"
+                " SELECT hash, ?, ? FROM contents WHERE hash = ?",
+                self._by, text, self._content,
             )  # fmt: skip
 
     def discard(self) -> None:

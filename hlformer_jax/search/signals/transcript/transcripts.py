@@ -207,7 +207,7 @@ def save(index: Index, content: str, transcript: Transcript) -> None:
 
 
 def put(writer: Writer, content: str, transcript: Transcript) -> None:
-    """Write the transcript of a content, in place of the one before."""
+    """Write the transcript of a content in place of the one before, unless it was removed."""
     sources = [(_TRACKS, vars(transcript.tracks))]
     sources += [(_FILE, vars(file)) for file in transcript.files]
     sources += transcript.recognised.items()
@@ -215,9 +215,9 @@ def put(writer: Writer, content: str, transcript: Transcript) -> None:
     for position, (source, fields) in enumerate(sources):
         facts = {name: value for name, value in fields.items() if name != "cues"}
         writer.execute(
-            "INSERT INTO cues VALUES (?, ?, ?, ?, ?)",
-            content, position, source, json.dumps(facts, allow_nan=False),
-            _compress(fields["cues"]),
+            "INSERT INTO cues SELECT hash, ?, ?, ?, ? FROM contents WHERE hash = ?",
+            position, source, json.dumps(facts, allow_nan=False), _compress(fields["cues"]),
+            content,
         )  # fmt: skip
     mark_changed(writer)
 
@@ -583,8 +583,8 @@ class _Update:
             if len(self._changed) >= TRANSCRIPTS_AT_ONCE:
                 self._save()
         for source in (transcript.tracks, *transcript.files):
-            if source.problem:
-                copies = source.videos or sorted(self.index.paths(content))
+            # Without a copy, another process has just removed the video.
+            if source.problem and (copies := source.videos or sorted(self.index.paths(content))):
                 path, place = self._locate(copies[0]), Path(source.file)
                 where = "" if source.file else "its subtitle tracks: "
                 self._add_problem(place if source.file else path, where + source.problem, path)
