@@ -271,9 +271,7 @@ def _packets(
         packets = video.container.demux(video.stream)
         if lead is not None:
             packets = packets_after_seek(video.container, video.stream)
-            with contextlib.suppress(av.FFmpegError):  # then read from the start of the file
-                second = (video.start or 0) + first - lead
-                seek_stream(video.container, video.stream, second)
+            seek_stream(video.container, video.stream, (video.start or 0) + first - lead)
         unpacked = _one_frame_each((packet for packet in packets if packet.size), video)
         for count, packet in enumerate(Timestamps(unpacked, video.stream, video.period)):
             if packet.dts is not None:
@@ -547,8 +545,7 @@ def _sounds(
     first = start + (video.start or 0)
     with name_errors(video.path):
         for lead in (*_LEADS, None):
-            with contextlib.suppress(av.FFmpegError):  # then read from the current position
-                seek_stream(beside, stream, None if lead is None else first - lead)
+            seek_stream(beside, stream, None if lead is None else first - lead)
             demux = beside.demux(stream) if lead is None else packets_after_seek(beside, stream)
             packets = _timed(demux)
             packet = next(packets, None)

@@ -626,17 +626,13 @@ def _sought(
     for step in steps:
         if second <= step:
             break
-        try:
-            seek_stream(video.container, video.stream, video.start + second - step)
-        except av.FFmpegError:
-            break
+        seek_stream(video.container, video.stream, video.start + second - step)
         decoder = Decoder(video, is_needed, message)
         frames = iter(decoder)
         first = next(frames, None)
         if first is not None and first[0] <= second:
             return decoder, itertools.chain([first], frames)
-    with contextlib.suppress(av.FFmpegError):  # then decode from the current position
-        seek_stream(video.container, video.stream, None)
+    seek_stream(video.container, video.stream, None)
     decoder = Decoder(video, is_needed)
     return decoder, iter(decoder)
 

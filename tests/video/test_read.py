@@ -640,6 +640,13 @@ def test_second_outside_the_video_is_an_end_frame(tmp_path):
     assert [number for _, _, number in found(path, 500)] == [7]
 
 
+def test_flv_whose_sound_begins_first_has_its_first_frames(tmp_path):
+    # FFmpeg refuses to seek in it to a time before the first picture.
+    tone = {"sound": (0, 4), "sound_codec": "libmp3lame", "sound_rate": 44_100}
+    path = videos.write(tmp_path / "a.flv", "flv1", frames=48, **tone)
+    assert [number for _, _, number in found(path, 0)][:3] == [0, 1, 2]
+
+
 def test_frames_before_the_second_are_not_decoded(tmp_path, decoders):
     path = videos.write(tmp_path / "a.mp4", frames=240, gop_size=12)
     assert len(found(path, 18)) == 24
