@@ -207,6 +207,8 @@ def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
             break
         # Frames that follow the keyframe in the file are shown before it: take an earlier keyframe.
         earlier, sought = keyframe, keyframe - video.period / 2
+    if video.stream.codec_context.pix_fmt == "pal8" and (skipped or lead is not None):
+        raise fault(video.path, "has a palette, which only its first packet may hold", _ENCODE)
     if end <= first:
         what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
         raise fault(video.path, what, "give a part of the video")

@@ -622,6 +622,10 @@ def _sought(
         decoder = Decoder(video, is_needed)
         return decoder, iter(decoder)
     message = EncoderMessage(video.container, video.stream)
+    if video.stream.codec_context.pix_fmt == "pal8":
+        # The first packet alone has the palette of AVI and QuickTime, which the decoder keeps.
+        with contextlib.suppress(av.FFmpegError):
+            next(video.container.decode(video.stream), None)
     steps = _STEPS_BACK if video.has_steady_clock else ()
     for step in steps:
         if second <= step:

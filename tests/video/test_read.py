@@ -623,6 +623,12 @@ def found(path, second):
         ]
 
 
+@pytest.mark.parametrize("second", [0, 2])
+def test_palette_in_the_first_packet_colours_later_frames(tmp_path, second):
+    path = videos.write(tmp_path / "a.mov", "qtrle", pixels="gray", gop_size=12)
+    assert [number for _, _, number in found(path, second)] == list(range(12 * second, 36))
+
+
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.avi", "a.h264"])
 def test_frames_from_a_second_begin_with_the_shown_one(tmp_path, name):
     frames = found(videos.write(tmp_path / name, gop_size=9), "2.05")
