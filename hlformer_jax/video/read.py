@@ -32,7 +32,7 @@ from jaxtyping import UInt8
 from hlformer_jax.errors import DISK_ERRORS
 from hlformer_jax.video.clocks import DISORDER, Recording, find_recordings
 from hlformer_jax.video.dates import recording_time
-from hlformer_jax.video.faults import UNKNOWN_CODEC, explain, fault, name_errors
+from hlformer_jax.video.faults import UNKNOWN_CODEC, explain, fault, name_errors, until_damage
 from hlformer_jax.video.packets import (
     LONGEST_GAP,
     MAX_REORDERED,
@@ -831,7 +831,7 @@ def _stated(video: Video) -> Fraction | None:
 def _counted(video: Video) -> Fraction:
     """Return the seconds from second 0 to the end of the last packet, by reading all packets."""
     end, length = Fraction(0), Fraction(0)
-    with contextlib.suppress(av.FFmpegError, OSError):  # count the part that can be read
+    with until_damage():
         packets = (packet for packet in video.container.demux(video.stream) if packet.size)
         for packet in Timestamps(packets, video.stream, video.period):
             duration = packet.duration * video.unit if packet.duration else video.period
