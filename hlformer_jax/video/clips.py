@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -73,13 +73,6 @@ class _SoundTrack:
         self._length = int(length * _RATE)
         self._encoded = 0
 
-    @staticmethod
-    @contextmanager
-    def open(video: Video, first: Fraction, last: Fraction) -> Iterator["_SoundTrack | None"]:
-        """Open the sound of a video between two seconds; yield None without sound."""
-        with reading(video, rate=_RATE, layout="stereo", first=first) as sound:
-            yield None if sound is None else _SoundTrack(sound, last - first)
-
     def start(self, container: OutputContainer) -> None:
         """Add the stream to a clip."""
         self._out = container
@@ -136,11 +129,14 @@ def cut(
             pulse()
             yield begin - first, until - first, image
 
-    with ExitStack() as stack:
-        video, first, last = stack.enter_context(_part_of(path, start, end, out, margin, replace))
-        sound = stack.enter_context(_SoundTrack.open(video, first, last))
-        with _writing(out), files.atomic_write(out, replace) as draft:
-            _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures(), sound, first)
+    with (
+        _part_of(path, start, end, out, margin, replace) as (video, first, last),
+        reading(video, rate=_RATE, layout="stereo", first=first) as sound,
+        _writing(out),
+        files.atomic_write(out, replace) as draft,
+    ):
+        track = None if sound is None else _SoundTrack(sound, last - first)
+        _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures(), track, first)
 
 
 def copy(
