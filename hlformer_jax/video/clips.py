@@ -68,23 +68,17 @@ Shown = tuple[Fraction, Fraction, Picture]
 class _SoundTrack:
     """The sound stream of a clip, encoded from the default track of a video."""
 
-    def __init__(self, sound: Sound, length: Fraction) -> None:
-        self._sound = sound
-        self._length = int(length * _RATE)
-        self._encoded = 0
-
-    def start(self, container: OutputContainer) -> None:
-        """Add the stream to a clip."""
-        self._out = container
+    def __init__(self, container: OutputContainer, sound: Sound) -> None:
+        self._out, self._sound = container, sound
         self._stream = container.add_stream("aac", rate=_RATE, layout="stereo")
 
     def write(self, until: Fraction) -> None:
         """Write the sound up to a second of the clip."""
-        for samples in self._sound.read(min(int(until * _RATE), self._length)):
+        for samples in self._sound.read(int(until * _RATE)):
             frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples), "fltp", "stereo")
             frame.sample_rate = _RATE
-            frame.pts, frame.time_base = self._encoded, Fraction(1, _RATE)
-            self._encoded += samples.shape[1]
+            frame.pts = self._sound.position - samples.shape[1]
+            frame.time_base = Fraction(1, _RATE)
             self._out.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
@@ -135,8 +129,7 @@ def cut(
         _writing(out),
         files.atomic_write(out, replace) as draft,
     ):
-        track = None if sound is None else _SoundTrack(sound, last - first)
-        _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures(), track, first)
+        _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures(), sound, first)
 
 
 def copy(
@@ -726,7 +719,7 @@ def _encode(
     form: str,
     video: Video,
     pictures: Iterator[Shown],
-    sound: _SoundTrack | None,
+    sound: Sound | None,
     first: Fraction,
 ) -> None:
     """Write pictures and sound in the order of time, so that few packets wait in memory."""
@@ -734,20 +727,20 @@ def _encode(
     options = {} if form == "matroska" else {"movflags": "+faststart"}
     with av.open(name, "w", format=form, options=options) as container:
         stream: _Pictures | None = None
+        track: _SoundTrack | None = None
         _state(container, video, first)
         for start, end, image in pictures:
             if stream is None:
                 stream = _Pictures(container, image.shape[1], image.shape[0], 1 / video.period)
-                if sound is not None:
-                    sound.start(container)
+                track = None if sound is None else _SoundTrack(container, sound)
             stream.write(start, end, image)
-            if sound is not None:
-                sound.write(end)
+            if track is not None:
+                track.write(end)
         if stream is None:
             raise _empty_part(video)
         stream.finish()
-        if sound is not None:
-            sound.finish()
+        if track is not None:
+            track.finish()
 
 
 class _Pictures:

@@ -618,25 +618,22 @@ def _sought(
     def is_needed(_: Fraction, end: Fraction) -> bool:
         return end > second
 
-    if video.start is None:  # without timestamps seeking is impossible
-        decoder = Decoder(video, is_needed)
-        return decoder, iter(decoder)
-    message = EncoderMessage(video.container, video.stream)
-    if video.stream.codec_context.pix_fmt == "pal8":
-        # The first packet alone has the palette of AVI and QuickTime, which the decoder keeps.
-        with contextlib.suppress(av.FFmpegError):
-            next(video.container.decode(video.stream), None)
-    steps = _STEPS_BACK if video.has_steady_clock else ()
-    for step in steps:
-        if second <= step:
-            break
-        seek_stream(video.container, video.stream, video.start + second - step)
-        decoder = Decoder(video, is_needed, message)
-        frames = iter(decoder)
-        first = next(frames, None)
-        if first is not None and first[0] <= second:
-            return decoder, itertools.chain([first], frames)
-    seek_stream(video.container, video.stream, None)
+    if video.start is not None:  # without timestamps seeking is impossible
+        message = EncoderMessage(video.container, video.stream)
+        if video.stream.codec_context.pix_fmt == "pal8":
+            # The first packet alone has the palette of AVI and QuickTime, which the decoder keeps.
+            with contextlib.suppress(av.FFmpegError):
+                next(video.container.decode(video.stream), None)
+        for step in _STEPS_BACK if video.has_steady_clock else ():
+            if second <= step:
+                break
+            seek_stream(video.container, video.stream, video.start + second - step)
+            decoder = Decoder(video, is_needed, message)
+            frames = iter(decoder)
+            first = next(frames, None)
+            if first is not None and first[0] <= second:
+                return decoder, itertools.chain([first], frames)
+        seek_stream(video.container, video.stream, None)
     decoder = Decoder(video, is_needed)
     return decoder, iter(decoder)
 
