@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -68,30 +68,17 @@ Shown = tuple[Fraction, Fraction, Picture]
 class _SoundTrack:
     """The sound stream of a clip, encoded from the default track of a video."""
 
-    def __init__(self, sound: Sound, length: Fraction) -> None:
-        self._sound = sound
-        self._length = int(length * _RATE)
-        self._encoded = 0
-
-    @staticmethod
-    @contextmanager
-    def open(video: Video, first: Fraction, last: Fraction) -> Iterator["_SoundTrack | None"]:
-        """Open the sound of a video between two seconds; yield None without sound."""
-        with reading(video, rate=_RATE, layout="stereo", first=first) as sound:
-            yield None if sound is None else _SoundTrack(sound, last - first)
-
-    def start(self, container: OutputContainer) -> None:
-        """Add the stream to a clip."""
-        self._out = container
+    def __init__(self, container: OutputContainer, sound: Sound) -> None:
+        self._out, self._sound = container, sound
         self._stream = container.add_stream("aac", rate=_RATE, layout="stereo")
 
     def write(self, until: Fraction) -> None:
         """Write the sound up to a second of the clip."""
-        for samples in self._sound.read(min(int(until * _RATE), self._length)):
+        for samples in self._sound.read(int(until * _RATE)):
             frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples), "fltp", "stereo")
             frame.sample_rate = _RATE
-            frame.pts, frame.time_base = self._encoded, Fraction(1, _RATE)
-            self._encoded += samples.shape[1]
+            frame.pts = self._sound.position - samples.shape[1]
+            frame.time_base = Fraction(1, _RATE)
             self._out.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
@@ -136,11 +123,13 @@ def cut(
             pulse()
             yield begin - first, until - first, image
 
-    with ExitStack() as stack:
-        video, first, last = stack.enter_context(_part_of(path, start, end, out, margin, replace))
-        sound = stack.enter_context(_SoundTrack.open(video, first, last))
-        with _writing(out), files.atomic_write(out, replace) as draft:
-            _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures(), sound, first)
+    with (
+        _part_of(path, start, end, out, margin, replace) as (video, first, last),
+        reading(video, rate=_RATE, layout="stereo", first=first) as sound,
+        _writing(out),
+        files.atomic_write(out, replace) as draft,
+    ):
+        _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures(), sound, first)
 
 
 def copy(
@@ -207,6 +196,8 @@ def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
             break
         # Frames that follow the keyframe in the file are shown before it: take an earlier keyframe.
         earlier, sought = keyframe, keyframe - video.period / 2
+    if video.stream.codec_context.pix_fmt == "pal8" and (skipped or lead is not None):
+        raise fault(video.path, "has a palette, which only its first packet may hold", _ENCODE)
     if end <= first:
         what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
         raise fault(video.path, what, "give a part of the video")
@@ -271,9 +262,7 @@ def _packets(
         packets = video.container.demux(video.stream)
         if lead is not None:
             packets = packets_after_seek(video.container, video.stream)
-            with contextlib.suppress(av.FFmpegError):  # then read from the start of the file
-                second = (video.start or 0) + first - lead
-                seek_stream(video.container, video.stream, second)
+            seek_stream(video.container, video.stream, (video.start or 0) + first - lead)
         unpacked = _one_frame_each((packet for packet in packets if packet.size), video)
         for count, packet in enumerate(Timestamps(unpacked, video.stream, video.period)):
             if packet.dts is not None:
@@ -547,8 +536,7 @@ def _sounds(
     first = start + (video.start or 0)
     with name_errors(video.path):
         for lead in (*_LEADS, None):
-            with contextlib.suppress(av.FFmpegError):  # then read from the current position
-                seek_stream(beside, stream, None if lead is None else first - lead)
+            seek_stream(beside, stream, None if lead is None else first - lead)
             demux = beside.demux(stream) if lead is None else packets_after_seek(beside, stream)
             packets = _timed(demux)
             packet = next(packets, None)
@@ -731,7 +719,7 @@ def _encode(
     form: str,
     video: Video,
     pictures: Iterator[Shown],
-    sound: _SoundTrack | None,
+    sound: Sound | None,
     first: Fraction,
 ) -> None:
     """Write pictures and sound in the order of time, so that few packets wait in memory."""
@@ -739,20 +727,20 @@ def _encode(
     options = {} if form == "matroska" else {"movflags": "+faststart"}
     with av.open(name, "w", format=form, options=options) as container:
         stream: _Pictures | None = None
+        track: _SoundTrack | None = None
         _state(container, video, first)
         for start, end, image in pictures:
             if stream is None:
                 stream = _Pictures(container, image.shape[1], image.shape[0], 1 / video.period)
-                if sound is not None:
-                    sound.start(container)
+                track = None if sound is None else _SoundTrack(container, sound)
             stream.write(start, end, image)
-            if sound is not None:
-                sound.write(end)
+            if track is not None:
+                track.write(end)
         if stream is None:
             raise _empty_part(video)
         stream.finish()
-        if sound is not None:
-            sound.finish()
+        if track is not None:
+            track.finish()
 
 
 class _Pictures:

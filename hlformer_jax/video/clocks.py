@@ -23,6 +23,7 @@ import av
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
+from hlformer_jax.video.faults import until_damage
 from hlformer_jax.video.packets import (
     LONGEST_GAP,
     WITHOUT_INDEX,
@@ -170,6 +171,9 @@ def find_recordings(
       container: the newly opened file, of which packets are read.
       stream: the video stream.
       period: usual distance of two frames, in seconds.
+
+    Raises:
+      OSError: if the disk fails.
     """
     if container.format.name not in WITHOUT_INDEX:
         if container.format.name != "matroska,webm" or not _is_joined_matroska(path):
@@ -177,10 +181,10 @@ def find_recordings(
     elif container.size > MAX_BYTES_SCANNED:
         if _is_steady_at_places(container, stream):
             return ()
-        with contextlib.suppress(av.FFmpegError):  # then read from the current position
+        with until_damage():  # then read from the current position
             container.seek(0, unsupported_byte_offset=True)
     recordings = Recordings(stream, period)
-    with contextlib.suppress(av.FFmpegError):  # use what can be read
+    with until_damage():
         packets = (packet for packet in container.demux(stream) if packet.size)
         for packet in Timestamps(packets, stream, period):
             recordings.add(packet)
@@ -193,7 +197,7 @@ _MATROSKA, _SEGMENT = 0x1A45DFA3, 0x18538067
 
 def _is_joined_matroska(path: Path) -> bool:
     """Return whether another Matroska file follows the first in a file."""
-    with contextlib.suppress(OSError, EOFError), open(path, "rb") as file:
+    with contextlib.suppress(EOFError), until_damage(), open(path, "rb") as file:
         name = 0
         while name != _SEGMENT:
             name, size = _number(file)[0], _number(file)
@@ -248,7 +252,7 @@ def _is_steady_at_places(container: InputContainer, stream: VideoStream) -> bool
 
 def _sent(container: InputContainer, stream: VideoStream, place: int) -> Iterator[tuple[int, int]]:
     """Yield the byte and the decoding time of the packets from a byte of a file on."""
-    with contextlib.suppress(av.FFmpegError):
+    with until_damage():
         container.seek(place, unsupported_byte_offset=True)
         for packet in packets_after_seek(container, stream):
             if packet.dts is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import av
 
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import DISK_ERRORS, UserError
 
 
 class VideoError(UserError, ValueError):
@@ -37,6 +37,16 @@ def name_errors(path: str | Path) -> Iterator[None]:
         raise
     except (av.FFmpegError, OSError, MemoryError) as error:
         raise fault(path, *explain(error)) from error
+
+
+@contextmanager
+def until_damage() -> Iterator[None]:
+    """End the block at damage of the file that it reads; raise errors of the disk or network."""
+    try:
+        yield
+    except (av.FFmpegError, OSError) as error:
+        if error.errno in DISK_ERRORS:  # the file may be intact
+            raise
 
 
 def explain(error: BaseException) -> tuple[str, str]:

@@ -19,26 +19,27 @@ WITHOUT_INDEX = frozenset({"mpeg", "mpegts"})
 def seek_stream(
     container: InputContainer, stream: VideoStream | AudioStream, second: Fraction | None
 ) -> None:
-    """Seek to a second of a stream.
+    """Seek to a second of a stream, or to its start if FFmpeg cannot seek there.
 
     In a container without an index, the first packet is sought by its byte: seeking by time, FFmpeg
-    would skip the first keyframe, or land anywhere if the clock wraps around.
+    would skip the first keyframe, or land anywhere if the clock wraps around. If all seeking fails,
+    reading continues at the current position.
 
     Args:
       container: the open file.
       stream: the stream to seek in.
       second: a second of the stream's timestamps; None for the first packet of the file.
-
-    Raises:
-      av.FFmpegError: if FFmpeg cannot seek there.
     """
-    unit = stream.time_base or Fraction(1, 90_000)
-    if second is not None:
-        container.seek(int(second / unit), stream=stream)
-    elif container.format.name in WITHOUT_INDEX:
-        container.seek(0, unsupported_byte_offset=True)
-    else:
-        container.seek(min(stream.start_time or 0, 0), stream=stream)
+    unit, start = stream.time_base or Fraction(1, 90_000), stream.start_time or 0
+    with contextlib.suppress(av.FFmpegError):
+        if second is None and container.format.name in WITHOUT_INDEX:
+            container.seek(0, unsupported_byte_offset=True)
+            return
+        try:
+            container.seek(min(start, 0) if second is None else int(second / unit), stream=stream)
+        except av.FFmpegError:
+            # FLV has no time before its first packet, and FFmpeg forgets the packets it has read.
+            container.seek(start, stream=stream)
 
 
 LONGEST_GAP = Fraction(3600)

@@ -32,7 +32,7 @@ from jaxtyping import UInt8
 from hlformer_jax.errors import DISK_ERRORS
 from hlformer_jax.video.clocks import DISORDER, Recording, find_recordings
 from hlformer_jax.video.dates import recording_time
-from hlformer_jax.video.faults import UNKNOWN_CODEC, explain, fault, name_errors
+from hlformer_jax.video.faults import UNKNOWN_CODEC, explain, fault, name_errors, until_damage
 from hlformer_jax.video.packets import (
     LONGEST_GAP,
     MAX_REORDERED,
@@ -618,24 +618,21 @@ def _sought(
     def is_needed(_: Fraction, end: Fraction) -> bool:
         return end > second
 
-    if video.start is None:  # without timestamps seeking is impossible
-        decoder = Decoder(video, is_needed)
-        return decoder, iter(decoder)
-    message = EncoderMessage(video.container, video.stream)
-    steps = _STEPS_BACK if video.has_steady_clock else ()
-    for step in steps:
-        if second <= step:
-            break
-        try:
+    if video.start is not None:  # without timestamps seeking is impossible
+        message = EncoderMessage(video.container, video.stream)
+        if video.stream.codec_context.pix_fmt == "pal8":
+            # The first packet alone has the palette of AVI and QuickTime, which the decoder keeps.
+            with contextlib.suppress(av.FFmpegError):
+                next(video.container.decode(video.stream), None)
+        for step in _STEPS_BACK if video.has_steady_clock else ():
+            if second <= step:
+                break
             seek_stream(video.container, video.stream, video.start + second - step)
-        except av.FFmpegError:
-            break
-        decoder = Decoder(video, is_needed, message)
-        frames = iter(decoder)
-        first = next(frames, None)
-        if first is not None and first[0] <= second:
-            return decoder, itertools.chain([first], frames)
-    with contextlib.suppress(av.FFmpegError):  # then decode from the current position
+            decoder = Decoder(video, is_needed, message)
+            frames = iter(decoder)
+            first = next(frames, None)
+            if first is not None and first[0] <= second:
+                return decoder, itertools.chain([first], frames)
         seek_stream(video.container, video.stream, None)
     decoder = Decoder(video, is_needed)
     return decoder, iter(decoder)
@@ -831,7 +828,7 @@ def _stated(video: Video) -> Fraction | None:
 def _counted(video: Video) -> Fraction:
     """Return the seconds from second 0 to the end of the last packet, by reading all packets."""
     end, length = Fraction(0), Fraction(0)
-    with contextlib.suppress(av.FFmpegError, OSError):  # count the part that can be read
+    with until_damage():
         packets = (packet for packet in video.container.demux(video.stream) if packet.size)
         for packet in Timestamps(packets, video.stream, video.period):
             duration = packet.duration * video.unit if packet.duration else video.period

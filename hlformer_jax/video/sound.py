@@ -7,7 +7,6 @@ the clock of the pictures was reset, the sound is shifted with them. If only the
 sound jump back, or forward by more than `LONGEST_GAP`, the sound continues without a gap.
 """
 
-import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -23,6 +22,7 @@ from jaxtyping import Float32
 from hlformer_jax.errors import DISK_ERRORS
 from hlformer_jax.video.clocks import DISORDER, shifted
 from hlformer_jax.video.faults import explain, fault
+from hlformer_jax.video.packets import seek_stream
 from hlformer_jax.video.read import LONGEST_GAP, Video, demuxer
 
 Waveform = Float32[np.ndarray, "channels samples"]
@@ -358,7 +358,5 @@ def reading(
                 stream_beside.discard = Discard.all
         if first > 0 and video.has_steady_clock:
             second = video.start + max(first - _SEEK_MARGIN, Fraction(0))
-            unit = audio_stream.time_base or Fraction(1, rate)
-            with contextlib.suppress(av.FFmpegError):  # then read from the beginning
-                container.seek(int(second / unit), stream=audio_stream)
+            seek_stream(container, audio_stream, second)
         yield Sound(container, audio_stream, video, rate, layout, first)

@@ -259,6 +259,14 @@ def test_copy_begins_at_the_keyframe_before(tmp_path, name, into):
     assert np.diff(times).max() < 0.15
 
 
+def test_copy_without_the_palette_is_refused(tmp_path):
+    path, out = videos.write(tmp_path / "a.mov", "qtrle", pixels="gray"), tmp_path / "clip.mov"
+    with pytest.raises(video.VideoError, match="palette"):
+        video.copy(path, 1, 2, out)
+    video.copy(path, 0, 1, out)
+    assert [videos.number(frame.image) for frame in video.sample(out, 12)] == list(range(12))
+
+
 def test_copy_without_timestamps_is_refused(tmp_path):
     path = videos.write(tmp_path / "a.h264")
     for source, start in ((path, 0), (videos.write(tmp_path / "a.mp4"), 50)):

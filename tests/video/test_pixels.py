@@ -1,11 +1,13 @@
 """Frames as pictures: upright, of square pixels, of the standard range."""
 
+import io
 import itertools
 
 import numpy as np
 import pytest
 import videos
 from av.video.reformatter import Colorspace
+from PIL import Image
 
 from hlformer_jax import video
 from hlformer_jax.video import pixels
@@ -38,6 +40,13 @@ def test_pictures_are_turned_and_mirrored_as_the_file_asks(tmp_path, matrix, cor
 def test_pixels_that_are_not_square_become_square(tmp_path):
     path = videos.write(tmp_path / "a.mp4", frames=2, sample_aspect_ratio=2)
     assert next(iter(video.sample(path))).image.shape == (48, 128, 3)
+
+
+def test_palette_in_the_first_packet_colours_later_frames(tmp_path):
+    path = videos.write(tmp_path / "a.mov", "qtrle", pixels="gray", gop_size=12)
+    for second in (0, 2):
+        picture = Image.open(io.BytesIO(video.thumbnail(path, second, 64)))
+        assert videos.number(np.asarray(picture)) == 12 * second
 
 
 def test_the_shorter_side_is_scaled_down_and_never_up(tmp_path):

@@ -20,7 +20,7 @@ import videos
 from videos import noisy, ordinary
 
 from hlformer_jax import video
-from hlformer_jax.video import faults, listing, read
+from hlformer_jax.video import clocks, faults, listing, read
 from hlformer_jax.video.read import MAX_PIXELS, Clock, check_size, frames_from, opened
 
 
@@ -570,6 +570,23 @@ def test_a_fault_of_the_disk_is_no_end_of_a_video(tmp_path, monkeypatch):
         count_frames(OSError(errno.EIO, "Input/output error"))
 
 
+@pytest.mark.parametrize("module", [clocks, read])
+def test_a_fault_of_the_disk_shortens_no_video(tmp_path, monkeypatch, module):
+    path = ordinary(tmp_path, "a.ts")
+
+    def failing(packets, *_):
+        yield next(packets)
+        raise av.error.FFmpegError(errno.EIO, "Input/output error", "a.ts")
+
+    with opened(path) as found, monkeypatch.context() as patch:
+        patch.setattr(module, "Timestamps", failing)
+        with pytest.raises(av.FFmpegError, match="Input/output error"):
+            read._counted(found) if module is read else found.recordings
+    with opened(path) as found:  # nothing was cached
+        assert len(found.recordings) == 1
+        assert read._counted(found) == pytest.approx(3)
+
+
 def test_a_file_cut_off_at_any_place_ends_in_frames_or_one_line(tmp_path):
     whole = {
         suffix: ordinary(tmp_path, f"whole.{suffix}") for suffix in ("mp4", "mkv", "ts", "avi")
@@ -638,6 +655,13 @@ def test_second_outside_the_video_is_an_end_frame(tmp_path):
     path = videos.write(tmp_path / "a.mp4", times=[1 + k / 4 for k in range(8)], frames=8)
     assert [number for _, _, number in found(path, -3)] == list(range(8))
     assert [number for _, _, number in found(path, 500)] == [7]
+
+
+def test_flv_whose_sound_begins_first_has_its_first_frames(tmp_path):
+    # FFmpeg refuses to seek in it to a time before the first picture.
+    tone = {"sound": (0, 4), "sound_codec": "libmp3lame", "sound_rate": 44_100}
+    path = videos.write(tmp_path / "a.flv", "flv1", frames=48, **tone)
+    assert [number for _, _, number in found(path, 0)][:3] == [0, 1, 2]
 
 
 def test_frames_before_the_second_are_not_decoded(tmp_path, decoders):

@@ -106,6 +106,15 @@ def test_rounded_timestamps_make_no_gaps(tmp_path, first):
     assert np.abs(rest).max() < 0.05 and audio.missing == 0
 
 
+@pytest.mark.parametrize("first", ["0.5", "1.5"])
+def test_flv_whose_sound_begins_late_keeps_its_beginning(tmp_path, first):
+    # FFmpeg refuses to seek in it to a time before the first sample.
+    tone = {"sound": (1, 5), "sound_codec": "libmp3lame", "sound_rate": 44_100}
+    path = videos.write(tmp_path / "a.flv", frames=60, **tone)
+    samples, _ = heard(path, first=Fraction(first), seconds=1)
+    assert begins(samples) == pytest.approx([max(1 - float(first), 0)], abs=0.05)
+
+
 def change_times(monkeypatch, change):
     """Let the reader see other timestamps than a file has; no muxer writes wrong ones."""
     second = sound.Sound._second
