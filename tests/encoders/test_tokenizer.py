@@ -92,8 +92,12 @@ def test_the_named_token_pads(copy):
     path.write_text(json.dumps(settings | {"pad_token": "<unk>", "padding_side": "left"}))
     assert ids()[0] == 2 and ids()[-1] == 1
     # nothing named: config.json's default
-    path.unlink()
+    path.write_text(json.dumps({"tokenizer_class": "SiglipTokenizer"}))
     assert ids()[-1] == 1
+    # without the file, it is unknown how texts are normalised
+    path.unlink()
+    with pytest.raises(EncoderError, match=r"tokenizer_config\.json"):
+        ids()
 
 
 def test_ends_are_marked_as_the_configuration_asks(copy):
@@ -115,6 +119,7 @@ def test_a_tokenizer_without_its_file_says_what_to_do(copy):
     with pytest.raises(EncoderError, match="save_pretrained") as caught:
         encoders.load(folder)
     assert "\n" not in str(caught.value) and f"{folder}: lacks tokenizer.json" in str(caught.value)
+    assert "SigLIP" in str(caught.value)  # of which transformers writes no tokenizer.json
 
 
 def test_a_damaged_tokenizer_is_named(copy):
