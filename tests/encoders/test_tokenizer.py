@@ -226,14 +226,36 @@ def test_without_rescaling_or_normalising():
     assert processor.scale == (1.0,) * 3 and processor.shift == (0.0,) * 3
 
 
-def test_written_and_read_again():
-    processor = preprocessing({"size": 40, "image_mean": [0.1, 0.2, 0.3]}, "siglip")
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"size": {"height": 40, "width": 40}, "image_mean": [0.1, 0.2, 0.3]},
+        {"size": {"shortest_edge": 40}, "do_center_crop": True, "crop_size": 36},
+    ],
+)
+def test_written_and_read_again(content):
+    processor = preprocessing(content, "siglip")
     assert preprocessing(images.write(processor, "SiglipImageProcessor"), "siglip") == processor
+
+
+def test_number_as_size_is_shortest_edge_for_every_family():
+    for family in ("clip", "siglip"):
+        content = {"size": 32, "do_center_crop": True, "crop_size": 24}
+        assert preprocessing(content, family).edge == 32
+        square = preprocessing(content | {"default_to_square": True, "crop_size": 32}, family)
+        assert (square.size, square.edge) == (32, None)
+
+
+def test_flag_of_null_is_false():
+    processor = preprocessing({"do_rescale": None, "do_normalize": None}, "siglip")
+    assert (processor.factor, processor.mean, processor.std) == (1.0, (0.0,) * 3, (1.0,) * 3)
 
 
 @pytest.mark.parametrize(
     ("content", "family", "name"),
     [
+        ({"use_square_size": True}, "clip", "use_square_size"),
+        ({"do_resize": None}, "clip", "do_resize"),
         ({"size": {"height": 20, "width": 30}}, "siglip", "20 x 30"),
         ({"size": {"longest_edge": 20}}, "siglip", "size"),
         ({"size": {"height": 40, "width": 40}, "crop_size": 20}, "clip", "crop_size"),
