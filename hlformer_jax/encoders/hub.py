@@ -119,7 +119,9 @@ def save(encoder: ImageTextEncoder, folder: str | Path) -> None:
         raise EncoderError(f"{encoder.name} is in {encoder.dtype}; only float32 can be saved")
     family = families.image_text_family(encoder.config)
     config = family.write_config(encoder.config)
-    preprocessing = family.write_preprocessing(encoder.image_processor)
+    preprocessing = images.write(
+        encoder.image_processor, f"{family.name.capitalize()}ImageProcessor"
+    )
     folder = Path(folder)
     for name in (weights.SINGLE, tokenizer.FILE, tokenizer.SETTINGS, PREPROCESSOR, CONFIG):
         files.check_output(folder / name, files.Replace.OWN)
